@@ -1,0 +1,62 @@
+# The commands of the house. `make run` needs Python 3.11 or newer and nothing else.
+PYTHON ?= python3
+UV ?= uv
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench clean pins
+
+help:
+	@echo 'make run    the server with its demo tools on http://127.0.0.1:8765'
+	@echo 'make test   all tests'
+	@echo 'make check  ruff, mypy, pyright'
+	@echo 'make bench  the cost, beside its baselines'
+	@echo 'make clean  removes what the others made'
+
+run: $(VENV)/run.stamp
+	$(BIN)/elicit serve
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/made.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with: make PYTHON=...")'
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+# The project is installed as it stands, so a change of its code needs no second installation.
+$(VENV)/run.stamp: $(VENV)/made.stamp constraints.txt pyproject.toml
+	$(PIP) install --require-hashes -r constraints.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The larger set contains the smaller one pin by pin, so this one stands for both.
+$(VENV)/dev.stamp: $(VENV)/made.stamp constraints.txt constraints-dev.txt pyproject.toml
+	$(PIP) install --require-hashes -r constraints-dev.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $(VENV)/run.stamp $@
+
+# For maintainers, with uv on PATH: the newest versions that fit. The markers left out say only "Linux or macOS".
+COMPILE = $(UV) pip compile --quiet --universal --upgrade --generate-hashes --no-header --no-annotate \
+	--python-version 3.11 --group build pyproject.toml
+SHORTEN = sed -E "s/ ; sys_platform == 'darwin' or sys_platform == 'linux'//; \
+	s/ and \(sys_platform == 'darwin' or sys_platform == 'linux'\)//"
+
+pins:
+	$(COMPILE) --extra dev | $(SHORTEN) > constraints-dev.txt
+	$(COMPILE) --constraints constraints-dev.txt | $(SHORTEN) > constraints.txt

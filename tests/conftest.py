@@ -1,0 +1,67 @@
+"""Plumbing of the test run: where the browser is, and that nothing is skipped unnoticed.
+
+A skip is a gap that nobody sees. Where everything must run, ELICIT_REQUIRE_ALL=1 makes any skip
+fail the run.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NO_BROWSER = "no browser on this machine"
+BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome")
+ASK_PLAYWRIGHT = """
+from playwright.sync_api import sync_playwright
+with sync_playwright() as playwright:
+    print(playwright.chromium.executable_path)
+"""
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a Chromium: one found on PATH, else Playwright's own."""
+    for name in BROWSER_NAMES:
+        if path := shutil.which(name):
+            return path
+    # In a process of its own: Playwright's blocking interface does not go with a running loop.
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK_PLAYWRIGHT],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    path = asked.stdout.strip()
+    if path and Path(path).exists():
+        return path
+    pytest.skip(NO_BROWSER)
+
+
+def skipped_reports(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:
+    """What the run left out, files that skipped themselves while being collected included."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    return list(reporter.stats.get("skipped", ())) if reporter else []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let a skip fail the run where everything must run."""
+    is_required = os.environ.get("ELICIT_REQUIRE_ALL") == "1"
+    if is_required and session.exitstatus == pytest.ExitCode.OK and skipped_reports(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say in one line what did not run and why."""
+    skipped = skipped_reports(config)
+    if count := sum(NO_BROWSER in report.longreprtext for report in skipped):
+        terminalreporter.write_line(f"{NO_BROWSER}: {count} browser tests not run", yellow=True)
+    if skipped and os.environ.get("ELICIT_REQUIRE_ALL") == "1":
+        terminalreporter.write_line(
+            f"ELICIT_REQUIRE_ALL=1: {len(skipped)} skipped, so this run fails", red=True
+        )

@@ -1,0 +1,189 @@
+"""The rules of the house, read off the syntax trees: who imports whom, what no module may do."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+HOUSE = Path(__file__).parent.parent
+SOURCES = {
+    path.relative_to(HOUSE).as_posix(): ast.parse(path.read_text("utf-8"))
+    for package in ("flows", "webapp")
+    for path in sorted((HOUSE / package).rglob("*.py"))
+}
+CONCRETE_STORES = ("webapp.stores.memory", "webapp.stores.sqlite", "webapp.stores.redis")
+SERVERS = ("webapp", "litestar", "mcp", "mcp_types", "fastmcp", "uvicorn")
+OUTSIDE = ("redis", "sqlite3", "os", "socket", "time", "pathlib", "subprocess")
+MUST_NOT_IMPORT = {
+    "flows": (*SERVERS, *OUTSIDE),
+    "flows.elicit": ("flows.providers",),
+    "webapp.routes": ("webapp.mcp", *CONCRETE_STORES),
+    "webapp.mcp": ("webapp.routes", *CONCRETE_STORES),
+}
+# A module imports from its own layer or from one that stands before it, never from a later one.
+FLOWS_LAYERS = (
+    ("errors", "money"),
+    ("elicitation", "tokens", "vault", "schema", "signatures", "question"),
+    ("account",),
+    ("flow",),
+    ("oauth", "checkout", "page", "visit"),
+    ("providers",),
+)
+WEBAPP_LAYERS = (
+    ("stores", "waiters"),
+    ("elicitations",),
+    ("call", "identity"),
+    ("mcp", "routes"),
+    ("app",),
+    ("cli",),
+)
+LAYER = {
+    f"{package}.{name}": number
+    for package, layers in (("flows", FLOWS_LAYERS), ("webapp", WEBAPP_LAYERS))
+    for number, names in enumerate(layers)
+    for name in names
+}
+VAGUE = {"utils", "helpers", "common", "base", "manager", "context", "data"}
+WALL_CLOCKS = {
+    "datetime.now",
+    "datetime.utcnow",
+    "datetime.today",
+    "date.today",
+    "time.time",
+    "time.time_ns",
+}
+CLIENTS_AND_LOOPS = {
+    "httpx.Client",
+    "httpx.AsyncClient",
+    "httpx.HTTPTransport",
+    "httpx.AsyncHTTPTransport",
+    "httpx.request",
+    "httpx.stream",
+    "httpx.get",
+    "httpx.post",
+    "asyncio.new_event_loop",
+    "asyncio.get_event_loop",
+    "asyncio.run",
+    "asyncio.create_task",
+}
+
+
+def module_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def belongs_to(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def imports(path: str) -> Iterator[str]:
+    """Every module that a file imports anywhere in it, `from a import b` as both a and a.b."""
+    package = path.split("/")[:-1]
+    for node in ast.walk(SOURCES[path]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs when a module is imported: everything but the bodies of functions."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from at_import(child)
+
+
+def dotted(node: ast.AST) -> str:
+    """The last two names of `a.b.c`, so that datetime.datetime.now reads as datetime.now."""
+    return ".".join(ast.unparse(node).split(".")[-2:]) if isinstance(node, ast.Attribute) else ""
+
+
+def layer_of(module: str) -> int | None:
+    return LAYER.get(".".join(module.split(".")[:2]))
+
+
+def test_no_module_imports_what_its_place_forbids() -> None:
+    wrong = [
+        f"{path} imports {imported}"
+        for path in SOURCES
+        for place, forbidden in MUST_NOT_IMPORT.items()
+        if belongs_to(module_of(path), place)
+        for imported in imports(path)
+        if any(belongs_to(imported, name) for name in forbidden)
+    ]
+    assert not wrong
+
+
+def test_imports_point_one_way() -> None:
+    wrong = [
+        f"{path} imports {imported}"
+        for path in SOURCES
+        for imported in imports(path)
+        if (here := layer_of(module_of(path))) is not None
+        and (there := layer_of(imported)) is not None
+        and module_of(path).split(".")[0] == imported.split(".")[0]
+        and there > here
+    ]
+    assert not wrong
+
+
+def test_flows_opens_nothing_but_values_of_httpx() -> None:
+    wrong = [
+        f"{path}:{node.lineno} calls {ast.unparse(node.func)}"
+        for path, tree in SOURCES.items()
+        if path.startswith("flows/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and (dotted(node.func) in CLIENTS_AND_LOOPS or ast.unparse(node.func) == "open")
+    ]
+    assert not wrong
+
+
+def test_importing_a_module_starts_no_client_and_no_loop() -> None:
+    wrong = [
+        f"{path}:{node.lineno} calls {ast.unparse(node.func)}"
+        for path, tree in SOURCES.items()
+        for node in at_import(tree)
+        if isinstance(node, ast.Call) and dotted(node.func) in CLIENTS_AND_LOOPS
+    ]
+    assert not wrong
+
+
+def test_only_the_outermost_modules_know_what_time_it_is() -> None:
+    wrong = [
+        f"{path}:{node.lineno} reads {ast.unparse(node)}"
+        for path, tree in SOURCES.items()
+        if path not in {"webapp/app.py", "webapp/cli.py"}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and dotted(node) in WALL_CLOCKS
+    ]
+    assert not wrong
+
+
+def test_every_module_says_what_it_is_under_a_name_that_says_something() -> None:
+    silent = [path for path, tree in SOURCES.items() if not ast.get_docstring(tree)]
+    vague = [path for path in SOURCES if VAGUE & set(module_of(path).split("."))]
+    assert not silent + vague
+
+
+def test_the_public_names_are_sorted_constants_first_then_types() -> None:
+    for node in SOURCES.get("flows/__init__.py", ast.Module([], [])).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names = ast.literal_eval(node.value)
+            assert list(names) == sorted(
+                set(names), key=lambda name: (not name.isupper(), not name[0].isupper(), name)
+            )
+
+
+def test_the_pins_to_run_are_among_the_pins_to_test_and_name_no_host() -> None:
+    run, dev = (
+        (HOUSE / name).read_text("utf-8").replace("\\\n", "").splitlines()
+        for name in ("constraints.txt", "constraints-dev.txt")
+    )
+    assert set(run) < set(dev)
+    assert all(re.search(r"==\S+ .*--hash=sha256:[0-9a-f]{64}", line) for line in dev)
+    assert not any("/" in line for line in dev)
