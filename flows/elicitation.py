@@ -1,0 +1,298 @@
+"""An elicitation: one question to one person, from its start to what became of the answer.
+
+Everything here is pure: a function takes an elicitation and the time and returns the next one, or
+raises NotPossible. Two racing changes are decided by the store's compare-and-set, not here. The
+values are msgspec structs rather than dataclasses: they are changed, compared and encoded at every
+step, and a dataclass takes ten times as long for each.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flows.errors import NotPossible, TooManyAttempts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
+else:
+    Json: TypeAlias = Any  # a decoder that reads annotations cannot follow a recursive one
+
+ATTEMPTS_AT_MOST = 10
+LEASE = timedelta(seconds=30)
+EXCHANGE_AT_MOST = timedelta(seconds=60)
+RECORD_KEPT = timedelta(days=30)
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    OPENED = "opened"
+    EXCHANGING = "exchanging"
+    ACCEPTED = "accepted"
+    DECLINED = "declined"
+    DENIED = "denied"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    FAILED = "failed"
+    SUPERSEDED = "superseded"
+
+    @property
+    def is_final(self) -> bool:
+        return not TRANSITIONS[self]
+
+
+_ENDINGS = frozenset(
+    {Status.DECLINED, Status.CANCELLED, Status.EXPIRED, Status.FAILED, Status.SUPERSEDED}
+)
+
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    Status.PENDING: _ENDINGS | {Status.OPENED, Status.ACCEPTED},
+    Status.OPENED: _ENDINGS | {Status.OPENED, Status.EXCHANGING, Status.ACCEPTED, Status.DENIED},
+    Status.EXCHANGING: frozenset({Status.ACCEPTED, Status.DENIED, Status.FAILED}),
+    Status.ACCEPTED: frozenset(),
+    Status.DECLINED: frozenset(),
+    Status.DENIED: frozenset(),
+    Status.CANCELLED: frozenset(),
+    Status.EXPIRED: frozenset(),
+    Status.FAILED: frozenset(),
+    Status.SUPERSEDED: frozenset(),
+}
+
+# What a provider's proof may still turn into a yes, only to be kept (see KEPT), never to undo
+# what a call was told.
+LATE: Mapping[Status, frozenset[Status]] = {
+    Status.EXPIRED: frozenset({Status.ACCEPTED}),
+    Status.CANCELLED: frozenset({Status.ACCEPTED}),
+    Status.DECLINED: frozenset({Status.ACCEPTED}),
+    Status.SUPERSEDED: frozenset({Status.ACCEPTED}),
+}
+
+# How long after the elicitation's own time an answer nobody used is kept for the same question.
+KEPT: Mapping[str, timedelta] = {"url": timedelta(minutes=10)}
+
+
+class Completion(StrEnum):
+    """What `complete_elicitation` did: each is a different answer, none is an error."""
+
+    ACCEPTED = "accepted"
+    ALREADY_SETTLED = "already_settled"
+    LATE = "late"
+    UNKNOWN = "unknown"
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What the person is shown, and what the question is recognised by."""
+
+    server: str
+    tool: str
+    client: str | None
+    message: str
+    digest: str
+    url: str | None = None
+    origins: tuple[str, ...] = ()
+    waits: bool = True
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One press of Continue: the one before is void."""
+
+    number: int
+    browser: str  # hash of the binding cookie
+    started_at: datetime
+    state: str | None = None  # hash of the OAuth state
+
+
+class Take(Struct, frozen=True, kw_only=True):
+    """Who uses the outcome: one leg of one run, until the lease is out."""
+
+    run: str
+    leg: str
+    until: datetime
+
+
+class Elicitation(Struct, frozen=True, kw_only=True):
+    id: str
+    owner: str
+    kind: str
+    asked: Asked
+    join: str
+    created_at: datetime
+    expires_at: datetime
+    status: Status = Status.PENDING
+    holds_key: bool = True
+    waiter: str | None = None  # the leg that waits; a newer one takes over
+    attempt: Attempt | None = None
+    settled_at: datetime | None = None
+    is_late: bool = False
+    content: Json = None
+    why: str | None = None
+    take: Take | None = None
+    delivered_at: datetime | None = None
+    version: int = 0
+
+    @property
+    def kept_until(self) -> datetime:
+        """Until when an outcome that nobody used is there for the same question."""
+        if self.status is Status.ACCEPTED:
+            return self.expires_at + KEPT.get(self.kind, timedelta())
+        return self.expires_at
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When the sweeper has to look at it; None = never again."""
+        if self.status is Status.EXCHANGING and self.attempt is not None:
+            return self.attempt.started_at + EXCHANGE_AT_MOST
+        if not self.status.is_final:
+            return self.expires_at
+        if self.delivered_at is None and (self.holds_key or self.content is not None):
+            leased = self.take.until if self.take is not None else self.kept_until
+            return max(self.kept_until, leased)
+        return None
+
+    @property
+    def erase_at(self) -> datetime:
+        return max(self.settled_at or self.expires_at, self.expires_at) + RECORD_KEPT
+
+
+def join(elicitation: Elicitation, *, leg: str) -> Elicitation:
+    """The leg waits from now on; the one that waited before is told so."""
+    _require_open(elicitation, wanted="waited for")
+    return replace(elicitation, waiter=leg)
+
+
+def open_attempt(
+    elicitation: Elicitation, *, browser: str, now: datetime, state: str | None = None
+) -> Elicitation:
+    """Begin an attempt in a browser.
+
+    Raises TooManyAttempts after ten, NotPossible when it is over.
+    """
+    _require(elicitation, Status.OPENED)
+    if now >= elicitation.expires_at:
+        raise NotPossible(status=Status.EXPIRED, wanted=Status.OPENED)
+    number = 1 if elicitation.attempt is None else elicitation.attempt.number + 1
+    if number > ATTEMPTS_AT_MOST:
+        raise TooManyAttempts(limit=ATTEMPTS_AT_MOST)
+    attempt = Attempt(number=number, browser=browser, started_at=now, state=state)
+    return replace(elicitation, status=Status.OPENED, attempt=attempt)
+
+
+def settle(
+    elicitation: Elicitation,
+    status: Status,
+    *,
+    now: datetime,
+    content: Json = None,
+    why: str | None = None,
+    take: Take | None = None,
+) -> Elicitation:
+    """End it. `take` hands the outcome to the waiting leg in the same change.
+
+    Raises NotPossible when it has ended already.
+    """
+    if not status.is_final:
+        raise NotPossible(status=elicitation.status, wanted=status)
+    _require(elicitation, status)
+    return replace(
+        elicitation,
+        status=status,
+        settled_at=now,
+        content=content if status is Status.ACCEPTED else None,
+        why=why,
+        take=take,
+    )
+
+
+def settle_late(
+    elicitation: Elicitation, *, now: datetime, content: Json, holds_key: bool
+) -> Elicitation:
+    """Turn a no into a kept yes, on a provider's proof.
+
+    Raises NotPossible where LATE has no such row.
+    """
+    if Status.ACCEPTED not in LATE.get(elicitation.status, frozenset()):
+        raise NotPossible(status=elicitation.status, wanted=Status.ACCEPTED)
+    is_kept = now < elicitation.expires_at + KEPT.get(elicitation.kind, timedelta())
+    return replace(
+        elicitation,
+        status=Status.ACCEPTED,
+        settled_at=now,
+        is_late=True,
+        content=content if is_kept else None,
+        why=None,
+        take=None,
+        delivered_at=None,
+        holds_key=holds_key and is_kept,
+    )
+
+
+def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:
+    """Whether this leg may take the outcome: nobody has it, it is ours, or the lease is out."""
+    take = elicitation.take
+    if elicitation.delivered_at is not None:
+        return False
+    return take is None or take.leg == leg or now >= take.until
+
+
+def take(elicitation: Elicitation, *, run: str, leg: str, now: datetime) -> Elicitation:
+    """The leg uses the outcome. Raises NotPossible if another one does."""
+    if not elicitation.status.is_final or not is_free(elicitation, leg=leg, now=now):
+        raise NotPossible(status=elicitation.status, wanted="taken")
+    return replace(elicitation, take=Take(run=run, leg=leg, until=now + LEASE))
+
+
+def renew(elicitation: Elicitation, *, leg: str, now: datetime) -> Elicitation:
+    """Lengthen the lease while the body runs."""
+    return replace(elicitation, take=replace(_taken(elicitation, leg=leg), until=now + LEASE))
+
+
+def release(elicitation: Elicitation, *, leg: str) -> Elicitation:
+    """The leg ended without a result; the next one may take the outcome at once."""
+    _taken(elicitation, leg=leg)
+    return replace(elicitation, take=None)
+
+
+def deliver(elicitation: Elicitation, *, run: str, now: datetime) -> Elicitation:
+    """The run's result that used the outcome went out: it is used up, and its content is gone."""
+    if elicitation.take is None or elicitation.take.run != run:
+        raise NotPossible(status=elicitation.status, wanted="delivered")
+    return replace(elicitation, delivered_at=now, content=None, holds_key=False)
+
+
+def let_go(elicitation: Elicitation) -> Elicitation:
+    """Free the question for a new elicitation and wipe what was kept for it."""
+    if not elicitation.status.is_final:
+        raise NotPossible(status=elicitation.status, wanted="let go")
+    return replace(elicitation, holds_key=False, content=None)
+
+
+def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:
+    """What time alone does to it: expire, fail an exchange that was cut off, wipe, or nothing."""
+    if elicitation.due_at is None or now < elicitation.due_at:
+        return elicitation
+    if elicitation.status is Status.EXCHANGING:
+        return settle(elicitation, Status.FAILED, now=now, why="interrupted")
+    if not elicitation.status.is_final:
+        return settle(elicitation, Status.EXPIRED, now=now)
+    return let_go(elicitation)
+
+
+def _require(elicitation: Elicitation, wanted: Status) -> None:
+    if wanted not in TRANSITIONS[elicitation.status]:
+        raise NotPossible(status=elicitation.status, wanted=wanted)
+
+
+def _require_open(elicitation: Elicitation, *, wanted: str) -> None:
+    if elicitation.status.is_final:
+        raise NotPossible(status=elicitation.status, wanted=wanted)
+
+
+def _taken(elicitation: Elicitation, *, leg: str) -> Take:
+    if elicitation.take is None or elicitation.take.leg != leg:
+        raise NotPossible(status=elicitation.status, wanted="used")
+    return elicitation.take

@@ -1,0 +1,219 @@
+"""Every error of the library, in one tree.
+
+ElicitError
+├── InvalidQuestion      the verb's own arguments are wrong (raised by the verb, not at the await)
+├── NoAsker              no tool call is going on here
+├── CallOver             the call that this verb belongs to has ended
+├── QuestionChanged      a retried tool asked something else than before
+├── NotSupported         the client cannot show this kind of question
+├── NotConfigured        the server lacks a setting that the question needs
+├── NotAllowed           nobody could safely answer this caller's question
+├── NotAccepted          the person or the time said no
+│   ├── Declined         in the client or on our page
+│   ├── Denied           at the provider
+│   ├── Cancelled        the wait ended; the question itself may live on
+│   ├── Expired          its time was up
+│   ├── Failed           the provider or this server could not finish it
+│   └── Superseded       a newer question took its place
+├── NotPossible          this change does not follow from the elicitation's status
+├── TooManyAttempts      a link was started more often than allowed
+├── InvalidToken         a token is damaged, forged, expired or meant for something else
+├── WeakSecret           a key is too short to be one
+└── Unreadable           sealed bytes do not open under any key of the ring
+
+Each class carries `name` (stable, for programs and the model), `code` (JSON-RPC) and
+`http_status`; the message is a sentence fit for whoever it reaches.
+"""
+
+from datetime import timedelta
+from typing import ClassVar
+
+
+class ElicitError(Exception):
+    """Anything that elicit-url raises on purpose."""
+
+    name: ClassVar[str] = "ELICITATION_ERROR"
+    code: ClassVar[int] = -32603
+    http_status: ClassVar[int] = 500
+
+
+class InvalidQuestion(ElicitError, ValueError):
+    """A verb's arguments are wrong; raised by the verb itself: a bad constant fails at import."""
+
+    name = "INVALID_INPUT"
+    code = -32602
+    http_status = 400
+
+
+class NoAsker(ElicitError):
+    """A verb was awaited where no tool call is going on."""
+
+    name = "ELICITATION_NO_ASKER"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Nobody can be asked here: await it inside a tool of a server that `elicit serve` "
+            "serves or that `webapp.mcp.attach` was given."
+        )
+
+
+class CallOver(ElicitError):
+    """A verb was awaited after its tool call had ended."""
+
+    name = "ELICITATION_CALL_OVER"
+
+    def __init__(self) -> None:
+        super().__init__("This call is over, so nothing can be asked for it any more.")
+
+
+class QuestionChanged(ElicitError):
+    """A retried tool asked something new where its earlier legs asked something else."""
+
+    name = "ELICITATION_QUESTION_CHANGED"
+
+    def __init__(self, *, expected: str, asked: str) -> None:
+        self.expected = expected
+        self.asked = asked
+        super().__init__(
+            f"The tool asked {asked!r} where it had asked {expected!r} before: what a question "
+            "says must not change between two legs of one call."
+        )
+
+
+class NotSupported(ElicitError):
+    """The client did not declare the elicitation mode that this needs."""
+
+    name = "ELICITATION_NOT_SUPPORTED"
+    code = -32007
+    http_status = 400
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        super().__init__(f"This client does not support {mode} elicitation.")
+
+
+class NotConfigured(ElicitError):
+    """The server lacks settings; `missing` names them."""
+
+    name = "ELICITATION_NOT_CONFIGURED"
+
+    def __init__(self, *missing: str) -> None:
+        self.missing = missing
+        super().__init__(
+            f"This server is not set up for that yet: {', '.join(missing)} is not set."
+        )
+
+
+class NotAllowed(ElicitError):
+    """Nobody could safely open this caller's link; the message says what would change that."""
+
+    name = "ELICITATION_NOT_ALLOWED"
+    code = -32600
+    http_status = 403
+
+
+class NotAccepted(ElicitError):
+    """The question was not answered with a yes."""
+
+    elicitation_id: str | None
+
+    def __init__(self, message: str, *, elicitation_id: str | None = None) -> None:
+        self.elicitation_id = elicitation_id
+        super().__init__(message)
+
+
+class Declined(NotAccepted):
+    """The person said no, in the client or on our page."""
+
+    name = "ELICITATION_DECLINED"
+
+
+class Denied(NotAccepted):
+    """The person said no at the provider."""
+
+    name = "ELICITATION_DENIED"
+
+
+class Cancelled(NotAccepted):
+    """The wait was given up; the same call made again joins a question that is still open."""
+
+    name = "ELICITATION_CANCELLED"
+
+
+class Expired(NotAccepted):
+    """Nobody answered within `ttl`."""
+
+    name = "ELICITATION_TIMEOUT"
+    http_status = 408
+
+    def __init__(
+        self, message: str, *, elicitation_id: str | None = None, ttl: timedelta | None = None
+    ) -> None:
+        self.ttl = ttl
+        super().__init__(message, elicitation_id=elicitation_id)
+
+
+class Failed(NotAccepted):
+    """The provider, or this server, could not finish what the person began."""
+
+    name = "ELICITATION_FAILED"
+
+
+class Superseded(NotAccepted):
+    """A newer question took this one's place."""
+
+    name = "ELICITATION_SUPERSEDED"
+
+
+class NotPossible(ElicitError):
+    """A change that the table of transitions does not have; `status` is what stands."""
+
+    name = "ELICITATION_ALREADY_SETTLED"
+    http_status = 409
+
+    def __init__(self, *, status: str, wanted: str) -> None:
+        self.status = status
+        self.wanted = wanted
+        super().__init__(f"It is {status} already and cannot become {wanted}.")
+
+
+class TooManyAttempts(ElicitError):
+    """The link was started `limit` times without an end."""
+
+    name = "ELICITATION_TOO_MANY_ATTEMPTS"
+    http_status = 429
+
+    def __init__(self, *, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"This was started {limit} times already. Ask your assistant to begin again."
+        )
+
+
+class InvalidToken(ElicitError):
+    """A token that must not be acted upon; `reason` is for logs and tests, never for the sender."""
+
+    name = "ELICITATION_INVALID_TOKEN"
+    http_status = 404
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__("This link is damaged, too old, or not from here.")
+
+
+class WeakSecret(ElicitError, ValueError):
+    """A secret of fewer than 32 bytes."""
+
+    name = "ELICITATION_WEAK_SECRET"
+
+
+class Unreadable(ElicitError):
+    """Sealed bytes that no key of the ring opens, or that belong to another row."""
+
+    name = "ELICITATION_UNREADABLE"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A sealed record does not open: the key it was sealed with is gone from ELICIT_SECRET, "
+            "or the record was changed or moved."
+        )

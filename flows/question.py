@@ -1,0 +1,211 @@
+"""A question to a person: what a verb returns and a tool awaits.
+
+Nothing is asked until it is awaited. Who asks for the tool is the one ContextVar of the library.
+"""
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, assert_never
+
+from flows.elicitation import Completion, Json, Status
+from flows.errors import (
+    Cancelled,
+    Declined,
+    Denied,
+    Expired,
+    Failed,
+    InvalidQuestion,
+    NoAsker,
+    NotAccepted,
+    Superseded,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+DEFAULT_TIMEOUT = timedelta(minutes=5)
+TIMEOUT_AT_MOST = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What an author's own service needs to come back to us; the link of the question is not in it.
+
+    `return_url` is where the service sends the person's browser: opened by the browser that
+    pressed Continue, it completes the elicitation. `return_token` is what it carries, for a route
+    of the author's own that calls `complete_elicitation(request)`: pass it on as the query
+    parameter `elicitation`. `callback_url` takes one POST with a JSON object from the service
+    itself; whoever holds it can complete this one elicitation once it was opened.
+    """
+
+    id: str
+    return_url: str
+    return_token: str
+    callback_url: str
+
+
+class Request(Protocol):
+    """What is asked, of one kind: its parts that the service and the pages need."""
+
+    @property
+    def kind(self) -> str: ...
+    def facts(self) -> Json:
+        """What makes two questions the same: goes into the digest of its place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Generic[T_co]):
+    """What became of a question. Only an accepted one is truthy."""
+
+    status: Status
+    content: T_co | None = None
+    error: NotAccepted | None = None
+    is_late: bool = False
+
+    @property
+    def accepted(self) -> bool:
+        return self.status is Status.ACCEPTED
+
+    @property
+    def action(self) -> str:
+        """The word of the protocol for it: accept, decline or cancel."""
+        match self.status:
+            case Status.ACCEPTED:
+                return "accept"
+            case Status.DECLINED | Status.DENIED:
+                return "decline"
+            case _:
+                return "cancel"
+
+    def __bool__(self) -> bool:
+        return self.accepted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question(Generic[T_co]):
+    """A question that nobody was asked yet: await it for the answer."""
+
+    message: str
+    request: Request
+    answer: Callable[[Json], T_co] = field(compare=False)
+    key: str | None = None
+    timeout: timedelta = DEFAULT_TIMEOUT
+
+    def __post_init__(self) -> None:
+        if not self.message.strip():
+            raise InvalidQuestion("The message is empty: the person must be told what this is for.")
+        if not timedelta(seconds=1) <= self.timeout <= TIMEOUT_AT_MOST:
+            raise InvalidQuestion(
+                f"timeout is {self.timeout}; it must lie between 1 second and {TIMEOUT_AT_MOST}."
+            )
+        if self.key is not None and not self.key:
+            raise InvalidQuestion("key is empty; leave it out or give it a text.")
+
+    @property
+    def digest(self) -> str:
+        text = json.dumps([self.request.kind, self.request.facts()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        outcome = yield from self.outcome().__await__()
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.content  # type: ignore[return-value]  # accepted: the content is a T_co
+
+    async def outcome(self) -> Outcome[T_co]:
+        """What became of it; a no does not raise."""
+        return await current_asker().ask(self)
+
+    async def or_none(self) -> T_co | None:
+        """The answer, or None for every no."""
+        return (await self.outcome()).content
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a question has no truth before it is asked: write `await` before it")
+
+
+class ReturningRequest(Protocol):
+    """A request of a web framework (Litestar, Starlette): the parts that a return needs."""
+
+    @property
+    def query_params(self) -> Any: ...
+    @property
+    def cookies(self) -> Any: ...
+    @property
+    def scope(self) -> Any: ...
+
+
+class Asker(Protocol):
+    """Who asks for the tool that is running: a call, or a route that may only complete."""
+
+    async def ask(self, question: Question[T_co]) -> Outcome[T_co]: ...
+    async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json: ...
+    def can(self, mode: str) -> bool: ...
+    async def complete(self, elicitation_id: str, content: Json) -> Completion: ...
+    async def complete_return(self, request: ReturningRequest, content: Json) -> Completion: ...
+
+
+_asker: ContextVar[Asker] = ContextVar("elicit_asker")
+
+
+def current_asker() -> Asker:
+    """Raises NoAsker where there is none."""
+    try:
+        return _asker.get()
+    except LookupError:
+        raise NoAsker from None
+
+
+@contextmanager
+def asking(asker: Asker) -> Generator[None]:
+    """Within it, verbs go to `asker`."""
+    token = _asker.set(asker)
+    try:
+        yield
+    finally:
+        _asker.reset(token)
+
+
+def refusal(
+    status: Status,
+    *,
+    message: str,
+    elicitation_id: str,
+    timeout: timedelta,
+    why: str | None = None,
+) -> NotAccepted | None:
+    """The error for an outcome that is no yes; None for a yes."""
+    about = f"{message!r}" + (f" ({why})" if why else "")
+    match status:
+        case Status.ACCEPTED:
+            return None
+        case Status.DECLINED:
+            return Declined(f"The person declined: {about}.", elicitation_id=elicitation_id)
+        case Status.DENIED:
+            return Denied(
+                f"The person said no at the provider: {about}.", elicitation_id=elicitation_id
+            )
+        case Status.CANCELLED:
+            return Cancelled(
+                f"It was cancelled before an answer: {about}.", elicitation_id=elicitation_id
+            )
+        case Status.EXPIRED:
+            return Expired(
+                f"Nobody answered within {timeout.total_seconds():.0f} seconds: {about}.",
+                elicitation_id=elicitation_id,
+                ttl=timeout,
+            )
+        case Status.FAILED:
+            return Failed(f"It could not be finished: {about}.", elicitation_id=elicitation_id)
+        case Status.SUPERSEDED:
+            return Superseded(
+                f"A newer question took its place: {about}.", elicitation_id=elicitation_id
+            )
+        case Status.PENDING | Status.OPENED | Status.EXCHANGING:
+            raise ValueError(f"{status} is no outcome")
+        case _:
+            assert_never(status)

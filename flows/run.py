@@ -1,0 +1,109 @@
+"""A run: one wish of a caller, which is one tool call with all its legs.
+
+A leg is one request that carried the run on: the first call, a retry, the same call made again.
+The run remembers which elicitation stands at which place, and for a while what came out of it.
+"""
+
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flows.elicitation import RECORD_KEPT
+
+RESULT_KEPT = timedelta(minutes=10)
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where in a run a question stands: its digest and how many equal ones came before it."""
+
+    kind: str
+    digest: str
+    nth: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.digest}:{self.nth}"
+
+
+class Asking(Struct, frozen=True, kw_only=True):
+    """An elicitation at a place. Order is checked only for what the tool's own task asked."""
+
+    place: Place
+    elicitation_id: str
+    is_ordered: bool
+    says: str
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    id: str
+    owner: str
+    key: str
+    created_at: datetime
+    open_until: datetime  # the same call joins the run until then
+    asked: tuple[Asking, ...] = ()
+    result: str | None = None
+    finished_at: datetime | None = None
+    is_delivered: bool = False
+    version: int = 0
+
+    @property
+    def status(self) -> str:
+        if self.finished_at is None:
+            return "open"
+        return "delivered" if self.is_delivered else "finished"
+
+    @property
+    def holds_key(self) -> bool:
+        """Whether the same call made again is this wish, not a new one."""
+        return not self.is_delivered
+
+    @property
+    def kept_until(self) -> datetime:
+        return self.open_until if self.finished_at is None else self.finished_at + RESULT_KEPT
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.kept_until if self.finished_at is None or self.result is not None else None
+
+    @property
+    def erase_at(self) -> datetime:
+        return self.kept_until + RECORD_KEPT
+
+    def at(self, place: Place) -> Asking | None:
+        return next((asking for asking in self.asked if asking.place == place), None)
+
+
+def ask(run: Run, asking: Asking, *, open_until: datetime) -> Run:
+    """The run asks something new, or asks again at a place it knows."""
+    known = run.at(asking.place)
+    asked = (
+        (*run.asked, asking)
+        if known is None
+        else tuple(asking if a is known else a for a in run.asked)
+    )
+    return replace(run, asked=asked, open_until=max(run.open_until, open_until))
+
+
+def move(run: Run, old_id: str, new_id: str) -> Run:
+    """Another elicitation stands for a question of this run from now on."""
+    asked = tuple(
+        replace(asking, elicitation_id=new_id) if asking.elicitation_id == old_id else asking
+        for asking in run.asked
+    )
+    return replace(run, asked=asked)
+
+
+def finish(run: Run, *, result: str, now: datetime) -> Run:
+    """The body came to its end; what it returned is kept until it is known to have arrived."""
+    return replace(run, result=result, finished_at=now)
+
+
+def deliver(run: Run) -> Run:
+    """The result went out: the same run may have it again, an identical call is a new wish."""
+    return replace(run, is_delivered=True)
+
+
+def wipe(run: Run) -> Run:
+    return replace(
+        run, result=None, is_delivered=True, finished_at=run.finished_at or run.open_until
+    )

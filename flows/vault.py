@@ -1,0 +1,130 @@
+"""Keys and sealing: a ring of secrets, a data key for each owner, records bound to their row.
+
+What could go wrong: bytes copied from one row to another, from one owner to another, or from an
+older version of the same row. Each is part of the associated data, so none of them opens.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from flows.errors import Unreadable, WeakSecret
+
+SECRET_BYTES = 32
+NONCE_BYTES = 12
+FINGERPRINT_BYTES = 4
+
+
+class Ring:
+    """Secrets, newest first: the newest seals, all open. Keys are derived by RFC 5869."""
+
+    __slots__ = ("_derive", "fingerprints")
+
+    def __init__(self, secrets_newest_first: Sequence[bytes]) -> None:
+        if not secrets_newest_first:
+            raise WeakSecret("There is no secret; make one with: elicit keys new")
+        for secret in secrets_newest_first:
+            if len(secret) < SECRET_BYTES:
+                raise WeakSecret(
+                    f"A secret has {len(secret)} bytes and needs {SECRET_BYTES} at least; "
+                    "make one with: elicit keys new"
+                )
+        by_fingerprint = {
+            hashlib.sha256(b"elicit-url fingerprint" + s).digest()[:FINGERPRINT_BYTES]: s
+            for s in secrets_newest_first
+        }
+        self.fingerprints: tuple[bytes, ...] = tuple(by_fingerprint)
+
+        @lru_cache(maxsize=256)
+        def derive(fingerprint: bytes, info: str) -> bytes:
+            hkdf = HKDF(algorithm=SHA256(), length=32, salt=None, info=info.encode())
+            return hkdf.derive(by_fingerprint[fingerprint])
+
+        self._derive = derive
+
+    def __repr__(self) -> str:
+        return f"Ring({len(self.fingerprints)} secrets ***)"
+
+    @property
+    def newest(self) -> bytes:
+        return self.fingerprints[0]
+
+    def derive(self, fingerprint: bytes, info: str) -> bytes:
+        """32 bytes for one use; KeyError if the ring has no such secret."""
+        return self._derive(fingerprint, info)
+
+    def wrap(self, owner: str, data_key: bytes) -> bytes:
+        """Seal an owner's data key under the newest secret."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        cipher = AESGCM(self.derive(self.newest, f"wrap {owner}"))
+        return self.newest + nonce + cipher.encrypt(nonce, data_key, owner.encode())
+
+    def unwrap(self, owner: str, wrapped: bytes) -> bytes:
+        fingerprint = wrapped[:FINGERPRINT_BYTES]
+        nonce = wrapped[FINGERPRINT_BYTES : FINGERPRINT_BYTES + NONCE_BYTES]
+        try:
+            cipher = AESGCM(self.derive(fingerprint, f"wrap {owner}"))
+            return cipher.decrypt(nonce, wrapped[FINGERPRINT_BYTES + NONCE_BYTES :], owner.encode())
+        except (KeyError, InvalidTag, ValueError):
+            raise Unreadable from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Where sealed bytes stand; they open nowhere else."""
+
+    owner: str
+    kind: str
+    id: str
+    version: int
+
+    def __bytes__(self) -> bytes:
+        return "\x1f".join(("row", self.owner, self.kind, self.id, str(self.version))).encode()
+
+
+class Locker:
+    """Seals one owner's records under that owner's data key."""
+
+    __slots__ = ("_cipher", "_random")
+
+    def __init__(
+        self, data_key: bytes, *, random: Callable[[int], bytes] = secrets.token_bytes
+    ) -> None:
+        self._cipher = AESGCM(data_key)
+        self._random = random
+
+    def seal(self, row: Row, plain: bytes) -> bytes:
+        nonce = self._random(NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, plain, bytes(row))
+
+    def open(self, row: Row, sealed: bytes) -> bytes:
+        try:
+            return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], bytes(row))
+        except (InvalidTag, ValueError):
+            raise Unreadable from None
+
+
+class Pepper:
+    """A secret of the installation that makes owners and join keys impossible to enumerate."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def tag(self, purpose: str, *parts: str, size: int = 15) -> str:
+        """A keyed hash of the parts, `size` bytes as base64url (a multiple of 3: no padding)."""
+        mac = hmac.new(self._key, digestmod="sha256")
+        for part in (purpose, *parts):
+            data = part.encode("utf-8", "surrogatepass")
+            mac.update(len(data).to_bytes(8, "big") + data)
+        return base64.urlsafe_b64encode(mac.digest()[:size]).decode()
