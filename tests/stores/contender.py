@@ -1,0 +1,119 @@
+"""A process of its own on a SQLite store: what it does is its first argument, the file its second.
+
+It speaks in lines: "ready", then after a line on its input what became of its work, as JSON.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from webapp.stores import Conflict, Record
+from webapp.stores.sqlite import SqliteStore
+from webapp.stores.store import StoreUnavailable
+
+
+def record(id, *, status="pending", sealed=b"sealed"):
+    return Record(
+        owner="a",
+        kind="elicitation",
+        id=id,
+        status=status,
+        key=None,
+        due_at=None,
+        erase_at=None,
+        version=0,
+        sealed=sealed,
+    )
+
+
+def say(what):
+    print(json.dumps(what), flush=True)  # noqa: T201 - its output is its report
+
+
+async def contend(path, name):
+    """Claim every record, then wait until the watch has shown each one that the other won."""
+    store = await SqliteStore.open(path)
+    watch = store.watch()
+    contested = await store.list("elicitation", owner="a", limit=1000)
+    say("ready")
+    await asyncio.to_thread(sys.stdin.readline)
+    won, lost = [], []
+
+    async def claim(item):
+        try:
+            await store.write(replace(item, status=name))
+            won.append(item.id)
+        except Conflict as conflict:
+            lost.append((item.id, conflict.found and conflict.found.status))
+
+    # Four at a time, so that neither process has it all in one commit.
+    for start in range(0, len(contested), 4):
+        await asyncio.gather(*map(claim, contested[start : start + 4]))
+    unseen = {item_id for item_id, _ in lost}
+    while unseen:
+        seen = await anext(watch)
+        assert seen is not None
+        assert seen.status != name
+        unseen.discard(seen.id)
+    say({"won": won, "lost": lost})
+    await asyncio.to_thread(sys.stdin.readline)
+    await store.aclose()
+
+
+async def write_until_killed(path):
+    """Write pairs from many tasks, and name each once it is acknowledged."""
+    store = await SqliteStore.open(path)
+    say("ready")
+
+    async def write_on(task):
+        for number in range(1_000_000):
+            name = f"{task}-{number}"
+            await store.write(record(name), record(f"{name}-twin"))
+            say(name)
+
+    await asyncio.gather(*map(write_on, range(20)))
+
+
+async def fill_the_disk(path):
+    """Write under a limit of file sizes until that fails, and once more when it is lifted."""
+    store = await SqliteStore.open(path)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, most))
+    acknowledged: list[str] = []
+    message = ""
+    while not message:
+        name = f"a-{len(acknowledged)}"
+        try:
+            await store.write(record(name, sealed=bytes(60_000)))
+            acknowledged.append(name)
+        except StoreUnavailable as error:
+            message = str(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    await store.write(record("after"))
+    say({"acknowledged": acknowledged, "message": message})
+    await store.aclose()
+
+
+async def open_as_nobody(path):
+    """Open the store as a user who may read it and not write it."""
+    await asyncio.to_thread(int)  # what a thread needs is imported while we still may
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        store = await SqliteStore.open(path)
+        await store.write(record("a-1"))
+    except StoreUnavailable as error:
+        say(str(error))
+
+
+async def main(what, path, *rest):
+    async with asyncio.timeout(60):
+        await globals()[what](Path(path), *rest)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

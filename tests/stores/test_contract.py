@@ -1,0 +1,432 @@
+"""The contract that every store fulfils; a new store is a subclass with one fixture."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from webapp.stores import Conflict, Record, Store
+from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import SqliteStore
+from webapp.stores.store import StoreUnavailable
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
+HOLD = timedelta(seconds=30)
+
+
+def record(
+    id="a-1",
+    *,
+    owner="a",
+    kind="elicitation",
+    status="pending",
+    key: str | None = None,
+    due_at: datetime | None = None,
+    erase_at: datetime | None = None,
+    version=0,
+    sealed=b"sealed",
+):
+    return Record(
+        owner=owner,
+        kind=kind,
+        id=id,
+        status=status,
+        key=key,
+        due_at=due_at,
+        erase_at=erase_at,
+        version=version,
+        sealed=sealed,
+    )
+
+
+class StoreContract:
+    """What is asked of every store; `pair` is two openings of the same one."""
+
+    @pytest.fixture
+    def store(self, pair: tuple[Store, Store]) -> Store:
+        return pair[0]
+
+    @pytest.fixture
+    def other(self, pair: tuple[Store, Store]) -> Store:
+        return pair[1]
+
+    async def test_what_is_written_is_read_back_with_the_next_version(self, store, other):
+        new = record(
+            key="k", due_at=NOW, erase_at=NOW + timedelta(days=30), sealed=bytes(range(256))
+        )
+        (written,) = await store.write(new)
+        assert written == replace(new, version=1)
+        for opening in (store, other):
+            assert await opening.read("a", "elicitation", "a-1") == written
+            assert await opening.find("a", "elicitation", "k") == written
+
+    async def test_times_before_1970_and_to_the_microsecond_survive(self, store):
+        early = datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+        await store.write(record(due_at=early, erase_at=NOW))
+        found = await store.read("a", "elicitation", "a-1")
+        assert (found.due_at, found.erase_at) == (early, NOW)
+
+    async def test_what_was_never_written_is_none(self, store):
+        assert await store.read("a", "elicitation", "a-1") is None
+        assert await store.find("a", "elicitation", "k") is None
+        assert list(await store.list("elicitation")) == []
+
+    async def test_writing_nothing_does_nothing(self, store):
+        assert await store.write() == ()
+
+    async def test_another_owner_or_kind_finds_nothing(self, store):
+        await store.write(record(key="k"))
+        assert await store.read("b", "elicitation", "a-1") is None
+        assert await store.read("a", "account", "a-1") is None
+        assert await store.find("b", "elicitation", "k") is None
+        assert await store.find("a", "account", "k") is None
+
+    async def test_each_owner_and_kind_has_its_own_ids_and_keys(self, store):
+        await store.write(record(key="k"))
+        await store.write(record(key="k", kind="account"))
+        await store.write(record(key="k", owner="b"))
+        assert (await store.find("b", "elicitation", "k")).owner == "b"
+        assert (await store.find("a", "account", "k")).kind == "account"
+
+    async def test_a_taken_id_is_a_conflict_that_carries_its_record(self, store, other):
+        (first,) = await store.write(record())
+        with pytest.raises(Conflict) as conflict:
+            await other.write(record(status="mine"))
+        assert conflict.value.found == first
+
+    async def test_a_taken_key_is_a_conflict_that_carries_its_holder(self, store, other):
+        (holder,) = await store.write(record(key="k"))
+        with pytest.raises(Conflict) as conflict:
+            await other.write(record("a-2", key="k"))
+        assert conflict.value.found == holder
+        (second,) = await store.write(record("a-2"))
+        with pytest.raises(Conflict) as conflict:
+            await store.write(replace(second, key="k"))
+        assert conflict.value.found == holder
+        assert await store.read("a", "elicitation", "a-2") == second
+
+    async def test_an_old_version_is_a_conflict_that_carries_the_new(self, store, other):
+        (first,) = await store.write(record())
+        (second,) = await other.write(replace(first, status="opened"))
+        with pytest.raises(Conflict) as conflict:
+            await store.write(replace(first, status="declined"))
+        assert conflict.value.found == second
+        assert await store.read("a", "elicitation", "a-1") == second
+
+    async def test_an_update_of_what_is_gone_is_a_conflict_with_nothing(self, store, other):
+        (first,) = await store.write(record())
+        assert await other.erase(owner="a") == 1
+        with pytest.raises(Conflict) as conflict:
+            await store.write(first)
+        assert conflict.value.found is None
+
+    async def test_a_released_key_can_be_taken_and_its_record_stays(self, store):
+        (first,) = await store.write(record(key="k", due_at=NOW))
+        (first,) = await store.write(replace(first, key=None, due_at=None, status="accepted"))
+        (second,) = await store.write(record("a-2", key="k"))
+        assert await store.find("a", "elicitation", "k") == second
+        assert await store.read("a", "elicitation", "a-1") == first
+
+    async def test_each_column_changes_alone_and_together(self, store):
+        (now,) = await store.write(record())
+        for change in (
+            {"status": "opened"},
+            {"key": "k"},
+            {"due_at": NOW},
+            {"erase_at": NOW},
+            {"sealed": b""},
+            {"key": None, "due_at": None, "erase_at": None, "status": "accepted"},
+        ):
+            expected = replace(now, **change, version=now.version + 1)
+            (now,) = await store.write(replace(now, **change))
+            assert now == expected
+            assert await store.read("a", "elicitation", "a-1") == expected
+
+    async def test_several_records_are_written_together(self, store, other):
+        written = await store.write(record(), record("a-2", kind="audit"), record("a-3"))
+        assert [item.version for item in written] == [1, 1, 1]
+        for item in written:
+            assert await other.read(item.owner, item.kind, item.id) == item
+
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    async def test_one_conflict_among_several_writes_none(self, store, place):
+        (taken,) = await store.write(record("taken", key="k"))
+        (kept,) = await store.write(record("kept", status="before"))
+        call = [record("new"), replace(kept, status="after")]
+        call.insert(place, record("a-9", key="k"))
+        with pytest.raises(Conflict) as conflict:
+            await store.write(*call)
+        assert conflict.value.found == taken
+        assert await store.read("a", "elicitation", "new") is None
+        assert await store.read("a", "elicitation", "kept") == kept
+
+    @pytest.mark.parametrize("is_taker_first", [True, False])
+    async def test_a_key_moves_between_records_in_one_write(self, store, is_taker_first):
+        (giver,) = await store.write(record("giver", key="k"))
+        call = [replace(giver, key=None, status="superseded"), record("taker", key="k")]
+        await store.write(*(reversed(call) if is_taker_first else call))
+        assert (await store.find("a", "elicitation", "k")).id == "taker"
+        assert (await store.read("a", "elicitation", "giver")).key is None
+
+    async def test_two_records_swap_their_keys_in_one_write(self, store):
+        one, two = await store.write(record("one", key="k1"), record("two", key="k2"))
+        await store.write(replace(one, key="k2"), replace(two, key="k1"))
+        assert (await store.find("a", "elicitation", "k1")).id == "two"
+        assert (await store.find("a", "elicitation", "k2")).id == "one"
+
+    async def test_a_failed_move_leaves_the_key_where_it_was(self, store):
+        (giver,) = await store.write(record("giver", key="k"))
+        with pytest.raises(Conflict):
+            await store.write(
+                record("taker", key="k"), replace(giver, key=None), record("third", version=4)
+            )
+        assert await store.find("a", "elicitation", "k") == giver
+        assert await store.read("a", "elicitation", "taker") is None
+
+    async def test_what_may_not_be_written_is_refused_before_anything_is(self, store):
+        good = record("good")
+        for bad in (
+            [good, record("b-1", owner="b")],
+            [good, good],
+            [good, record("a-2", key="k"), record("a-3", key="k")],
+            [good, record("a-2", sealed=bytes(64 * 1024 + 1))],
+            [good, record("a-2", due_at=datetime(2026, 1, 1))],  # noqa: DTZ001 - that is the point
+            [good, record("a-2", erase_at=datetime(2026, 1, 1))],  # noqa: DTZ001 - the same
+            [good, record("a-2", version=-1)],
+        ):
+            with pytest.raises(ValueError):
+                await store.write(*bad)
+        assert list(await store.list("elicitation")) == []
+        await store.write(record(sealed=bytes(64 * 1024)))
+
+    async def test_one_winner_among_many_writers_of_one_version(self, store, other):
+        (first,) = await store.write(record())
+        results = await asyncio.gather(
+            *(
+                (store, other)[number % 2].write(replace(first, status=f"mine {number}"))
+                for number in range(20)
+            ),
+            return_exceptions=True,
+        )
+        winners = [result for result in results if not isinstance(result, Exception)]
+        assert len(winners) == 1
+        for loser in results:
+            if isinstance(loser, Exception):
+                assert isinstance(loser, Conflict)
+                assert (loser.found,) == winners[0]
+
+    async def test_a_conflict_among_many_writes_undoes_no_other(self, store):
+        await store.write(record("taken"))
+        names = [f"a-{number}" for number in range(50)]
+        results = await asyncio.gather(
+            *(store.write(record("taken" if name == "a-25" else name)) for name in names),
+            return_exceptions=True,
+        )
+        assert [
+            name
+            for name, result in zip(names, results, strict=True)
+            if isinstance(result, Conflict)
+        ] == ["a-25"]
+        assert len(await store.list("elicitation")) == 50
+
+    async def test_cancelled_writers_break_nobody_and_write_all_or_nothing(self, store):
+        async def write_two(number):
+            return await store.write(record(f"{number}-1"), record(f"{number}-2", kind="audit"))
+
+        tasks = [asyncio.create_task(write_two(number)) for number in range(40)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        await store.write(record("after"))
+        for number, result in enumerate(results):
+            halves = (
+                await store.read("a", "elicitation", f"{number}-1"),
+                await store.read("a", "audit", f"{number}-2"),
+            )
+            if isinstance(result, BaseException):
+                assert isinstance(result, asyncio.CancelledError)
+                assert halves.count(None) in (0, 2)
+            else:
+                assert halves == result
+
+    async def test_a_list_is_ordered_by_id_and_goes_on_after_the_last(self, store):
+        for number in (3, 1, 4, 2):
+            await store.write(record(f"a-{number}", status="odd" if number % 2 else "even"))
+        await store.write(record("b-1", owner="b", status="odd"))
+        await store.write(record("a-0", kind="account"))
+
+        async def ids(**conditions):
+            return [item.id for item in await store.list("elicitation", **conditions)]
+
+        assert await ids() == ["a-1", "a-2", "a-3", "a-4", "b-1"]
+        assert await ids(limit=2) == ["a-1", "a-2"]
+        assert await ids(after="a-2", limit=2) == ["a-3", "a-4"]
+        assert await ids(owner="a", status="odd") == ["a-1", "a-3"]
+        assert await ids(owner="b") == ["b-1"]
+        assert await ids(status="odd", after="a-1") == ["a-3", "b-1"]
+        with pytest.raises(ValueError):
+            await ids(limit=0)
+
+    async def test_due_gives_the_oldest_first_and_nothing_of_the_future(self, store):
+        for minutes in (3, 1, 2, -1):
+            await store.write(record(f"a-{minutes}", due_at=NOW - timedelta(minutes=minutes)))
+        await store.write(record("never"))
+        first = await store.due(NOW, hold=HOLD, limit=2)
+        rest = await store.due(NOW, hold=HOLD)
+        assert [item.id for item in (*first, *rest)] == ["a-3", "a-2", "a-1"]
+        with pytest.raises(ValueError):
+            await store.due(NOW, hold=HOLD, limit=0)
+
+    async def test_what_is_due_is_held_for_one_caller_until_the_hold_is_over(self, store, other):
+        await store.write(record(due_at=NOW))
+        assert len(await store.due(NOW, hold=HOLD)) == 1
+        assert list(await other.due(NOW, hold=HOLD)) == []
+        assert list(await other.due(NOW + HOLD - timedelta(microseconds=1), hold=HOLD)) == []
+        assert len(await other.due(NOW + HOLD, hold=HOLD)) == 1
+
+    async def test_a_claim_disturbs_no_compare_and_set_and_a_write_clears_it(self, store, other):
+        (first,) = await store.write(record(due_at=NOW))
+        assert await store.due(NOW, hold=HOLD) in ([first], (first,))
+        (second,) = await other.write(replace(first, status="opened"))
+        assert await other.due(NOW, hold=HOLD) in ([second], (second,))
+        await store.write(replace(second, due_at=None))
+        assert list(await store.due(NOW + HOLD, hold=HOLD)) == []
+
+    async def test_erasing_takes_only_what_meets_every_condition(self, store):
+        old, new = NOW - timedelta(days=1), NOW + timedelta(days=1)
+        await store.write(record("a-old", erase_at=old), record("a-now", erase_at=NOW))
+        await store.write(record("a-new", erase_at=new), record("a-ever", key="k"))
+        await store.write(record("b-old", owner="b", erase_at=old))
+        assert await store.erase(owner="a", before=NOW) == 2
+        assert [item.id for item in await store.list("elicitation")] == ["a-ever", "a-new", "b-old"]
+        assert await store.erase(before=NOW) == 1
+        assert await store.erase(owner="a") == 2
+        assert await store.erase(owner="a") == 0
+        await store.write(record("a-again", key="k"))
+
+    async def test_erasing_stops_at_its_limit(self, store):
+        await store.write(*(record(f"a-{number}", erase_at=NOW) for number in range(5)))
+        assert [await store.erase(before=NOW, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+
+    async def test_erasing_everything_is_refused(self, store):
+        with pytest.raises(ValueError):
+            await store.erase()
+
+    async def test_a_watch_shows_what_others_write_and_not_our_own(self, store, other):
+        watch = store.watch()
+        await store.write(record("ours"))
+        (theirs,) = await other.write(record("theirs"))
+        async with asyncio.timeout(5):
+            assert await anext(watch) == theirs
+
+    async def test_several_watches_see_the_latest_version(self, store, other):
+        watches = [store.watch(), store.watch()]
+        (first,) = await other.write(record())
+        (second,) = await other.write(replace(first, status="accepted"))
+        async with asyncio.timeout(5):
+            for watch in watches:
+                while await anext(watch) != second:
+                    pass
+
+    async def test_a_watch_that_ended_and_began_again_sees_what_comes_then(self, store, other):
+        watch = store.watch()
+        await other.write(record("first"))
+        async with asyncio.timeout(5):
+            await anext(watch)
+            del watch
+            await other.write(record("second"))
+            again = store.watch()
+            await other.write(record("third"))
+            while (await anext(again)).id != "third":
+                pass
+
+    async def test_both_sides_see_each_other_in_a_long_exchange(self, store, other):
+        (now,) = await store.write(record("ball", status="0"))
+
+        async def play(opening, watch, parity):
+            async for seen in watch:
+                hit = seen or await opening.read("a", "elicitation", "ball")
+                if int(hit.status) % 2 != parity:
+                    continue
+                (hit,) = await opening.write(replace(hit, status=str(int(hit.status) + 1)))
+                if int(hit.status) >= 19:
+                    return
+
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            group.create_task(play(store, store.watch(), 0))
+            group.create_task(play(other, other.watch(), 1))
+            await other.write(replace(now, status="0"))
+        assert int((await store.read("a", "elicitation", "ball")).status) >= 19
+
+    async def test_closing_finishes_the_writes_under_way(self, store, other):
+        writes = [asyncio.create_task(store.write(record(f"a-{n:02}"))) for n in range(30)]
+        await asyncio.sleep(0)
+        await store.aclose()
+        assert len(await asyncio.gather(*writes)) == 30
+        assert len(await other.list("elicitation")) == 30
+
+    async def test_erasing_while_writes_are_under_way_loses_none_of_another_owner(self, store):
+        await store.write(record("a-old"))
+        writes = [
+            asyncio.create_task(store.write(record(f"b-{n:02}", owner="b"))) for n in range(30)
+        ]
+        await asyncio.sleep(0)
+        assert await store.erase(owner="a") == 1
+        await asyncio.gather(*writes)
+        assert len(await store.list("elicitation", owner="b")) == 30
+
+    async def test_a_closed_store_says_so_and_its_watches_end(self, store, other):
+        watch = store.watch()
+        waiting = asyncio.create_task(anext(watch, "ended"))
+        await asyncio.sleep(0)
+        await store.aclose()
+        await store.aclose()
+        async with asyncio.timeout(5):
+            assert await waiting == "ended"
+        for call in (
+            lambda: store.write(record()),
+            lambda: store.read("a", "elicitation", "a-1"),
+            lambda: store.find("a", "elicitation", "k"),
+            lambda: store.list("elicitation"),
+            lambda: store.due(NOW, hold=HOLD),
+            lambda: store.erase(owner="a"),
+        ):
+            with pytest.raises(StoreUnavailable, match="closed"):
+                await call()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            store.watch()
+        await other.write(record())
+
+
+class TestMemory(StoreContract):
+    @pytest.fixture
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        store = MemoryStore()
+        sibling = store.sibling()
+        yield store, sibling
+        await store.aclose()
+        await sibling.aclose()
+
+
+class TestMemorySibling(StoreContract):
+    @pytest.fixture
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        store = MemoryStore()
+        sibling = store.sibling()
+        yield sibling, store
+        await sibling.aclose()
+        await store.aclose()
+
+
+class TestSqlite(StoreContract):
+    @pytest.fixture
+    async def pair(self, tmp_path: Path) -> AsyncIterator[tuple[Store, Store]]:
+        store = await SqliteStore.open(tmp_path / "store.db")
+        other = await SqliteStore.open(tmp_path / "store.db")
+        yield store, other
+        await store.aclose()
+        await other.aclose()

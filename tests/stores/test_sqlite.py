@@ -1,0 +1,254 @@
+"""What only the SQLite store can get wrong: its file, its pragmas, its commits and their news."""
+
+import asyncio
+import sqlite3
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.stores.contender import record
+from webapp.stores import open_store
+from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import SqliteStore
+from webapp.stores.store import StoreUnavailable
+
+TIME = datetime(2026, 3, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+async def path(tmp_path):
+    return tmp_path / "store.db"
+
+
+async def test_the_file_is_private_and_so_are_the_folders_that_we_make(tmp_path):
+    path = tmp_path / "one" / "two" / "store.db"
+    store = await SqliteStore.open(path)
+    await store.write(record("a-1"))
+    modes = {item.name: item.stat().st_mode & 0o777 for item in path.parent.iterdir()}
+    assert modes == dict.fromkeys(("store.db", "store.db-wal", "store.db-shm"), 0o600)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert path.parent.parent.stat().st_mode & 0o777 == 0o700
+    await store.aclose()
+    assert [item.name for item in path.parent.iterdir()] == ["store.db"]
+
+
+async def test_what_was_written_is_there_when_the_file_is_opened_again(path):
+    store = await SqliteStore.open(path)
+    (written,) = await store.write(record("a-1"))
+    await store.aclose()
+    store = await SqliteStore.open(path)
+    assert await store.read("a", "elicitation", "a-1") == written
+    await store.aclose()
+
+
+async def test_many_may_open_a_new_file_at_once(tmp_path):
+    for number in range(5):
+        path = tmp_path / f"{number}.db"
+        stores = await asyncio.gather(*(SqliteStore.open(path) for _ in range(8)))
+        await asyncio.gather(*(s.write(record(f"a-{n}")) for n, s in enumerate(stores)))
+        assert len(await stores[0].list("elicitation")) == 8
+        await asyncio.gather(*(store.aclose() for store in stores))
+
+
+async def test_both_connections_are_as_durable_as_promised(path):
+    store = await SqliteStore.open(path)
+    for connection in (store._reader, store._writer._connection):
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA secure_delete").fetchone() == (1,)
+        (busy,) = connection.execute("PRAGMA busy_timeout").fetchone()
+        assert busy > 0
+    await store.aclose()
+
+
+async def test_every_question_is_answered_by_an_index(path):
+    store = await SqliteStore.open(path)
+    statements: list[str] = []
+    for connection in (store._reader, store._writer._connection):
+        connection.set_trace_callback(statements.append)
+    (now,) = await store.write(record("a-1"))
+    (now,) = await store.write(replace(now, status="opened", key="k"))
+    watch = store.watch()
+    other = await SqliteStore.open(path)
+    await other.write(record("a-2"))
+    async with asyncio.timeout(5):
+        await anext(watch)
+    await store.find("a", "elicitation", "k")
+    await store.list("elicitation", after="a-1")
+    await store.list("elicitation", owner="a", after="a-1")
+    await store.due(TIME, hold=HOUR)
+    await store.erase(before=TIME)
+    await store.erase(owner="a")
+    await other.aclose()
+    await store.aclose()
+    asked = [s for s in statements if "FROM records" in s or s.strip().startswith("UPDATE")]
+    assert len(asked) > 8
+    reader = sqlite3.connect(path)
+    for statement in asked:
+        plan = [row[3] for row in reader.execute("EXPLAIN QUERY PLAN " + statement)]
+        assert not [step for step in plan if step.startswith("SCAN records")], statement
+        assert not [step for step in plan if "TEMP B-TREE" in step], statement
+    reader.close()
+
+
+async def test_a_newer_layout_is_refused_and_left_alone(path):
+    await (await SqliteStore.open(path)).aclose()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreUnavailable, match="layout 99, written by a newer version"):
+        await SqliteStore.open(path)
+
+
+async def test_another_program_s_file_is_refused_and_left_alone(path):
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreUnavailable, match="another program's"):
+        await SqliteStore.open(path)
+    assert path.read_bytes() == before
+
+
+async def test_a_file_of_rubbish_is_refused_and_left_alone(path):
+    path.write_bytes(b"rubbish " * 1000)
+    with pytest.raises(StoreUnavailable, match=r"store\.db is not usable: file is not a database"):
+        await SqliteStore.open(path)
+    assert path.read_bytes() == b"rubbish " * 1000
+
+
+async def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
+    with pytest.raises(StoreUnavailable, match="unable to open database file"):
+        await SqliteStore.open(tmp_path)
+
+
+async def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreUnavailable, match="Not a directory"):
+        await SqliteStore.open(tmp_path / "file" / "store.db")
+
+
+async def test_a_damaged_page_is_a_clear_error_to_readers_and_writers(path):
+    store = await SqliteStore.open(path)
+    await store.write(*(record(f"a-{n:03}", sealed=bytes(1000)) for n in range(100)))
+    await store.aclose()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (size - 4096))
+    store = await SqliteStore.open(path)
+
+    with pytest.raises(StoreUnavailable, match="malformed"):
+        await store.read("a", "elicitation", "a-050")
+    with pytest.raises(StoreUnavailable, match="malformed"):
+        await store.write(record("b-1"))
+    with pytest.raises(StoreUnavailable, match="malformed"):
+        store.watch()
+    await store.aclose()
+
+
+async def test_a_value_that_sqlite_can_t_hold_fails_alone(path):
+    store = await SqliteStore.open(path)
+    results = await asyncio.gather(
+        store.write(record("a-1")),
+        store.write(record("\ud800")),
+        store.write(record("a-2"), record("a-3", status="\ud800")),
+        store.write(record("a-4")),
+        return_exceptions=True,
+    )
+    assert [isinstance(result, ValueError) for result in results] == [False, True, True, False]
+    assert [item.id for item in await store.list("elicitation")] == ["a-1", "a-4"]
+    await store.aclose()
+
+
+async def test_a_watcher_that_fell_far_behind_is_told_to_look_again(path):
+    store = await SqliteStore.open(path, remembered_commits=8)
+    other = await SqliteStore.open(path, remembered_commits=8)
+    lagging = other.watch()
+    timer = other._news._timer
+    assert timer is not None
+    timer.cancel()  # as if its event loop stood still
+    for number in range(130):
+        await store.write(record(f"a-{number}"))
+    other._news._poll()
+    async with asyncio.timeout(5):
+        assert await anext(lagging) is None
+        assert await anext(lagging) is not None
+    (kept,) = store._reader.execute("SELECT count(*) FROM commits").fetchone()
+    assert kept < 130
+    await store.aclose()
+    await other.aclose()
+
+
+async def test_nothing_is_polled_when_nobody_watches(path):
+    def timer():
+        return store._news._timer
+
+    store = await SqliteStore.open(path)
+    assert timer() is None
+    watch = store.watch()
+    pending = timer()
+    assert pending is not None
+    pending.cancel()
+    del watch
+    store._news._poll()
+    assert timer() is None
+    await store.aclose()
+
+
+async def test_nothing_slips_between_another_s_commit_and_ours(path):
+    store = await SqliteStore.open(path)
+    other = await SqliteStore.open(path)
+    watch = store.watch()
+    for number in range(50):
+        await asyncio.gather(
+            store.write(record(f"ours-{number}")), other.write(record(f"theirs-{number}"))
+        )
+    unseen = {f"theirs-{number}" for number in range(50)}
+    async with asyncio.timeout(5):
+        while unseen:
+            seen = await anext(watch)
+            assert seen is not None
+            unseen.remove(seen.id)
+    await store.aclose()
+    await other.aclose()
+
+
+async def test_an_address_opens_the_store_that_it_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    relative = await open_store("sqlite:///folder/relative.db")
+    absolute = await open_store(f"sqlite:///{tmp_path}/absolute.db")
+    memory = await open_store("memory:")
+    assert (tmp_path / "folder" / "relative.db").exists()
+    assert (tmp_path / "absolute.db").exists()
+    assert isinstance(memory, MemoryStore)
+    for store in (relative, absolute, memory):
+        await store.aclose()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "sqlite",
+        "postgres://me:hunter2@host/db",
+        "sqlite:",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://host/x.db",
+        "sqlite:///:memory:",
+        "memory",
+        "store.db",
+    ],
+)
+async def test_an_address_that_names_no_store_is_refused_with_those_that_do(url):
+    with pytest.raises(ValueError, match=r"possible are sqlite:///relative\.db") as refusal:
+        await open_store(url)
+    assert "hunter2" not in str(refusal.value)
+
+
+async def test_an_address_with_options_is_refused():
+    with pytest.raises(ValueError, match="sets SQLite's options itself"):
+        await open_store("sqlite:///store.db?mode=ro")

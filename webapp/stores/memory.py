@@ -1,0 +1,174 @@
+"""A store in this process's memory, for tests and demonstrations; nothing outlives the process."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from weakref import WeakSet
+
+from webapp.stores.store import (
+    Conflict,
+    Record,
+    StoreUnavailable,
+    as_written,
+    check_erasure,
+    check_limit,
+    check_records,
+    check_time,
+)
+from webapp.stores.watch import Watch
+
+_Name = tuple[str, str, str]
+
+
+class MemoryStore:
+    """Records in a dict. No method awaits anything, so each is one step of the event loop."""
+
+    def __init__(self) -> None:
+        self._contents = _Contents()
+        self._watches: WeakSet[Watch] = WeakSet()
+        self._is_closed = False
+        self._contents.openings.append(self)
+
+    def sibling(self) -> "MemoryStore":
+        """Return another opening of the same records, as another process would have it."""
+        sibling = MemoryStore()
+        sibling._contents = self._contents
+        self._contents.openings.append(sibling)
+        return sibling
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        """See Store."""
+        check_records(records)
+        contents = self._open_contents()
+        contents.refuse_conflicts(records)
+        for record in records:
+            contents.drop((record.owner, record.kind, record.id))
+        written = tuple(as_written(record) for record in records)
+        for record in written:
+            name = (record.owner, record.kind, record.id)
+            contents.records[name] = record
+            if record.key is not None:
+                contents.holders[record.owner, record.kind, record.key] = name
+        for opening in contents.openings:
+            if opening is not self:
+                opening.tell(written)
+        return written
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        """See Store."""
+        return self._open_contents().records.get((owner, kind, id))
+
+    async def find(self, owner: str, kind: str, key: str) -> Record | None:
+        """See Store."""
+        return self._open_contents().holder(owner, kind, key)
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        owner: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Record]:
+        """See Store."""
+        check_limit(limit)
+        found = [
+            record
+            for record in self._open_contents().records.values()
+            if record.kind == kind
+            and (owner is None or record.owner == owner)
+            and (status is None or record.status == status)
+            and (after is None or record.id > after)
+        ]
+        return sorted(found, key=lambda record: record.id)[:limit]
+
+    async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
+        """See Store."""
+        check_time(now)
+        check_limit(limit)
+        contents = self._open_contents()
+        waiting = sorted(
+            (record.due_at, name)
+            for name, record in contents.records.items()
+            if record.due_at is not None
+            and record.due_at <= now
+            and contents.claims.get(name, now) <= now
+        )
+        names = [name for _, name in waiting[:limit]]
+        contents.claims.update(dict.fromkeys(names, now + hold))
+        return [contents.records[name] for name in names]
+
+    def watch(self) -> Watch:
+        """See Store."""
+        self._open_contents()
+        watch = Watch()
+        self._watches.add(watch)
+        return watch
+
+    async def erase(
+        self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
+    ) -> int:
+        """See Store."""
+        check_erasure(owner, before, limit)
+        contents = self._open_contents()
+        names = [
+            name
+            for name, record in contents.records.items()
+            if (owner is None or record.owner == owner)
+            and (before is None or (record.erase_at is not None and record.erase_at <= before))
+        ][:limit]
+        for name in names:
+            contents.drop(name)
+        return len(names)
+
+    async def aclose(self) -> None:
+        """See Store."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._contents.openings.remove(self)
+        for watch in tuple(self._watches):
+            watch.end()
+
+    def tell(self, records: tuple[Record, ...]) -> None:
+        """Tell this opening's watches what a sibling wrote."""
+        for watch in tuple(self._watches):
+            for record in records:
+                watch.tell(record)
+
+    def _open_contents(self) -> "_Contents":
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed")
+        return self._contents
+
+
+class _Contents:
+    """What siblings share."""
+
+    def __init__(self) -> None:
+        self.records: dict[_Name, Record] = {}
+        self.holders: dict[_Name, _Name] = {}
+        self.claims: dict[_Name, datetime] = {}
+        self.openings: list[MemoryStore] = []
+
+    def holder(self, owner: str, kind: str, key: str) -> Record | None:
+        name = self.holders.get((owner, kind, key))
+        return None if name is None else self.records[name]
+
+    def drop(self, name: _Name) -> None:
+        self.claims.pop(name, None)
+        record = self.records.pop(name, None)
+        if record is not None and record.key is not None:
+            del self.holders[record.owner, record.kind, record.key]
+
+    def refuse_conflicts(self, records: tuple[Record, ...]) -> None:
+        names = {(record.owner, record.kind, record.id) for record in records}
+        for record in records:
+            found = self.records.get((record.owner, record.kind, record.id))
+            if record.version != (0 if found is None else found.version):
+                raise Conflict(found)
+        for record in records:
+            if record.key is not None:
+                found = self.holder(record.owner, record.kind, record.key)
+                if found is not None and (found.owner, found.kind, found.id) not in names:
+                    raise Conflict(found)

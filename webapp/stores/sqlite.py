@@ -1,0 +1,145 @@
+"""A store in one SQLite file, for the processes of one machine.
+
+What could go wrong: a slow disk stops the event loop. So reads run on the loop's own connection
+(they touch cached pages and wait for no writer), and whatever waits for the disk runs in a thread.
+"""
+
+import asyncio
+import secrets
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from webapp.stores.sqlite_news import SqliteNews
+from webapp.stores.sqlite_rows import (
+    SELECT_RECORDS,
+    microseconds,
+    open_file,
+    record_of,
+    unavailable,
+)
+from webapp.stores.sqlite_writer import SqliteWriter
+from webapp.stores.store import (
+    Record,
+    StoreUnavailable,
+    as_written,
+    check_erasure,
+    check_limit,
+    check_records,
+    check_time,
+)
+from webapp.stores.watch import Watch
+
+_READ = SELECT_RECORDS + "WHERE owner = :owner AND kind = :kind AND id = :id"
+_FIND = SELECT_RECORDS + "WHERE owner = :owner AND kind = :kind AND key = :key"
+_CONDITIONS = {
+    "kind": "kind = :kind",
+    "owner": "owner = :owner",
+    "status": "status = :status",
+    "after": "id > :after",
+}
+
+
+class SqliteStore:
+    """One opening of the file; another process, or another handle, is another opening."""
+
+    def __init__(
+        self, reader: sqlite3.Connection, *, writer: SqliteWriter, news: SqliteNews, path: Path
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._news = news
+        self._path = path
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, path: Path, *, remembered_commits: int = 4096) -> "SqliteStore":
+        """Open the file, making it (0600) and missing folders (0700).
+
+        A watcher that lags by more than `remembered_commits` is told to look again.
+        """
+        connection, reader = await asyncio.to_thread(open_file, path)
+        opening = secrets.randbits(62)
+        return cls(
+            reader,
+            writer=SqliteWriter(
+                connection, path=path, opening=opening, remembered_commits=remembered_commits
+            ),
+            news=SqliteNews(reader, path=path, opening=opening),
+            path=path,
+        )
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        """See Store."""
+        check_records(records)
+        self._refuse_if_closed()
+        if records:
+            await self._writer.write(records)
+        return tuple([as_written(record) for record in records])
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        """See Store."""
+        return next(self._records(_READ, {"owner": owner, "kind": kind, "id": id}), None)
+
+    async def find(self, owner: str, kind: str, key: str) -> Record | None:
+        """See Store."""
+        return next(self._records(_FIND, {"owner": owner, "kind": kind, "key": key}), None)
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        owner: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Record]:
+        """See Store."""
+        check_limit(limit)
+        asked = {"kind": kind, "owner": owner, "status": status, "after": after}
+        conditions = [_CONDITIONS[name] for name, value in asked.items() if value is not None]
+        where = f"WHERE {' AND '.join(conditions)} ORDER BY id LIMIT :limit"
+        return tuple(self._records(SELECT_RECORDS + where, {**asked, "limit": limit}))
+
+    async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
+        """See Store."""
+        check_time(now)
+        check_limit(limit)
+        self._refuse_if_closed()
+        until = microseconds(now + hold)
+        return await self._writer.due(microseconds(now), until=until, limit=limit)
+
+    def watch(self) -> Watch:
+        """See Store."""
+        self._refuse_if_closed()
+        return self._news.watch()
+
+    async def erase(
+        self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
+    ) -> int:
+        """See Store."""
+        check_erasure(owner, before, limit)
+        self._refuse_if_closed()
+        moment = None if before is None else microseconds(before)
+        return await self._writer.erase(owner=owner, before=moment, limit=limit)
+
+    async def aclose(self) -> None:
+        """See Store."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._news.close()
+            self._reader.close()
+        await self._writer.aclose()
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable(f"the store {self._path} is closed")
+
+    def _records(self, statement: str, values: Mapping[str, str | int | None]) -> Iterator[Record]:
+        self._refuse_if_closed()
+        try:
+            rows = self._reader.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise unavailable(self._path, error) from error
+        return map(record_of, rows)

@@ -1,0 +1,98 @@
+"""What other openings of the SQLite file have committed, while somebody watches.
+
+`data_version` only says that something was committed, our own writer's work included. What it was
+comes from the sequence of commits, which has no gap: so nothing slips between another process's
+commit and ours, and a gap means that the oldest were forgotten before we looked.
+"""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from weakref import WeakSet
+
+from webapp.stores.sqlite_rows import SELECT_RECORDS, record_of, unavailable
+from webapp.stores.store import Record
+from webapp.stores.watch import Watch
+
+_POLL_SECONDS = 0.005
+_OF_OTHERS = """
+WHERE (owner, kind, id) IN (
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]')
+    FROM commits CROSS JOIN json_each(commits.records)
+    WHERE sequence > ? AND opening <> ?
+)
+"""
+
+
+class SqliteNews:
+    """Polls on the event loop's connection and feeds the watches; without a watch, no poll."""
+
+    def __init__(self, reader: sqlite3.Connection, *, path: Path, opening: int) -> None:
+        self._reader = reader
+        self._path = path
+        self._opening = opening
+        self._loop = asyncio.get_running_loop()
+        self._watches: WeakSet[Watch] = WeakSet()
+        self._timer: asyncio.TimerHandle | None = None
+        self._data_version = -1
+        self._seen_sequence = 0
+
+    def watch(self) -> Watch:
+        """Return a new watch that misses nothing from now on."""
+        if self._timer is None:
+            try:
+                self._seen_sequence = self._number("SELECT max(sequence) FROM commits")
+            except sqlite3.Error as error:
+                raise unavailable(self._path, error) from error
+            self._timer = self._loop.call_later(_POLL_SECONDS, self._poll)
+        watch = Watch()
+        self._watches.add(watch)
+        return watch
+
+    def close(self) -> None:
+        """End the watches."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for watch in tuple(self._watches):
+            watch.end()
+
+    def _poll(self) -> None:
+        self._timer = None
+        watches = tuple(self._watches)
+        if not watches:
+            return
+        try:
+            news = self._news()
+        except sqlite3.Error as error:
+            for watch in watches:
+                self._watches.discard(watch)
+                watch.end(unavailable(self._path, error))
+            return
+        self._timer = self._loop.call_later(_POLL_SECONDS, self._poll)
+        for record in news:
+            for watch in watches:
+                watch.tell(record)
+
+    def _news(self) -> list[Record | None]:
+        data_version = self._number("PRAGMA data_version")
+        if data_version == self._data_version:
+            return []
+        news: list[Record | None] = []
+        self._reader.execute("BEGIN")  # one snapshot for the three questions
+        try:
+            oldest = self._number("SELECT min(sequence) FROM commits")
+            newest = self._number("SELECT max(sequence) FROM commits")
+            if oldest > self._seen_sequence + 1:
+                news.append(None)
+            values = (self._seen_sequence, self._opening)
+            news.extend(map(record_of, self._reader.execute(SELECT_RECORDS + _OF_OTHERS, values)))
+        finally:
+            self._reader.execute("ROLLBACK")
+        self._data_version = data_version
+        self._seen_sequence = newest
+        return news
+
+    def _number(self, statement: str) -> int:
+        (number,) = self._reader.execute(statement).fetchone()
+        return int(number or 0)

@@ -1,0 +1,147 @@
+"""Rows of the SQLite file, times as integer microseconds, and how the file is opened.
+
+A foreign file, a newer layout, a folder that is not ours to write: all refused before any use.
+"""
+
+import os
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+
+from webapp.stores.store import Record, StoreUnavailable
+
+SELECT_RECORDS = (
+    "SELECT owner, kind, id, status, key, due_at, erase_at, version, sealed FROM records "
+)
+
+# "elic": tells our file from any other program's.
+_APPLICATION_ID = 0x656C6963
+_LAYOUT_VERSION = 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WAL_ATTEMPTS = 100
+# The writer's thread may wait for another process; the event loop may not wait long.
+_WRITER_BUSY_MILLISECONDS = 10_000
+_READER_BUSY_MILLISECONDS = 500
+
+_Row = tuple[str, str, str, str, str | None, int | None, int | None, int, bytes]
+
+
+def record_of(row: _Row) -> Record:
+    """Return the record that a row of SELECT_RECORDS holds."""
+    owner, kind, record_id, status, key, due_at, erase_at, version, sealed = row
+    return Record(
+        owner=owner,
+        kind=kind,
+        id=record_id,
+        status=status,
+        key=key,
+        due_at=None if due_at is None else _EPOCH + timedelta(microseconds=due_at),
+        erase_at=None if erase_at is None else _EPOCH + timedelta(microseconds=erase_at),
+        version=version,
+        sealed=sealed,
+    )
+
+
+def microseconds(moment: datetime) -> int:
+    """Return the time as the file holds it; a float would round it."""
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def unavailable(path: Path, error: Exception) -> StoreUnavailable:
+    """Return the store's own error for one of SQLite's or the system's, with its cause."""
+    refusal = StoreUnavailable(f"the store {path} is not usable: {error}")
+    refusal.__cause__ = error
+    return refusal
+
+
+def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    """Open the file, made if it is not there, and return a connection to write and one to read.
+
+    Blocks on the disk, so call it in a thread.
+    """
+    try:
+        _make_private(path)
+        writer = _connect(path, busy_milliseconds=_WRITER_BUSY_MILLISECONDS)
+        try:
+            _prepare(writer, path)
+            reader = _connect(path, busy_milliseconds=_READER_BUSY_MILLISECONDS)
+        except BaseException:
+            writer.close()
+            raise
+        reader.execute("PRAGMA query_only = ON")
+    except (sqlite3.Error, OSError) as error:
+        raise unavailable(path, error) from error
+    return writer, reader
+
+
+def _make_private(path: Path) -> None:
+    for folder in reversed(path.parents):
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        # Never open a file that is there: closing it would drop this process's other locks on it.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
+
+
+def _connect(path: Path, *, busy_milliseconds: int) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=busy_milliseconds / 1000, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA secure_delete = ON")
+    return connection
+
+
+def _prepare(writer: sqlite3.Connection, path: Path) -> None:
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        _lay_out(writer, path)
+        writer.execute("COMMIT")
+    finally:
+        if writer.in_transaction:
+            writer.execute("ROLLBACK")
+    if _use_wal(writer) != "wal":
+        raise StoreUnavailable(f"the store {path} is on a disk where SQLite can't use its WAL mode")
+
+
+def _use_wal(writer: sqlite3.Connection) -> str:
+    for _ in range(_WAL_ATTEMPTS):
+        try:
+            (mode,) = writer.execute("PRAGMA journal_mode = WAL").fetchone()
+            return str(mode)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            # Another process opens a new file too. This statement does not heed the busy timeout,
+            # so wait for the other by one that does.
+            writer.execute("BEGIN IMMEDIATE")
+            writer.execute("ROLLBACK")
+    raise StoreUnavailable("too many processes open the new store at once")
+
+
+def _lay_out(writer: sqlite3.Connection, path: Path) -> None:
+    (application,) = writer.execute("PRAGMA application_id").fetchone()
+    (layout,) = writer.execute("PRAGMA user_version").fetchone()
+    (tables,) = writer.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if (application, layout, tables) == (0, 0, 0):
+        schema = files("webapp.stores").joinpath("schema.sql").read_text("utf-8")
+        # executescript would commit first, and two processes would both lay out.
+        statement = ""
+        for line in schema.splitlines(keepends=True):
+            statement += line
+            if sqlite3.complete_statement(statement):
+                writer.execute(statement)
+                statement = ""
+        writer.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        writer.execute(f"PRAGMA user_version = {_LAYOUT_VERSION}")
+    elif application != _APPLICATION_ID:
+        raise StoreUnavailable(f"{path} is another program's SQLite file, not a store of ours")
+    elif layout > _LAYOUT_VERSION:
+        raise StoreUnavailable(
+            f"the store {path} has layout {layout}, written by a newer version of this program; "
+            f"this one knows up to {_LAYOUT_VERSION}"
+        )

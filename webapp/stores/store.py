@@ -1,0 +1,172 @@
+"""What every store promises: sealed records, changed by compare-and-set.
+
+What could go wrong: two writers both believe that they won, a write is acknowledged and lost, or
+one owner's write touches another's record. The contract suite asks every store for all three.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+SEALED_LIMIT_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One row: what the store must know to find it, and the sealed rest that it cannot read.
+
+    A record is known by owner, kind and id. `key` is unique among the records of its owner and
+    kind that hold one. `version` is 0 until it is stored. `list` without an owner counts on an id
+    that begins with its owner's tag, so that no two owners share one.
+    """
+
+    owner: str
+    kind: str
+    id: str
+    status: str
+    key: str | None
+    due_at: datetime | None
+    erase_at: datetime | None
+    version: int
+    sealed: bytes
+
+
+class Conflict(Exception):
+    """Somebody else was first; `found` is the record that stands in the way.
+
+    That is the record of the same id, else the holder of the key; None if the expected one is gone.
+    """
+
+    def __init__(self, found: Record | None) -> None:
+        self.found = found
+        super().__init__(
+            "the record is gone"
+            if found is None
+            else f"{found.kind} {found.id} stands in the way at version {found.version}"
+        )
+
+
+class StoreUnavailable(Exception):
+    """The store cannot answer: closed, full, read-only, damaged or locked for too long.
+
+    After a write it means "not acknowledged", not "not written".
+    """
+
+
+class Store(Protocol):
+    """A place for records; every method raises StoreUnavailable when the place is not usable."""
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        """Write all or none, durably, and return them with their next version.
+
+        `version` is the one that the caller read; 0 asks that neither id nor key is taken. A key
+        may move from one record to another in one call. Raises Conflict, or ValueError for records
+        of several owners, one record twice, more than 64 KiB sealed, or a time without a zone.
+        """
+        ...
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        """Return the record as last written."""
+        ...
+
+    async def find(self, owner: str, kind: str, key: str) -> Record | None:
+        """Return the record that holds the key."""
+        ...
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        owner: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Record]:
+        """Return a page ordered by id; `after` is the last id that the caller has seen."""
+        ...
+
+    async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
+        """Return what was due at `now`, oldest first, for this caller alone until `hold` is over.
+
+        The claim changes no version; any write of the record clears it.
+        """
+        ...
+
+    def watch(self) -> AsyncIterator[Record | None]:
+        """Yield records that other openings of this store write, from this call on.
+
+        Each at least once in its latest version, so not every version; None: something may have
+        been missed, look again. What this opening writes is not repeated. Ends when it is closed.
+        """
+        ...
+
+    async def erase(
+        self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
+    ) -> int:
+        """Erase at most `limit` records of that owner, with erase_at <= before, or both at once.
+
+        Returns how many; ValueError if neither condition is given.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Finish the writes under way, end the watches and let go; again does nothing."""
+        ...
+
+
+def check_records(records: tuple[Record, ...]) -> None:
+    """Refuse with ValueError what no store may write."""
+    for record in records:
+        if len(record.sealed) > SEALED_LIMIT_BYTES:
+            raise ValueError(f"{len(record.sealed)} bytes are sealed in a record, 65536 at most")
+        if record.version < 0:
+            raise ValueError("a record's version is 0 or the one that was read")
+        if record.due_at is not None:
+            check_time(record.due_at)
+        if record.erase_at is not None:
+            check_time(record.erase_at)
+    if len(records) > 1:
+        if len({record.owner for record in records}) > 1:
+            raise ValueError("one write holds records of one owner")
+        if len({(record.kind, record.id) for record in records}) < len(records):
+            raise ValueError("one write holds each record once")
+        keys = [(record.kind, record.key) for record in records if record.key is not None]
+        if len(set(keys)) < len(keys):
+            raise ValueError("one write gives a key to one record")
+
+
+def check_time(moment: datetime) -> None:
+    """Refuse with ValueError a time without a zone: it would mean another one elsewhere."""
+    if moment.tzinfo is None:
+        raise ValueError("a time needs its zone")
+
+
+def check_limit(limit: int) -> None:
+    """Refuse with ValueError a page of nothing; a negative one would mean "all" to SQLite."""
+    if limit < 1:
+        raise ValueError("limit is 1 or more")
+
+
+def check_erasure(owner: str | None, before: datetime | None, limit: int) -> None:
+    """Refuse with ValueError to erase everything, which nobody can mean."""
+    if owner is None and before is None:
+        raise ValueError("erase needs an owner, a time or both")
+    if before is not None:
+        check_time(before)
+    check_limit(limit)
+
+
+def as_written(record: Record) -> Record:
+    """Return the record with its next version (`replace` would take twice as long)."""
+    return Record(
+        owner=record.owner,
+        kind=record.kind,
+        id=record.id,
+        status=record.status,
+        key=record.key,
+        due_at=record.due_at,
+        erase_at=record.erase_at,
+        version=record.version + 1,
+        sealed=record.sealed,
+    )

@@ -1,0 +1,52 @@
+"""One watcher's view of what others write: the latest version of each record, then the next.
+
+A watcher that falls behind must not grow without end: past a limit it is told to look again.
+"""
+
+import asyncio
+
+from webapp.stores.store import Record
+
+_PENDING_LIMIT = 10_000
+
+
+class Watch:
+    """An iterator that a store feeds; the store holds it weakly, so dropping it ends it."""
+
+    __slots__ = ("__weakref__", "_error", "_has_ended", "_news", "_pending")
+
+    def __init__(self) -> None:
+        self._pending: dict[tuple[str, str, str] | None, Record | None] = {}
+        self._news = asyncio.Event()
+        self._error: Exception | None = None
+        self._has_ended = False
+
+    def tell(self, record: Record | None) -> None:
+        """Queue the record in place of its older version; None: something may be missing."""
+        if len(self._pending) >= _PENDING_LIMIT:
+            self._pending.clear()
+            record = None
+        if record is None:
+            self._pending[None] = None
+        else:
+            self._pending[record.owner, record.kind, record.id] = record
+        self._news.set()
+
+    def end(self, error: Exception | None = None) -> None:
+        """Let the watcher take what is queued, then stop it, or raise the error in it."""
+        self._error = error
+        self._has_ended = True
+        self._news.set()
+
+    def __aiter__(self) -> "Watch":
+        return self
+
+    async def __anext__(self) -> Record | None:
+        while not self._pending:
+            if self._error is not None:
+                raise self._error
+            if self._has_ended:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        return self._pending.pop(next(iter(self._pending)))
