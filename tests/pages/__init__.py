@@ -1,0 +1,1 @@
+"""What people see, as HTML and in a browser."""

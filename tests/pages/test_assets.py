@@ -1,0 +1,61 @@
+"""The stylesheet and the script: small, and readable by everybody in both schemes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from webapp import pages
+
+STATIC = Path(pages.__file__).parent / "static"
+SHEET = (STATIC / "elicit.css").read_text()
+
+TEXT, PART = 4.5, 3.0  # WCAG 2.2: 1.4.3 for words, 1.4.11 for edges and signs
+PAIRS = [
+    *((ink, paper, TEXT) for ink in ("text", "muted") for paper in ("surface", "ground", "raised")),
+    ("on-accent", "accent", TEXT),
+    ("on-accent", "accent-over", TEXT),
+    *((edge, paper, PART) for edge in ("edge", "accent") for paper in ("surface", "ground")),
+    ("edge", "raised", PART),
+    ("good", "surface", PART),
+    ("warn", "surface", PART),
+]
+
+
+def _colours(scheme: str) -> dict[str, str]:
+    roots = re.findall(r":root\s*\{([^}]*)\}", SHEET)
+    light, dark = (dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})", root)) for root in roots)
+    assert light.keys() == dark.keys()
+    return light if scheme == "light" else dark
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance (WCAG 2.2)."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("ink", "paper", "least"), PAIRS)
+def test_colours_stand_apart(scheme: str, ink: str, paper: str, least: float) -> None:
+    colours = _colours(scheme)
+    darker, lighter = sorted([_luminance(colours[ink]), _luminance(colours[paper])])
+    assert (lighter + 0.05) / (darker + 0.05) >= least
+
+
+def test_colours_are_named_once() -> None:
+    rules = SHEET[SHEET.index("*, ::before") :]
+    assert not re.search(r"#[0-9a-f]{3,8}\b|rgb\(", rules)
+
+
+def test_assets_are_small_and_load_nothing() -> None:
+    script = (STATIC / "elicit.js").read_text()
+    assert len(SHEET.encode()) < 8_000
+    assert len(script.encode()) < 4_000
+    assert "url(" not in SHEET
+    assert "@import" not in SHEET
+    assert "//" not in re.sub(r"^\s*//.*$", "", script, flags=re.MULTILINE)
+    assert len((STATIC / "icon.svg").read_bytes()) < 1_000

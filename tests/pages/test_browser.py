@@ -1,0 +1,245 @@
+"""The pages in Chromium, under the policy that they run under: both sizes, both schemes.
+
+Requests are answered inside the browser's own driver, so nothing here opens a port.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, Route, async_playwright, expect
+
+from tests.pages.conftest import HOSTILE, USUAL, hostile_views
+from webapp import pages as module
+from webapp.pages import Home, Pages, StartUrl, View, Waiting
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+STATIC = Path(module.__file__).parent / "static"
+TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self';"
+    " form-action 'self' https://example.org; frame-ancestors 'none'; base-uri 'none'"
+)
+ORIGIN = "http://127.0.0.1:8765"
+PHONE, DESKTOP = (390, 844), (1280, 800)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+LOOK = """() => ({
+    width: document.documentElement.scrollWidth,
+    ground: getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number),
+    targets: [...document.querySelectorAll("button:not([hidden]), a.button")].map((target) => {
+        const box = target.getBoundingClientRect();
+        return [box.width, box.height];
+    }),
+})"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Site:
+    """Answers a browser as the server would, and keeps what was asked."""
+
+    html: str
+    events: str = ": nothing yet\n\n"
+    requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    async def answer(self, route: Route) -> None:
+        request, path = route.request, urlsplit(route.request.url).path
+        assert request.url.startswith(ORIGIN), request.url
+        if path.startswith("/static/"):
+            asset = STATIC / path.removeprefix("/static/")
+            await route.fulfill(body=asset.read_bytes(), content_type=TYPES[asset.suffix])
+            return
+        self.requests.append((request.method, path, request.post_data))
+        if path.endswith("/live"):
+            await route.fulfill(body=self.events, content_type="text/event-stream")
+        elif request.method == "POST":
+            await route.fulfill(status=204)
+        else:
+            await route.fulfill(
+                body=self.html,
+                content_type="text/html; charset=utf-8",
+                headers={"content-security-policy": POLICY},
+            )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield started
+        await started.close()
+
+
+@asynccontextmanager
+async def visit(browser: Browser, site: Site, **options: Any) -> AsyncIterator[Page]:
+    context = await browser.new_context(**options)
+    page = await context.new_page()
+    page.on("console", lambda message: site.complaints.append(message.text))
+    page.on("pageerror", lambda error: site.complaints.append(str(error)))
+
+    async def answer(route: Route) -> None:
+        # Playwright writes on the object whose method it is given, and `Site` has slots.
+        await site.answer(route)
+
+    await page.route("**/*", answer)
+    yield page
+    await context.close()
+
+
+def usual(view: type[View], **others: Any) -> View:
+    values = {**USUAL, **others}
+    return view(**{field.name: values[field.name] for field in fields(view)})
+
+
+async def test_a_page_fits_and_can_be_pressed(
+    usual_view: View, pages: Pages, browser: Browser
+) -> None:
+    site = Site(html=pages.render(usual_view))
+    async with visit(browser, site) as page:
+        for width, height in (PHONE, DESKTOP):
+            await page.set_viewport_size({"width": width, "height": height})
+            for scheme in SCHEMES:
+                await page.emulate_media(color_scheme=scheme)
+                await page.goto(f"{ORIGIN}/e/abc")
+                seen = await page.evaluate(LOOK)
+                assert seen["width"] <= width
+                assert all(side >= 44 for sides in seen["targets"] for side in sides)
+                assert (seen["ground"][0] > 200) == (scheme == "light")
+    assert site.complaints == []
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+async def test_strangers_words_do_not_break_out_of_a_phone(
+    words: str, pages: Pages, browser: Browser
+) -> None:
+    site = Site(html="")
+    async with visit(browser, site, viewport={"width": 320, "height": 640}) as page:
+        for name, view in hostile_views(words).items():
+            site.html = pages.render(view)
+            await page.goto(f"{ORIGIN}/e/abc")
+            seen = await page.evaluate(LOOK)
+            assert seen["width"] <= 320, name
+    assert site.complaints == []
+
+
+async def test_the_usual_request_shows_its_buttons_on_a_phone_without_scrolling(
+    pages: Pages, browser: Browser
+) -> None:
+    site = Site(html=pages.render(usual(StartUrl)))
+    async with visit(browser, site, viewport={"width": 390, "height": 844}) as page:
+        await page.goto(f"{ORIGIN}/e/abc")
+        await expect(page.get_by_role("button", name="Decline")).to_be_in_viewport(ratio=1)
+
+
+@pytest.mark.parametrize("name", ["Continue to example.org", "Decline"])
+async def test_the_buttons_work_without_javascript(
+    name: str, pages: Pages, browser: Browser
+) -> None:
+    site = Site(html=pages.render(usual(StartUrl)))
+    async with visit(browser, site, java_script_enabled=False) as page:
+        await page.goto(f"{ORIGIN}/e/abc")
+        async with page.expect_request(lambda request: request.method == "POST"):
+            await page.get_by_role("button", name=name).click()
+    where = "/e/abc/decline" if name == "Decline" else "/e/abc/go"
+    assert site.requests[1:] == [("POST", where, "csrf=c5f1")]
+
+
+async def test_a_second_press_sends_nothing_more(pages: Pages, browser: Browser) -> None:
+    site = Site(html=pages.render(usual(StartUrl)))
+    async with visit(browser, site) as page:
+        await page.clock.install()
+        await page.goto(f"{ORIGIN}/e/abc")
+        button = page.get_by_role("button", name="Continue")
+        async with page.expect_response(lambda response: response.status == 204):
+            await button.click()
+        await expect(button).to_have_attribute("aria-disabled", "true")
+        await button.click(force=True)
+        # If the first press led nowhere, the person is not locked out.
+        await page.clock.run_for(8_000)
+        await expect(button).not_to_have_attribute("aria-disabled", "true")
+        async with page.expect_response(lambda response: response.status == 204):
+            await button.click()
+    assert [method for method, _, _ in site.requests] == ["GET", "POST", "POST"]
+
+
+async def test_the_time_left_counts_down_and_the_page_looks_again_once(
+    pages: Pages, browser: Browser
+) -> None:
+    site = Site(html=pages.render(usual(StartUrl)))
+    over = pages.render(usual(StartUrl, expires_at=USUAL["now"]))
+    async with visit(browser, site) as page:
+        await page.clock.install()
+        await page.goto(f"{ORIGIN}/e/abc?again=1")
+        timer = page.get_by_role("timer")
+        await expect(timer).to_have_text("4:30")
+        await page.clock.run_for(31_000)
+        await expect(timer).to_have_text("3:59")
+        site.html = over
+        async with page.expect_navigation():
+            await page.clock.run_for(240_000)
+        await expect(timer).to_have_text("0:00")
+        await page.clock.run_for(60_000)
+    assert site.complaints == []
+    assert len(site.requests) == 2
+
+
+async def test_the_waiting_page_moves_on_when_the_status_changes(
+    pages: Pages, browser: Browser
+) -> None:
+    site = Site(html=pages.render(usual(Waiting)), events="data: opened\n\ndata: accepted\n\n")
+    async with visit(browser, site) as page:
+        async with page.expect_event(
+            "framenavigated", lambda frame: urlsplit(frame.url).path == "/e/abc"
+        ):
+            await page.goto(f"{ORIGIN}/e/abc/returned")
+            site.html = pages.render(module.Done(server="my tools"))
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Done")
+    assert [path for _, path, _ in site.requests] == ["/e/abc/returned", "/e/abc/live", "/e/abc"]
+
+
+async def test_the_waiting_page_stays_while_nothing_has_changed(
+    pages: Pages, browser: Browser
+) -> None:
+    site = Site(html=pages.render(usual(Waiting)), events="retry: 60000\ndata: opened\n\n")
+    async with visit(browser, site) as page:
+        await page.goto(f"{ORIGIN}/e/abc")
+        await expect(page.get_by_role("status")).to_have_text(
+            "When you are done there, this page moves on by itself."
+        )
+    assert [path for _, path, _ in site.requests] == ["/e/abc", "/e/abc/live"]
+
+
+async def test_the_waiting_page_can_be_asked_by_hand(pages: Pages, browser: Browser) -> None:
+    site = Site(html=pages.render(usual(Waiting)))
+    async with visit(browser, site, java_script_enabled=False) as page:
+        await page.goto(f"{ORIGIN}/e/abc/returned")
+        await expect(page.get_by_role("status")).to_contain_text("check here")
+        await page.get_by_role("link", name="Check now").click()
+        await page.wait_for_url(f"{ORIGIN}/e/abc")
+    assert [path for _, path, _ in site.requests] == ["/e/abc/returned", "/e/abc"]
+
+
+async def test_settings_can_be_copied(pages: Pages, browser: Browser) -> None:
+    home = usual(Home)
+    assert isinstance(home, Home)
+    site = Site(html=pages.render(home))
+    async with visit(browser, site, permissions=["clipboard-read", "clipboard-write"]) as page:
+        await page.goto(ORIGIN)
+        await page.get_by_role("button", name="Copy the settings for VS Code").click()
+        await expect(page.get_by_role("status")).to_have_text("Copied")
+        assert await page.evaluate("navigator.clipboard.readText()") == home.vscode_settings
+
+
+async def test_without_javascript_nothing_offers_to_copy(pages: Pages, browser: Browser) -> None:
+    site = Site(html=pages.render(usual(Home)))
+    async with visit(browser, site, java_script_enabled=False) as page:
+        await page.goto(ORIGIN)
+        await expect(page.locator("button:visible")).to_have_count(0)

@@ -1,0 +1,82 @@
+// What makes the pages livelier. Every page works without it.
+"use strict";
+{
+  const loaded = Date.now();
+  const live = document.querySelector("[data-live]");
+  // A GET of the page, also where a POST showed it.
+  const here = live ? live.dataset.here : location.pathname + location.search;
+  const goOn = () => location.replace(here);
+  const pad = (number) => String(number).padStart(2, "0");
+
+  // The server says how many seconds are left, so a wrong clock here does not matter.
+  for (const timer of document.querySelectorAll("[data-left]")) {
+    const total = Number(timer.dataset.left);
+    const show = () => {
+      const left = Math.max(0, Math.ceil(total - (Date.now() - loaded) / 1000));
+      const hours = Math.floor(left / 3600);
+      const minutes = Math.floor(left / 60) % 60;
+      timer.textContent = (hours ? hours + ":" + pad(minutes) : minutes) + ":" + pad(left % 60);
+      if (left === 0) {
+        clearInterval(ticking);
+        // A page that was made with no time left must not load itself for ever.
+        if (total > 0) goOn();
+      }
+    };
+    const ticking = setInterval(show, 1000);
+    show();
+  }
+  for (const time of document.querySelectorAll("time")) {
+    const when = new Date(time.dateTime);
+    const today = when.toDateString() === new Date().toDateString();
+    const clock = { hour: "2-digit", minute: "2-digit" };
+    const day = today ? {} : { day: "numeric", month: "short" };
+    time.textContent = when.toLocaleString([], { ...day, ...clock });
+  }
+
+  if (live) {
+    const words = live.textContent;
+    const source = new EventSource(live.dataset.live);
+    source.onopen = () => (live.textContent = live.dataset.listening);
+    source.onmessage = (event) => {
+      if (event.data === live.dataset.status) return;
+      source.close();
+      live.textContent = live.dataset.moving;
+      goOn();
+    };
+    source.onerror = () => {
+      // Else it connects again by itself.
+      if (source.readyState === EventSource.CLOSED) live.textContent = words;
+    };
+  }
+
+  // A second press does nothing, until the first has clearly led nowhere.
+  addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.dataset.sent) return event.preventDefault();
+    const buttons = form.querySelectorAll("button");
+    form.dataset.sent = "yes";
+    for (const button of buttons) button.setAttribute("aria-disabled", "true");
+    setTimeout(() => {
+      delete form.dataset.sent;
+      for (const button of buttons) button.removeAttribute("aria-disabled");
+    }, 8000);
+  });
+  // Going back may show a page from memory that is no longer true.
+  addEventListener("pageshow", (event) => event.persisted && goOn());
+
+  if (navigator.clipboard) {
+    for (const button of document.querySelectorAll("[data-copy]")) {
+      const label = button.firstChild;
+      button.hidden = false;
+      button.onclick = async () => {
+        await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).innerText);
+        label.data = "Copied";
+        document.getElementById("copied").textContent = "Copied";
+        setTimeout(() => {
+          label.data = "Copy";
+          document.getElementById("copied").textContent = "";
+        }, 2000);
+      };
+    }
+  }
+}
