@@ -1,0 +1,123 @@
+"""Bodies: the tool bodies that are running, each in a task of its own.
+
+What could go wrong: a client goes away after its outcome was taken, and the cancellation ends the
+body half way. From then on a body runs to its end, 60 seconds at most, and its result is kept.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import anyio
+
+from webapp.call import Call
+from webapp.wire import Wire
+
+T = TypeVar("T")
+LEFT_ALONE_SECONDS = 60.0
+RENEWAL_SECONDS = 10.0
+ARRIVAL_SECONDS = 5.0
+_log = logging.getLogger(__name__)
+
+
+class Bodies:
+    """Owns every task that may outlive the request it began in."""
+
+    def __init__(self) -> None:
+        self._calls: dict[asyncio.Task[Any], Call] = {}
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._in_flight: dict[str, asyncio.Future[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    async def run(
+        self, call: Call, body: Callable[[], Coroutine[Any, Any, T]], wire: Wire | None
+    ) -> T:
+        """Run a body. Cancelling this ends a body that has taken nothing, and leaves others alone."""
+        task = asyncio.create_task(body())
+        self._calls[task] = call
+        task.add_done_callback(self._calls.pop)
+        if wire is not None:
+            wire.on_broken(lambda: self._leave(task, call))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                if call.has_taken:
+                    self._leave(task, call)
+                else:
+                    task.cancel()
+                    with anyio.CancelScope(shield=True):
+                        await asyncio.wait({task})
+            raise
+
+    def deliver(self, call: Call, wire: Wire | None) -> None:
+        """Once the response is out, note that it arrived. Identical calls wait for that."""
+        if not call.run.is_loaded:
+            return
+        run_id = call.run.value.id
+        over = self._in_flight[run_id] = asyncio.get_running_loop().create_future()
+
+        def end(arrived: bool) -> None:  # noqa: FBT001 - the wire's callback
+            if arrived:
+                task = asyncio.create_task(self._deliver(call, over))
+                self._deliveries.add(task)
+                task.add_done_callback(self._deliveries.discard)
+            else:
+                self._land(run_id, over)
+
+        if wire is None:
+            end(True)  # no connection to watch: written is all that can be known
+        else:
+            wire.on_end(end)
+
+    async def landed(self, run_id: str) -> None:
+        """Wait until the response of that run, if one is on its way, has arrived or has not."""
+        over = self._in_flight.get(run_id)
+        if over is not None:
+            await asyncio.wait({over}, timeout=ARRIVAL_SECONDS)
+
+    async def renew_leases(self) -> None:
+        """Keep what running bodies have taken; runs until cancelled."""
+        while True:
+            await asyncio.sleep(RENEWAL_SECONDS)
+            for call in tuple(self._calls.values()):
+                await _logged(call.renew())
+
+    async def aclose(self) -> None:
+        """End what still runs, after the deliveries that are under way."""
+        if self._deliveries:
+            await asyncio.wait(self._deliveries)
+        for task in tuple(self._calls):
+            task.cancel()
+        if self._calls:
+            await asyncio.wait(tuple(self._calls))
+
+    def _leave(self, task: asyncio.Task[Any], call: Call) -> None:
+        if not task.done() and call.has_taken:
+            asyncio.get_running_loop().call_later(LEFT_ALONE_SECONDS, task.cancel)
+            task.add_done_callback(_retrieve)
+
+    async def _deliver(self, call: Call, over: asyncio.Future[None]) -> None:
+        await _logged(call.delivered())
+        self._land(call.run.value.id, over)
+
+    def _land(self, run_id: str, over: asyncio.Future[None]) -> None:
+        if self._in_flight.get(run_id) is over:
+            del self._in_flight[run_id]
+        if not over.done():
+            over.set_result(None)
+
+
+async def _logged(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except Exception:  # noqa: BLE001 - a task's edge
+        _log.exception("call.bookkeeping_failed")
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.warning("call.left_body_failed", exc_info=task.exception())

@@ -1,0 +1,366 @@
+"""One leg of one tool call: who asks, what was asked at which place, what was used, how it ended.
+
+A call is the Asker of the tool that runs in it. What could go wrong: two legs of one run, or two
+identical calls, that both act on one answer. The outcome is therefore *taken* by compare-and-set
+before the line returns, and whoever cannot have it waits, takes over, or is told.
+"""
+
+import asyncio
+import json
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NoReturn, Protocol, TypeVar
+
+from flows import elicitation as states
+from flows import run as runs
+from flows.elicitation import Completion, Elicitation, Json, Status
+from flows.errors import (
+    CallOver,
+    Cancelled,
+    ElicitError,
+    NotPossible,
+    QuestionChanged,
+)
+from flows.question import Outcome, Question, ReturningRequest, refusal
+from flows.run import Place, Run
+from webapp.completion import Completing
+from webapp.elicitations import Elicitations
+from webapp.identity import Caller
+from webapp.line import Line
+from webapp.links import Links
+from webapp.once import do_once
+from webapp.runs import CurrentRun, ToolCall
+from webapp.waiters import Waiter
+
+T = TypeVar("T")
+RESULT_BYTES_AT_MOST = 48 * 1024
+LOOK_AGAIN = timedelta(seconds=3)
+
+
+class Interrupted(BaseException):
+    """Ends a tool's body. No Exception, so that `except Exception` in a tool cannot stop it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A question as a presenter needs it: what stands in the store, and its address."""
+
+    elicitation: Elicitation
+    url: str
+    index: int  # of the question in its run
+    is_again: bool  # an earlier leg of this run asked it already
+
+
+class Presenter(Protocol):
+    """How one protocol revision shows a link and waits."""
+
+    def can(self, mode: str) -> bool: ...
+
+    def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
+        """Until when this leg may be kept waiting for another one."""
+        ...
+
+    def busy(self) -> object:
+        """The result for a leg that another one outran."""
+        ...
+
+    async def wait(self, call: "Call", shown: Shown, waiter: Waiter) -> Elicitation | None:
+        """Show it and wait until it is final, another leg waits, or this leg's time is up.
+
+        None = the wait was cancelled in the client. May end the leg with `call.interrupt`.
+        """
+        ...
+
+
+class Call:
+    """Implements flows.question.Asker."""
+
+    def __init__(
+        self,
+        *,
+        elicitations: Elicitations,
+        links: Links,
+        completing: Completing,
+        landed: Callable[[str], Awaitable[None]],
+        caller: Caller,
+        tool: ToolCall,
+        presenter: Presenter,
+        run_id: str | None = None,
+    ) -> None:
+        pepper = elicitations.owners.pepper
+        self.elicitations = elicitations
+        self.links = links
+        self.leg = secrets.token_urlsafe(12)
+        self.answer: object = None  # the result that the presenter wants instead of the body's
+        self.last_error: ElicitError | None = None
+        self.is_over = False
+        self.run = CurrentRun(
+            elicitations=elicitations,
+            landed=landed,
+            # Without an identity there is no owner, only this run: nothing of it is ever joined.
+            owner=caller.owner or pepper.tag("run", self.leg),
+            key=pepper.tag("call", tool.server, caller.client, tool.tool, tool.arguments, size=18),
+            named=run_id,
+        )
+        self._line = Line(
+            elicitations=elicitations,
+            links=links,
+            run=self.run,
+            tool=tool,
+            client_id=caller.client,
+            leg=self.leg,
+        )
+        self._completing = completing
+        self._caller = caller
+        self._presenter = presenter
+        self._task: asyncio.Task[object] | None = None
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._seen: set[Place] = set()
+        self._taken: dict[str, bool] = {}  # elicitation id -> the body has seen the outcome
+        self._scope: str | None = None
+        self._is_repeated = False
+
+    @property
+    def now(self) -> datetime:
+        return self.elicitations.clock()
+
+    @property
+    def has_taken(self) -> bool:
+        """From here on a client that goes away no longer ends the body."""
+        return bool(self._taken)
+
+    def begin(self) -> None:
+        """The tool's body starts in the current task."""
+        self._task = asyncio.current_task()
+
+    async def ask(self, question: Question[T]) -> Outcome[T]:
+        try:
+            outcome = await self._ask(question)
+        except ElicitError as error:
+            self.last_error = error
+            raise
+        self.last_error = outcome.error
+        return outcome
+
+    async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
+        """What was bought with an answer is kept under the answer, the rest under the run."""
+        run = await self._the_run()
+        if not run.version:
+            await self.run.change(_same)
+        return await do_once(
+            self.elicitations, owner=run.owner, scope=self._scope or run.id, name=name, work=work
+        )
+
+    def can(self, mode: str) -> bool:
+        return self._presenter.can(mode)
+
+    async def complete(self, elicitation_id: str, content: Json) -> Completion:
+        return await self._completing.complete(elicitation_id, content)
+
+    async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
+        return await self._completing.complete_return(request, content)
+
+    async def hold(
+        self,
+        current: Elicitation,
+        waiter: Waiter,
+        *,
+        until: datetime,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> Elicitation:
+        """Wait until it is final, another leg took the wait over, `until`, or `stops` at a wake."""
+        while self.is_waiting_for(current):
+            now = self.now
+            if now >= current.expires_at:
+                return await self.elicitations.end(current, Status.EXPIRED)
+            if now >= until or stops():
+                return current
+            changes = await waiter.changes(until=min(until, current.expires_at), now=now)
+            current = await self.elicitations.newest(current, changes)
+        return current
+
+    def is_waiting_for(self, current: Elicitation) -> bool:
+        return not current.status.is_final and current.waiter == self.leg
+
+    def interrupt(self, answer: object) -> NoReturn:
+        """End the body here; `answer` is the call's result, whatever the body does about it."""
+        if self.answer is None:
+            self.answer = answer
+        self.is_over = True
+        raise Interrupted
+
+    async def finish(self, result: Callable[[], str] | None = None) -> None:
+        """The body is over; what it returned is kept until it is known to have arrived."""
+        self.is_over = True
+        is_wish_granted = self._used or (self.run.is_loaded and not self.run.value.asked)
+        if result is None or self.answer is not None or not is_wish_granted:
+            await self._release(list(self._taken))
+            return
+        await self._release([id for id, is_used in self._taken.items() if not is_used])
+        text = result()
+        if self.run.is_loaded and self.run.value.version and len(text) <= RESULT_BYTES_AT_MOST:
+            await self.run.change(lambda run: runs.finish(run, result=text, now=self.now))
+
+    async def delivered(self) -> None:
+        """The last byte of the result went out over a connection that was still open."""
+        if not self.run.is_loaded or not self.run.value.version:
+            return
+        run = self.run.value
+        if self.answer is not None and not self._is_repeated:
+            return
+        if not (self._used or run.finished_at):
+            return
+        await self.elicitations.each(
+            [asking.elicitation_id for asking in run.asked],
+            lambda e: states.deliver(e, run=run.id, now=self.now),
+        )
+        await self.run.change(runs.deliver)
+
+    async def renew(self) -> None:
+        """Lengthen the leases; called while the body runs."""
+        if self._taken and not self.is_over:
+            await self.elicitations.each(
+                list(self._taken), lambda e: states.renew(e, leg=self.leg, now=self.now)
+            )
+
+    async def _ask(self, question: Question[T]) -> Outcome[T]:
+        fact = (question.request.kind, question.digest)
+        place = Place(kind=fact[0], digest=fact[1], nth=self._counts[fact])
+        self._counts[fact] += 1
+        is_ordered = asyncio.current_task() is self._task
+        self._must_be_going_on()
+        self._caller.must_be_answerable()
+        run = await self._the_run()
+        if is_ordered:
+            self._check_order(run, place, question.message)
+        self._seen.add(place)
+        is_again = run.at(place) is not None
+        limit = self._presenter.limit(now=self.now, timeout=question.timeout)
+        waiters = self.elicitations.waiters
+        with waiters.waiter(run.id, leg=self.leg, run=run.id, taken=self._was_taken) as waiter:
+            while True:
+                current = await self._line.stand(question, place, waiter, is_ordered=is_ordered)
+                if not current.status.is_final:
+                    settled = await self._present(current, place, waiter, is_again=is_again)
+                    if settled is None:
+                        return _cancelled(question, current)
+                    current = settled
+                if not current.status.is_final:
+                    self.interrupt(self._presenter.busy())
+                taken = await self._take(current)
+                if taken is not None and not await self._has_successor(taken):
+                    return self._outcome(question, taken)
+                if taken is None:
+                    await self._wait_for_the_other(waiter, limit=limit)
+
+    async def _the_run(self) -> Run:
+        """This leg's run. If its result is there already, that is this leg's result too."""
+        self._must_be_going_on()
+        run = await self.run.load()
+        if run.result is not None:
+            self._repeat(run.result)
+        return run
+
+    def _repeat(self, result: str) -> NoReturn:
+        self._is_repeated = True
+        self.interrupt(json.loads(result))
+
+    def _check_order(self, run: Run, place: Place, says: str) -> None:
+        # Order is only a check, and only for what the tool's own task asks: siblings of a gather
+        # may come in any order. A call that the client did not continue may ask afresh.
+        if not self.run.is_continued or run.at(place) is not None:
+            return
+        for asking in run.asked:
+            if asking.is_ordered and asking.place not in self._seen:
+                raise QuestionChanged(expected=asking.says, asked=says)
+
+    async def _present(
+        self, current: Elicitation, place: Place, waiter: Waiter, *, is_again: bool
+    ) -> Elicitation | None:
+        asked = self.run.value.asked
+        shown = Shown(
+            elicitation=current,
+            url=self.links.of(current, now=self.now),
+            index=next(i for i, asking in enumerate(asked) if asking.place == place),
+            is_again=is_again,
+        )
+        return await self._presenter.wait(self, shown, waiter)
+
+    async def _take(self, current: Elicitation) -> Elicitation | None:
+        """Take the outcome for this run, or None if another leg has it."""
+        if current.take is None or current.take.leg != self.leg:
+            try:
+                current = await self.elicitations.take(
+                    current.id, run=self.run.value.id, leg=self.leg
+                )
+            except NotPossible:
+                return None
+        self._taken.setdefault(current.id, False)
+        return current
+
+    async def _has_successor(self, taken: Elicitation) -> bool:
+        """Whether it made way for another elicitation of its question, which is to be taken."""
+        if taken.status is not Status.SUPERSEDED:
+            return False
+        held = await self.elicitations.find(owner=taken.owner, join=taken.join)
+        if held is None or held.id == taken.id:
+            return False
+        del self._taken[taken.id]
+        await self.run.change(lambda run: runs.move(run, taken.id, held.id))
+        return True
+
+    async def _wait_for_the_other(self, waiter: Waiter, *, limit: datetime) -> None:
+        """Another leg acts on the outcome: its result is ours too if it does not arrive there."""
+        now = self.now
+        await waiter.changes(until=min(limit, now + LOOK_AGAIN), now=now)
+        await self.run.reload()
+        run = self.run.value
+        if run.result is not None and not run.is_delivered:
+            self._repeat(run.result)
+        if self.now >= limit:
+            self.interrupt(self._presenter.busy())
+
+    def _was_taken(self, settled: Elicitation) -> None:
+        self._taken.setdefault(settled.id, False)
+
+    def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:
+        self._taken[taken.id] = True
+        if taken.status is Status.ACCEPTED:
+            self._scope = taken.id
+        error = refusal(
+            taken.status,
+            message=question.message,
+            elicitation_id=taken.id,
+            timeout=question.timeout,
+            why=taken.why,
+        )
+        content = question.answer(taken.content) if error is None else None
+        return Outcome(status=taken.status, content=content, error=error, is_late=taken.is_late)
+
+    @property
+    def _used(self) -> list[str]:
+        return [id for id, is_used in self._taken.items() if is_used]
+
+    async def _release(self, ids: list[str]) -> None:
+        if ids:
+            await self.elicitations.each(ids, lambda e: states.release(e, leg=self.leg))
+
+    def _must_be_going_on(self) -> None:
+        if self.is_over:
+            raise CallOver
+
+
+def _cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:
+    error = Cancelled(
+        f"The question was dismissed: {question.message!r}. It stays open until "
+        f"{current.expires_at:%H:%M} UTC: call the tool again to go on.",
+        elicitation_id=current.id,
+    )
+    return Outcome(status=Status.CANCELLED, error=error)
+
+
+def _same(run: Run) -> Run:
+    return run

@@ -1,0 +1,77 @@
+"""Completing: the one door to a waiting tool, from trusted code and from a browser that returns."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NoReturn, TypeVar
+
+from flows.elicitation import Completion, Elicitation, Json
+from flows.errors import InvalidToken, NoAsker, NotAllowed
+from flows.question import Outcome, Question, ReturningRequest
+from flows.tokens import Purpose
+from webapp.browser import Browser
+from webapp.elicitations import Elicitations
+from webapp.links import Links
+
+T = TypeVar("T")
+RETURN_PARAMETER = "elicitation"
+
+
+class Completing:
+    """An Asker that can only complete: what a route of the author's runs under."""
+
+    def __init__(self, *, elicitations: Elicitations, links: Links, browser: Browser) -> None:
+        self._elicitations = elicitations
+        self._links = links
+        self._browser = browser
+
+    async def ask(self, question: Question[T]) -> Outcome[T]:
+        _nobody_asks()
+
+    async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
+        _nobody_asks()
+
+    def can(self, mode: str) -> bool:
+        return False
+
+    async def complete(self, elicitation_id: str, content: Json) -> Completion:
+        return await self._elicitations.complete(elicitation_id, content)
+
+    async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
+        """Raises NotAllowed if this is not the browser that pressed Continue."""
+        token = request.query_params.get(RETURN_PARAMETER, "")
+        try:
+            elicitation = await self.returned(token)
+        except InvalidToken:
+            return Completion.UNKNOWN
+        if not self.is_bound(elicitation, request.cookies):
+            raise NotAllowed("This browser is not the one that was sent there.")
+        return await self._elicitations.complete(elicitation.id, content)
+
+    async def returned(self, token: str) -> Elicitation:
+        """The elicitation of a return token. Raises InvalidToken."""
+        return await self._named(token, Purpose.RETURN)
+
+    async def called_back(self, token: str, content: Mapping[str, Json]) -> Completion:
+        """A service says that it is done; the link must have been opened. Raises InvalidToken."""
+        elicitation = await self._named(token, Purpose.CALLBACK)
+        if elicitation.attempt is None:
+            return Completion.UNKNOWN
+        return await self._elicitations.complete(elicitation.id, content)
+
+    def is_bound(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
+        """Whether these are the cookies of the browser that began the latest attempt."""
+        cookie = self._browser.cookie_of(cookies)
+        if cookie is None or elicitation.attempt is None:
+            return False
+        return secrets.compare_digest(self._browser.hash(cookie), elicitation.attempt.browser)
+
+    async def _named(self, token: str, purpose: Purpose) -> Elicitation:
+        claims = self._links.read(token, purpose=purpose, now=self._elicitations.clock())
+        elicitation = await self._elicitations.get(claims.id)
+        if elicitation is None:
+            raise InvalidToken("erased")
+        return elicitation
+
+
+def _nobody_asks() -> NoReturn:
+    raise NoAsker

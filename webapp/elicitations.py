@@ -1,0 +1,331 @@
+"""The service: every change of an elicitation or a run goes through here and the store.
+
+Start, open, settle, take, deliver, complete. There is one retry loop over Store.write (`change`);
+what a change means is decided in `flows`, on values, and a loser sees what won.
+"""
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from flows import elicitation as states
+from flows.elicitation import LEASE, Completion, Elicitation, Json, Status, Take
+from flows.errors import ElicitError, InvalidQuestion, NotPossible
+from flows.run import Run, wipe
+from webapp.owners import SERVICE, Owners
+from webapp.rows import Alias, Done, Rows, ValueT
+from webapp.stores import Conflict, Record, Store
+from webapp.waiters import Changed, Waiters
+
+TRIES_AT_MOST = 50
+DUE_AT_ONCE = 100
+REMEMBERED_AT_MOST = 10_000
+RANDOM_BYTES = 18
+OWNER_TAG_CHARACTERS = 20
+
+
+class Clock(Protocol):
+    def __call__(self) -> datetime: ...
+
+
+class Elicitations:
+    """What every part that starts, settles or waits shares; one for a process."""
+
+    def __init__(self, *, store: Store, owners: Owners, waiters: Waiters, clock: Clock) -> None:
+        self.store = store
+        self.owners = owners
+        self.waiters = waiters
+        self.clock = clock
+        self.rows = Rows(owners)
+        # What we wrote last, of what is going on. A change may be decided on it, since the
+        # compare-and-set has the last word; whoever needs the truth reads the store.
+        self._recent: OrderedDict[str, Elicitation] = OrderedDict()
+
+    def new_id(self, owner: str) -> str:
+        """An id that nobody can guess; its first 20 characters are the owner's tag."""
+        return owner + secrets.token_urlsafe(RANDOM_BYTES)
+
+    async def get(self, id: str) -> Elicitation | None:
+        return await self._read(owner_of(id), id, Elicitation)
+
+    async def run(self, *, owner: str, id: str) -> Run | None:
+        return await self._read(owner, id, Run)
+
+    async def find(self, *, owner: str, join: str) -> Elicitation | None:
+        """The elicitation that stands for this question, if any."""
+        found = await self.store.find(owner, "elicitation", join)
+        return None if found is None else await self.rows.open(found, Elicitation)
+
+    async def find_run(self, *, owner: str, key: str) -> Run | None:
+        found = await self.store.find(owner, "run", key)
+        return None if found is None else await self.rows.open(found, Run)
+
+    async def done(self, *, owner: str, id: str) -> Done | None:
+        return await self._read(owner, id, Done)
+
+    async def write(self, *values: Elicitation | Run | Done) -> None:
+        """Write all or none, then wake whoever waits for them. Raises Conflict."""
+        records = [await self.rows.seal(value) for value in values]
+        try:
+            await self.store.write(*records)
+        except Conflict:
+            for value in values:
+                self._recent.pop(value.id, None)
+            raise
+        for value in values:
+            if not isinstance(value, Done):
+                self._know(replace(value, version=value.version + 1))
+
+    async def change(self, id: str, change: Callable[[Elicitation], Elicitation]) -> Elicitation:
+        """Change one elicitation: read, decide, compare-and-set, and again if somebody was first.
+
+        Raises what `change` raises, KeyError if there is no such elicitation.
+        """
+        current = self._recent.get(id)
+        is_read = current is None
+        for _ in range(TRIES_AT_MOST):
+            if is_read or current is None:
+                current = await self.get(id)
+                is_read = True
+            if current is None:
+                raise KeyError(id)
+            try:
+                changed = change(current)
+            except ElicitError:
+                if is_read:
+                    raise
+                is_read = True  # it was refused by what we remembered: ask the store
+                continue
+            if changed == current:
+                return current
+            try:
+                await self.write(changed)
+            except Conflict:
+                is_read = True
+                continue
+            return replace(changed, version=changed.version + 1)
+        raise Contended(id)
+
+    async def open_attempt(self, id: str, *, browser: str, state: str | None = None) -> Elicitation:
+        return await self.change(
+            id,
+            lambda e: states.open_attempt(e, browser=browser, state=state, now=self.clock()),
+        )
+
+    async def settle(
+        self, id: str, status: Status, *, content: Json = None, why: str | None = None
+    ) -> Elicitation:
+        """End it; the first end wins. If its leg waits here, the same write hands it the outcome.
+
+        Raises NotPossible when it has ended already.
+        """
+
+        def change(current: Elicitation) -> Elicitation:
+            now = self.clock()
+            waiter = self.waiters.of_leg(id, current.waiter)
+            take = (
+                Take(run=waiter.run, leg=waiter.leg, until=now + LEASE)
+                if waiter is not None
+                else None
+            )
+            return states.settle(current, status, now=now, content=content, why=why, take=take)
+
+        settled = await self.change(id, change)
+        if settled.take is not None:
+            await self._hand_over(settled, settled.take)
+        return settled
+
+    async def end(
+        self, current: Elicitation, status: Status, *, content: Json = None
+    ) -> Elicitation:
+        """End it, or see what ended it first."""
+        try:
+            return await self.settle(current.id, status, content=content)
+        except NotPossible:
+            return await self.get(current.id) or current
+
+    async def newest(self, current: Elicitation, changes: list[Changed]) -> Elicitation:
+        """The latest of what a wake brought; read again where a wake brought nothing."""
+        for changed in reversed(changes):
+            if isinstance(changed, Elicitation) and changed.id == current.id:
+                return changed
+        return (await self.get(current.id) or current) if changes else current
+
+    async def complete(self, id: str, content: Json) -> Completion:
+        """Settle as accepted what trusted code says is done: kind `url` only."""
+        current = await self.get(id) if len(id) > OWNER_TAG_CHARACTERS else None
+        if current is None:
+            alias = await self._read(SERVICE, id, Alias)
+            current = await self.get(alias.elicitation_id) if alias is not None else None
+        if current is None or current.kind != "url":
+            return Completion.UNKNOWN
+        try:
+            await self.settle(current.id, Status.ACCEPTED, content=content)
+        except NotPossible:
+            return await self._complete_late(current.id, content)
+        return Completion.ACCEPTED
+
+    async def take(self, id: str, *, run: str, leg: str) -> Elicitation:
+        """Raises NotPossible if another leg uses the outcome."""
+        return await self.change(id, lambda e: states.take(e, run=run, leg=leg, now=self.clock()))
+
+    async def each(
+        self,
+        ids: list[str],
+        change: Callable[[Elicitation], Elicitation],
+    ) -> None:
+        """Change several elicitations of one owner in one write; skip where it is not possible."""
+        for _ in range(TRIES_AT_MOST):
+            changed: list[Elicitation] = []
+            for id in ids:
+                current = self._recent.get(id) or await self.get(id)
+                if current is None:
+                    continue
+                try:
+                    changed.append(change(current))
+                except NotPossible:
+                    continue
+            if not changed:
+                return
+            try:
+                await self.write(*changed)
+            except Conflict:
+                continue
+            return
+        raise Contended(ids[0])
+
+    async def name(self, alias: str, elicitation: Elicitation) -> None:
+        """Let trusted code complete it by an id of the author's own.
+
+        Raises InvalidQuestion if that id stands for another elicitation that is still open.
+        """
+        for _ in range(TRIES_AT_MOST):
+            found = await self._read(SERVICE, alias, Alias)
+            if found is not None and found.elicitation_id != elicitation.id:
+                named = await self.get(found.elicitation_id)
+                if named is not None and not named.status.is_final:
+                    raise InvalidQuestion(
+                        f"elicitation_id {alias!r} belongs to a question that is still open."
+                    )
+            fresh = Alias(
+                id=alias,
+                owner=SERVICE,
+                elicitation_id=elicitation.id,
+                erase_at=elicitation.erase_at,
+                version=0 if found is None else found.version,
+            )
+            try:
+                await self.store.write(await self.rows.seal(fresh))
+            except Conflict:
+                continue
+            return
+        raise Contended(alias)
+
+    async def fall_due(self, *, hold: timedelta) -> int:
+        """Do what time asks for: expire, wipe, erase. Returns how many rows were looked at."""
+        now = self.clock()
+        records = await self.store.due(now, hold=hold, limit=DUE_AT_ONCE)
+        for record in records:
+            await self._one_falls_due(record, now)
+        return len(records) + await self.store.erase(before=now)
+
+    async def listen(self) -> None:
+        """Wake the waiters of this process for what other processes write; runs until cancelled."""
+        async for record in self.store.watch():
+            if record is None:
+                self._recent.clear()
+                self.waiters.wake_all()
+                continue
+            self._recent.pop(record.id, None)
+            if self.waiters.has(record.id) and record.kind == "elicitation":
+                self.waiters.wake(await self.rows.open(record, Elicitation))
+            elif self.waiters.has(record.id) and record.kind == "run":
+                self.waiters.wake(await self.rows.open(record, Run))
+
+    async def _one_falls_due(self, record: Record, now: datetime) -> None:
+        if record.kind == "elicitation":
+            current = await self.rows.open(record, Elicitation)
+            if current.status.is_final or current.status is Status.EXCHANGING:
+                await self.change(record.id, lambda e: states.fall_due(e, now=now))
+                return
+            try:
+                await self.settle(record.id, Status.EXPIRED)
+            except NotPossible:
+                return
+        elif record.kind == "run":
+            run = await self.rows.open(record, Run)
+            try:
+                await self.write(wipe(run))
+            except Conflict:
+                return
+
+    async def _complete_late(self, id: str, content: Json) -> Completion:
+        """Keep a late yes for the same question; a newer elicitation of it makes way."""
+        for _ in range(TRIES_AT_MOST):
+            current = await self.get(id)
+            if current is None:
+                return Completion.UNKNOWN
+            holder = await self.find(owner=current.owner, join=current.join)
+            moved: list[Elicitation] = []
+            if holder is not None and holder.id != id:
+                moved = self._make_way(holder)
+            is_mine = holder is None or holder.id == id or bool(moved)
+            try:
+                late = states.settle_late(
+                    current, now=self.clock(), content=content, holds_key=is_mine
+                )
+            except NotPossible:
+                return Completion.ALREADY_SETTLED
+            try:
+                await self.write(*moved, late)
+            except Conflict:
+                continue
+            return Completion.LATE
+        raise Contended(id)
+
+    def _make_way(self, holder: Elicitation) -> list[Elicitation]:
+        """The holder of a question without its hold on it; empty if it has a better right to it."""
+        if holder.status is Status.ACCEPTED:
+            return []
+        if holder.status.is_final:
+            return [states.let_go(holder)]
+        if Status.SUPERSEDED not in states.TRANSITIONS[holder.status]:
+            return []
+        ended = states.settle(holder, Status.SUPERSEDED, now=self.clock())
+        return [replace(ended, holds_key=False)]
+
+    async def _hand_over(self, settled: Elicitation, take: Take) -> None:
+        waiter = self.waiters.of_leg(settled.id, take.leg)
+        if waiter is not None and waiter.taken is not None:
+            waiter.taken(settled)
+            return
+        # It left while the write was under way: the next one need not wait for the lease.
+        await self.each([settled.id], lambda e: states.release(e, leg=take.leg))
+
+    async def _read(self, owner: str, id: str, kind: type[ValueT]) -> ValueT | None:
+        name = {Elicitation: "elicitation", Run: "run", Done: "once", Alias: "alias"}[kind]
+        found = await self.store.read(owner, name, id)
+        return None if found is None else await self.rows.open(found, kind)
+
+    def _know(self, value: Elicitation | Run) -> None:
+        if isinstance(value, Elicitation):
+            is_going_on = not value.status.is_final or value.take is not None
+            if is_going_on and value.delivered_at is None:
+                self._recent[value.id] = value
+                if len(self._recent) > REMEMBERED_AT_MOST:
+                    self._recent.popitem(last=False)
+            else:
+                self._recent.pop(value.id, None)
+        self.waiters.wake(value)
+
+
+class Contended(RuntimeError):
+    """Fifty writers in a row were first: something is wrong, not busy."""
+
+
+def owner_of(id: str) -> str:
+    return id[:OWNER_TAG_CHARACTERS]

@@ -1,0 +1,159 @@
+"""The line: one elicitation for each question of an owner, and the leg that waits for it.
+
+The same question joins what is there; a new one is started. The record is durable and the waiter
+registered before anything leaves the process.
+"""
+
+import asyncio
+from typing import Any
+
+from msgspec.structs import replace
+
+from flows import elicitation as states
+from flows import run as runs
+from flows.elicitation import Asked, Elicitation, Status
+from flows.question import Question
+from flows.run import Asking, Place, Run
+from flows.visit import Visit
+from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.links import Links
+from webapp.runs import OPEN_AT_LEAST, CurrentRun, ToolCall
+from webapp.stores import Conflict
+from webapp.waiters import Waiter
+
+SAYS_CHARACTERS = 80
+
+
+class Line:
+    """Where the questions of one leg stand."""
+
+    def __init__(
+        self,
+        *,
+        elicitations: Elicitations,
+        links: Links,
+        run: CurrentRun,
+        tool: ToolCall,
+        client_id: str,
+        leg: str,
+    ) -> None:
+        self._elicitations = elicitations
+        self._links = links
+        self._run = run
+        self._tool = tool
+        self._client_id = client_id
+        self._leg = leg
+        self._lock = asyncio.Lock()
+
+    async def stand(
+        self, question: Question[Any], place: Place, waiter: Waiter, *, is_ordered: bool
+    ) -> Elicitation:
+        """The elicitation of this place, found, joined or started; this leg waits for it now."""
+        join = self._join_key(question, place)
+        async with self._lock:
+            for _ in range(TRIES_AT_MOST):
+                run = self._run.value
+                known = run.at(place)
+                current, former = await self._look(run, known, join)
+                changed: list[Elicitation | Run] = []
+                if current is None:
+                    current = await self._start(question, place, join, run)
+                    changed.append(current)
+                    if former is not None:
+                        changed.append(states.let_go(former))
+                elif not current.status.is_final and current.waiter != self._leg:
+                    current = states.join(current, leg=self._leg)
+                    changed.append(current)
+                if known is None or known.elicitation_id != current.id:
+                    asking = Asking(
+                        place=place,
+                        elicitation_id=current.id,
+                        is_ordered=is_ordered,
+                        says=question.message[:SAYS_CHARACTERS],
+                    )
+                    run = runs.ask(run, asking, open_until=current.expires_at + OPEN_AT_LEAST)
+                    changed.append(run)
+                self._elicitations.waiters.add(waiter, current.id)
+                if not changed:
+                    return current
+                try:
+                    await self._elicitations.write(*changed)
+                except Conflict:
+                    await self._run.reload()
+                    continue
+                if run is not self._run.value:
+                    self._run.value = replace(run, version=run.version + 1)
+                if changed[0] is current:
+                    return replace(current, version=current.version + 1)
+                return current
+        raise Contended(str(place))
+
+    async def _look(
+        self, run: Run, known: Asking | None, join: str
+    ) -> tuple[Elicitation | None, Elicitation | None]:
+        """What there is to join, if anything; else what holds the question's key and is over."""
+        if known is not None:
+            current = await self._elicitations.get(known.elicitation_id)
+            if current is not None and self._is_still_asked(current):
+                return current, None
+        held = await self._elicitations.find(owner=run.owner, join=join)
+        if held is None:
+            return None, None
+        if not held.status.is_final or self._is_kept(held, Status.ACCEPTED):
+            return held, None
+        return None, held
+
+    def _is_still_asked(self, current: Elicitation) -> bool:
+        """Whether what this run asked before stands, or a new call has to ask it afresh."""
+        if current.delivered_at is not None:
+            return False
+        return (
+            self._run.is_continued
+            or not current.status.is_final
+            or self._is_kept(current, Status.ACCEPTED, Status.DECLINED, Status.DENIED)
+        )
+
+    def _is_kept(self, held: Elicitation, *statuses: Status) -> bool:
+        return held.status in statuses and self._elicitations.clock() < held.kept_until
+
+    def _join_key(self, question: Question[Any], place: Place) -> str:
+        about = (
+            ("named", question.key, place.kind, place.digest)
+            if question.key is not None
+            else ("placed", self._tool.tool, self._tool.arguments, str(place))
+        )
+        pepper = self._elicitations.owners.pepper
+        return pepper.tag("join", self._tool.server, self._client_id, *about, size=18)
+
+    async def _start(
+        self, question: Question[Any], place: Place, join: str, run: Run
+    ) -> Elicitation:
+        request = question.request
+        id = self._elicitations.new_id(run.owner)
+        now = self._elicitations.clock()
+        expires_at = now + question.timeout
+        asked = Asked(
+            server=self._tool.server,
+            tool=self._tool.tool,
+            client=self._tool.client,
+            message=question.message,
+            digest=place.digest,
+        )
+        if isinstance(request, Visit):
+            link = self._links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
+            asked = replace(
+                asked, url=request.address(link), origins=request.origins, waits=request.waits
+            )
+        started = Elicitation(
+            id=id,
+            owner=run.owner,
+            kind=request.kind,
+            asked=asked,
+            join=join,
+            created_at=now,
+            expires_at=expires_at,
+            waiter=self._leg,
+        )
+        if isinstance(request, Visit) and request.elicitation_id is not None:
+            await self._elicitations.name(request.elicitation_id, started)
+        return started

@@ -1,0 +1,54 @@
+"""Links: every address that leaves the process with a token in it."""
+
+from datetime import datetime, timedelta
+
+from flows.elicitation import Elicitation
+from flows.question import Link
+from flows.tokens import Claims, Purpose, Tokens
+
+# The pages of a link outlive the elicitation, to say what became of it.
+LINK_OUTLIVES = timedelta(days=1)
+
+
+class Links:
+    """Addresses under one public URL."""
+
+    def __init__(self, *, tokens: Tokens, public_url: str) -> None:
+        self._tokens = tokens
+        self.public_url = public_url.rstrip("/")
+
+    def of(self, elicitation: Elicitation, *, now: datetime) -> str:
+        """Where the person goes first."""
+        return f"{self.public_url}/e/{self._mint(Purpose.LINK, elicitation, now=now)}"
+
+    def for_author(self, *, elicitation_id: str, expires_at: datetime, now: datetime) -> Link:
+        """What the author's own service gets, to come back."""
+
+        def mint(purpose: Purpose) -> str:
+            claims = Claims(
+                purpose=purpose, id=elicitation_id, expires_at=expires_at + LINK_OUTLIVES
+            )
+            return self._tokens.mint(claims, now=now)
+
+        token = mint(Purpose.RETURN)
+        return Link(
+            id=elicitation_id,
+            return_url=f"{self.public_url}/return?elicitation={token}",
+            return_token=token,
+            callback_url=f"{self.public_url}/callback/url/{mint(Purpose.CALLBACK)}",
+        )
+
+    def read(self, text: str, *, purpose: Purpose, now: datetime) -> Claims:
+        """Raises InvalidToken."""
+        return self._tokens.read(text, purpose=purpose, now=now)
+
+    def run(self, *, run_id: str, rest: str, expires_at: datetime, now: datetime) -> str:
+        """The token that carries a run from one leg to the next."""
+        claims = Claims(purpose=Purpose.RUN, id=run_id, expires_at=expires_at, rest=rest)
+        return self._tokens.mint(claims, now=now)
+
+    def _mint(self, purpose: Purpose, elicitation: Elicitation, *, now: datetime) -> str:
+        expires_at = elicitation.expires_at + LINK_OUTLIVES
+        return self._tokens.mint(
+            Claims(purpose=purpose, id=elicitation.id, expires_at=expires_at), now=now
+        )

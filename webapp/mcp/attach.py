@@ -1,0 +1,238 @@
+"""Attaching to somebody's MCP server: one middleware, whoever started the library.
+
+It sees every tools/call, picks how links are shown by the revision and by what the client
+declared, makes the call the tool's Asker, and turns what the tool did into a result. Nothing in
+the server or its tools is changed.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+import msgspec
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from pydantic import BaseModel
+
+from flows.question import TIMEOUT_AT_MOST, asking
+from webapp.call import Call, Presenter
+from webapp.identity import Subject
+from webapp.mcp.hold import Hold
+from webapp.mcp.link import LinkInResult
+from webapp.mcp.results import MODERN, Result, error_result, escaped
+from webapp.mcp.retry import Chain, Retry, read_chain
+from webapp.runs import ToolCall
+from webapp.service import Service
+from webapp.wire import wire_of
+
+_LIBRARY_DEFAULT_TTL_SECONDS = 600.0
+
+
+def attach(server: Any, service: Service, *, issuer: str | None = None) -> None:
+    """Let the tools of an MCPServer or a FastMCP server await people.
+
+    `issuer` names who vouches for the subjects of the server's own authentication, where its
+    access tokens do not say. Raises TypeError for anything else than such a server.
+    """
+    inner = getattr(server, "_mcp_server", server)  # FastMCP keeps the list one level down
+    middleware = getattr(inner, "middleware", None)
+    if not isinstance(middleware, list):
+        raise TypeError(f"{type(server).__name__} is no MCPServer and no FastMCP server.")
+    parts = cast("list[object]", middleware)
+    _share_request_state(server, parts, service)
+    parts.append(Elicitation(server, service, issuer=issuer))
+
+
+class Elicitation:
+    """The middleware."""
+
+    def __init__(self, server: Any, service: Service, *, issuer: str | None) -> None:
+        self._server = server
+        self._service = service
+        self._issuer = issuer or f"server:{server.name}"
+
+    async def __call__(
+        self, context: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        if context.method != "tools/call" or context.request_id is None:
+            return await call_next(context)
+        service = self._service
+        params = dict(context.params or {})
+        state = params.get("requestState")
+        chain = read_chain(
+            state if isinstance(state, str) else None, links=service.links, now=service.clock()
+        )
+        presenter = await self._presenter(context, chain, params)
+        call = self._call(context, presenter, chain, params)
+        if chain.foreign != state:
+            params["requestState"] = chain.foreign
+            context = replace(context, params=params)
+        wire = wire_of(context.request.scope) if context.request is not None else None
+
+        async def body() -> HandlerResult:
+            return await self._body(call, presenter, context, call_next)
+
+        result = await service.bodies.run(call, body, wire)
+        service.bodies.deliver(call, wire)
+        return result
+
+    async def _body(
+        self,
+        call: Call,
+        presenter: Presenter,
+        context: ServerRequestContext[Any, Any],
+        call_next: CallNext,
+    ) -> HandlerResult:
+        call.begin()
+        result: HandlerResult = None
+        try:
+            with asking(call):
+                result = await call_next(context)
+        except BaseException:
+            # An interruption may come in a task group's wrapping, or a bare `except` may have
+            # swallowed it: that there is an answer decides, not what was raised.
+            if call.answer is None:
+                await call.finish()
+                raise
+        if call.answer is not None:
+            await call.finish()
+            if isinstance(call.answer, Exception):
+                raise call.answer
+            return _as_result(call.answer)
+        own = self._result(call, presenter, _wire_form(result), context.protocol_version)
+        await call.finish(None if _is_input_required(own) else lambda: _json(own))
+        return own
+
+    def _result(
+        self, call: Call, presenter: Presenter, result: Result, protocol_version: str
+    ) -> Result:
+        if result.get("isError") and call.last_error is not None and escaped(call.last_error):
+            return error_result(call.last_error, protocol_version=protocol_version)
+        if _is_input_required(result) and isinstance(presenter, Retry) and call.run.is_loaded:
+            return {**result, "requestState": presenter.carry(call, result.get("requestState"))}
+        return result
+
+    def _call(
+        self,
+        context: ServerRequestContext[Any, Any],
+        presenter: Presenter,
+        chain: Chain,
+        params: Mapping[str, Any],
+    ) -> Call:
+        service = self._service
+        info = context.session.client_params
+        client = info.client_info.name if info is not None else None
+        token = get_access_token()
+        subject = None
+        if token is not None:
+            claims = token.claims or {}
+            subject = Subject(
+                issuer=str(claims.get("iss") or self._issuer),
+                subject=token.subject,
+                client_id=token.client_id,
+            )
+        scope = context.request.scope if context.request is not None else None
+        return Call(
+            elicitations=service.elicitations,
+            links=service.links,
+            completing=service.completing,
+            landed=service.bodies.landed,
+            caller=service.identity.caller(scope, subject=subject, client=client or ""),
+            tool=ToolCall(
+                server=self._server.name,
+                tool=str(params.get("name", "")),
+                client=client,
+                arguments=json.dumps(params.get("arguments") or {}, sort_keys=True),
+            ),
+            presenter=presenter,
+            run_id=chain.run_id,
+        )
+
+    async def _presenter(
+        self, context: ServerRequestContext[Any, Any], chain: Chain, params: Mapping[str, Any]
+    ) -> Presenter:
+        modes = _modes(context)
+        is_modern = context.protocol_version >= MODERN
+        if "url" in modes and not is_modern:
+            return Hold(context, modes=modes)
+        is_error = await self._has_output_schema(str(params.get("name", "")))
+        if "url" in modes:
+            return Retry(
+                chain=chain,
+                responses=params.get("inputResponses") or {},
+                links=self._service.links,
+                modes=modes,
+                began_at=self._service.clock(),
+                is_error=is_error,
+            )
+        return LinkInResult(
+            protocol_version=context.protocol_version, modes=modes, is_error=is_error
+        )
+
+    async def _has_output_schema(self, name: str) -> bool:
+        """Whether clients would refuse a text as this tool's result unless it is an error."""
+        for tool in await self._server.list_tools():
+            if tool.name == name:
+                return getattr(tool, "output_schema", None) is not None
+        return False
+
+
+def _modes(context: ServerRequestContext[Any, Any]) -> frozenset[str]:
+    """What the client declared; `elicitation: {}` means form (2025-06-18)."""
+    capabilities = context.session.client_capabilities
+    declared = capabilities.elicitation if capabilities is not None else None
+    if declared is None:
+        return frozenset()
+    modes = {mode for mode in ("form", "url") if getattr(declared, mode) is not None}
+    return frozenset(modes or {"form"})
+
+
+def _share_request_state(server: Any, middleware: list[object], service: Service) -> None:
+    """Give the library's own boundary a key that all our processes share, and time for a person.
+
+    One that the author configured stays: it is the library's default only if nothing was set.
+    """
+    for index, part in enumerate(middleware):
+        if isinstance(part, RequestStateBoundary) and _is_default(server, part):
+            security = RequestStateSecurity(
+                keys=service.request_state_keys,
+                ttl=(TIMEOUT_AT_MOST + timedelta(days=1)).total_seconds(),
+            )
+            middleware[index] = RequestStateBoundary(security, default_audience=server.name)
+
+
+def _is_default(server: Any, boundary: RequestStateBoundary) -> bool:
+    if hasattr(server, "_request_state_security"):  # FastMCP remembers what it was given
+        return server._request_state_security is None  # noqa: SLF001 - there is no public way
+    # There is no public way to see what it was built with.
+    security = boundary._security  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    default = RequestStateSecurity.ephemeral()
+    return (
+        security.ttl == _LIBRARY_DEFAULT_TTL_SECONDS
+        and security.audience is None
+        and security.bind_principal is default.bind_principal
+        and type(security.codec) is type(default.codec)
+    )
+
+
+def _wire_form(result: HandlerResult) -> Result:
+    if isinstance(result, BaseModel):
+        return result.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dict(result or {})
+
+
+def _as_result(answer: object) -> Result:
+    if not isinstance(answer, dict):
+        raise TypeError(f"a presenter answered with {type(answer).__name__}")
+    return cast("Result", answer)
+
+
+def _is_input_required(result: Mapping[str, Any]) -> bool:
+    return result.get("resultType") == "input_required"
+
+
+def _json(result: Result) -> str:
+    return msgspec.json.encode(result).decode()

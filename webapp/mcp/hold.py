@@ -1,0 +1,121 @@
+"""hold: the call stays open while the person is away (2025-11-25 with URL mode).
+
+The client's answer and the store are awaited together. An accept only means that the person goes
+to the link; it never means that it is done.
+"""
+
+import asyncio
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+
+import anyio
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError, UrlElicitationRequiredError
+from mcp_types import ElicitRequestURLParams
+
+from flows.elicitation import Elicitation, Status
+from webapp.call import Call, Shown
+from webapp.mcp.results import Result, busy_text, text_result
+from webapp.waiters import Waiter
+
+PROGRESS_EVERY = timedelta(seconds=5)
+_log = logging.getLogger(__name__)
+
+
+class Hold:
+    """Presents by a server-to-client request on the call's own stream."""
+
+    def __init__(self, context: ServerRequestContext[Any, Any], *, modes: frozenset[str]) -> None:
+        self._context = context
+        self._modes = modes
+
+    def can(self, mode: str) -> bool:
+        return mode in self._modes
+
+    def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
+        return now + timeout
+
+    def busy(self) -> Result:
+        return text_result(
+            busy_text(), protocol_version=self._context.protocol_version, is_error=True
+        )
+
+    async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
+        if not self._context.session.can_send_request:
+            call.interrupt(_required(shown))
+        asking = asyncio.create_task(self._ask_client(shown))
+        asking.add_done_callback(lambda _: waiter.wake(None))
+        try:
+            current = await self._wait(call, shown, waiter, asking)
+        finally:
+            asking.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait({asking})
+        if current is not None and current.status.is_final:
+            await self._context.session.send_elicit_complete(
+                current.id, related_request_id=self._context.request_id
+            )
+        return current
+
+    async def _wait(
+        self, call: Call, shown: Shown, waiter: Waiter, asking: asyncio.Task[str]
+    ) -> Elicitation | None:
+        current = shown.elicitation
+        is_answered = False
+        step = 0
+        while call.is_waiting_for(current):
+            until = call.now + PROGRESS_EVERY
+            stops = asking.done if not is_answered else _never
+            current = await call.hold(current, waiter, until=until, stops=stops)
+            if not call.is_waiting_for(current):
+                break
+            if asking.done() and not is_answered:
+                is_answered = True
+                action = asking.result()
+                if action == "cancel":
+                    return None
+                if action == "decline":
+                    current = await call.elicitations.end(current, Status.DECLINED)
+                elif action == "accept" and not current.asked.waits:
+                    current = await call.elicitations.end(current, Status.ACCEPTED, content={})
+            else:
+                step += 1
+                await self._report(step, current)
+        return current
+
+    async def _ask_client(self, shown: Shown) -> str:
+        try:
+            answer = await self._context.session.elicit_url(
+                shown.elicitation.asked.message,
+                shown.url,
+                shown.elicitation.id,
+                related_request_id=self._context.request_id,
+            )
+        except MCPError as error:
+            # It may have shown the link before it failed: the wait goes on to its limit.
+            _log.warning("client.elicitation_failed", extra={"code": error.error.code})
+            return "error"
+        return answer.action
+
+    async def _report(self, step: int, current: Elicitation) -> None:
+        await self._context.session.report_progress(
+            float(step), None, f"Waiting for the person: {current.asked.message}"
+        )
+
+
+def _never() -> bool:
+    return False
+
+
+def _required(shown: Shown) -> UrlElicitationRequiredError:
+    """-32042: the client opens the link and calls again (no way to ask it here)."""
+    return UrlElicitationRequiredError(
+        [
+            ElicitRequestURLParams(
+                message=shown.elicitation.asked.message,
+                url=shown.url,
+                elicitation_id=shown.elicitation.id,
+            )
+        ]
+    )

@@ -1,0 +1,161 @@
+"""retry: the tool runs again until the person is done (2026-07-28 with URL mode).
+
+The first leg answers InputRequiredResult with the link. Each later one is held open, so that a
+client that retries at once does not use up its rounds, and the last round that a client affords
+is an ordinary result. Our part of requestState is a sealed token; whatever else is in it is the
+tool's own.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from flows.elicitation import Elicitation, Status
+from flows.errors import InvalidToken
+from flows.tokens import Purpose
+from webapp.call import Call, Shown
+from webapp.links import LINK_OUTLIVES, Links
+from webapp.mcp.results import MODERN, Result, busy_text, link_meta, link_text, text_result
+from webapp.waiters import Waiter
+
+ROUNDS_AT_MOST = 10  # what the Python and TypeScript clients afford
+HELD_FROM_THE_START = timedelta(seconds=40)
+HELD_AT_LEAST = timedelta(seconds=5)
+_MARK = "elicit-url:"
+
+
+class Chain:
+    """What the token in requestState says: the run, the rounds used, which links are out."""
+
+    __slots__ = ("foreign", "rounds", "run_id", "shown")
+
+    def __init__(
+        self, *, run_id: str | None, rounds: int, shown: frozenset[int], foreign: str | None
+    ) -> None:
+        self.run_id = run_id
+        self.rounds = rounds
+        self.shown = shown
+        self.foreign = foreign  # the tool's own requestState
+
+
+def read_chain(state: str | None, *, links: Links, now: datetime) -> Chain:
+    """Take our token off requestState; a state without one is the tool's own, whatever it says."""
+    if state is not None and state.startswith(_MARK):
+        token, _, foreign = state.removeprefix(_MARK).partition(":")
+        try:
+            claims = links.read(token, purpose=Purpose.RUN, now=now)
+        except InvalidToken:
+            return Chain(run_id=None, rounds=0, shown=frozenset(), foreign=state)
+        rounds, _, shown = claims.rest.partition(";")
+        return Chain(
+            run_id=claims.id,
+            rounds=int(rounds),
+            shown=frozenset(map(int, shown.split(","))) if shown else frozenset(),
+            foreign=foreign or None,
+        )
+    return Chain(run_id=None, rounds=0, shown=frozenset(), foreign=state)
+
+
+class Retry:
+    """Presents by InputRequiredResult and the client's retries."""
+
+    def __init__(
+        self,
+        *,
+        chain: Chain,
+        responses: Mapping[str, Any],
+        links: Links,
+        modes: frozenset[str],
+        began_at: datetime,
+        is_error: bool,
+    ) -> None:
+        self._chain = chain
+        self._responses = responses
+        self._links = links
+        self._modes = modes
+        self._began_at = began_at
+        self._is_error = is_error
+
+    def can(self, mode: str) -> bool:
+        return mode in self._modes
+
+    def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
+        return max(self._began_at + HELD_FROM_THE_START, now + HELD_AT_LEAST)
+
+    def busy(self) -> Result:
+        return text_result(busy_text(), protocol_version=MODERN, is_error=True)
+
+    async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
+        if shown.index not in self._out(call):
+            self._suspend(call, shown, is_shown=False)
+        current = shown.elicitation
+        action = _action(self._responses.get(_key(shown.index)))
+        if action == "decline":
+            return await call.elicitations.end(current, Status.DECLINED)
+        if action == "cancel":
+            return None
+        if action == "accept" and not current.asked.waits:
+            return await call.elicitations.end(current, Status.ACCEPTED, content={})
+        limit = self.limit(now=call.now, timeout=timedelta())
+        current = await call.hold(current, waiter, until=limit)
+        if call.is_waiting_for(current):
+            self._suspend(call, shown, is_shown=True)
+        return current
+
+    def carry(self, call: Call, foreign: str | None) -> str:
+        """A tool's own requestState together with our token."""
+        return self._state(call, shown=self._out(call), foreign=foreign)
+
+    def _out(self, call: Call) -> frozenset[int]:
+        """Which links of the run the client has; a stranger's token says nothing about ours."""
+        return self._chain.shown if call.run.is_continued else frozenset()
+
+    def _suspend(self, call: Call, shown: Shown, *, is_shown: bool) -> None:
+        if self._chain.rounds >= ROUNDS_AT_MOST:
+            call.interrupt(
+                text_result(
+                    link_text(shown, is_again=True),
+                    protocol_version=MODERN,
+                    is_error=self._is_error,
+                    meta=link_meta(shown),
+                )
+            )
+        out = self._out(call) | {shown.index}
+        result: Result = {
+            "resultType": "input_required",
+            "requestState": self._state(call, shown=out, foreign=self._chain.foreign),
+        }
+        if not is_shown:
+            result["inputRequests"] = {
+                _key(shown.index): {
+                    "method": "elicitation/create",
+                    "params": {
+                        "mode": "url",
+                        "message": shown.elicitation.asked.message,
+                        "url": shown.url,
+                    },
+                }
+            }
+        call.interrupt(result)
+
+    def _state(self, call: Call, *, shown: frozenset[int], foreign: str | None) -> str:
+        run = call.run.value
+        rest = f"{self._chain.rounds + 1};{','.join(map(str, sorted(shown)))}"
+        token = self._links.run(
+            run_id=run.id,
+            rest=rest,
+            expires_at=run.open_until + LINK_OUTLIVES,
+            now=call.now,
+        )
+        return f"{_MARK}{token}" + (f":{foreign}" if foreign is not None else "")
+
+
+def _key(index: int) -> str:
+    return f"elicit-url-{index}"
+
+
+def _action(response: Any) -> str | None:
+    if isinstance(response, Mapping):
+        action = cast("Mapping[str, Any]", response).get("action")
+        return action if isinstance(action, str) else None
+    return None

@@ -1,0 +1,101 @@
+"""Outbound: runs a flow's talk over the network, within limits.
+
+What could go wrong: a provider that is slow, endless, redirects elsewhere, or an address that leads
+into our own network. Each limit below is one of them.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import httpx
+
+from flows.errors import Failed
+from flows.flow import Talk
+
+T = TypeVar("T")
+SECONDS_A_REQUEST = 10.0
+REPLY_BYTES_AT_MOST = 1024 * 1024
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+class Outbound:
+    """Sends what a talk yields and gives it the replies.
+
+    `allow_loopback` is for a server that is itself on loopback (development, tests).
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        *,
+        allow_loopback: bool,
+        resolve: Resolve | None = None,
+    ) -> None:
+        self._client = client
+        self._allow_loopback = allow_loopback
+        self._resolve = resolve or _addresses
+
+    async def run(self, talk: Talk[T]) -> T:
+        """Raises Failed when the other side cannot be talked to, and what the talk raises."""
+        try:
+            request = next(talk)
+            while True:
+                try:
+                    reply = await self._send(request)
+                except (httpx.HTTPError, Failed) as error:
+                    request = talk.throw(error)
+                else:
+                    request = talk.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except httpx.HTTPError as error:
+            raise Failed(f"{type(error).__name__} while talking to the other side.") from error
+        finally:
+            talk.close()
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        await self._check_address(request.url)
+        async with asyncio.timeout(SECONDS_A_REQUEST) as limit:
+            try:
+                reply = await self._client.send(request, stream=True, follow_redirects=False)
+                try:
+                    body = bytearray()
+                    async for chunk in reply.aiter_bytes():
+                        body += chunk
+                        if len(body) > REPLY_BYTES_AT_MOST:
+                            raise Failed("The other side's reply is too large.")
+                finally:
+                    await reply.aclose()
+            except TimeoutError:
+                assert limit.expired()
+                raise
+        headers = [
+            (name, value)
+            for name, value in reply.headers.multi_items()
+            if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
+        ]
+        return httpx.Response(
+            reply.status_code, headers=headers, content=bytes(body), request=request
+        )
+
+    async def _check_address(self, url: httpx.URL) -> None:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        for text in await self._resolve(url.host, port):
+            address = ipaddress.ip_address(text.partition("%")[0])
+            if address.is_loopback and self._allow_loopback:
+                continue
+            if url.scheme != "https" or not address.is_global:
+                raise Failed("The other side's address is not one of the public internet.")
+
+
+async def _addresses(host: str, port: int) -> Sequence[str]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise Failed("The other side's name cannot be found.") from error
+    return [str(entry[4][0]) for entry in found]

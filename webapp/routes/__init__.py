@@ -1,0 +1,1 @@
+"""What browsers, services and operators reach over HTTP."""

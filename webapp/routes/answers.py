@@ -1,0 +1,99 @@
+"""Answers: a page for people, problem details for programs (RFC 9457), and their headers."""
+
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from litestar import MediaType, Request, Response
+from litestar.exceptions import HTTPException
+from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
+
+from flows.errors import ElicitError, InvalidToken, TooManyAttempts
+from webapp.browser import page_headers
+from webapp.pages import BadRequest, Ended, NotFound, Pages, TooMany, Trouble, Unknown, View
+
+_log = logging.getLogger(__name__)
+
+
+class Answers:
+    """Renders for one server."""
+
+    def __init__(self, *, pages: Pages, server: str) -> None:
+        self._pages = pages
+        self.server = server
+
+    def page(
+        self,
+        view: View,
+        *,
+        status: int = HTTPStatus.OK,
+        form_targets: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> Response[str]:
+        return Response(
+            self._pages.render(view),
+            status_code=status,
+            media_type=MediaType.HTML,
+            headers={**page_headers(form_targets=form_targets), **(headers or {})},
+        )
+
+    def page_for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[str]:
+        """The page for a request that went wrong."""
+        match error:
+            case InvalidToken(reason="expired"):
+                view: View = Ended(server=self.server, ending="expired")
+                return self.page(view, status=HTTPStatus.GONE)
+            case InvalidToken():
+                return self.page(Unknown(server=self.server), status=HTTPStatus.NOT_FOUND)
+            case TooManyAttempts():
+                return self.page(TooMany(server=self.server), status=HTTPStatus.TOO_MANY_REQUESTS)
+            case HTTPException(status_code=HTTPStatus.NOT_FOUND):
+                return self.page(NotFound(server=self.server), status=HTTPStatus.NOT_FOUND)
+            case HTTPException(status_code=code) if code < HTTP_500_INTERNAL_SERVER_ERROR:
+                problem = f"{HTTPStatus(code).phrase}."
+                return self.page(BadRequest(server=self.server, problem=problem), status=code)
+            case _:
+                error_id = _logged(request, error)
+                return self.page(
+                    Trouble(server=self.server, error_id=error_id),
+                    status=HTTPStatus.INTERNAL_SERVER_ERROR,
+                )
+
+    def problem_for_error(
+        self, request: Request[Any, Any, Any], error: Exception
+    ) -> Response[dict[str, Any]]:
+        """Problem details for a program whose request went wrong."""
+        if isinstance(error, ElicitError) and error.http_status < HTTP_500_INTERNAL_SERVER_ERROR:
+            return problem(error.http_status, detail=str(error), code=error.name)
+        if isinstance(error, HTTPException) and error.status_code < HTTP_500_INTERNAL_SERVER_ERROR:
+            return problem(error.status_code, detail=HTTPStatus(error.status_code).phrase)
+        error_id = _logged(request, error)
+        return problem(
+            HTTPStatus.INTERNAL_SERVER_ERROR, detail="Something broke here.", code=error_id
+        )
+
+    def for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+        """Where no route tells who asks: a page for a browser, problem details for the rest."""
+        if "text/html" in request.headers.get("accept", ""):
+            return self.page_for_error(request, error)
+        return self.problem_for_error(request, error)
+
+
+def problem(status: int, *, detail: str, code: str | None = None) -> Response[dict[str, Any]]:
+    content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": int(status)}
+    return Response(
+        {**content, "detail": detail, **({"code": code} if code else {})},
+        status_code=status,
+        media_type="application/problem+json",
+        headers={"cache-control": "no-store", "x-content-type-options": "nosniff"},
+    )
+
+
+def _logged(request: Request[Any, Any, Any], error: Exception) -> str:
+    # The route's template, never the path: there is a token in that.
+    error_id = secrets.token_hex(6)
+    route = getattr(request.route_handler, "name", None) or str(request.route_handler)
+    _log.error("route.failed", exc_info=error, extra={"error_id": error_id, "route": route})
+    return error_id

@@ -1,0 +1,61 @@
+"""Home, assets and health."""
+
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from litestar import Response, get
+from litestar.di import NamedDependency
+from litestar.exceptions import NotFoundException
+from litestar.params import FromPath
+
+from webapp.pages import Home
+from webapp.routes.answers import Answers
+from webapp.served import Served
+from webapp.service import Service
+
+_STATIC = Path(__file__).resolve().parent.parent / "static"
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+# Read once: three small files, and no path of a request ever reaches the disk.
+_ASSETS = {
+    path.name: (path.read_bytes(), _TYPES[path.suffix])
+    for path in _STATIC.iterdir()
+    if path.suffix in _TYPES
+}
+
+
+@get("/")
+async def home(
+    service: NamedDependency[Service],
+    answers: NamedDependency[Answers],
+    served: NamedDependency[Served],
+) -> Response[Any]:
+    """What this server is and how to add it."""
+    view = Home(
+        server=answers.server,
+        mcp_url=f"{service.public_url}/mcp",
+        tools=await served.tools(),
+    )
+    return answers.page(view)
+
+
+@get("/static/{name:str}", sync_to_thread=False)
+def static(name: FromPath[str]) -> Response[bytes]:
+    """One of our few assets."""
+    if name not in _ASSETS:
+        raise NotFoundException
+    content, media_type = _ASSETS[name]
+    return Response(
+        content,
+        media_type=media_type,
+        headers={"cache-control": "max-age=3600", "x-content-type-options": "nosniff"},
+    )
+
+
+@get("/health")
+async def health(service: NamedDependency[Service]) -> Response[dict[str, str]]:
+    """200 if the store answers."""
+    await service.elicitations.store.read("~", "pepper", "~")
+    return Response(
+        {"status": "ok"}, status_code=HTTPStatus.OK, headers={"cache-control": "no-store"}
+    )

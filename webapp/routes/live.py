@@ -1,0 +1,47 @@
+"""Live status of a link by server-sent events, so that the waiting page moves on by itself."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any
+
+from litestar import Request, Response, get
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+from litestar.response import Stream
+
+from flows.elicitation import Elicitation
+from webapp.routes.answers import problem
+from webapp.routes.links import elicitation_of
+from webapp.service import Service
+
+PING_EVERY = timedelta(seconds=15)
+
+
+@get("/e/{token:str}/live")
+async def live(
+    request: Request[Any, Any, Any], token: FromPath[str], service: NamedDependency[Service]
+) -> Response[Any]:
+    """The status, now and at each change, until it is final."""
+    elicitation = await elicitation_of(token, service)
+    if service.identity.why_may_not_open(elicitation, request.scope) is not None:
+        return problem(HTTPStatus.FORBIDDEN, detail="This link belongs to someone else.")
+    return Stream(
+        _statuses(elicitation, service),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )
+
+
+async def _statuses(elicitation: Elicitation, service: Service) -> AsyncIterator[str]:
+    elicitations = service.elicitations
+    with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
+        current = await elicitations.get(elicitation.id)
+        while current is not None:
+            yield f"data: {current.status}\n\n"
+            if current.status.is_final:
+                return
+            changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())
+            if not changes:
+                yield ": ping\n\n"
+            current = await elicitations.newest(current, changes)

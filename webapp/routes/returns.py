@@ -1,0 +1,66 @@
+"""Coming back: the browser that an author's service sends here, and the service's own callback."""
+
+from http import HTTPStatus
+from typing import Any
+
+from litestar import Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, RawBody
+from msgspec import DecodeError
+from msgspec.json import decode
+
+from flows.elicitation import Completion, Json
+from flows.errors import InvalidToken
+from webapp.completion import RETURN_PARAMETER
+from webapp.pages import SomeoneElse, Unknown, Used
+from webapp.routes.answers import Answers, problem
+from webapp.routes.links import ending_view
+from webapp.service import Service
+
+
+@get("/return")
+async def come_back(
+    request: Request[Any, Any, Any],
+    service: NamedDependency[Service],
+    answers: NamedDependency[Answers],
+) -> Response[Any]:
+    """The bound browser comes back: the visit is done.
+
+    It changes something on a GET, as every redirect back must; a scanner lacks the cookie.
+    """
+    tokens = request.query_params.getall(RETURN_PARAMETER, [])
+    if len(tokens) != 1:
+        raise InvalidToken("missing or repeated")
+    elicitation = await service.completing.returned(tokens[0])
+    server = elicitation.asked.server
+    is_same = service.completing.is_bound(elicitation, request.cookies)
+    if not is_same or service.identity.why_may_not_open(elicitation, request.scope) is not None:
+        return answers.page(
+            SomeoneElse(server=server, other="browser"), status=HTTPStatus.FORBIDDEN
+        )
+    done = await service.elicitations.complete(elicitation.id, {})
+    now = service.clock()
+    ended = await service.elicitations.get(elicitation.id)
+    view = None if ended is None else ending_view(ended, server=server, now=now)
+    if done is Completion.UNKNOWN or view is None:
+        return answers.page(Unknown(server=server), status=HTTPStatus.NOT_FOUND)
+    if done is Completion.ALREADY_SETTLED and ended is not None and ended.status == "accepted":
+        view = Used(server=server)
+    return answers.page(view)
+
+
+@post("/callback/url/{token:str}")
+async def called_back(
+    token: FromPath[str], body: RawBody, service: NamedDependency[Service]
+) -> Response[Any]:
+    """The author's service says that it is done; the JSON object it sends is the content."""
+    try:
+        content: dict[str, Json] = decode(body, type=dict[str, Any]) if body else {}
+    except (DecodeError, UnicodeDecodeError):
+        return problem(HTTPStatus.BAD_REQUEST, detail="The body must be a JSON object.")
+    done = await service.completing.called_back(token, content)
+    if done is Completion.UNKNOWN:
+        return problem(
+            HTTPStatus.CONFLICT, detail="The person has not opened the link yet.", code=done
+        )
+    return Response({"completion": done}, headers={"cache-control": "no-store"})

@@ -1,0 +1,99 @@
+"""Rows: the values of `flows` as sealed records, and back.
+
+The whole value is inside the seal, its status too, so that a changed column is noticed.
+"""
+
+from datetime import datetime
+from typing import TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flows.elicitation import Elicitation
+from flows.errors import Unreadable
+from flows.run import Run
+from flows.vault import Locker, Row
+from webapp.owners import Owners
+from webapp.stores import Record
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    """What `once` did, as JSON text."""
+
+    id: str
+    owner: str
+    result: str
+    erase_at: datetime
+    version: int = 0
+    status: str = "done"
+    due_at: None = None
+
+
+class Alias(Struct, frozen=True, kw_only=True):
+    """An author's own id for an elicitation."""
+
+    id: str
+    owner: str
+    elicitation_id: str
+    erase_at: datetime
+    version: int = 0
+    status: str = "alias"
+    due_at: None = None
+
+
+Value: TypeAlias = Elicitation | Run | Done | Alias
+ValueT = TypeVar("ValueT", Elicitation, Run, Done, Alias)
+
+KINDS: dict[type[Value], str] = {
+    Elicitation: "elicitation",
+    Run: "run",
+    Done: "once",
+    Alias: "alias",
+}
+_encode = msgspec.json.Encoder().encode
+_decoders = {kind: msgspec.json.Decoder(kind) for kind in KINDS}
+
+
+class Rows:
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+
+    async def seal(self, value: Value) -> Record:
+        locker = await self._locker(value.owner)
+        kind = KINDS[type(value)]
+        row = Row(owner=value.owner, kind=kind, id=value.id, version=value.version + 1)
+        return Record(
+            owner=value.owner,
+            kind=kind,
+            id=value.id,
+            status=value.status,
+            key=_key(value),
+            due_at=value.due_at,
+            erase_at=value.erase_at,
+            version=value.version,
+            sealed=locker.seal(row, _encode(value)),
+        )
+
+    async def open(self, record: Record, kind: type[ValueT]) -> ValueT:
+        """Raises Unreadable if the row is not what was sealed, or cannot be opened."""
+        locker = await self._locker(record.owner)
+        row = Row(owner=record.owner, kind=record.kind, id=record.id, version=record.version)
+        decoded = _decoders[kind].decode(locker.open(row, record.sealed))
+        value = cast("ValueT", decoded)
+        if (value.status, _key(value)) != (record.status, record.key):
+            raise Unreadable
+        return replace(value, version=record.version)
+
+    async def _locker(self, owner: str) -> Locker:
+        return self._owners.cached(owner) or await self._owners.locker(owner)
+
+
+def _key(value: Value) -> str | None:
+    match value:
+        case Elicitation():
+            return value.join if value.holds_key else None
+        case Run():
+            return value.key if value.holds_key else None
+        case _:
+            return None

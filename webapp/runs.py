@@ -1,0 +1,134 @@
+"""The run that a leg belongs to: found by its token or by the same call, or begun anew.
+
+What could go wrong: a stranger's token, a token of another tool or other arguments, a run of long
+ago. None of them is continued; the leg then begins a run of its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from flows import run as runs
+from flows.run import Run
+from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.stores import Conflict
+
+OPEN_AT_LEAST = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """Which tool of which served server, with which arguments, for which client."""
+
+    server: str
+    tool: str
+    client: str | None
+    arguments: str  # canonical JSON
+
+
+class CurrentRun:
+    """Holds the run of one leg as last read or written; `value` is there after `load`."""
+
+    def __init__(
+        self,
+        *,
+        elicitations: Elicitations,
+        landed: Callable[[str], Awaitable[None]],
+        owner: str,
+        key: str,
+        named: str | None,
+    ) -> None:
+        self._elicitations = elicitations
+        self._landed = landed
+        self._owner = owner
+        self._key = key
+        self._named = named
+        self._lock = asyncio.Lock()
+        self._value: Run | None = None
+        self.is_continued = False
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._value is not None
+
+    @property
+    def value(self) -> Run:
+        assert self._value is not None
+        return self._value
+
+    @value.setter
+    def value(self, run: Run) -> None:
+        self._value = run
+
+    async def load(self) -> Run:
+        """The run; one whose `result` is there has come to its end and is to be repeated."""
+        async with self._lock:
+            if self._value is None:
+                self._value = await self._find() or self._new()
+            return self._value
+
+    async def reload(self) -> None:
+        """After a lost race: as it is stored, or the one that holds the call's key now."""
+        stored = await self._elicitations.run(owner=self._owner, id=self.value.id)
+        if stored is None:
+            stored = await self._elicitations.find_run(owner=self._owner, key=self._key)
+        if stored is not None:
+            self._value = stored
+
+    async def change(self, change: Callable[[Run], Run]) -> None:
+        for _ in range(TRIES_AT_MOST):
+            changed = change(self.value)
+            try:
+                await self._elicitations.write(changed)
+            except Conflict:
+                await self.reload()
+                continue
+            self._value = replace(changed, version=changed.version + 1)
+            return
+        raise Contended(self.value.id)
+
+    async def _find(self) -> Run | None:
+        named = await self._find_named()
+        found = named or await self._elicitations.find_run(owner=self._owner, key=self._key)
+        if found is not None and found.finished_at is not None:
+            # Its result may be arriving this very moment; if it does, this is a new wish.
+            await self._landed(found.id)
+            found = await self._elicitations.run(owner=self._owner, id=found.id)
+        if found is None:
+            return None
+        self.is_continued = named is not None
+        is_kept = self._elicitations.clock() < found.kept_until
+        if found.result is not None and is_kept and (named or not found.is_delivered):
+            return found
+        if found.finished_at is None and (named or is_kept):
+            return found
+        self.is_continued = False
+        if found.holds_key:
+            await self._free_key(found)
+        return None
+
+    async def _find_named(self) -> Run | None:
+        """The run of the token, if it is this owner's and of this very call."""
+        if self._named is None or not self._named.startswith(self._owner):
+            return None
+        run = await self._elicitations.run(owner=self._owner, id=self._named)
+        return run if run is not None and run.key == self._key else None
+
+    async def _free_key(self, old: Run) -> None:
+        try:
+            await self._elicitations.write(runs.wipe(old))
+        except Conflict:
+            return  # whoever changed it is met again by the write that wants the key
+
+    def _new(self) -> Run:
+        now = self._elicitations.clock()
+        return Run(
+            id=self._elicitations.new_id(self._owner),
+            owner=self._owner,
+            key=self._key,
+            created_at=now,
+            open_until=now + OPEN_AT_LEAST,
+        )

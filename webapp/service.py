@@ -1,0 +1,69 @@
+"""The parts that serve elicitations, built once, in sight, from settings."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from flows.question import asking
+from flows.tokens import Tokens
+from flows.vault import Ring
+from webapp.bodies import Bodies
+from webapp.browser import Browser
+from webapp.completion import Completing
+from webapp.elicitations import Clock, Elicitations
+from webapp.identity import Identity
+from webapp.links import Links
+from webapp.locality import Locality
+from webapp.owners import open_owners
+from webapp.stores import Store
+from webapp.waiters import Waiters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    elicitations: Elicitations
+    links: Links
+    browser: Browser
+    completing: Completing
+    identity: Identity
+    bodies: Bodies
+    clock: Clock
+    public_url: str
+    request_state_keys: tuple[bytes, ...]
+
+
+@asynccontextmanager
+async def open_service(
+    *, store: Store, ring: Ring, public_url: str, uid: int, clock: Clock
+) -> AsyncGenerator[Service]:
+    """Build the service on an open store; within it `complete_elicitation` works in this process.
+
+    Raises Unreadable if the store was made under secrets that the ring lacks.
+    """
+    owners = await open_owners(store=store, ring=ring)
+    origin = "{0.scheme}://{0.netloc}".format(urlsplit(public_url))
+    elicitations = Elicitations(store=store, owners=owners, waiters=Waiters(), clock=clock)
+    links = Links(tokens=Tokens(ring, origin=origin), public_url=public_url)
+    browser = Browser(public_url=public_url, csrf_key=ring.derive(ring.newest, "csrf"))
+    completing = Completing(elicitations=elicitations, links=links, browser=browser)
+    service = Service(
+        elicitations=elicitations,
+        links=links,
+        browser=browser,
+        completing=completing,
+        identity=Identity(
+            owners=owners, locality=Locality(uid=uid, public_url=public_url), uid=uid
+        ),
+        bodies=Bodies(),
+        clock=clock,
+        public_url=public_url.rstrip("/"),
+        request_state_keys=tuple(
+            ring.derive(fingerprint, "request state") for fingerprint in ring.fingerprints
+        ),
+    )
+    with asking(completing):
+        try:
+            yield service
+        finally:
+            await service.bodies.aclose()

@@ -1,0 +1,176 @@
+"""Settings: read once from a mapping; every problem is reported at once, naming its variable."""
+
+import ipaddress
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from flows.errors import InvalidQuestion, WeakSecret
+from flows.vault import Ring
+from flows.visit import is_loopback, origin_of
+from webapp.guard import Network
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8765
+SECRET_NAMES = (
+    "ELICIT_SECRET",
+    "MCP_ELICITATION_SECRET",
+    "MCP_SESSION_SECRET",
+    "MCP_SERVER_SECRET",
+)
+
+
+class BadSettings(ValueError):
+    """What is wrong with the environment; `problems` has a sentence for each variable."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    url: str
+    ring: Ring
+    store: str
+    uid: int
+    origins: frozenset[str] = frozenset()
+    proxies: tuple[Network, ...] = ()
+    templates: tuple[Path, ...] = ()
+
+    @property
+    def is_local(self) -> bool:
+        return is_loopback(urlsplit(self.url).hostname or "")
+
+
+def read_settings(
+    environment: Mapping[str, str], *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT
+) -> Settings:
+    """Settings from variables.
+
+    Local use needs none: a key file and a store are made in the user's data folder. Raises BadSettings.
+    """
+    problems: list[str] = []
+    url = _url(environment, problems, host=host, port=port)
+    is_local = is_loopback(urlsplit(url).hostname or "")
+    if not is_loopback(host) and environment.get("ELICIT_EXPOSE") != "1":
+        problems.append(
+            f"ELICIT_EXPOSE: {host} reaches beyond this machine, where nobody can be asked yet "
+            "(people cannot sign in); set it to 1 to serve there all the same."
+        )
+    folder = _folder(environment)
+    ring = _ring(environment, problems, folder=folder, is_local=is_local)
+    settings = Settings(
+        url=url,
+        ring=ring or Ring([b"x" * 32]),
+        store=environment.get("ELICIT_STORE") or f"sqlite:///{folder / 'elicit.db'}",
+        uid=os.getuid(),
+        origins=_origins(environment, problems),
+        proxies=_proxies(environment, problems),
+        templates=_templates(environment, problems),
+    )
+    if problems:
+        raise BadSettings(problems)
+    return settings
+
+
+def _url(environment: Mapping[str, str], problems: list[str], *, host: str, port: int) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    url = environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/")
+    try:
+        if origin_of(url) != url:
+            problems.append("ELICIT_URL: it must be scheme://host[:port], without a path.")
+    except InvalidQuestion as error:
+        if "ELICIT_URL" in environment or is_loopback(host):
+            problems.append(f"ELICIT_URL: {error}")
+        else:
+            problems.append(f"ELICIT_URL: needed, as people reach this server not at {url}.")
+    return url
+
+
+def _folder(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_DATA_HOME") or Path(environment.get("HOME", "~")) / ".local/share"
+    return Path(base).expanduser() / "elicit-url"
+
+
+def _ring(
+    environment: Mapping[str, str], problems: list[str], *, folder: Path, is_local: bool
+) -> Ring | None:
+    for name in SECRET_NAMES:
+        if environment.get(name):
+            try:
+                return Ring([part.strip().encode() for part in environment[name].split(",")])
+            except WeakSecret as error:
+                problems.append(f"{name}: {error}")
+                return None
+    if not is_local:
+        problems.append("ELICIT_SECRET: needed here; make one with: elicit keys new")
+        return None
+    try:
+        return Ring([_key_file(folder / "key")])
+    except (OSError, WeakSecret) as error:
+        problems.append(f"ELICIT_SECRET: not set, and the key file cannot be used: {error}")
+        return None
+
+
+def _key_file(path: Path) -> bytes:
+    """The key of a local server: made once, for this user's eyes only."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        _make_key(path)
+    if path.stat().st_mode & 0o077:
+        raise OSError(f"{path} can be read by others; chmod 600 it")
+    return path.read_bytes().strip()
+
+
+def _make_key(path: Path) -> None:
+    """Write it whole under another name first: nobody ever finds half a key, and one is first."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_urlsafe(48).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            path.hardlink_to(draft)
+    finally:
+        draft.unlink()
+
+
+def _origins(environment: Mapping[str, str], problems: list[str]) -> frozenset[str]:
+    origins = _words(environment, "ELICIT_ORIGINS")
+    for origin in origins:
+        try:
+            if origin_of(origin) != origin:
+                problems.append(f"ELICIT_ORIGINS: {origin} is no origin (scheme://host[:port]).")
+        except InvalidQuestion as error:
+            problems.append(f"ELICIT_ORIGINS: {origin}: {error}")
+    return frozenset(origins)
+
+
+def _proxies(environment: Mapping[str, str], problems: list[str]) -> tuple[Network, ...]:
+    networks: list[Network] = []
+    for word in _words(environment, "ELICIT_PROXIES"):
+        try:
+            networks.append(ipaddress.ip_network(word))
+        except ValueError:
+            problems.append(f"ELICIT_PROXIES: {word} is no address or network.")
+    return tuple(networks)
+
+
+def _templates(environment: Mapping[str, str], problems: list[str]) -> tuple[Path, ...]:
+    name = environment.get("ELICIT_TEMPLATES")
+    if not name:
+        return ()
+    if not Path(name).is_dir():
+        problems.append(f"ELICIT_TEMPLATES: {name} is no folder.")
+    return (Path(name),)
+
+
+def _words(environment: Mapping[str, str], name: str) -> list[str]:
+    return environment.get(name, "").replace(",", " ").split()

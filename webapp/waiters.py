@@ -1,0 +1,132 @@
+"""Waiters: a future and a timer for each, woken with what changed.
+
+A wake is a hint, the store is the truth. Register first, then read, then sleep: what is written
+between the read and the sleep wakes the future that stands already.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TypeAlias
+
+from flows.elicitation import Elicitation
+from flows.run import Run
+
+Changed: TypeAlias = Elicitation | Run | None
+
+
+class Waiter:
+    """One leg's wait for one or more rows; `taken` runs the moment an outcome was taken for it."""
+
+    __slots__ = ("_arrived", "_future", "_loop", "ids", "leg", "run", "sees_all", "taken")
+
+    def __init__(
+        self,
+        *,
+        leg: str,
+        run: str,
+        taken: Callable[[Elicitation], None] | None,
+        sees_all: bool,
+    ) -> None:
+        self.leg = leg
+        self.run = run
+        self.taken = taken
+        self.sees_all = sees_all
+        self.ids: set[str] = set()
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] | None = None
+        self._arrived: list[Changed] = []
+
+    def wake(self, changed: Changed) -> None:
+        self._arrived.append(changed)
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def changes(self, *, until: datetime, now: datetime) -> list[Changed]:
+        """What has changed since the last look; an empty list when the time is up.
+
+        A None among them means that something may have been missed: read again.
+        """
+        if not self._arrived:
+            seconds = (until - now).total_seconds()
+            if seconds <= 0:
+                return []
+            self._future = self._loop.create_future()
+            timer = self._loop.call_later(seconds, _end, self._future)
+            try:
+                await self._future
+            finally:
+                timer.cancel()
+                self._future = None
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+
+class Waiters:
+    """Every waiter of this process, by the id of the row that it waits for."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, set[Waiter]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_id.values()))
+
+    @contextmanager
+    def waiter(
+        self,
+        *ids: str,
+        leg: str = "",
+        run: str = "",
+        taken: Callable[[Elicitation], None] | None = None,
+        sees_all: bool = False,
+    ) -> Generator[Waiter]:
+        """A waiter that stands as long as the block lasts."""
+        waiter = Waiter(leg=leg, run=run, taken=taken, sees_all=sees_all)
+        for id in ids:
+            self.add(waiter, id)
+        try:
+            yield waiter
+        finally:
+            for id in waiter.ids:
+                standing = self._by_id[id]
+                standing.discard(waiter)
+                if not standing:
+                    del self._by_id[id]
+
+    def add(self, waiter: Waiter, id: str) -> None:
+        waiter.ids.add(id)
+        self._by_id.setdefault(id, set()).add(waiter)
+
+    def has(self, id: str) -> bool:
+        return id in self._by_id
+
+    def of_leg(self, id: str, leg: str | None) -> Waiter | None:
+        """The waiter that an outcome may be handed to in the very write that settles it."""
+        for waiter in self._by_id.get(id, ()):
+            if waiter.leg == leg and waiter.taken is not None:
+                return waiter
+        return None
+
+    def wake(self, changed: Elicitation | Run) -> None:
+        for waiter in tuple(self._by_id.get(changed.id, ())):
+            if waiter.sees_all or _matters(changed, waiter):
+                waiter.wake(changed)
+
+    def wake_all(self) -> None:
+        """Something may have been missed: everybody looks again."""
+        for standing in tuple(self._by_id.values()):
+            for waiter in tuple(standing):
+                waiter.wake(None)
+
+
+def _matters(changed: Elicitation | Run, waiter: Waiter) -> bool:
+    # `opened` wakes nobody: only an end, or another leg that took the wait over, does.
+    if isinstance(changed, Run):
+        return changed.finished_at is not None
+    return changed.status.is_final or changed.waiter != waiter.leg
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
