@@ -133,6 +133,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     why: str | None = None
     take: Take | None = None
     delivered_at: datetime | None = None
+    look_at: datetime | None = None  # when the sweeper looks again at an outcome nobody used
     version: int = 0
 
     @property
@@ -150,8 +151,8 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         if not self.status.is_final:
             return self.expires_at
         if self.delivered_at is None and (self.holds_key or self.content is not None):
-            leased = self.take.until if self.take is not None else self.kept_until
-            return max(self.kept_until, leased)
+            # An end leaves it where it was: to move it would cost more than all the rest.
+            return self.look_at or self.expires_at
         return None
 
     @property
@@ -279,7 +280,9 @@ def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:
         return settle(elicitation, Status.FAILED, now=now, why="interrupted")
     if not elicitation.status.is_final:
         return settle(elicitation, Status.EXPIRED, now=now)
-    return let_go(elicitation)
+    lease = elicitation.take.until if elicitation.take is not None else now
+    until = max(elicitation.kept_until, lease)
+    return replace(elicitation, look_at=until) if now < until else let_go(elicitation)
 
 
 def _require(elicitation: Elicitation, wanted: Status) -> None:

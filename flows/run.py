@@ -84,6 +84,10 @@ def ask(run: Run, asking: Asking, *, open_until: datetime) -> Run:
     return replace(run, asked=asked, open_until=max(run.open_until, open_until))
 
 
+def keep_open(run: Run, *, until: datetime) -> Run:
+    return replace(run, open_until=max(run.open_until, until))
+
+
 def move(run: Run, old_id: str, new_id: str) -> Run:
     """Another elicitation stands for a question of this run from now on."""
     asked = tuple(

@@ -9,13 +9,13 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Struct
 
 from flows.errors import Unreadable, WeakSecret
 
@@ -78,8 +78,7 @@ class Ring:
             raise Unreadable from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """Where sealed bytes stand; they open nowhere else."""
 
     owner: str
@@ -88,7 +87,7 @@ class Row:
     version: int
 
     def __bytes__(self) -> bytes:
-        return "\x1f".join(("row", self.owner, self.kind, self.id, str(self.version))).encode()
+        return f"row\x1f{self.owner}\x1f{self.kind}\x1f{self.id}\x1f{self.version}".encode()
 
 
 class Locker:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import httpx
+import idna
 
 from flows.elicitation import Elicitation, Json
 from flows.errors import InvalidQuestion
@@ -85,7 +86,8 @@ def origin_of(url: str) -> str:
             "The address needs a host and must not carry a user name or password."
         )
     try:
-        host = host.encode("idna").decode() if not host.isascii() else host.lower()
+        # As browsers do it (UTS 46), so that the origin shown is the one that is gone to.
+        host = host.lower() if host.isascii() else idna.encode(host, uts46=True).decode()
     except UnicodeError:
         raise InvalidQuestion("The address has a host name that cannot be encoded.") from None
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):

@@ -15,6 +15,7 @@ from litestar.exceptions import HTTPException
 from flows.question import asking
 from webapp.elicitations import Clock
 from webapp.guard import Guard
+from webapp.limits import Limits
 from webapp.mcp.attach import attach
 from webapp.outbound import Outbound
 from webapp.pages import Pages, template_folder
@@ -53,14 +54,20 @@ async def connect(settings: Settings) -> AsyncGenerator[Service]:
             uid=settings.uid,
             clock=utc_now,
         ) as service:
-            yield service
+            with asking(service.completing):
+                yield service
     finally:
         await store.aclose()
 
 
 @asynccontextmanager
 async def open_app(
-    settings: Settings, server: Any, *, store: Store | None = None, clock: Clock = utc_now
+    settings: Settings,
+    server: Any,
+    *,
+    store: Store | None = None,
+    clock: Clock = utc_now,
+    limits: Limits | None = None,
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan."""
     async with AsyncExitStack() as stack:
@@ -74,6 +81,7 @@ async def open_app(
                 public_url=settings.url,
                 uid=settings.uid,
                 clock=clock,
+                limits=limits,
             )
         )
         attach(server, service)

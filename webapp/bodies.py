@@ -35,7 +35,7 @@ class Bodies:
     async def run(
         self, call: Call, body: Callable[[], Coroutine[Any, Any, T]], wire: Wire | None
     ) -> T:
-        """Run a body. Cancelling this ends a body that has taken nothing, and leaves others alone."""
+        """Run a body. Cancelling this ends a body only if it has taken nothing yet."""
         task = asyncio.create_task(body())
         self._calls[task] = call
         task.add_done_callback(self._calls.pop)

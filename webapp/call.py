@@ -120,7 +120,6 @@ class Call:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._seen: set[Place] = set()
         self._taken: dict[str, bool] = {}  # elicitation id -> the body has seen the outcome
-        self._scope: str | None = None
         self._is_repeated = False
 
     @property
@@ -146,13 +145,11 @@ class Call:
         return outcome
 
     async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
-        """What was bought with an answer is kept under the answer, the rest under the run."""
+        """Kept under the run: the same call made again after a crash carries it on."""
         run = await self._the_run()
         if not run.version:
             await self.run.change(_same)
-        return await do_once(
-            self.elicitations, owner=run.owner, scope=self._scope or run.id, name=name, work=work
-        )
+        return await do_once(self.elicitations, owner=run.owner, scope=run.id, name=name, work=work)
 
     def can(self, mode: str) -> bool:
         return self._presenter.can(mode)
@@ -225,6 +222,7 @@ class Call:
             await self.elicitations.each(
                 list(self._taken), lambda e: states.renew(e, leg=self.leg, now=self.now)
             )
+            await self.run.keep_open()
 
     async def _ask(self, question: Question[T]) -> Outcome[T]:
         fact = (question.request.kind, question.digest)
@@ -328,8 +326,6 @@ class Call:
 
     def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:
         self._taken[taken.id] = True
-        if taken.status is Status.ACCEPTED:
-            self._scope = taken.id
         error = refusal(
             taken.status,
             message=question.message,

@@ -25,7 +25,7 @@ async def do_once(
     name: str,
     work: Callable[[str], Awaitable[Json]],
 ) -> Json:
-    """The kept result of `name` under `scope` (a run, or the answer that it was bought with).
+    """The kept result of `name` under `scope`, which is a run.
 
     Raises InvalidQuestion if the result is no JSON, and what the work raises.
     """

@@ -90,6 +90,12 @@ class CurrentRun:
             return
         raise Contended(self.value.id)
 
+    async def keep_open(self) -> None:
+        """A body that runs for long still belongs to the wish that it began as."""
+        soon = self._elicitations.clock() + OPEN_AT_LEAST
+        if self.value.open_until < soon:
+            await self.change(lambda run: runs.keep_open(run, until=soon + OPEN_AT_LEAST))
+
     async def _find(self) -> Run | None:
         named = await self._find_named()
         found = named or await self._elicitations.find_run(owner=self._owner, key=self._key)

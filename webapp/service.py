@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from flows.question import asking
 from flows.tokens import Tokens
 from flows.vault import Ring
 from webapp.bodies import Bodies
@@ -13,6 +12,7 @@ from webapp.browser import Browser
 from webapp.completion import Completing
 from webapp.elicitations import Clock, Elicitations
 from webapp.identity import Identity
+from webapp.limits import Limits
 from webapp.links import Links
 from webapp.locality import Locality
 from webapp.owners import open_owners
@@ -29,15 +29,22 @@ class Service:
     identity: Identity
     bodies: Bodies
     clock: Clock
+    limits: Limits
     public_url: str
     request_state_keys: tuple[bytes, ...]
 
 
 @asynccontextmanager
 async def open_service(
-    *, store: Store, ring: Ring, public_url: str, uid: int, clock: Clock
+    *,
+    store: Store,
+    ring: Ring,
+    public_url: str,
+    uid: int,
+    clock: Clock,
+    limits: Limits | None = None,
 ) -> AsyncGenerator[Service]:
-    """Build the service on an open store; within it `complete_elicitation` works in this process.
+    """Build the service on an open store.
 
     Raises Unreadable if the store was made under secrets that the ring lacks.
     """
@@ -57,13 +64,13 @@ async def open_service(
         ),
         bodies=Bodies(),
         clock=clock,
+        limits=limits or Limits(),
         public_url=public_url.rstrip("/"),
         request_state_keys=tuple(
             ring.derive(fingerprint, "request state") for fingerprint in ring.fingerprints
         ),
     )
-    with asking(completing):
-        try:
-            yield service
-        finally:
-            await service.bodies.aclose()
+    try:
+        yield service
+    finally:
+        await service.bodies.aclose()

@@ -52,7 +52,7 @@ def read_settings(
 ) -> Settings:
     """Settings from variables.
 
-    Local use needs none: a key file and a store are made in the user's data folder. Raises BadSettings.
+    Local use needs none: a key file and a store are made in the data folder. Raises BadSettings.
     """
     problems: list[str] = []
     url = _url(environment, problems, host=host, port=port)

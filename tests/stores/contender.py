@@ -8,8 +8,9 @@ import json
 import os
 import resource
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from webapp.stores import Conflict, Record
 from webapp.stores.sqlite import SqliteStore

@@ -2,10 +2,10 @@
 
 import asyncio
 import sqlite3
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from tests.stores.contender import record
 from webapp.stores import open_store

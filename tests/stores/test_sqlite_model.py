@@ -2,13 +2,13 @@
 
 import asyncio
 import tempfile
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from webapp.stores import Conflict, Record
 from webapp.stores.sqlite import SqliteStore

@@ -155,9 +155,10 @@ class Elicitation:
         self, context: ServerRequestContext[Any, Any], chain: Chain, params: Mapping[str, Any]
     ) -> Presenter:
         modes = _modes(context)
+        limits = self._service.limits
         is_modern = context.protocol_version >= MODERN
         if "url" in modes and not is_modern:
-            return Hold(context, modes=modes)
+            return Hold(context, modes=modes, progress=limits.progress)
         is_error = await self._has_output_schema(str(params.get("name", "")))
         if "url" in modes:
             return Retry(
@@ -166,10 +167,14 @@ class Elicitation:
                 links=self._service.links,
                 modes=modes,
                 began_at=self._service.clock(),
+                limits=limits,
                 is_error=is_error,
             )
         return LinkInResult(
-            protocol_version=context.protocol_version, modes=modes, is_error=is_error
+            protocol_version=context.protocol_version,
+            modes=modes,
+            held=limits.link,
+            is_error=is_error,
         )
 
     async def _has_output_schema(self, name: str) -> bool:

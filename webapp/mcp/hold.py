@@ -16,19 +16,21 @@ from mcp_types import ElicitRequestURLParams
 
 from flows.elicitation import Elicitation, Status
 from webapp.call import Call, Shown
-from webapp.mcp.results import Result, busy_text, text_result
+from webapp.mcp.results import Result, busy_text, link_meta, link_text, text_result
 from webapp.waiters import Waiter
 
-PROGRESS_EVERY = timedelta(seconds=5)
 _log = logging.getLogger(__name__)
 
 
 class Hold:
     """Presents by a server-to-client request on the call's own stream."""
 
-    def __init__(self, context: ServerRequestContext[Any, Any], *, modes: frozenset[str]) -> None:
+    def __init__(
+        self, context: ServerRequestContext[Any, Any], *, modes: frozenset[str], progress: timedelta
+    ) -> None:
         self._context = context
         self._modes = modes
+        self._progress = progress
 
     def can(self, mode: str) -> bool:
         return mode in self._modes
@@ -65,7 +67,7 @@ class Hold:
         is_answered = False
         step = 0
         while call.is_waiting_for(current):
-            until = call.now + PROGRESS_EVERY
+            until = call.now + self._progress
             stops = asking.done if not is_answered else _never
             current = await call.hold(current, waiter, until=until, stops=stops)
             if not call.is_waiting_for(current):
@@ -75,6 +77,8 @@ class Hold:
                 action = asking.result()
                 if action == "cancel":
                     return None
+                if action == "error":
+                    call.interrupt(self._link(shown))
                 if action == "decline":
                     current = await call.elicitations.end(current, Status.DECLINED)
                 elif action == "accept" and not current.asked.waits:
@@ -93,10 +97,18 @@ class Hold:
                 related_request_id=self._context.request_id,
             )
         except MCPError as error:
-            # It may have shown the link before it failed: the wait goes on to its limit.
             _log.warning("client.elicitation_failed", extra={"code": error.error.code})
             return "error"
         return answer.action
+
+    def _link(self, shown: Shown) -> Result:
+        """What a client gets that cannot show the link after all; the same call goes on."""
+        return text_result(
+            link_text(shown, is_again=False),
+            protocol_version=self._context.protocol_version,
+            is_error=True,
+            meta=link_meta(shown),
+        )
 
     async def _report(self, step: int, current: Elicitation) -> None:
         await self._context.session.report_progress(

@@ -11,28 +11,29 @@ from webapp.call import Call, Shown
 from webapp.mcp.results import Result, busy_text, link_meta, link_text, text_result
 from webapp.waiters import Waiter
 
-HELD = timedelta(seconds=25)
-
 
 class LinkInResult:
     """Presents by an ordinary result."""
 
-    def __init__(self, *, protocol_version: str, modes: frozenset[str], is_error: bool) -> None:
+    def __init__(
+        self, *, protocol_version: str, modes: frozenset[str], held: timedelta, is_error: bool
+    ) -> None:
         self._protocol_version = protocol_version
         self._modes = modes
+        self._held = held
         self._is_error = is_error
 
     def can(self, mode: str) -> bool:
         return mode in self._modes
 
     def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
-        return now + HELD
+        return now + self._held
 
     def busy(self) -> Result:
         return text_result(busy_text(), protocol_version=self._protocol_version, is_error=True)
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
-        limit = call.now + (HELD if shown.is_again else timedelta())
+        limit = call.now + (self._held if shown.is_again else timedelta())
         current = await call.hold(shown.elicitation, waiter, until=limit)
         if call.is_waiting_for(current):
             call.interrupt(

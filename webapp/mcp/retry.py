@@ -14,13 +14,11 @@ from flows.elicitation import Elicitation, Status
 from flows.errors import InvalidToken
 from flows.tokens import Purpose
 from webapp.call import Call, Shown
+from webapp.limits import Limits
 from webapp.links import LINK_OUTLIVES, Links
 from webapp.mcp.results import MODERN, Result, busy_text, link_meta, link_text, text_result
 from webapp.waiters import Waiter
 
-ROUNDS_AT_MOST = 10  # what the Python and TypeScript clients afford
-HELD_FROM_THE_START = timedelta(seconds=40)
-HELD_AT_LEAST = timedelta(seconds=5)
 _MARK = "elicit-url:"
 
 
@@ -67,6 +65,7 @@ class Retry:
         links: Links,
         modes: frozenset[str],
         began_at: datetime,
+        limits: Limits,
         is_error: bool,
     ) -> None:
         self._chain = chain
@@ -74,13 +73,14 @@ class Retry:
         self._links = links
         self._modes = modes
         self._began_at = began_at
+        self._limits = limits
         self._is_error = is_error
 
     def can(self, mode: str) -> bool:
         return mode in self._modes
 
     def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
-        return max(self._began_at + HELD_FROM_THE_START, now + HELD_AT_LEAST)
+        return max(self._began_at + self._limits.leg, now + self._limits.leg_at_least)
 
     def busy(self) -> Result:
         return text_result(busy_text(), protocol_version=MODERN, is_error=True)
@@ -111,10 +111,10 @@ class Retry:
         return self._chain.shown if call.run.is_continued else frozenset()
 
     def _suspend(self, call: Call, shown: Shown, *, is_shown: bool) -> None:
-        if self._chain.rounds >= ROUNDS_AT_MOST:
+        if self._chain.rounds >= self._limits.rounds:
             call.interrupt(
                 text_result(
-                    link_text(shown, is_again=True),
+                    link_text(shown, is_again=is_shown),
                     protocol_version=MODERN,
                     is_error=self._is_error,
                     meta=link_meta(shown),

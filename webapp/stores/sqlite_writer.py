@@ -184,10 +184,10 @@ class SqliteWriter:
             if record.version == 0:
                 execute(_INSERT, values)
                 return True
-            return (
-                execute(_UPDATE, values).rowcount == 1
-                or execute(_UPDATE_INDEXED, values).rowcount == 1
-            )
+            # What is over lets go of its key and its time.
+            is_over = record.key is None and record.due_at is None
+            first, second = (_UPDATE_INDEXED, _UPDATE) if is_over else (_UPDATE, _UPDATE_INDEXED)
+            return execute(first, values).rowcount == 1 or execute(second, values).rowcount == 1
         except sqlite3.IntegrityError:
             return False
 

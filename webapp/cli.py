@@ -1,0 +1,145 @@
+"""The command line: `elicit serve`, `elicit demo`, `elicit keys new`.
+
+What could go wrong: authors have folders called `flows` and `webapp` too, and one of theirs may
+come first where Python looks. So nothing of ours is imported before that was checked.
+"""
+
+import argparse
+import importlib.util
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8765
+_SECRET_BYTES = 48
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns 0, 1 if it did not work, 2 if it was asked for wrongly."""
+    options = _parser().parse_args(arguments)
+    foreign = _foreign_flows()
+    if foreign is not None:
+        sys.stderr.write(f"elicit: {foreign}\n")
+        return 2
+    try:
+        status: int = options.run(options)
+    except KeyboardInterrupt:
+        status = 130
+    return status
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from webapp.serving import serve  # noqa: PLC0415 - only after the check of whose `flows` this is
+
+    return serve(options.server, environment=os.environ, host=options.host, port=options.port)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from webapp.demo.client import demonstrate  # noqa: PLC0415 - only after the same check
+
+    return demonstrate(options.url, mode=options.mode, tool=options.tool, walks=options.no_browser)
+
+
+def _new_key(_: argparse.Namespace) -> int:
+    print(secrets.token_urlsafe(_SECRET_BYTES))
+    return 0
+
+
+def _foreign_flows() -> str | None:
+    """Say what is wrong if `import flows` would not find the package that belongs to this one."""
+    ours = Path(__file__).resolve().parent.parent
+    spec = importlib.util.find_spec("flows")
+    origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
+    if origin is not None and origin.parent.parent == ours:
+        return None
+    found = str(origin) if origin is not None else "no file"
+    return (
+        f"`import flows` finds {found}, not the package of elicit-url in {ours}. "
+        "Rename that one, or take its folder off PYTHONPATH."
+    )
+
+
+def _version() -> str:
+    try:
+        return version("elicit-url")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _port(text: str) -> int:
+    port = int(text) if text.isascii() and text.isdecimal() else -1
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535; 0 takes a free one)")
+    return port
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="elicit",
+        description="A tool awaits a person, who does something in a browser; then it goes on.",
+    )
+    parser.add_argument("--version", action="version", version=f"elicit-url {_version()}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser(
+        "serve",
+        help="serve an MCP server together with the pages that its tools need",
+        description="Serve an MCPServer or FastMCP server together with the pages that its tools "
+        "need. Settings are read from the environment; on your own machine none is needed.",
+    )
+    serve.add_argument(
+        "server",
+        nargs="?",
+        metavar="MODULE:ATTRIBUTE",
+        help="where your server is, such as my_tools:mcp; left out: the demo tools",
+    )
+    serve.add_argument("--host", default=DEFAULT_HOST, help="default: %(default)s")
+    serve.add_argument(
+        "--port", type=_port, default=DEFAULT_PORT, help="default: %(default)s; 0 takes a free one"
+    )
+    serve.set_defaults(run=_serve)
+
+    demo = commands.add_parser(
+        "demo",
+        help="call a demo tool as an MCP client, and wait for you to open its link",
+        description="Call a tool of a running server as an MCP client would, print the link, wait "
+        "until you are done in the browser, and print the tool's result.",
+    )
+    demo.add_argument(
+        "--url",
+        default=f"http://{DEFAULT_HOST}:{DEFAULT_PORT}",
+        help="the server's address; default: %(default)s",
+    )
+    demo.add_argument(
+        "--no-browser",
+        action="store_true",
+        help="walk the pages over HTTP instead of opening a browser; without --tool and --mode: "
+        "each demo tool on both protocol revisions",
+    )
+    demo.add_argument(
+        "--mode",
+        choices=("auto", "legacy", "2026-07-28"),
+        help="the protocol revision; legacy is 2025-11-25; default: auto",
+    )
+    demo.add_argument("--tool", metavar="NAME", help="the tool to call; default: sign_guest_book")
+    demo.set_defaults(run=_demo)
+
+    keys = commands.add_parser("keys", help="make secrets").add_subparsers(
+        title="commands", required=True, metavar="COMMAND"
+    )
+    new = keys.add_parser(
+        "new",
+        help="print a new secret for ELICIT_SECRET",
+        description="Print a new secret for ELICIT_SECRET. To replace one, put the new one first: "
+        "ELICIT_SECRET=new,old.",
+    )
+    new.set_defaults(run=_new_key)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
