@@ -131,6 +131,11 @@ class Call:
         """From here on a client that goes away no longer ends the body."""
         return bool(self._taken)
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the presenter's answer is the result, whatever the body made of it."""
+        return self.answer is not None
+
     def begin(self) -> None:
         """The tool's body starts in the current task."""
         self._task = asyncio.current_task()
@@ -193,7 +198,7 @@ class Call:
         """The body is over; what it returned is kept until it is known to have arrived."""
         self.is_over = True
         is_wish_granted = self._used or (self.run.is_loaded and not self.run.value.asked)
-        if result is None or self.answer is not None or not is_wish_granted:
+        if result is None or self.is_interrupted or not is_wish_granted:
             await self._release(list(self._taken))
             return
         await self._release([id for id, is_used in self._taken.items() if not is_used])
@@ -206,7 +211,7 @@ class Call:
         if not self.run.is_loaded or not self.run.value.version:
             return
         run = self.run.value
-        if self.answer is not None and not self._is_repeated:
+        if self.is_interrupted and not self._is_repeated:
             return
         if not (self._used or run.finished_at):
             return

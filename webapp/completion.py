@@ -10,6 +10,7 @@ from flows.question import Outcome, Question, ReturningRequest
 from flows.tokens import Purpose
 from webapp.browser import Browser
 from webapp.elicitations import Elicitations
+from webapp.identity import Identity
 from webapp.links import Links
 
 T = TypeVar("T")
@@ -19,8 +20,11 @@ RETURN_PARAMETER = "elicitation"
 class Completing:
     """An Asker that can only complete: what a route of the author's runs under."""
 
-    def __init__(self, *, elicitations: Elicitations, links: Links, browser: Browser) -> None:
+    def __init__(
+        self, *, elicitations: Elicitations, links: Links, browser: Browser, identity: Identity
+    ) -> None:
         self._elicitations = elicitations
+        self._identity = identity
         self._links = links
         self._browser = browser
 
@@ -43,7 +47,8 @@ class Completing:
             elicitation = await self.returned(token)
         except InvalidToken:
             return Completion.UNKNOWN
-        if not self.is_bound(elicitation, request.cookies):
+        may_not = self._identity.why_may_not_open(elicitation, request.scope)
+        if may_not is not None or not self.is_bound(elicitation, request.cookies):
             raise NotAllowed("This browser is not the one that was sent there.")
         return await self._elicitations.complete(elicitation.id, content)
 

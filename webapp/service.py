@@ -53,15 +53,16 @@ async def open_service(
     elicitations = Elicitations(store=store, owners=owners, waiters=Waiters(), clock=clock)
     links = Links(tokens=Tokens(ring, origin=origin), public_url=public_url)
     browser = Browser(public_url=public_url, csrf_key=ring.derive(ring.newest, "csrf"))
-    completing = Completing(elicitations=elicitations, links=links, browser=browser)
+    identity = Identity(owners=owners, locality=Locality(uid=uid, public_url=public_url), uid=uid)
+    completing = Completing(
+        elicitations=elicitations, links=links, browser=browser, identity=identity
+    )
     service = Service(
         elicitations=elicitations,
         links=links,
         browser=browser,
         completing=completing,
-        identity=Identity(
-            owners=owners, locality=Locality(uid=uid, public_url=public_url), uid=uid
-        ),
+        identity=identity,
         bodies=Bodies(),
         clock=clock,
         limits=limits or Limits(),

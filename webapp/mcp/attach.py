@@ -11,10 +11,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
-import msgspec
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from msgspec.json import encode
 from pydantic import BaseModel
 
 from flows.question import TIMEOUT_AT_MOST, asking
@@ -93,17 +93,18 @@ class Elicitation:
                 result = await call_next(context)
         except BaseException:
             # An interruption may come in a task group's wrapping, or a bare `except` may have
-            # swallowed it: that there is an answer decides, not what was raised.
-            if call.answer is None:
+            # swallowed it: what the call knows decides, not what was raised.
+            if not call.is_interrupted:
                 await call.finish()
                 raise
-        if call.answer is not None:
+        if call.is_interrupted:
             await call.finish()
             if isinstance(call.answer, Exception):
                 raise call.answer
             return _as_result(call.answer)
         own = self._result(call, presenter, _wire_form(result), context.protocol_version)
-        await call.finish(None if _is_input_required(own) else lambda: _json(own))
+        is_over = not _is_input_required(own)
+        await call.finish((lambda: encode(own).decode()) if is_over else None)
         return own
 
     def _result(
@@ -237,7 +238,3 @@ def _as_result(answer: object) -> Result:
 
 def _is_input_required(result: Mapping[str, Any]) -> bool:
     return result.get("resultType") == "input_required"
-
-
-def _json(result: Result) -> str:
-    return msgspec.json.encode(result).decode()

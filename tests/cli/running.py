@@ -1,0 +1,100 @@
+"""Runs `elicit` as a process: with a home of its own, and an end in every case.
+
+`-P` leaves the working directory off Python's path, as the installed command does.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HOUSE = Path(__file__).resolve().parents[2]
+DEADLINE_SECONDS = 60
+COMMAND = (sys.executable, "-P", "-m", "webapp.cli")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What a finished command left."""
+
+    status: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A running `elicit serve`; `said` is the block that it prints when it is ready."""
+
+    url: str
+    said: str
+    process: Process
+
+
+async def start(
+    *arguments: str, home: Path, cwd: Path | None = None, extra: Mapping[str, str] | None = None
+) -> Process:
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("ELICIT_", "MCP_", "XDG_"))}
+    environment = {**ours, "HOME": str(home), "PYTHONPATH": str(HOUSE), **(extra or {})}
+    return await asyncio.create_subprocess_exec(
+        *COMMAND, *arguments, stdout=PIPE, stderr=PIPE, cwd=cwd or home, env=environment
+    )
+
+
+async def run(
+    *arguments: str, home: Path, cwd: Path | None = None, extra: Mapping[str, str] | None = None
+) -> Ended:
+    """Run a command to its end."""
+    process = await start(*arguments, home=home, cwd=cwd, extra=extra)
+    return await ended(process)
+
+
+async def ended(process: Process) -> Ended:
+    """Wait for a process to end by itself; after the deadline it is killed and the test fails."""
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            out, err = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.communicate()
+        raise
+    assert process.returncode is not None
+    return Ended(status=process.returncode, out=out.decode(), err=err.decode())
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    *arguments: str,
+    home: Path,
+    port: int = 0,
+    cwd: Path | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> AsyncIterator[Server]:
+    """`elicit serve` on a free port, ready."""
+    process = await start("serve", *arguments, "--port", str(port), home=home, cwd=cwd, extra=extra)
+    try:
+        said = await _said(process)
+        url = next(line.split()[1] for line in said.splitlines() if "address" in line)
+        yield Server(url=url, said=said, process=process)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await ended(process)
+
+
+async def _said(process: Process) -> str:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = ""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while "stop" not in said:
+            line = (await process.stdout.readline()).decode()
+            if not line:
+                problem = (await process.stderr.read()).decode()
+                raise AssertionError(f"it ended before it was ready:\n{problem}")
+            said += line
+    return said

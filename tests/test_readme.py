@@ -1,0 +1,107 @@
+"""What README shows is true: its code runs on both revisions, its settings are what is read."""
+
+import asyncio
+import re
+import socket
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from mcp import Client
+from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
+
+from tests.cli.running import HOUSE, serving
+from webapp.demo.client import text_of
+from webapp.demo.walker import Page
+
+README = (HOUSE / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PROGRAM = next(block for block in BLOCKS if "# finish.py" in block)
+TOOLS = "\n".join(block for block in BLOCKS if block is not PROGRAM)
+
+
+def variables(text: str, pattern: str) -> set[str]:
+    return set(re.findall(pattern, text))
+
+
+async def finish_at_the_till(folder: Path, order: str, environment: dict[str, str]) -> str:
+    program = folder / "finish.py"
+    program.write_text(PROGRAM)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        program,
+        order,
+        stdout=asyncio.subprocess.PIPE,
+        env={"HOME": str(folder), "PYTHONPATH": str(HOUSE), **environment},
+    )
+    out, _ = await process.communicate()
+    return out.decode().strip()
+
+
+@pytest.mark.parametrize("revision", ["legacy", "2026-07-28"])
+async def test_the_code_of_the_readme_does_what_it_says(tmp_path, revision):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    here = f"http://127.0.0.1:{port}"
+    environment = {"ELICIT_URL": here}
+    (tmp_path / "my_tools.py").write_text(TOOLS.replace("http://127.0.0.1:8765", here))
+    said = list[str]()
+    async with (
+        serving("my_tools:mcp", home=tmp_path, port=port, extra=environment) as server,
+        httpx.AsyncClient() as browser,
+        asyncio.TaskGroup() as group,
+    ):
+
+        async def be_a_person(link: str) -> None:
+            page = Page((await browser.get(link)).text)
+            sent = await browser.post(link, data=page.forms[0].fields)
+            place = sent.headers["location"]
+            if place.startswith("https://example.com/terms?back="):
+                back = await browser.get(place.partition("?back=")[2])
+                said.append(Page(back.text).heading)
+            elif place.startswith("https://example.com/till/"):
+                order = urlsplit(place).path.rpartition("/")[2]
+                said.append(await finish_at_the_till(tmp_path, order, environment))
+            else:
+                said.append((await browser.post(place)).text)
+
+        async def show(context, params: ElicitRequestParams) -> ElicitResult:
+            assert isinstance(params, ElicitRequestURLParams)
+            group.create_task(be_a_person(params.url))
+            return ElicitResult(action="accept")
+
+        async with Client(f"{server.url}/mcp", mode=revision, elicitation_callback=show) as client:
+            results = [
+                text_of(await client.call_tool(tool, {}))
+                for tool in ("open_an_account", "order_lunch", "pay_at_the_till")
+            ]
+    assert results == [
+        "The person has accepted the terms.",
+        "The person would like soup.",
+        "Paid by card.",
+    ]
+    assert said == ["Done", "accepted", "accepted"]
+
+
+def test_the_first_screen_has_the_tool_and_the_two_commands():
+    first_screen = "\n".join(README.splitlines()[:35])
+    assert BLOCKS[0] in first_screen
+    assert "make run " in first_screen
+    assert ".venv/bin/elicit demo " in first_screen
+
+
+def test_the_settings_of_the_readme_are_those_that_are_read():
+    source = (HOUSE / "webapp/settings.py").read_text("utf-8")
+    table = "\n".join(line for line in README.splitlines() if line.startswith("| `"))
+    names = r"(?:ELICIT|MCP|XDG)_[A-Z_]+|HOME"
+    read = variables(source, rf'"({names})"')
+    assert variables(table, rf"`({names})`") == read
+    assert "ELICIT_SECRET" in read
+
+
+def test_every_file_that_the_readme_links_is_there():
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+    assert links
+    assert [link for link in links if not (HOUSE / link).exists()] == []

@@ -1,0 +1,1 @@
+"""The demo: tools that lead to a small service of their own, and a client that calls them."""

@@ -1,0 +1,205 @@
+"""The demo's client: calls a tool over MCP, shows the link, and prints what the tool says."""
+
+import asyncio
+import logging
+import os
+import re
+import sys
+import webbrowser
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+from urllib.parse import urlsplit
+
+import httpx
+from mcp import Client, MCPError
+from mcp.client import ClientRequestContext
+from mcp_types import (
+    CallToolResult,
+    ElicitRequestParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    ErrorData,
+    Implementation,
+    TextContent,
+)
+
+from flows.visit import is_loopback
+from webapp.demo.waiting import Waiting
+from webapp.demo.walker import WalkFailed, walk
+from webapp.serving import quieten
+
+FIRST_TOOL = "sign_guest_book"
+WALK_SECONDS_AT_MOST = 60
+REVISIONS = ("legacy", "2026-07-28")
+# What the walker writes into forms, and what each demo tool must then say.
+ANSWERS = {"name": "Ada", "line": "I was here."}
+EXPECTED = {
+    FIRST_TOOL: r"Ada wrote: I was here\.",
+    "visit_terms": r"The person has accepted the rules of the house\.",
+    "draw_ticket": r"Ticket \d{3} was handed in\.",
+}
+
+
+class Unusable(Exception):
+    """The server, or a tool of it, is not there; the message is for the terminal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """One server, seen from one terminal."""
+
+    url: str
+    browser: httpx.AsyncClient
+    walks: bool
+
+    async def call(self, tool: str, *, mode: str) -> bool:
+        """Call the tool, see the person through, print the result; True if that is right."""
+        _say(f"Calling {tool} ({'2025-11-25' if mode == 'legacy' else mode}).")
+        messages = list[str]()
+        tasks = list[asyncio.Task[None]]()
+        async with asyncio.TaskGroup() as group:
+
+            async def show(
+                context: ClientRequestContext,  # noqa: ARG001 - the SDK's protocol names it
+                params: ElicitRequestParams,
+            ) -> ElicitResult | ErrorData:
+                if not isinstance(params, ElicitRequestURLParams) or not _is_http(params.url):
+                    return ElicitResult(action="cancel")
+                messages.append(params.message)
+                _say(f"{params.message}\n\n  {params.url}\n")
+                tasks.append(group.create_task(self._see_through(params.url)))
+                # It means "I will open it", never "it is done": the server waits for the end.
+                return ElicitResult(action="accept")
+
+            async with Client(
+                f"{self.url}/mcp",
+                mode=mode,
+                elicitation_callback=show,
+                client_info=Implementation(name="elicit demo", version="1"),
+            ) as client:
+                tools = [each.name for each in (await client.list_tools()).tools]
+                if tool not in tools:
+                    raise Unusable(
+                        f"The server at {self.url} has no tool {tool!r}. "
+                        f"Name one of its own with --tool: {', '.join(tools) or 'it has none'}."
+                    )
+                result = await client.call_tool(tool, {})
+            for task in tasks:
+                # The pages' last step may still be on its way; a status line has nothing to add.
+                await asyncio.wait({task}, timeout=5)
+                task.cancel()
+        text = text_of(result)
+        _say(f"The tool {'failed' if result.is_error else 'says'}: {text}\n")
+        return not result.is_error and (not self.walks or _is_right(tool, text, messages))
+
+    async def _see_through(self, link: str) -> None:
+        if self.walks:
+            async with asyncio.timeout(WALK_SECONDS_AT_MOST):
+                await walk(self.browser, link, answers=ANSWERS, say=lambda step: _say(f"  {step}"))
+            return
+        await asyncio.to_thread(webbrowser.open, link)
+        await Waiting(self.browser, link, out=sys.stdout).show()
+
+
+def demonstrate(url: str, *, mode: str | None, tool: str | None, walks: bool) -> int:
+    """Run the demo against the server at `url`; the exit status."""
+    url = url.rstrip("/")
+    host = urlsplit(url).hostname
+    if not _is_http(url) or host is None:
+        sys.stderr.write(f"elicit: --url {url!r} is no address like http://127.0.0.1:8765\n")
+        return 2
+    if is_loopback(host):
+        # A proxy set for the whole machine would look for 127.0.0.1 on another one.
+        given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+        os.environ["no_proxy"] = f"{given},{host}" if given else host
+    quieten(logging.CRITICAL)
+    try:
+        is_right = asyncio.run(_demonstrate(url, mode=mode, tool=tool, walks=walks))
+    except Exception as error:
+        known = [cause for cause in _causes(error) if _sentence(cause, url)]
+        if not known:
+            raise
+        sys.stderr.write(f"elicit: {_sentence(known[0], url)}\n")
+        return 1
+    return 0 if is_right else 1
+
+
+def text_of(result: CallToolResult) -> str:
+    """What a result says in words."""
+    return "\n".join(part.text for part in result.content if isinstance(part, TextContent))
+
+
+async def _demonstrate(url: str, *, mode: str | None, tool: str | None, walks: bool) -> bool:
+    # The person's browser, so to say: it keeps cookies from one page to the next.
+    async with httpx.AsyncClient(timeout=10) as browser:
+        await _find_server(browser, url)
+        demo = Demo(url=url, browser=browser, walks=walks)
+        if not walks:
+            return await demo.call(tool or FIRST_TOOL, mode=mode or "auto")
+        results = [
+            (one, each, await demo.call(each, mode=one))
+            for one in ((mode,) if mode else REVISIONS)
+            for each in ((tool,) if tool else EXPECTED)
+        ]
+    for one, each, is_right in results:
+        revision = "2025-11-25" if one == "legacy" else one
+        _say(f"{'right' if is_right else 'WRONG'}  {revision}  {each}")
+    return all(is_right for _, _, is_right in results)
+
+
+async def _find_server(browser: httpx.AsyncClient, url: str) -> None:
+    try:
+        response = await browser.get(f"{url}/health")
+        is_ours = response.status_code == 200 and response.json() == {"status": "ok"}
+    except httpx.TransportError:
+        raise Unusable(
+            f"No server answers at {url}. Start one in another terminal: make run"
+        ) from None
+    except ValueError:
+        is_ours = False
+    if not is_ours:
+        raise Unusable(
+            f"Something answers at {url}, but not as `elicit serve` does. "
+            "Is that its address? Start the demo server with: make run"
+        )
+
+
+def _sentence(error: BaseException, url: str) -> str | None:
+    """What to tell of an error that a run of the demo can meet; None for a fault of ours."""
+    match error:
+        case Unusable() | WalkFailed():
+            return str(error)
+        case TimeoutError():
+            return f"The pages at {url} did not come to an end in time."
+        case httpx.TransportError() | ConnectionError():
+            return f"The server at {url} went away."
+        case MCPError():
+            return f"The call ended without a result: {error}. Nothing is lost: start it again."
+        case _:
+            return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    yield error
+    if isinstance(error, BaseExceptionGroup):
+        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _causes(inner)
+
+
+def _is_right(tool: str, text: str, messages: list[str]) -> bool:
+    expected = EXPECTED.get(tool)
+    if expected is None:
+        return True
+    said = re.findall(r"\d+", text)
+    was_asked = all(re.findall(r"\d+", message) == said for message in messages)
+    return bool(messages) and was_asked and re.fullmatch(expected, text) is not None
+
+
+def _is_http(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

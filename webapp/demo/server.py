@@ -1,0 +1,211 @@
+"""The demo's tools, and the small service that they send a person to.
+
+The service stands in for one of the author's own. What could go wrong: a stranger's browser
+finishes somebody's visit. So its forms end in `complete_elicitation(request)` or in the return
+address, and both ask for the link's token and for the browser that pressed Continue.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import parse_qs, urlencode
+
+from mcp.server.mcpserver import MCPServer
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from flows import Completion, Link, NotAllowed, complete_elicitation, elicit
+from flows.elicitation import Json
+from webapp.browser import page_headers
+from webapp.pages import (
+    BadRequest,
+    Done,
+    Late,
+    Pages,
+    SomeoneElse,
+    Unknown,
+    Used,
+    View,
+    template_folder,
+)
+
+NAME = "elicit demo"
+BODY_BYTES_AT_MOST = 16 * 1024
+NAME_AT_MOST = 80
+LINE_AT_MOST = 300
+_FOLDER = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestBook(View):
+    """An open page of the guest book; `problem` says what to correct."""
+
+    template: ClassVar[str] = "guest_book.html"
+    action: str
+    problem: str | None = None
+    name: str = ""
+    line: str = ""
+    name_at_most: int = NAME_AT_MOST
+    line_at_most: int = LINE_AT_MOST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms(View):
+    """The house rules, to be accepted."""
+
+    template: ClassVar[str] = "terms.html"
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter(View):
+    """Where a ticket is handed in."""
+
+    template: ClassVar[str] = "counter.html"
+    action: str
+    ticket: str
+
+
+def demo_server(public_url: str) -> MCPServer:
+    """The demo's MCP server, whose pages are reached under `public_url`."""
+    server = MCPServer(NAME, log_level="WARNING")
+    _add_tools(server, public_url)
+    Service(public_url).add_to(server)
+    return server
+
+
+def _add_tools(server: MCPServer, public_url: str) -> None:
+    @server.tool()
+    async def sign_guest_book() -> str:
+        """Let the person sign the guest book, and read what they wrote."""
+
+        def page(link: Link) -> str:
+            return f"{public_url}/demo/sign?{urlencode({'elicitation': link.return_token})}"
+
+        signed = await elicit.url("Please sign our guest book.", page, origins=[public_url])
+        return f"{signed['name']} wrote: {signed['line']}"
+
+    @server.tool()
+    async def visit_terms() -> str:
+        """Let the person read the house rules and accept them."""
+
+        def page(link: Link) -> str:
+            return f"{public_url}/demo/terms?{urlencode({'back': link.return_url})}"
+
+        await elicit.url("Please read the rules of the house.", page, origins=[public_url])
+        return "The person has accepted the rules of the house."
+
+    @server.tool()
+    async def draw_ticket() -> str:
+        """Draw a ticket once, and let the person hand it in at the counter."""
+        ticket = await elicit.once("ticket", _draw)
+
+        def page(link: Link) -> str:
+            query = urlencode({"ticket": str(ticket), "elicitation": link.return_token})
+            return f"{public_url}/demo/counter?{query}"
+
+        await elicit.url(
+            f"You drew ticket {ticket}. Please hand it in.", page, origins=[public_url]
+        )
+        return f"Ticket {ticket} was handed in."
+
+
+class Service:
+    """The pages that the tools lead to."""
+
+    def __init__(self, public_url: str) -> None:
+        self._public_url = public_url
+        self._pages = Pages(folders=[_FOLDER / "templates", template_folder()])
+        self._style = (_FOLDER / "demo.css").read_bytes()
+
+    def add_to(self, server: MCPServer) -> None:
+        """Reached beside the library's own /mcp, as any custom route of an author."""
+        server.custom_route("/demo/sign", methods=["GET"])(self.open_book)
+        server.custom_route("/demo/sign", methods=["POST"])(self.sign)
+        server.custom_route("/demo/terms", methods=["GET"])(self.show_terms)
+        server.custom_route("/demo/terms", methods=["POST"])(self.accept_terms)
+        server.custom_route("/demo/counter", methods=["GET"])(self.show_counter)
+        server.custom_route("/demo/counter", methods=["POST"])(self.hand_in)
+        server.custom_route("/demo/demo.css", methods=["GET"])(self.stylesheet)
+
+    async def open_book(self, request: Request) -> Response:
+        return self._page(GuestBook(server=NAME, action=_here(request)))
+
+    async def sign(self, request: Request) -> Response:
+        fields = await _fields(request)
+        name, line = fields.get("name", "").strip(), fields.get("line", "").strip()
+        if name and line and len(name) <= NAME_AT_MOST and len(line) <= LINE_AT_MOST:
+            return await self._finish(request, {"name": name, "line": line})
+        view = GuestBook(
+            server=NAME,
+            action=_here(request),
+            problem=f"Please write your name (up to {NAME_AT_MOST} letters) and a line "
+            f"(up to {LINE_AT_MOST}).",
+            name=name[:NAME_AT_MOST],
+            line=line[:LINE_AT_MOST],
+        )
+        return self._page(view, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+
+    async def show_terms(self, request: Request) -> Response:
+        return self._page(Terms(server=NAME, action=_here(request)))
+
+    async def accept_terms(self, request: Request) -> Response:
+        back = request.query_params.get("back", "")
+        if not back.startswith(f"{self._public_url}/return?"):
+            view = BadRequest(server=NAME, problem="The address to go back to is not ours.")
+            return self._page(view, status=HTTPStatus.BAD_REQUEST)
+        return RedirectResponse(back, status_code=HTTPStatus.SEE_OTHER, headers=page_headers())
+
+    async def show_counter(self, request: Request) -> Response:
+        ticket = request.query_params.get("ticket", "")
+        return self._page(Counter(server=NAME, action=_here(request), ticket=ticket))
+
+    async def hand_in(self, request: Request) -> Response:
+        return await self._finish(request, {})
+
+    async def stylesheet(self, request: Request) -> Response:
+        headers = {"cache-control": "max-age=3600", "x-content-type-options": "nosniff"}
+        return Response(self._style, media_type="text/css", headers=headers)
+
+    async def _finish(self, request: Request, content: Mapping[str, Json]) -> Response:
+        try:
+            completion = await complete_elicitation(request, content)
+        except NotAllowed:
+            view = SomeoneElse(server=NAME, other="browser")
+            return self._page(view, status=HTTPStatus.FORBIDDEN)
+        match completion:
+            case Completion.ACCEPTED:
+                return self._page(Done(server=NAME))
+            case Completion.LATE:
+                return self._page(Late(server=NAME))
+            case Completion.ALREADY_SETTLED:
+                return self._page(Used(server=NAME))
+            case Completion.UNKNOWN:
+                return self._page(Unknown(server=NAME), status=HTTPStatus.NOT_FOUND)
+
+    def _page(self, view: View, *, status: int = HTTPStatus.OK) -> Response:
+        content = self._pages.render(view)
+        return HTMLResponse(content, status_code=status, headers=page_headers())
+
+
+async def _draw(_: str) -> int:
+    """Draw a number. A real lottery would be given the key: it tells that we asked before."""
+    return 100 + secrets.randbelow(900)
+
+
+def _here(request: Request) -> str:
+    return f"{request.url.path}?{request.url.query}"
+
+
+async def _fields(request: Request) -> dict[str, str]:
+    """The form's fields; nothing of a body that is longer than the form can be."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_BYTES_AT_MOST:
+            return {}
+    fields = parse_qs(body.decode("utf-8", "replace"))
+    return {name: values[0] for name, values in fields.items()}

@@ -1,0 +1,114 @@
+"""A person's way through the pages, walked over HTTP: read a page, press its first button, follow.
+
+What could go wrong: a link that leads away, where the walker would fill in strangers' forms. It
+stays at one origin and stops anywhere else.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+
+STEPS_AT_MOST = 12
+
+
+class WalkFailed(Exception):
+    """The pages did not lead to an end; the message says where they stopped."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Form:
+    """A form: where it goes, what it carries, and what it asks."""
+
+    action: str
+    fields: dict[str, str] = field(default_factory=dict[str, str])
+    asks: list[str] = field(default_factory=list[str])
+
+
+class Page(HTMLParser):
+    """What the walker needs to know of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.heading = ""
+        self.forms: list[Form] = []
+        self.seconds_left: int | None = None
+        self._form: Form | None = None
+        self._is_heading = False
+        self.feed(html)
+        self.close()
+        self.heading = " ".join(self.heading.split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        left = given.get("data-left")
+        if left is not None and left.isdecimal():
+            self.seconds_left = int(left)
+        if tag == "h1":
+            self._is_heading = True
+        elif tag == "form" and (given.get("method") or "").lower() == "post":
+            self._form = Form(action=given.get("action") or "")
+            self.forms.append(self._form)
+        elif tag in {"input", "textarea"} and self._form is not None and given.get("name"):
+            name = given["name"] or ""
+            if given.get("type") == "hidden":
+                self._form.fields[name] = given.get("value") or ""
+            else:
+                self._form.asks.append(name)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "h1":
+            self._is_heading = False
+        elif tag == "form":
+            self._form = None
+
+    def handle_data(self, data: str) -> None:
+        if self._is_heading:
+            self.heading += data
+
+
+async def walk(
+    client: httpx.AsyncClient,
+    link: str,
+    *,
+    answers: Mapping[str, str],
+    say: Callable[[str], None],
+) -> None:
+    """Go from the link to a page without a form. Raises WalkFailed."""
+    origin = _origin(link)
+    method, address, fields = "GET", link, dict[str, str]()
+    for _ in range(STEPS_AT_MOST):
+        if _origin(address) != origin:
+            raise WalkFailed(f"The link leads on to {_origin(address)}, where a person must go.")
+        response = await client.request(
+            method, address, data=fields if method == "POST" else None, follow_redirects=False
+        )
+        page = Page(response.text)
+        location = response.headers.get("location", "") if response.has_redirect_location else ""
+        outcome = f"on to {_shown(location)}" if location else page.heading
+        say(f"{method:4} {_shown(address):<16} {response.status_code}  {outcome}")
+        if location:
+            method, address = "GET", urljoin(address, location)
+        elif response.is_error:
+            raise WalkFailed(f"The pages stopped at: {page.heading or response.status_code}.")
+        elif not page.forms:
+            return
+        else:
+            form = page.forms[0]
+            fields = form.fields | {name: answers.get(name, "demo") for name in form.asks}
+            method, address = "POST", urljoin(address, form.action)
+    raise WalkFailed(f"The pages did not end within {STEPS_AT_MOST} steps.")
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _shown(url: str) -> str:
+    """A path without the tokens in it."""
+    parts = urlsplit(url)
+    path = "/e/…" if parts.path.startswith("/e/") else parts.path
+    return path + "?…" * bool(parts.query)
