@@ -30,7 +30,6 @@ DEFAULT_TIMEOUT = timedelta(minutes=5)
 TIMEOUT_AT_MOST = timedelta(days=7)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """What an author's own service needs to come back to us; the link of the question is not in it.
 
@@ -41,10 +40,32 @@ class Link:
     itself; whoever holds it can complete this one elicitation once it was opened.
     """
 
-    id: str
-    return_url: str
-    return_token: str
-    callback_url: str
+    __slots__ = ("_callback", "_public_url", "_return", "id")
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        public_url: str,
+        return_token: Callable[[], str],
+        callback_token: Callable[[], str],
+    ) -> None:
+        self.id = id
+        self._public_url = public_url
+        self._return = return_token
+        self._callback = callback_token
+
+    @property
+    def return_token(self) -> str:
+        return self._return()
+
+    @property
+    def return_url(self) -> str:
+        return f"{self._public_url}/return?elicitation={self._return()}"
+
+    @property
+    def callback_url(self) -> str:
+        return f"{self._public_url}/callback/url/{self._callback()}"
 
 
 class Request(Protocol):

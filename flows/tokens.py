@@ -13,6 +13,7 @@ import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -54,11 +55,27 @@ class Claims:
 class Tokens:
     """Mints and reads the tokens of one public origin."""
 
-    __slots__ = ("_origin", "_ring")
+    __slots__ = ("_cipher", "_origin", "_ring", "_signer")
 
     def __init__(self, ring: Ring, *, origin: str) -> None:
         self._ring = ring
         self._origin = hashlib.sha256(origin.encode()).digest()[:16]
+
+        @lru_cache(maxsize=64)
+        def signer(fingerprint: bytes, purpose: Purpose, day: int) -> Signer:
+            return Signer(
+                ring.derive(fingerprint, f"sign {purpose} {day}"),
+                salt=f"elicit-url {purpose}",
+                key_derivation="hmac",
+                digest_method=hashlib.sha256,
+            )
+
+        @lru_cache(maxsize=64)
+        def cipher(fingerprint: bytes, purpose: Purpose, day: int) -> AESGCM:
+            return AESGCM(ring.derive(fingerprint, f"seal {purpose} {day}"))
+
+        self._signer = signer
+        self._cipher = cipher
 
     def mint(self, claims: Claims, *, now: datetime) -> str:
         """A text of 100 to 300 characters that is safe in a path.
@@ -119,14 +136,3 @@ class Tokens:
         if now >= expires_at:
             raise InvalidToken("expired")
         return Claims(purpose=purpose, id=id, expires_at=expires_at, attempt=attempt, rest=rest)
-
-    def _signer(self, fingerprint: bytes, purpose: Purpose, day: int) -> Signer:
-        return Signer(
-            self._ring.derive(fingerprint, f"sign {purpose} {day}"),
-            salt=f"elicit-url {purpose}",
-            key_derivation="hmac",
-            digest_method=hashlib.sha256,
-        )
-
-    def _cipher(self, fingerprint: bytes, purpose: Purpose, day: int) -> AESGCM:
-        return AESGCM(self._ring.derive(fingerprint, f"seal {purpose} {day}"))

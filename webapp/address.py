@@ -8,6 +8,7 @@ zone, an escape) is no address at all.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -102,6 +103,7 @@ def headers_of(scope: Mapping[str, Any], name: bytes) -> list[str]:
     ]
 
 
+@lru_cache(maxsize=256)  # the same few addresses come with every request
 def plain_ip(text: str) -> str:
     """Return an address in its shortest form, an IPv4 one inside IPv6 as IPv4; raise ValueError."""
     address = ip_address(text)

@@ -121,6 +121,7 @@ class Call:
         self._seen: set[Place] = set()
         self._taken: dict[str, bool] = {}  # elicitation id -> the body has seen the outcome
         self._is_repeated = False
+        self._waiters: set[Waiter] = set()
 
     @property
     def now(self) -> datetime:
@@ -185,18 +186,18 @@ class Call:
         return current
 
     def is_waiting_for(self, current: Elicitation) -> bool:
-        return not current.status.is_final and current.waiter == self.leg
+        return not (self.is_over or current.status.is_final) and current.waiter == self.leg
 
     def interrupt(self, answer: object) -> NoReturn:
         """End the body here; `answer` is the call's result, whatever the body does about it."""
         if self.answer is None:
             self.answer = answer
-        self.is_over = True
+        self._end()
         raise Interrupted
 
     async def finish(self, result: Callable[[], str] | None = None) -> None:
         """The body is over; what it returned is kept until it is known to have arrived."""
-        self.is_over = True
+        self._end()
         is_wish_granted = self._used or (self.run.is_loaded and not self.run.value.asked)
         if result is None or self.is_interrupted or not is_wish_granted:
             await self._release(list(self._taken))
@@ -215,11 +216,13 @@ class Call:
             return
         if not (self._used or run.finished_at):
             return
-        await self.elicitations.each(
-            [asking.elicitation_id for asking in run.asked],
-            lambda e: states.deliver(e, run=run.id, now=self.now),
+        asked = [asking.elicitation_id for asking in run.asked]
+        await self.run.change(
+            runs.deliver,
+            also=lambda: self.elicitations.possible(
+                asked, lambda e: states.deliver(e, run=run.id, now=self.now)
+            ),
         )
-        await self.run.change(runs.deliver)
 
     async def renew(self) -> None:
         """Lengthen the leases; called while the body runs."""
@@ -240,24 +243,34 @@ class Call:
         if is_ordered:
             self._check_order(run, place, question.message)
         self._seen.add(place)
-        is_again = run.at(place) is not None
-        limit = self._presenter.limit(now=self.now, timeout=question.timeout)
         waiters = self.elicitations.waiters
         with waiters.waiter(run.id, leg=self.leg, run=run.id, taken=self._was_taken) as waiter:
-            while True:
-                current = await self._line.stand(question, place, waiter, is_ordered=is_ordered)
-                if not current.status.is_final:
-                    settled = await self._present(current, place, waiter, is_again=is_again)
-                    if settled is None:
-                        return _cancelled(question, current)
-                    current = settled
-                if not current.status.is_final:
-                    self.interrupt(self._presenter.busy())
-                taken = await self._take(current)
-                if taken is not None and not await self._has_successor(taken):
-                    return self._outcome(question, taken)
-                if taken is None:
-                    await self._wait_for_the_other(waiter, limit=limit)
+            self._waiters.add(waiter)
+            try:
+                return await self._answered(question, place, waiter, is_ordered=is_ordered)
+            finally:
+                self._waiters.discard(waiter)
+
+    async def _answered(
+        self, question: Question[T], place: Place, waiter: Waiter, *, is_ordered: bool
+    ) -> Outcome[T]:
+        is_again = self.run.value.at(place) is not None
+        limit = self._presenter.limit(now=self.now, timeout=question.timeout)
+        while True:
+            current = await self._line.stand(question, place, waiter, is_ordered=is_ordered)
+            if not current.status.is_final:
+                settled = await self._present(current, place, waiter, is_again=is_again)
+                if settled is None:
+                    return _cancelled(question, current)
+                current = settled
+            self._must_be_going_on()
+            if not current.status.is_final:
+                self.interrupt(self._presenter.busy())
+            taken = await self._take(current)
+            if taken is not None and not await self._has_successor(taken):
+                return self._outcome(question, taken)
+            if taken is None:
+                await self._wait_for_the_other(waiter, limit=limit)
 
     async def _the_run(self) -> Run:
         """This leg's run. If its result is there already, that is this leg's result too."""
@@ -321,10 +334,17 @@ class Call:
         await waiter.changes(until=min(limit, now + LOOK_AGAIN), now=now)
         await self.run.reload()
         run = self.run.value
-        if run.result is not None and not run.is_delivered:
+        if run.result is not None and (self.run.is_continued or not run.is_delivered):
             self._repeat(run.result)
         if self.now >= limit:
             self.interrupt(self._presenter.busy())
+
+    def _end(self) -> None:
+        """Nothing is handed to this leg any more; what it still waits for (a gather) stops."""
+        self.is_over = True
+        for waiter in self._waiters:
+            waiter.taken = None
+            waiter.wake(None)
 
     def _was_taken(self, settled: Elicitation) -> None:
         self._taken.setdefault(settled.id, False)

@@ -7,6 +7,7 @@ what a change means is decided in `flows`, on values, and a loser sees what won.
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -180,15 +181,7 @@ class Elicitations:
     ) -> None:
         """Change several elicitations of one owner in one write; skip where it is not possible."""
         for _ in range(TRIES_AT_MOST):
-            changed: list[Elicitation] = []
-            for id in ids:
-                current = self._recent.get(id) or await self.get(id)
-                if current is None:
-                    continue
-                try:
-                    changed.append(change(current))
-                except NotPossible:
-                    continue
+            changed = await self.possible(ids, change)
             if not changed:
                 return
             try:
@@ -197,6 +190,18 @@ class Elicitations:
                 continue
             return
         raise Contended(ids[0])
+
+    async def possible(
+        self, ids: list[str], change: Callable[[Elicitation], Elicitation]
+    ) -> list[Elicitation]:
+        """The changed values of those elicitations that can change so, not yet written."""
+        changed: list[Elicitation] = []
+        for id in ids:
+            current = self._recent.get(id) or await self.get(id)
+            if current is not None:
+                with suppress(NotPossible):
+                    changed.append(change(current))
+        return changed
 
     async def name(self, alias: str, elicitation: Elicitation) -> None:
         """Let trusted code complete it by an id of the author's own.

@@ -1,6 +1,7 @@
 """Links: every address that leaves the process with a token in it."""
 
 from datetime import datetime, timedelta
+from functools import partial
 
 from flows.elicitation import Elicitation
 from flows.question import Link
@@ -30,12 +31,11 @@ class Links:
             )
             return self._tokens.mint(claims, now=now)
 
-        token = mint(Purpose.RETURN)
         return Link(
             id=elicitation_id,
-            return_url=f"{self.public_url}/return?elicitation={token}",
-            return_token=token,
-            callback_url=f"{self.public_url}/callback/url/{mint(Purpose.CALLBACK)}",
+            public_url=self.public_url,
+            return_token=partial(mint, Purpose.RETURN),
+            callback_token=partial(mint, Purpose.CALLBACK),
         )
 
     def read(self, text: str, *, purpose: Purpose, now: datetime) -> Claims:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from flows.elicitation import Elicitation
 from flows.errors import Unreadable
 from flows.run import Run
-from flows.vault import Locker, Row
+from flows.vault import Row
 from webapp.owners import Owners
 from webapp.stores import Record
 
@@ -60,7 +60,7 @@ class Rows:
         self._owners = owners
 
     async def seal(self, value: Value) -> Record:
-        locker = await self._locker(value.owner)
+        locker = self._owners.cached(value.owner) or await self._owners.locker(value.owner)
         kind = KINDS[type(value)]
         row = Row(owner=value.owner, kind=kind, id=value.id, version=value.version + 1)
         return Record(
@@ -77,16 +77,13 @@ class Rows:
 
     async def open(self, record: Record, kind: type[ValueT]) -> ValueT:
         """Raises Unreadable if the row is not what was sealed, or cannot be opened."""
-        locker = await self._locker(record.owner)
+        locker = self._owners.cached(record.owner) or await self._owners.locker(record.owner)
         row = Row(owner=record.owner, kind=record.kind, id=record.id, version=record.version)
         decoded = _decoders[kind].decode(locker.open(row, record.sealed))
         value = cast("ValueT", decoded)
         if (value.status, _key(value)) != (record.status, record.key):
             raise Unreadable
         return replace(value, version=record.version)
-
-    async def _locker(self, owner: str) -> Locker:
-        return self._owners.cached(owner) or await self._owners.locker(owner)
 
 
 def _key(value: Value) -> str | None:

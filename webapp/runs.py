@@ -12,6 +12,7 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from flows import run as runs
+from flows.elicitation import Elicitation
 from flows.run import Run
 from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
 from webapp.stores import Conflict
@@ -78,11 +79,18 @@ class CurrentRun:
         if stored is not None:
             self._value = stored
 
-    async def change(self, change: Callable[[Run], Run]) -> None:
+    async def change(
+        self,
+        change: Callable[[Run], Run],
+        *,
+        also: Callable[[], Awaitable[list[Elicitation]]] | None = None,
+    ) -> None:
+        """Change the run, and what `also` gives in the same write."""
         for _ in range(TRIES_AT_MOST):
             changed = change(self.value)
+            others = await also() if also is not None else []
             try:
-                await self._elicitations.write(changed)
+                await self._elicitations.write(changed, *others)
             except Conflict:
                 await self.reload()
                 continue

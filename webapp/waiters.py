@@ -5,10 +5,10 @@ between the read and the sleep wakes the future that stands already.
 """
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
-from typing import TypeAlias
+from types import TracebackType
+from typing import Self, TypeAlias
 
 from flows.elicitation import Elicitation
 from flows.run import Run
@@ -17,12 +17,17 @@ Changed: TypeAlias = Elicitation | Run | None
 
 
 class Waiter:
-    """One leg's wait for one or more rows; `taken` runs the moment an outcome was taken for it."""
+    """One leg's wait for one or more rows; `taken` runs the moment an outcome was taken for it.
 
-    __slots__ = ("_arrived", "_future", "_loop", "ids", "leg", "run", "sees_all", "taken")
+    It stands as long as its `with` block lasts. Many stand at once, so it holds little: tuples
+    where sets would take four times the room, and no generator behind the `with`.
+    """
+
+    __slots__ = ("_arrived", "_future", "_standing", "ids", "leg", "run", "sees_all", "taken")
 
     def __init__(
         self,
+        standing: "Waiters",
         *,
         leg: str,
         run: str,
@@ -33,13 +38,24 @@ class Waiter:
         self.run = run
         self.taken = taken
         self.sees_all = sees_all
-        self.ids: set[str] = set()
-        self._loop = asyncio.get_running_loop()
+        self.ids: tuple[str, ...] = ()
+        self._standing = standing
         self._future: asyncio.Future[None] | None = None
-        self._arrived: list[Changed] = []
+        self._arrived: tuple[Changed, ...] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._standing.remove(self)
 
     def wake(self, changed: Changed) -> None:
-        self._arrived.append(changed)
+        self._arrived += (changed,)
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
@@ -52,27 +68,27 @@ class Waiter:
             seconds = (until - now).total_seconds()
             if seconds <= 0:
                 return []
-            self._future = self._loop.create_future()
-            timer = self._loop.call_later(seconds, _end, self._future)
+            loop = asyncio.get_running_loop()
+            self._future = loop.create_future()
+            timer = loop.call_later(seconds, _end, self._future)
             try:
                 await self._future
             finally:
                 timer.cancel()
                 self._future = None
-        arrived, self._arrived = self._arrived, []
-        return arrived
+        arrived, self._arrived = self._arrived, ()
+        return list(arrived)
 
 
 class Waiters:
     """Every waiter of this process, by the id of the row that it waits for."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, set[Waiter]] = {}
+        self._by_id: dict[str, tuple[Waiter, ...]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_id.values()))
 
-    @contextmanager
     def waiter(
         self,
         *ids: str,
@@ -80,23 +96,26 @@ class Waiters:
         run: str = "",
         taken: Callable[[Elicitation], None] | None = None,
         sees_all: bool = False,
-    ) -> Generator[Waiter]:
-        """A waiter that stands as long as the block lasts."""
-        waiter = Waiter(leg=leg, run=run, taken=taken, sees_all=sees_all)
+    ) -> Waiter:
+        """A waiter that stands from now on; enter it, so that it leaves."""
+        waiter = Waiter(self, leg=leg, run=run, taken=taken, sees_all=sees_all)
         for id in ids:
             self.add(waiter, id)
-        try:
-            yield waiter
-        finally:
-            for id in waiter.ids:
-                standing = self._by_id[id]
-                standing.discard(waiter)
-                if not standing:
-                    del self._by_id[id]
+        return waiter
 
     def add(self, waiter: Waiter, id: str) -> None:
-        waiter.ids.add(id)
-        self._by_id.setdefault(id, set()).add(waiter)
+        if id not in waiter.ids:
+            waiter.ids = (*waiter.ids, id)
+            self._by_id[id] = (*self._by_id.get(id, ()), waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        for id in waiter.ids:
+            others = tuple([other for other in self._by_id[id] if other is not waiter])
+            if others:
+                self._by_id[id] = others
+            else:
+                del self._by_id[id]
+        waiter.ids = ()
 
     def has(self, id: str) -> bool:
         return id in self._by_id
@@ -109,14 +128,14 @@ class Waiters:
         return None
 
     def wake(self, changed: Elicitation | Run) -> None:
-        for waiter in tuple(self._by_id.get(changed.id, ())):
+        for waiter in self._by_id.get(changed.id, ()):
             if waiter.sees_all or _matters(changed, waiter):
                 waiter.wake(changed)
 
     def wake_all(self) -> None:
         """Something may have been missed: everybody looks again."""
         for standing in tuple(self._by_id.values()):
-            for waiter in tuple(standing):
+            for waiter in standing:
                 waiter.wake(None)
 
 

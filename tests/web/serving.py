@@ -52,7 +52,8 @@ async def serving_at(
 def bound(host: str, *, port: int = 0) -> Iterator[socket.socket]:
     """A socket that has its port, so that nobody can take it between choosing and listening."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    # Named as TCP, or asyncio leaves Nagle's algorithm on and answers wait up to 40 ms.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         yield listener

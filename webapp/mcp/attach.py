@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -65,7 +66,7 @@ class Elicitation:
         chain = read_chain(
             state if isinstance(state, str) else None, links=service.links, now=service.clock()
         )
-        presenter = await self._presenter(context, chain, params)
+        presenter = self._presenter(context, chain, params)
         call = self._call(context, presenter, chain, params)
         if chain.foreign != state:
             params["requestState"] = chain.foreign
@@ -152,7 +153,7 @@ class Elicitation:
             run_id=chain.run_id,
         )
 
-    async def _presenter(
+    def _presenter(
         self, context: ServerRequestContext[Any, Any], chain: Chain, params: Mapping[str, Any]
     ) -> Presenter:
         modes = _modes(context)
@@ -160,7 +161,7 @@ class Elicitation:
         is_modern = context.protocol_version >= MODERN
         if "url" in modes and not is_modern:
             return Hold(context, modes=modes, progress=limits.progress)
-        is_error = await self._has_output_schema(str(params.get("name", "")))
+        is_error = partial(self._has_output_schema, str(params.get("name", "")))
         if "url" in modes:
             return Retry(
                 chain=chain,

@@ -4,6 +4,7 @@ The same call made again goes on: it is held for a while, and then says again wh
 The model can wait or give up; it can never say yes for the person.
 """
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from flows.elicitation import Elicitation
@@ -16,7 +17,12 @@ class LinkInResult:
     """Presents by an ordinary result."""
 
     def __init__(
-        self, *, protocol_version: str, modes: frozenset[str], held: timedelta, is_error: bool
+        self,
+        *,
+        protocol_version: str,
+        modes: frozenset[str],
+        held: timedelta,
+        is_error: Callable[[], Awaitable[bool]],
     ) -> None:
         self._protocol_version = protocol_version
         self._modes = modes
@@ -40,7 +46,7 @@ class LinkInResult:
                 text_result(
                     link_text(shown, is_again=shown.is_again),
                     protocol_version=self._protocol_version,
-                    is_error=self._is_error,
+                    is_error=await self._is_error(),
                     meta=link_meta(shown),
                 )
             )

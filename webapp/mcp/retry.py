@@ -6,7 +6,7 @@ is an ordinary result. Our part of requestState is a sealed token; whatever else
 tool's own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -66,7 +66,7 @@ class Retry:
         modes: frozenset[str],
         began_at: datetime,
         limits: Limits,
-        is_error: bool,
+        is_error: Callable[[], Awaitable[bool]],
     ) -> None:
         self._chain = chain
         self._responses = responses
@@ -87,7 +87,7 @@ class Retry:
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
         if shown.index not in self._out(call):
-            self._suspend(call, shown, is_shown=False)
+            await self._suspend(call, shown, is_shown=False)
         current = shown.elicitation
         action = _action(self._responses.get(_key(shown.index)))
         if action == "decline":
@@ -99,7 +99,7 @@ class Retry:
         limit = self.limit(now=call.now, timeout=timedelta())
         current = await call.hold(current, waiter, until=limit)
         if call.is_waiting_for(current):
-            self._suspend(call, shown, is_shown=True)
+            await self._suspend(call, shown, is_shown=True)
         return current
 
     def carry(self, call: Call, foreign: str | None) -> str:
@@ -110,13 +110,13 @@ class Retry:
         """Which links of the run the client has; a stranger's token says nothing about ours."""
         return self._chain.shown if call.run.is_continued else frozenset()
 
-    def _suspend(self, call: Call, shown: Shown, *, is_shown: bool) -> None:
+    async def _suspend(self, call: Call, shown: Shown, *, is_shown: bool) -> None:
         if self._chain.rounds >= self._limits.rounds:
             call.interrupt(
                 text_result(
                     link_text(shown, is_again=is_shown),
                     protocol_version=MODERN,
-                    is_error=self._is_error,
+                    is_error=await self._is_error(),
                     meta=link_meta(shown),
                 )
             )

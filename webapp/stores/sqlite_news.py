@@ -15,6 +15,13 @@ from webapp.stores.store import Record
 from webapp.stores.watch import Watch
 
 _POLL_SECONDS = 0.005
+# One statement, so one snapshot. After a commit of ours alone it is all that is asked.
+_LOOK = """
+SELECT
+    (SELECT min(sequence) FROM commits),
+    (SELECT max(sequence) FROM commits),
+    EXISTS (SELECT 1 FROM commits WHERE sequence > ? AND opening <> ?)
+"""
 _OF_OTHERS = """
 WHERE (owner, kind, id) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]')
@@ -78,19 +85,16 @@ class SqliteNews:
         data_version = self._number("PRAGMA data_version")
         if data_version == self._data_version:
             return []
+        values = (self._seen_sequence, self._opening)
+        oldest, newest, is_news = self._reader.execute(_LOOK, values).fetchone()
         news: list[Record | None] = []
-        self._reader.execute("BEGIN")  # one snapshot for the three questions
-        try:
-            oldest = self._number("SELECT min(sequence) FROM commits")
-            newest = self._number("SELECT max(sequence) FROM commits")
-            if oldest > self._seen_sequence + 1:
-                news.append(None)
-            values = (self._seen_sequence, self._opening)
+        if oldest is not None and oldest > self._seen_sequence + 1:
+            news.append(None)
+        if is_news:
+            # What was committed since the look comes too, and once more next time.
             news.extend(map(record_of, self._reader.execute(SELECT_RECORDS + _OF_OTHERS, values)))
-        finally:
-            self._reader.execute("ROLLBACK")
         self._data_version = data_version
-        self._seen_sequence = newest
+        self._seen_sequence = newest or 0
         return news
 
     def _number(self, statement: str) -> int:

@@ -1,0 +1,41 @@
+"""`python -m benchmarks`: one table of what ours costs beside a baseline of the same run."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.calling import tool_calls
+from benchmarks.figure import Figure, table
+from benchmarks.settling import lifecycles, settle_to_resumed
+from benchmarks.waiting import bytes_each, register_and_wake
+
+SECONDS = {"waking": 15.0, "settling": 25.0, "lifecycles": 35.0, "calls": 50.0}
+_QUICK = 6  # so many times shorter
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="half a minute instead of three")
+    shorter = _QUICK if parser.parse_args().quick else 1
+    figures: list[Figure] = []
+    for figure in measure({name: seconds / shorter for name, seconds in SECONDS.items()}):
+        figures.append(figure)
+        print(f"{figure.what}: {figure.ratio:.2f}", file=sys.stderr)
+    print(table(figures))
+
+
+def measure(seconds: dict[str, float]) -> Iterator[Figure]:
+    """Each line as it is known; files live in a temporary folder."""
+    yield bytes_each()
+    yield register_and_wake(seconds=seconds["waking"])
+    for name, settling in (("settling", settle_to_resumed), ("lifecycles", lifecycles)):
+        with tempfile.TemporaryDirectory() as folder:
+            yield asyncio.run(settling(Path(folder), seconds=seconds[name]))
+    yield from asyncio.run(tool_calls(seconds=seconds["calls"]))
+
+
+if __name__ == "__main__":
+    main()

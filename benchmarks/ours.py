@@ -1,0 +1,71 @@
+"""Our side of the measures below HTTP: the service on SQLite, as the application opens it."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from flows.elicitation import Asked, Elicitation
+from flows.vault import Ring
+from webapp.elicitations import Elicitations
+from webapp.service import open_service
+from webapp.stores import open_store
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@asynccontextmanager
+async def open_elicitations(folder: Path) -> AsyncIterator[tuple[Elicitations, str]]:
+    """The service, listening to other processes as it does when it serves, and an owner."""
+    store = await open_store(f"sqlite:///{folder / 'ours.db'}")
+    try:
+        async with open_service(
+            store=store,
+            ring=Ring([secrets.token_bytes(32)]),
+            public_url="http://127.0.0.1:8765",
+            uid=os.getuid(),
+            clock=utc_now,
+        ) as service:
+            owner = service.identity.local_owner
+            await service.elicitations.owners.locker(owner)
+            listening = asyncio.create_task(service.elicitations.listen())
+            try:
+                yield service.elicitations, owner
+            finally:
+                listening.cancel()
+                await asyncio.wait({listening})
+    finally:
+        await store.aclose()
+
+
+def fresh(owner: str, *, now: datetime) -> Elicitation:
+    """A question as `elicit.url` writes it, new."""
+    id = owner + secrets.token_urlsafe(18)
+    return Elicitation(
+        id=id,
+        owner=owner,
+        kind="url",
+        asked=Asked(
+            server="shop",
+            tool="buy",
+            client="a client",
+            message="Pay for a pound of tea",
+            digest="0123456789abcdef" * 2,
+            url=f"https://pay.example/session?id={id}",
+            origins=("https://pay.example",),
+        ),
+        join=secrets.token_urlsafe(18),
+        created_at=now,
+        expires_at=now + timedelta(minutes=5),
+        waiter="leg",
+    )
+
+
+async def sealed_bytes(elicitations: Elicitations, owner: str) -> int:
+    """The size of a record, so that the bare writer writes as much."""
+    return len((await elicitations.rows.seal(fresh(owner, now=utc_now()))).sealed)

@@ -1,0 +1,118 @@
+"""The same tool twice, served over HTTP: by hand on the SDK, and with `elicit.url`.
+
+`python -m benchmarks.served by_hand` or `with_elicit` prints its address and serves until its
+standard input ends. In both a GET of /done/{item} is what lets the tool go on.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import ElicitRequest, ElicitRequestURLParams, InputRequiredResult
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+
+from flows import complete_elicitation, elicit
+from flows.question import Link
+from flows.vault import Ring
+from webapp.app import create_app
+from webapp.settings import Settings
+
+MODERN = "2026-07-28"
+
+
+def by_hand(base: str) -> Any:
+    """What an author writes without us: nothing durable, nobody checked, lost with the process."""
+    server = MCPServer("shop", log_level="WARNING")
+    done: dict[str, asyncio.Event] = {}
+
+    @server.tool()
+    async def buy(item: str, context: Context[Any, Any]) -> str | InputRequiredResult:
+        question = ElicitRequestURLParams(message=f"Pay for {item}", url=f"{base}/done/{item}")
+        if str(context.protocol_version) < MODERN:
+            done[item] = asyncio.Event()
+            await context.session.elicit_url(
+                question.message, question.url, item, related_request_id=context.request_id
+            )
+            await done[item].wait()
+            await context.session.send_elicit_complete(item, related_request_id=context.request_id)
+        elif context.request_state is None:
+            done[item] = asyncio.Event()
+            return InputRequiredResult(
+                input_requests={"payment": ElicitRequest(params=question)}, request_state=item
+            )
+        else:
+            await done[item].wait()
+        del done[item]
+        return f"{item} is bought"
+
+    @server.custom_route("/done/{item}", methods=["GET"])
+    async def paid(request: Request) -> PlainTextResponse:
+        done[request.path_params["item"]].set()
+        return PlainTextResponse("done")
+
+    return server.streamable_http_app()
+
+
+def with_elicit(base: str, *, folder: Path) -> Any:
+    """The same with us: recorded before the link is out, on SQLite with synchronous=FULL."""
+    server = MCPServer("shop", log_level="WARNING")
+    orders: dict[str, str] = {}
+
+    @server.tool()
+    async def buy(item: str) -> str:
+        def checkout(link: Link) -> str:
+            orders[item] = link.id
+            return f"{base}/done/{item}"
+
+        await elicit.url(f"Pay for {item}", checkout, origins=[base])
+        return f"{item} is bought"
+
+    @server.custom_route("/done/{item}", methods=["GET"])
+    async def paid(request: Request) -> PlainTextResponse:
+        await complete_elicitation(orders.pop(request.path_params["item"]))
+        return PlainTextResponse("done")
+
+    settings = Settings(
+        url=base,
+        ring=Ring([secrets.token_bytes(32)]),
+        store=f"sqlite:///{folder / 'served.db'}",
+        uid=os.getuid(),
+    )
+    return create_app(settings, server)
+
+
+async def serve(which: str) -> None:
+    with (
+        # The protocol is named, or asyncio does not set TCP_NODELAY and each answer may wait 40 ms.
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        app = by_hand(base) if which == "by_hand" else with_elicit(base, folder=Path(folder))
+        config = uvicorn.Config(
+            app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=2
+        )
+        server = uvicorn.Server(config)
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            loop.remove_reader(sys.stdin)
+            server.should_exit = True
+
+        loop.add_reader(sys.stdin, stop)
+        print(base, flush=True)  # connections wait in the socket until the application is up
+        await server.serve(sockets=[listener])
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1]))

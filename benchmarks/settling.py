@@ -1,0 +1,173 @@
+"""What a settled question costs above the commit that makes it durable: latency and throughput.
+
+Both sides write to SQLite with `synchronous=FULL` and group commit, records of the same size, the
+same number of times. What could go wrong: SQLite writes nothing at all where a row is replaced by
+the same bytes, so the bare writer gets other bytes for each write, as sealing makes them. And a
+commit that lengthens the log takes several times as long as one that overwrites it, so both sides
+write until their logs have their full length before anything is measured.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.bare import BareWriter
+from benchmarks.figure import Figure, Round, alternate, in_rounds, summary
+from benchmarks.ours import fresh, open_elicitations, sealed_bytes, utc_now
+from flows import elicitation as states
+from flows.elicitation import Elicitation, Status
+from webapp.elicitations import Elicitations
+
+AT_ONCE = 100
+LOG_BYTES = 4_000_000  # SQLite begins its log anew after some 1,000 pages
+
+
+async def settle_to_resumed(
+    folder: Path, *, seconds: float, times: int = 100, log_bytes: int = LOG_BYTES
+) -> Figure:
+    """From `settle` to the line after the wait, against a commit and a future."""
+    async with open_elicitations(folder) as (elicitations, owner):
+        size = await sealed_bytes(elicitations, owner)
+        writer = BareWriter(folder / "bare.db")
+        try:
+            baseline = partial(_bare_resumed, writer, _blobs(size))
+            ours = partial(_our_resumed, elicitations, owner)
+            while not _is_grown(folder, log_bytes):
+                await alternate(0, baseline, ours)
+            rounds = [
+                await alternate(number, baseline, ours, times=times)
+                for number in in_rounds(seconds)
+            ]
+        finally:
+            writer.close()
+    return summary(
+        "settle to resumed line", rounds, show=lambda took: f"{took * 1e6:.0f} us", at_most=2.5
+    )
+
+
+async def lifecycles(
+    folder: Path, *, seconds: float, times: int = 1000, log_bytes: int = LOG_BYTES
+) -> Figure:
+    """Lifecycles a second with 100 at once, against four writes each."""
+    async with open_elicitations(folder) as (elicitations, owner):
+        size = await sealed_bytes(elicitations, owner)
+        writer = BareWriter(folder / "bare.db")
+        try:
+            baseline = partial(_bare_lifecycles, writer, _blobs(size), times)
+            ours = partial(_our_lifecycles, elicitations, owner, times)
+            while not _is_grown(folder, log_bytes):
+                await alternate(0, baseline, ours)
+            rounds: list[Round] = [
+                await alternate(number, baseline, ours) for number in in_rounds(seconds)
+            ]
+        finally:
+            writer.close()
+    return summary(
+        f"lifecycles a second, {AT_ONCE} at once, 4 durable writes each",
+        rounds,
+        show=lambda rate: f"{rate:,.0f}/s",
+        at_least=0.4,
+    )
+
+
+async def _bare_resumed(writer: BareWriter, blobs: Iterator[bytes]) -> float:
+    id = secrets.token_urlsafe(30)
+    await writer.write(id, next(blobs))
+    await writer.write(id, next(blobs))
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def line() -> float:
+        await future
+        return perf_counter()
+
+    async with asyncio.TaskGroup() as group:
+        resumed = group.create_task(line())
+        await asyncio.sleep(0)
+        start = perf_counter()
+        await writer.write(id, next(blobs))
+        future.set_result(None)
+    return resumed.result() - start
+
+
+async def _our_resumed(elicitations: Elicitations, owner: str) -> float:
+    question = fresh(owner, now=utc_now())
+    await elicitations.write(question)
+    question = await elicitations.open_attempt(question.id, browser="0" * 64)
+
+    async def line() -> float:
+        with elicitations.waiters.waiter(question.id, leg="leg", run="run", taken=_taken) as waiter:
+            now = utc_now()
+            changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
+            settled = await elicitations.newest(question, changes)
+            assert settled.status is Status.ACCEPTED
+            return perf_counter()
+
+    async with asyncio.TaskGroup() as group:
+        resumed = group.create_task(line())
+        await asyncio.sleep(0)
+        start = perf_counter()
+        await elicitations.settle(question.id, Status.ACCEPTED, content={"paid": True})
+    return resumed.result() - start
+
+
+async def _bare_lifecycles(writer: BareWriter, blobs: Iterator[bytes], times: int) -> float:
+    async def one() -> None:
+        id = secrets.token_urlsafe(30)
+        for _ in range(4):
+            await writer.write(id, next(blobs))
+
+    return await _rate(one, times)
+
+
+async def _our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> float:
+    async def tool() -> None:
+        question = fresh(owner, now=utc_now())
+        with elicitations.waiters.waiter(question.id, leg="leg", run="run", taken=_taken) as waiter:
+            await elicitations.write(question)
+            person = asyncio.create_task(browse(question.id))
+            now = utc_now()
+            changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
+            settled = await elicitations.newest(question, changes)
+            assert settled.take is not None
+            await elicitations.each(
+                [settled.id], lambda e: states.deliver(e, run="run", now=utc_now())
+            )
+            await person
+
+    async def browse(id: str) -> None:
+        await elicitations.open_attempt(id, browser="0" * 64)
+        await elicitations.settle(id, Status.ACCEPTED, content={"paid": True})
+
+    return await _rate(tool, times)
+
+
+async def _rate(one: Callable[[], Awaitable[None]], times: int) -> float:
+    """How many a second, of `times` in all, by 100 that each begin the next when one is over."""
+    left = iter(range(times))
+
+    async def work() -> None:
+        for _ in left:
+            await one()
+
+    start = perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(work())
+    return times / (perf_counter() - start)
+
+
+def _is_grown(folder: Path, log_bytes: int) -> bool:
+    return all((folder / f"{name}.db-wal").stat().st_size >= log_bytes for name in ("bare", "ours"))
+
+
+def _blobs(size: int) -> Iterator[bytes]:
+    return cycle([secrets.token_bytes(size) for _ in range(61)])
+
+
+def _taken(_: Elicitation) -> None:
+    pass

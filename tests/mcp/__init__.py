@@ -1,0 +1,1 @@
+"""Tools that await people, through a real client over real HTTP."""

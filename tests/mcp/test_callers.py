@@ -1,0 +1,138 @@
+"""Who calls: a program of this user, something relayed, somebody with a token, another site."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from flows import elicit
+from tests.mcp.stage import LEGACY, Stage, new_browser, new_server, soon, staged, text_of
+
+LOGIN = "https://example.org/login"
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+
+def add_tools(server: Any) -> list[str]:
+    ran: list[str] = []
+
+    @server.tool()
+    async def sign_in() -> str:
+        await elicit.url("Sign in", LOGIN)
+        return "signed in"
+
+    @server.tool()
+    async def plain() -> str:
+        ran.append("plain")
+        return "plain"
+
+    return ran
+
+
+@pytest.mark.parametrize(
+    "header", [{"x-forwarded-for": "203.0.113.9"}, {"via": "1.1 relay"}, {"forwarded": "for=x"}]
+)
+async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(
+    server: Any, revision: str, header: dict[str, str]
+) -> None:
+    add_tools(server)
+    async with staged(server) as stage, stage.caller(revision, headers=header) as caller:
+        result = await soon(caller.call("sign_in"))
+        assert result.is_error
+        assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
+        assert "Nobody can be asked" in text_of(result)
+        assert not caller.has_links_left
+        assert not await stage.elicitations()
+        assert text_of(await soon(caller.call("plain"))) == "plain"
+
+
+def new_guarded_server(library: str, *, subject: str | None) -> Any:
+    """A server whose callers have to bring an access token of its own."""
+    if library == "fastmcp":
+        from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
+
+        claims = {"client_id": "client", "scopes": [], **({"sub": subject} if subject else {})}
+        return new_server(library, auth=StaticTokenVerifier({"good": claims}))
+    from mcp.server.auth.provider import AccessToken
+    from mcp.server.auth.settings import AuthSettings
+
+    class Verifier:
+        async def verify_token(self, token: str) -> AccessToken | None:
+            if token != "good":
+                return None
+            return AccessToken(token=token, client_id="client", scopes=[], subject=subject)
+
+    return new_server(
+        library,
+        token_verifier=Verifier(),
+        auth=AuthSettings(
+            issuer_url="https://login.example.com",  # type: ignore[arg-type]
+            resource_server_url="http://127.0.0.1/mcp",  # type: ignore[arg-type]
+            validate_token_resource=False,
+        ),
+    )
+
+
+TOKEN = {"authorization": "Bearer good"}
+
+
+@pytest.mark.every_way
+async def test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in(
+    library: str, revision: str
+) -> None:
+    server = new_guarded_server(library, subject="ann")
+    add_tools(server)
+    async with staged(server) as stage, stage.caller(revision, headers=TOKEN) as caller:
+        result = await soon(caller.call("sign_in"))
+        assert result.is_error
+        assert "ELICIT_ISSUER" in text_of(result)
+        assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
+        assert not await stage.elicitations()
+
+
+async def test_a_token_without_a_subject_is_nobody(library: str, revision: str) -> None:
+    server = new_guarded_server(library, subject=None)
+    add_tools(server)
+    async with staged(server) as stage, stage.caller(revision, headers=TOKEN) as caller:
+        result = await soon(caller.call("sign_in"))
+        assert "no subject" in text_of(result)
+        assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
+        assert not await stage.elicitations()
+
+
+async def send(stage: Stage, headers: dict[str, str]) -> httpx.Response:
+    async with new_browser() as browser:
+        accept = {"accept": "application/json, text/event-stream"}
+        return await browser.post(stage.mcp_url, json=PING, headers={**accept, **headers})
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example"])
+async def test_another_host_reaches_no_tool(server: Any, host: str) -> None:
+    ran = add_tools(server)
+    async with staged(server) as stage:
+        refused = await send(stage, {"host": host})
+        assert refused.status_code == 421
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert not ran
+
+
+async def test_another_site_reaches_no_tool(server: Any) -> None:
+    ran = add_tools(server)
+    async with staged(server) as stage:
+        refused = await send(stage, {"origin": "https://evil.example"})
+        assert refused.status_code == 403
+        assert not ran
+
+
+async def test_a_relayed_browser_may_not_open_a_link(server: Any) -> None:
+    add_tools(server)
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        call = caller.call("sign_in")
+        link = await caller.link()
+        person = await stage.person()
+        person.browser.headers["x-forwarded-for"] = "203.0.113.9"
+        page = await person.visit(link)
+        assert page.status == 403
+        assert "Sign in" not in page.text
+        assert page.csrf is None
+        await stage.complete(link)
+        await soon(call)

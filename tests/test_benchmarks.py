@@ -1,0 +1,56 @@
+"""The benchmarks run: tiny sizes, no bounds on time, since a busy machine proves nothing."""
+
+from benchmarks.calling import REVISIONS, tool_calls
+from benchmarks.figure import Figure, summary, table
+from benchmarks.settling import lifecycles, settle_to_resumed
+from benchmarks.waiting import bytes_each, register_and_wake
+
+
+def is_measured(figure: Figure) -> bool:
+    return figure.ratio > 0 and bool(figure.baseline) and bool(figure.ours)
+
+
+def test_a_pending_waiter_has_a_size():
+    figure = bytes_each(many=200)
+    assert is_measured(figure)
+    assert figure.ours.endswith(" B")
+
+
+def test_registering_and_waking_is_measured_with_few_and_with_many():
+    assert is_measured(register_and_wake(seconds=0, few=10, many=200, times=100))
+
+
+async def test_settling_is_measured_against_a_bare_commit(tmp_path):
+    assert is_measured(await settle_to_resumed(tmp_path, seconds=0, times=2, log_bytes=1))
+
+
+async def test_lifecycles_are_measured_against_four_bare_writes(tmp_path):
+    assert is_measured(await lifecycles(tmp_path, seconds=0, times=20, log_bytes=1))
+
+
+async def test_tool_calls_are_measured_on_both_revisions():
+    figures = await tool_calls(seconds=0, times=1)
+    assert len(figures) == len(REVISIONS)
+    assert all(map(is_measured, figures))
+
+
+def test_the_ratio_is_the_median_of_the_rounds_and_not_of_all_times():
+    slow_and_fast = [(10.0, 20.0), (1.0, 2.0), (1.0, 30.0)]
+    figure = summary("a thing", slow_and_fast, show=str, at_most=1.5)
+    assert figure.ratio == 2.0
+    assert not figure.is_met
+
+
+def test_the_table_says_which_target_is_missed():
+    met = summary("quick", [(2.0, 2.0)], show=str, at_most=1.5)
+    missed = summary("slow", [(2.0, 4.0)], show=str, at_most=1.5)
+    header, rule, *lines = table([met, missed]).splitlines()
+    assert [cell.strip() for cell in header.strip("|").split("|")][:5] == [
+        "what",
+        "baseline",
+        "ours",
+        "ratio",
+        "target",
+    ]
+    assert set(rule) == {"|", "-"}
+    assert ["MISSED" in line for line in lines] == [False, True]

@@ -1,0 +1,278 @@
+"""Outbound: a talk runs within limits, and every failure of the other side is Failed."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Generator, Sequence
+
+import httpx
+import pytest
+from pytest_httpx import HTTPXMock, IteratorStream
+
+from flows.errors import Failed
+from webapp.outbound import REPLY_BYTES_AT_MOST, SECONDS_A_REQUEST, Outbound
+
+URL = "https://provider.example/token"
+PUBLIC = "93.184.215.14"
+Talking = Generator[httpx.Request, httpx.Response, str]
+
+
+def talk(*urls: str) -> Talking:
+    """Ask each address in turn; the last reply's text is the result."""
+    text = ""
+    for url in urls or (URL,):
+        reply = yield httpx.Request("GET", url)
+        text = f"{reply.status_code} {reply.text}"
+    return text
+
+
+def resolving(*addresses: str):
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return addresses
+
+    return resolve
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient() as client:
+        yield client
+
+
+@pytest.fixture
+def outbound(client: httpx.AsyncClient) -> Outbound:
+    return Outbound(client, allow_loopback=False, resolve=resolving(PUBLIC))
+
+
+async def test_a_talk_gets_the_replies_and_gives_its_result(
+    outbound: Outbound, httpx_mock: HTTPXMock
+) -> None:
+    httpx_mock.add_response(url=URL, text="one")
+    httpx_mock.add_response(url=f"{URL}/2", text="two", status_code=400)
+    assert await outbound.run(talk(URL, f"{URL}/2")) == "400 two"
+
+
+async def test_a_talk_without_requests_asks_nobody(outbound: Outbound) -> None:
+    def silent() -> Talking:
+        yield from ()
+        return "done"
+
+    assert await outbound.run(silent()) == "done"
+
+
+async def test_a_redirect_is_a_reply_and_is_not_followed(
+    outbound: Outbound, httpx_mock: HTTPXMock
+) -> None:
+    httpx_mock.add_response(status_code=302, headers={"location": "http://169.254.169.254/"})
+    assert await outbound.run(talk()) == "302 "
+    assert len(httpx_mock.get_requests()) == 1
+
+
+async def test_a_reply_as_large_as_allowed_is_read_and_a_larger_one_fails(
+    outbound: Outbound, httpx_mock: HTTPXMock
+) -> None:
+    httpx_mock.add_response(content=b"x" * REPLY_BYTES_AT_MOST)
+    assert len(await outbound.run(talk())) == REPLY_BYTES_AT_MOST + 4
+    httpx_mock.add_response(content=b"x" * (REPLY_BYTES_AT_MOST + 1))
+    with pytest.raises(Failed, match="too large"):
+        await outbound.run(talk())
+
+
+async def test_an_endless_reply_is_cut_off(outbound: Outbound, httpx_mock: HTTPXMock) -> None:
+    sent = 0
+
+    class Endless(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            nonlocal sent
+            while True:
+                sent += 1
+                yield b"x" * 65_536
+
+    httpx_mock.add_response(stream=Endless())
+    with pytest.raises(Failed, match="too large"):
+        await outbound.run(talk())
+    assert sent <= REPLY_BYTES_AT_MOST / 65_536 + 2
+
+
+async def test_a_small_reply_that_unpacks_to_a_large_one_fails(
+    outbound: Outbound, httpx_mock: HTTPXMock
+) -> None:
+    packed = gzip.compress(b"\0" * (REPLY_BYTES_AT_MOST * 4))
+    httpx_mock.add_response(stream=IteratorStream([packed]), headers={"content-encoding": "gzip"})
+    with pytest.raises(Failed, match="too large"):
+        await outbound.run(talk())
+
+
+async def test_a_packed_reply_is_read_once_and_not_unpacked_twice(
+    outbound: Outbound, httpx_mock: HTTPXMock
+) -> None:
+    httpx_mock.add_response(
+        stream=IteratorStream([gzip.compress(b"plain")]),
+        headers={"content-encoding": "gzip", "x-kept": "1"},
+    )
+
+    def kept() -> Talking:
+        reply = yield httpx.Request("GET", URL)
+        return reply.text + reply.headers["x-kept"]
+
+    assert await outbound.run(kept()) == "plain1"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        httpx.ConnectError("no"),
+        httpx.ReadTimeout("slow"),
+        httpx.ConnectTimeout("slow"),
+        httpx.RemoteProtocolError("rubbish"),
+        httpx.ReadError("gone"),
+        httpx.DecodingError("rubbish"),
+    ],
+)
+async def test_a_failing_network_is_failed_and_says_no_address(
+    outbound: Outbound, httpx_mock: HTTPXMock, error: httpx.HTTPError
+) -> None:
+    httpx_mock.add_exception(error)
+    with pytest.raises(Failed) as failed:
+        await outbound.run(talk())
+    assert failed.value.__cause__ is error
+    assert "provider.example" not in str(failed.value)
+
+
+async def test_a_talk_may_survive_a_failure(outbound: Outbound, httpx_mock: HTTPXMock) -> None:
+    httpx_mock.add_exception(httpx.ConnectError("no"))
+    httpx_mock.add_response(text="second")
+
+    def twice() -> Talking:
+        try:
+            reply = yield httpx.Request("GET", URL)
+        except httpx.HTTPError:
+            reply = yield httpx.Request("GET", URL)
+        return reply.text
+
+    assert await outbound.run(twice()) == "second"
+
+
+async def test_what_a_talk_raises_comes_out_and_the_talk_is_closed(
+    outbound: Outbound, httpx_mock: HTTPXMock
+) -> None:
+    httpx_mock.add_response()
+    closed = False
+
+    def refusing() -> Talking:
+        nonlocal closed
+        try:
+            yield httpx.Request("GET", URL)
+            raise Failed("The provider said no.")
+        finally:
+            closed = True
+
+    with pytest.raises(Failed, match="The provider said no"):
+        await outbound.run(refusing())
+    assert closed
+
+
+INWARD = [
+    "127.0.0.1",
+    "::1",
+    "10.0.0.1",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",
+    "100.64.0.1",
+    "0.0.0.0",
+    "::",
+    "fd00::1",
+    "fe80::1",
+    "fe80::1%eth0",
+    "192.0.2.1",
+    "255.255.255.255",
+    "::ffff:127.0.0.1",
+    "::ffff:169.254.169.254",
+]
+
+
+@pytest.mark.parametrize("address", INWARD)
+async def test_nobody_inside_is_talked_to(client: httpx.AsyncClient, address: str) -> None:
+    for found in ((address,), (PUBLIC, address)):
+        outbound = Outbound(client, allow_loopback=False, resolve=resolving(*found))
+        with pytest.raises(Failed, match="public internet"):
+            await outbound.run(talk())
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="is_global is true for addresses that carry an inner IPv4 address (NAT64, 6to4, "
+    "IPv4-compatible) and for multicast: on an IPv6 network 64:ff9b:: leads to 169.254.169.254",
+)
+@pytest.mark.parametrize(
+    "address",
+    ["64:ff9b::a9fe:a9fe", "64:ff9b::7f00:1", "2002:7f00:1::", "::7f00:1", "224.0.0.1", "ff02::1"],
+)
+async def test_an_inner_address_in_an_outer_one_is_not_talked_to(
+    client: httpx.AsyncClient, address: str
+) -> None:
+    outbound = Outbound(client, allow_loopback=False, resolve=resolving(address))
+    with pytest.raises(Failed, match="public internet"):
+        await outbound._check_address(httpx.URL(URL))
+
+
+async def test_a_literal_address_is_looked_at_like_a_name(client: httpx.AsyncClient) -> None:
+    outbound = Outbound(client, allow_loopback=False)
+    for host in ("127.0.0.1", "[::1]", "10.0.0.1", "2130706433", "0x7f000001", "127.1"):
+        with pytest.raises(Failed):
+            await outbound.run(talk(f"https://{host}/"))
+
+
+async def test_plain_http_is_for_loopback_only(
+    client: httpx.AsyncClient, httpx_mock: HTTPXMock
+) -> None:
+    outbound = Outbound(client, allow_loopback=True, resolve=resolving(PUBLIC))
+    with pytest.raises(Failed):
+        await outbound.run(talk("http://provider.example/"))
+    local = Outbound(client, allow_loopback=True, resolve=resolving("127.0.0.1", "::1"))
+    httpx_mock.add_response(text="here")
+    assert await local.run(talk("http://127.0.0.1:9/")) == "200 here"
+
+
+async def test_loopback_may_be_allowed_without_the_rest_of_the_inside(
+    client: httpx.AsyncClient,
+) -> None:
+    for address in set(INWARD) - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}:
+        outbound = Outbound(client, allow_loopback=True, resolve=resolving(address))
+        with pytest.raises(Failed):
+            await outbound.run(talk())
+
+
+async def test_every_request_of_a_talk_is_looked_at(
+    client: httpx.AsyncClient, httpx_mock: HTTPXMock
+) -> None:
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return ["10.0.0.1"] if host == "inside.example" else [PUBLIC]
+
+    httpx_mock.add_response()
+    outbound = Outbound(client, allow_loopback=False, resolve=resolve)
+    with pytest.raises(Failed):
+        await outbound.run(talk(URL, "https://inside.example/"))
+    assert len(httpx_mock.get_requests()) == 1
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="asyncio.timeout raises TimeoutError when its block is left, past the inner except: a "
+    "slow provider is a TimeoutError to the route, not Failed",
+)
+async def test_a_provider_that_never_answers_is_failed_in_time(
+    client: httpx.AsyncClient, httpx_mock: HTTPXMock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    real = loop.time
+
+    async def never(request: httpx.Request) -> httpx.Response:
+        monkeypatch.setattr(loop, "time", lambda: real() + SECONDS_A_REQUEST + 1)
+        await loop.create_future()
+        raise AssertionError
+
+    httpx_mock.add_callback(never)
+    outbound = Outbound(client, allow_loopback=False, resolve=resolving(PUBLIC))
+    with pytest.raises(Failed):
+        await outbound.run(talk())
