@@ -6,6 +6,7 @@ values are msgspec structs rather than dataclasses: they are changed, compared a
 step, and a dataclass takes ten times as long for each.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.errors import NotPossible, TooManyAttempts
+from flows.errors import InvalidQuestion, NotPossible, TooManyAttempts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +28,7 @@ ATTEMPTS_AT_MOST = 10
 LEASE = timedelta(seconds=30)
 EXCHANGE_AT_MOST = timedelta(seconds=60)
 RECORD_KEPT = timedelta(days=30)
+CONTENT_BYTES_AT_MOST = 32 * 1024
 
 
 class Status(StrEnum):
@@ -160,6 +162,22 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         return max(self.settled_at or self.expires_at, self.expires_at) + RECORD_KEPT
 
 
+def checked_content(content: Json) -> Json:
+    """What a completion brought, as it comes back from the store: through JSON.
+
+    Raises InvalidQuestion if it is no JSON, or more than 32 KiB of it.
+    """
+    try:
+        text = json.dumps(content, allow_nan=False, ensure_ascii=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as err:
+        raise InvalidQuestion(f"The content is no JSON: {type(err).__name__}.") from err
+    if size > CONTENT_BYTES_AT_MOST:
+        raise InvalidQuestion(f"The content has {size} bytes, {CONTENT_BYTES_AT_MOST} at most.")
+    kept: Json = json.loads(text)
+    return kept
+
+
 def join(elicitation: Elicitation, *, leg: str) -> Elicitation:
     """The leg waits from now on; the one that waited before is told so."""
     _require_open(elicitation, wanted="waited for")
@@ -218,18 +236,23 @@ def settle_late(
     """
     if Status.ACCEPTED not in LATE.get(elicitation.status, frozenset()):
         raise NotPossible(status=elicitation.status, wanted=Status.ACCEPTED)
-    is_kept = now < elicitation.expires_at + KEPT.get(elicitation.kind, timedelta())
+    can_be_kept = is_kept(elicitation, now)
     return replace(
         elicitation,
         status=Status.ACCEPTED,
         settled_at=now,
         is_late=True,
-        content=content if is_kept else None,
+        content=content if can_be_kept else None,
         why=None,
         take=None,
         delivered_at=None,
-        holds_key=holds_key and is_kept,
+        holds_key=holds_key and can_be_kept,
     )
+
+
+def is_kept(elicitation: Elicitation, now: datetime) -> bool:
+    """Whether a yes that comes now is still kept for the same question."""
+    return now < elicitation.expires_at + KEPT.get(elicitation.kind, timedelta())
 
 
 def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:

@@ -28,6 +28,7 @@ from flows.errors import (
 T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 TIMEOUT_AT_MOST = timedelta(days=7)
+MESSAGE_AT_MOST = 2000  # of which the page shows 500
 
 
 class Link:
@@ -119,12 +120,16 @@ class Question(Generic[T_co]):
     def __post_init__(self) -> None:
         if not self.message.strip():
             raise InvalidQuestion("The message is empty: the person must be told what this is for.")
+        if len(self.message) > MESSAGE_AT_MOST or not _can_be_written(self.message):
+            raise InvalidQuestion(
+                f"The message has more than {MESSAGE_AT_MOST} characters, or half a letter."
+            )
         if not timedelta(seconds=1) <= self.timeout <= TIMEOUT_AT_MOST:
             raise InvalidQuestion(
                 f"timeout is {self.timeout}; it must lie between 1 second and {TIMEOUT_AT_MOST}."
             )
-        if self.key is not None and not self.key:
-            raise InvalidQuestion("key is empty; leave it out or give it a text.")
+        if self.key is not None and not (self.key and _can_be_written(self.key)):
+            raise InvalidQuestion("key is empty or no text; leave it out or give it one.")
 
     @property
     def digest(self) -> str:
@@ -189,6 +194,14 @@ def asking(asker: Asker) -> Generator[None]:
         yield
     finally:
         _asker.reset(token)
+
+
+def _can_be_written(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
 
 
 def refusal(

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import httpx
@@ -86,7 +88,7 @@ async def open_app(
         )
         attach(server, service)
         served = Served(server)
-        client = await stack.enter_async_context(httpx.AsyncClient(timeout=10))
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=10, verify=_trust()))
         pages = _pages(service, served, settings=settings, client=client)
         background = await stack.enter_async_context(asyncio.TaskGroup())
         loops = (
@@ -158,6 +160,12 @@ class App:
 def create_app(settings: Settings, server: Any) -> App:
     """The application that serves `server` (an MCPServer or FastMCP server) with our pages."""
     return App(settings, server)
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """The certificate authorities, read once in a process: it takes a tenth of a second."""
+    return httpx.create_ssl_context()
 
 
 def _pages(

@@ -47,7 +47,7 @@ class Browser:
 
     def csrf(self, cookie: str, *, subject: str) -> str:
         """The hidden field of a form about `subject` (an elicitation's id) in this browser."""
-        text = f"{cookie}\n{subject}".encode()
+        text = f"{len(cookie)} {cookie} {subject}".encode()
         return hmac.new(self._csrf_key, text, "sha256").hexdigest()
 
     def is_csrf(self, value: str, cookie: str, *, subject: str) -> bool:

@@ -10,21 +10,19 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, TypeVar
 
 from flows import elicitation as states
 from flows import run as runs
 from flows.elicitation import Completion, Elicitation, Json, Status
 from flows.errors import (
     CallOver,
-    Cancelled,
     ElicitError,
     NotPossible,
     QuestionChanged,
 )
-from flows.question import Outcome, Question, ReturningRequest, refusal
+from flows.question import Outcome, Question, ReturningRequest
 from flows.run import Place, Run
 from webapp.completion import Completing
 from webapp.elicitations import Elicitations
@@ -32,47 +30,14 @@ from webapp.identity import Caller
 from webapp.line import Line
 from webapp.links import Links
 from webapp.once import do_once
+from webapp.outcomes import cancelled, outcome_of
+from webapp.presenter import Interrupted, Presenter, Shown
 from webapp.runs import CurrentRun, ToolCall
 from webapp.waiters import Waiter
 
 T = TypeVar("T")
 RESULT_BYTES_AT_MOST = 48 * 1024
 LOOK_AGAIN = timedelta(seconds=3)
-
-
-class Interrupted(BaseException):
-    """Ends a tool's body. No Exception, so that `except Exception` in a tool cannot stop it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A question as a presenter needs it: what stands in the store, and its address."""
-
-    elicitation: Elicitation
-    url: str
-    index: int  # of the question in its run
-    is_again: bool  # an earlier leg of this run asked it already
-
-
-class Presenter(Protocol):
-    """How one protocol revision shows a link and waits."""
-
-    def can(self, mode: str) -> bool: ...
-
-    def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
-        """Until when this leg may be kept waiting for another one."""
-        ...
-
-    def busy(self) -> object:
-        """The result for a leg that another one outran."""
-        ...
-
-    async def wait(self, call: "Call", shown: Shown, waiter: Waiter) -> Elicitation | None:
-        """Show it and wait until it is final, another leg waits, or this leg's time is up.
-
-        None = the wait was cancelled in the client. May end the leg with `call.interrupt`.
-        """
-        ...
 
 
 class Call:
@@ -122,6 +87,7 @@ class Call:
         self._taken: dict[str, bool] = {}  # elicitation id -> the body has seen the outcome
         self._is_repeated = False
         self._waiters: set[Waiter] = set()
+        self._takings: set[asyncio.Task[Elicitation]] = set()
 
     @property
     def now(self) -> datetime:
@@ -198,6 +164,7 @@ class Call:
     async def finish(self, result: Callable[[], str] | None = None) -> None:
         """The body is over; what it returned is kept until it is known to have arrived."""
         self._end()
+        await self._settle_takings()
         is_wish_granted = self._used or (self.run.is_loaded and not self.run.value.asked)
         if result is None or self.is_interrupted or not is_wish_granted:
             await self._release(list(self._taken))
@@ -261,7 +228,7 @@ class Call:
             if not current.status.is_final:
                 settled = await self._present(current, place, waiter, is_again=is_again)
                 if settled is None:
-                    return _cancelled(question, current)
+                    return cancelled(question, current)
                 current = settled
             self._must_be_going_on()
             if not current.status.is_final:
@@ -308,10 +275,12 @@ class Call:
     async def _take(self, current: Elicitation) -> Elicitation | None:
         """Take the outcome for this run, or None if another leg has it."""
         if current.take is None or current.take.leg != self.leg:
+            taking = asyncio.create_task(
+                self.elicitations.take(current.id, run=self.run.value.id, leg=self.leg)
+            )
+            self._takings.add(taking)
             try:
-                current = await self.elicitations.take(
-                    current.id, run=self.run.value.id, leg=self.leg
-                )
+                current = await asyncio.shield(taking)
             except NotPossible:
                 return None
         self._taken.setdefault(current.id, False)
@@ -339,6 +308,14 @@ class Call:
         if self.now >= limit:
             self.interrupt(self._presenter.busy())
 
+    async def _settle_takings(self) -> None:
+        """What was being taken when the body left is ours to release."""
+        if self._takings:
+            done, _ = await asyncio.wait(self._takings)
+            for taking in done:
+                if not taking.cancelled() and taking.exception() is None:
+                    self._taken.setdefault(taking.result().id, False)
+
     def _end(self) -> None:
         """Nothing is handed to this leg any more; what it still waits for (a gather) stops."""
         self.is_over = True
@@ -351,15 +328,7 @@ class Call:
 
     def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:
         self._taken[taken.id] = True
-        error = refusal(
-            taken.status,
-            message=question.message,
-            elicitation_id=taken.id,
-            timeout=question.timeout,
-            why=taken.why,
-        )
-        content = question.answer(taken.content) if error is None else None
-        return Outcome(status=taken.status, content=content, error=error, is_late=taken.is_late)
+        return outcome_of(question, taken)
 
     @property
     def _used(self) -> list[str]:
@@ -372,15 +341,6 @@ class Call:
     def _must_be_going_on(self) -> None:
         if self.is_over:
             raise CallOver
-
-
-def _cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:
-    error = Cancelled(
-        f"The question was dismissed: {question.message!r}. It stays open until "
-        f"{current.expires_at:%H:%M} UTC: call the tool again to go on.",
-        elicitation_id=current.id,
-    )
-    return Outcome(status=Status.CANCELLED, error=error)
 
 
 def _same(run: Run) -> Run:

@@ -12,6 +12,7 @@ from webapp.browser import Browser
 from webapp.elicitations import Elicitations
 from webapp.identity import Identity
 from webapp.links import Links
+from webapp.visits import complete_visit
 
 T = TypeVar("T")
 RETURN_PARAMETER = "elicitation"
@@ -38,7 +39,7 @@ class Completing:
         return False
 
     async def complete(self, elicitation_id: str, content: Json) -> Completion:
-        return await self._elicitations.complete(elicitation_id, content)
+        return await complete_visit(self._elicitations, elicitation_id, content)
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
         """Raises NotAllowed if this is not the browser that pressed Continue."""
@@ -50,7 +51,7 @@ class Completing:
         may_not = self._identity.why_may_not_open(elicitation, request.scope)
         if may_not is not None or not self.is_bound(elicitation, request.cookies):
             raise NotAllowed("This browser is not the one that was sent there.")
-        return await self._elicitations.complete(elicitation.id, content)
+        return await complete_visit(self._elicitations, elicitation.id, content)
 
     async def returned(self, token: str) -> Elicitation:
         """The elicitation of a return token. Raises InvalidToken."""
@@ -61,7 +62,7 @@ class Completing:
         elicitation = await self._named(token, Purpose.CALLBACK)
         if elicitation.attempt is None:
             return Completion.UNKNOWN
-        return await self._elicitations.complete(elicitation.id, content)
+        return await complete_visit(self._elicitations, elicitation.id, content)
 
     def is_bound(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
         """Whether these are the cookies of the browser that began the latest attempt."""

@@ -4,29 +4,32 @@ Start, open, settle, take, deliver, complete. There is one retry loop over Store
 what a change means is decided in `flows`, on values, and a loser sees what won.
 """
 
+import asyncio
+import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from datetime import datetime, timedelta
-from typing import Protocol
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from flows import elicitation as states
-from flows.elicitation import LEASE, Completion, Elicitation, Json, Status, Take
-from flows.errors import ElicitError, InvalidQuestion, NotPossible
-from flows.run import Run, wipe
+from flows.elicitation import LEASE, Elicitation, Json, Status, Take
+from flows.errors import ElicitError, NotPossible, Unreadable
+from flows.run import Run
 from webapp.owners import SERVICE, Owners
 from webapp.rows import Alias, Done, Rows, ValueT
 from webapp.stores import Conflict, Record, Store
 from webapp.waiters import Changed, Waiters
 
+T = TypeVar("T")
 TRIES_AT_MOST = 50
-DUE_AT_ONCE = 100
 REMEMBERED_AT_MOST = 10_000
 RANDOM_BYTES = 18
 OWNER_TAG_CHARACTERS = 20
+_log = logging.getLogger(__name__)
 
 
 class Clock(Protocol):
@@ -45,6 +48,7 @@ class Elicitations:
         # What we wrote last, of what is going on. A change may be decided on it, since the
         # compare-and-set has the last word; whoever needs the truth reads the store.
         self._recent: OrderedDict[str, Elicitation] = OrderedDict()
+        self._works: set[asyncio.Task[Any]] = set()
 
     def new_id(self, owner: str) -> str:
         """An id that nobody can guess; its first 20 characters are the owner's tag."""
@@ -68,7 +72,15 @@ class Elicitations:
     async def done(self, *, owner: str, id: str) -> Done | None:
         return await self._read(owner, id, Done)
 
-    async def write(self, *values: Elicitation | Run | Done) -> None:
+    async def aliased(self, name: str) -> Elicitation | None:
+        """The elicitation that an author gave this id of his own."""
+        alias = await self.alias(name)
+        return None if alias is None else await self.get(alias.elicitation_id)
+
+    async def alias(self, name: str) -> Alias | None:
+        return await self._read(SERVICE, name, Alias)
+
+    async def write(self, *values: Elicitation | Run | Done | Alias) -> None:
         """Write all or none, then wake whoever waits for them. Raises Conflict."""
         records = [await self.rows.seal(value) for value in values]
         try:
@@ -78,7 +90,7 @@ class Elicitations:
                 self._recent.pop(value.id, None)
             raise
         for value in values:
-            if not isinstance(value, Done):
+            if isinstance(value, Elicitation | Run):
                 self._know(replace(value, version=value.version + 1))
 
     async def change(self, id: str, change: Callable[[Elicitation], Elicitation]) -> Elicitation:
@@ -122,23 +134,10 @@ class Elicitations:
     ) -> Elicitation:
         """End it; the first end wins. If its leg waits here, the same write hands it the outcome.
 
+        Goes on to its end when cancelled: whoever waits must hear of what was written.
         Raises NotPossible when it has ended already.
         """
-
-        def change(current: Elicitation) -> Elicitation:
-            now = self.clock()
-            waiter = self.waiters.of_leg(id, current.waiter)
-            take = (
-                Take(run=waiter.run, leg=waiter.leg, until=now + LEASE)
-                if waiter is not None
-                else None
-            )
-            return states.settle(current, status, now=now, content=content, why=why, take=take)
-
-        settled = await self.change(id, change)
-        if settled.take is not None:
-            await self._hand_over(settled, settled.take)
-        return settled
+        return await self.whole(self._settle(id, status, content=content, why=why))
 
     async def end(
         self, current: Elicitation, status: Status, *, content: Json = None
@@ -151,24 +150,16 @@ class Elicitations:
 
     async def newest(self, current: Elicitation, changes: list[Changed]) -> Elicitation:
         """The latest of what a wake brought; read again where a wake brought nothing."""
-        for changed in reversed(changes):
-            if isinstance(changed, Elicitation) and changed.id == current.id:
-                return changed
-        return (await self.get(current.id) or current) if changes else current
-
-    async def complete(self, id: str, content: Json) -> Completion:
-        """Settle as accepted what trusted code says is done: kind `url` only."""
-        current = await self.get(id) if len(id) > OWNER_TAG_CHARACTERS else None
-        if current is None:
-            alias = await self._read(SERVICE, id, Alias)
-            current = await self.get(alias.elicitation_id) if alias is not None else None
-        if current is None or current.kind != "url":
-            return Completion.UNKNOWN
-        try:
-            await self.settle(current.id, Status.ACCEPTED, content=content)
-        except NotPossible:
-            return await self._complete_late(current.id, content)
-        return Completion.ACCEPTED
+        if None in changes:
+            return await self.get(current.id) or current
+        for changed in changes:  # answers may overtake each other
+            if (
+                isinstance(changed, Elicitation)
+                and changed.id == current.id
+                and changed.version > current.version
+            ):
+                current = changed
+        return current
 
     async def take(self, id: str, *, run: str, leg: str) -> Elicitation:
         """Raises NotPossible if another leg uses the outcome."""
@@ -197,46 +188,13 @@ class Elicitations:
         """The changed values of those elicitations that can change so, not yet written."""
         changed: list[Elicitation] = []
         for id in ids:
-            current = self._recent.get(id) or await self.get(id)
-            if current is not None:
-                with suppress(NotPossible):
-                    changed.append(change(current))
+            for known in (self._recent.get(id), None):
+                current = known or await self.get(id)
+                if current is not None:
+                    with suppress(NotPossible):
+                        changed.append(change(current))
+                        break
         return changed
-
-    async def name(self, alias: str, elicitation: Elicitation) -> None:
-        """Let trusted code complete it by an id of the author's own.
-
-        Raises InvalidQuestion if that id stands for another elicitation that is still open.
-        """
-        for _ in range(TRIES_AT_MOST):
-            found = await self._read(SERVICE, alias, Alias)
-            if found is not None and found.elicitation_id != elicitation.id:
-                named = await self.get(found.elicitation_id)
-                if named is not None and not named.status.is_final:
-                    raise InvalidQuestion(
-                        f"elicitation_id {alias!r} belongs to a question that is still open."
-                    )
-            fresh = Alias(
-                id=alias,
-                owner=SERVICE,
-                elicitation_id=elicitation.id,
-                erase_at=elicitation.erase_at,
-                version=0 if found is None else found.version,
-            )
-            try:
-                await self.store.write(await self.rows.seal(fresh))
-            except Conflict:
-                continue
-            return
-        raise Contended(alias)
-
-    async def fall_due(self, *, hold: timedelta) -> int:
-        """Do what time asks for: expire, wipe, erase. Returns how many rows were looked at."""
-        now = self.clock()
-        records = await self.store.due(now, hold=hold, limit=DUE_AT_ONCE)
-        for record in records:
-            await self._one_falls_due(record, now)
-        return len(records) + await self.store.erase(before=now)
 
     async def listen(self) -> None:
         """Wake the waiters of this process for what other processes write; runs until cancelled."""
@@ -246,62 +204,52 @@ class Elicitations:
                 self.waiters.wake_all()
                 continue
             self._recent.pop(record.id, None)
-            if self.waiters.has(record.id) and record.kind == "elicitation":
-                self.waiters.wake(await self.rows.open(record, Elicitation))
-            elif self.waiters.has(record.id) and record.kind == "run":
-                self.waiters.wake(await self.rows.open(record, Run))
+            if self.waiters.has(record.id):
+                try:
+                    await self._tell(record)
+                except Unreadable:
+                    _log.exception("record.unreadable", extra={"kind": record.kind})
 
-    async def _one_falls_due(self, record: Record, now: datetime) -> None:
+    async def _tell(self, record: Record) -> None:
         if record.kind == "elicitation":
-            current = await self.rows.open(record, Elicitation)
-            if current.status.is_final or current.status is Status.EXCHANGING:
-                await self.change(record.id, lambda e: states.fall_due(e, now=now))
-                return
-            try:
-                await self.settle(record.id, Status.EXPIRED)
-            except NotPossible:
-                return
+            self.waiters.wake(await self.rows.open(record, Elicitation))
         elif record.kind == "run":
-            run = await self.rows.open(record, Run)
-            try:
-                await self.write(wipe(run))
-            except Conflict:
-                return
+            self.waiters.wake(await self.rows.open(record, Run))
 
-    async def _complete_late(self, id: str, content: Json) -> Completion:
-        """Keep a late yes for the same question; a newer elicitation of it makes way."""
-        for _ in range(TRIES_AT_MOST):
-            current = await self.get(id)
-            if current is None:
-                return Completion.UNKNOWN
-            holder = await self.find(owner=current.owner, join=current.join)
-            moved: list[Elicitation] = []
-            if holder is not None and holder.id != id:
-                moved = self._make_way(holder)
-            is_mine = holder is None or holder.id == id or bool(moved)
-            try:
-                late = states.settle_late(
-                    current, now=self.clock(), content=content, holds_key=is_mine
-                )
-            except NotPossible:
-                return Completion.ALREADY_SETTLED
-            try:
-                await self.write(*moved, late)
-            except Conflict:
-                continue
-            return Completion.LATE
-        raise Contended(id)
+    async def aclose(self) -> None:
+        """Finish what was begun and whose caller has left."""
+        if self._works:
+            await asyncio.wait(tuple(self._works))
 
-    def _make_way(self, holder: Elicitation) -> list[Elicitation]:
-        """The holder of a question without its hold on it; empty if it has a better right to it."""
-        if holder.status is Status.ACCEPTED:
-            return []
-        if holder.status.is_final:
-            return [states.let_go(holder)]
-        if Status.SUPERSEDED not in states.TRANSITIONS[holder.status]:
-            return []
-        ended = states.settle(holder, Status.SUPERSEDED, now=self.clock())
-        return [replace(ended, holds_key=False)]
+    async def whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it to its end, also when the caller is cancelled meanwhile."""
+        task = asyncio.create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._works.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.debug("elicitation.change_refused", exc_info=task.exception())
+
+    async def _settle(
+        self, id: str, status: Status, *, content: Json = None, why: str | None = None
+    ) -> Elicitation:
+        def change(current: Elicitation) -> Elicitation:
+            now = self.clock()
+            waiter = self.waiters.of_leg(id, current.waiter)
+            take = (
+                Take(run=waiter.run, leg=waiter.leg, until=now + LEASE)
+                if waiter is not None
+                else None
+            )
+            return states.settle(current, status, now=now, content=content, why=why, take=take)
+
+        settled = await self.change(id, change)
+        if settled.take is not None:
+            await self._hand_over(settled, settled.take)
+        return settled
 
     async def _hand_over(self, settled: Elicitation, take: Take) -> None:
         waiter = self.waiters.of_leg(settled.id, take.leg)
@@ -318,6 +266,9 @@ class Elicitations:
 
     def _know(self, value: Elicitation | Run) -> None:
         if isinstance(value, Elicitation):
+            known = self._recent.get(value.id)
+            if known is not None and known.version > value.version:
+                return  # an answer that was overtaken: there is newer news
             is_going_on = not value.status.is_final or value.take is not None
             if is_going_on and value.delivered_at is None:
                 self._recent[value.id] = value

@@ -12,9 +12,11 @@ from msgspec.structs import replace
 from flows import elicitation as states
 from flows import run as runs
 from flows.elicitation import Asked, Elicitation, Status
+from flows.errors import InvalidQuestion
 from flows.question import Question
 from flows.run import Asking, Place, Run
 from flows.visit import Visit
+from webapp.aliases import give_alias
 from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
 from webapp.links import Links
 from webapp.runs import OPEN_AT_LEAST, CurrentRun, ToolCall
@@ -49,44 +51,61 @@ class Line:
         self, question: Question[Any], place: Place, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         """The elicitation of this place, found, joined or started; this leg waits for it now."""
-        join = self._join_key(question, place)
         async with self._lock:
-            for _ in range(TRIES_AT_MOST):
-                run = self._run.value
-                known = run.at(place)
-                current, former = await self._look(run, known, join)
-                changed: list[Elicitation | Run] = []
-                if current is None:
-                    current = await self._start(question, place, join, run)
-                    changed.append(current)
-                    if former is not None:
-                        changed.append(states.let_go(former))
-                elif not current.status.is_final and current.waiter != self._leg:
-                    current = states.join(current, leg=self._leg)
-                    changed.append(current)
-                if known is None or known.elicitation_id != current.id:
-                    asking = Asking(
-                        place=place,
-                        elicitation_id=current.id,
-                        is_ordered=is_ordered,
-                        says=question.message[:SAYS_CHARACTERS],
-                    )
-                    run = runs.ask(run, asking, open_until=current.expires_at + OPEN_AT_LEAST)
-                    changed.append(run)
-                self._elicitations.waiters.add(waiter, current.id)
-                if not changed:
-                    return current
-                try:
-                    await self._elicitations.write(*changed)
-                except Conflict:
-                    await self._run.reload()
-                    continue
-                if run is not self._run.value:
-                    self._run.value = replace(run, version=run.version + 1)
-                if changed[0] is current:
-                    return replace(current, version=current.version + 1)
+            current = await self._stand(question, place, waiter, is_ordered=is_ordered)
+            request = question.request
+            if isinstance(request, Visit) and request.elicitation_id is not None:
+                await self._name(request.elicitation_id, current)
+            return current
+
+    async def _stand(
+        self, question: Question[Any], place: Place, waiter: Waiter, *, is_ordered: bool
+    ) -> Elicitation:
+        join = self._join_key(question, place)
+        for _ in range(TRIES_AT_MOST):
+            run = self._run.value
+            known = run.at(place)
+            current, former = await self._look(run, known, join)
+            changed: list[Elicitation | Run] = []
+            if current is None:
+                current = self._start(question, place, join, run)
+                changed.append(current)
+                if former is not None:
+                    changed.append(states.let_go(former))
+            elif not current.status.is_final and current.waiter != self._leg:
+                current = states.join(current, leg=self._leg)
+                changed.append(current)
+            if known is None or known.elicitation_id != current.id:
+                asking = Asking(
+                    place=place,
+                    elicitation_id=current.id,
+                    is_ordered=is_ordered,
+                    says=question.message[:SAYS_CHARACTERS],
+                )
+                run = runs.ask(run, asking, open_until=current.expires_at + OPEN_AT_LEAST)
+                changed.append(run)
+            self._elicitations.waiters.add(waiter, current.id)
+            if not changed:
                 return current
+            try:
+                await self._elicitations.write(*changed)
+            except Conflict:
+                await self._run.reload()
+                continue
+            if run is not self._run.value:
+                self._run.value = replace(run, version=run.version + 1)
+            if changed[0] is current:
+                return replace(current, version=current.version + 1)
+            return current
         raise Contended(str(place))
+
+    async def _name(self, alias: str, current: Elicitation) -> None:
+        """Before the link is out, and after the write that decided whose elicitation it is."""
+        try:
+            await give_alias(self._elicitations, alias, current)
+        except InvalidQuestion:
+            await self._elicitations.end(current, Status.CANCELLED)
+            raise
 
     async def _look(
         self, run: Run, known: Asking | None, join: str
@@ -125,9 +144,7 @@ class Line:
         pepper = self._elicitations.owners.pepper
         return pepper.tag("join", self._tool.server, self._client_id, *about, size=18)
 
-    async def _start(
-        self, question: Question[Any], place: Place, join: str, run: Run
-    ) -> Elicitation:
+    def _start(self, question: Question[Any], place: Place, join: str, run: Run) -> Elicitation:
         request = question.request
         id = self._elicitations.new_id(run.owner)
         now = self._elicitations.clock()
@@ -144,7 +161,7 @@ class Line:
             asked = replace(
                 asked, url=request.address(link), origins=request.origins, waits=request.waits
             )
-        started = Elicitation(
+        return Elicitation(
             id=id,
             owner=run.owner,
             kind=request.kind,
@@ -154,6 +171,3 @@ class Line:
             expires_at=expires_at,
             waiter=self._leg,
         )
-        if isinstance(request, Visit) and request.elicitation_id is not None:
-            await self._elicitations.name(request.elicitation_id, started)
-        return started

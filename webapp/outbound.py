@@ -1,7 +1,8 @@
 """Outbound: runs a flow's talk over the network, within limits.
 
 What could go wrong: a provider that is slow, endless, redirects elsewhere, or an address that leads
-into our own network. Each limit below is one of them.
+into our own network. Each limit below is one of them. Not closed yet: the name is looked up again
+when the request is sent, so whoever owns it can answer differently.
 """
 
 import asyncio
@@ -19,6 +20,12 @@ T = TypeVar("T")
 SECONDS_A_REQUEST = 10.0
 REPLY_BYTES_AT_MOST = 1024 * 1024
 
+# IPv6 that carries an IPv4 address, which may be one of our own network: NAT64, 6to4, Teredo,
+# compatible and mapped.
+_CARRIERS = tuple(
+    ipaddress.IPv6Network(network)
+    for network in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/80")
+)
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
@@ -60,8 +67,8 @@ class Outbound:
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
         await self._check_address(request.url)
-        async with asyncio.timeout(SECONDS_A_REQUEST) as limit:
-            try:
+        try:
+            async with asyncio.timeout(SECONDS_A_REQUEST):
                 reply = await self._client.send(request, stream=True, follow_redirects=False)
                 try:
                     body = bytearray()
@@ -71,9 +78,8 @@ class Outbound:
                             raise Failed("The other side's reply is too large.")
                 finally:
                     await reply.aclose()
-            except TimeoutError:
-                assert limit.expired()
-                raise
+        except TimeoutError as error:
+            raise httpx.ReadTimeout("the whole of it took too long", request=request) from error
         headers = [
             (name, value)
             for name, value in reply.headers.multi_items()
@@ -89,8 +95,16 @@ class Outbound:
             address = ipaddress.ip_address(text.partition("%")[0])
             if address.is_loopback and self._allow_loopback:
                 continue
-            if url.scheme != "https" or not address.is_global:
+            if url.scheme != "https" or not _is_public(address):
                 raise Failed("The other side's address is not one of the public internet.")
+
+
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not any(address in network for network in _CARRIERS)
+    )
 
 
 async def _addresses(host: str, port: int) -> Sequence[str]:

@@ -155,6 +155,13 @@ class BadRequest(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoCookie(View):
+    """A form that came without the cookie of its page."""
+
+    template: ClassVar[str] = "no_cookie.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Home(View):
     """What this server is and how to add it; `tools` are pairs of name and description."""
 

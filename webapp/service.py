@@ -75,3 +75,4 @@ async def open_service(
         yield service
     finally:
         await service.bodies.aclose()
+        await service.elicitations.aclose()

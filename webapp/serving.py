@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from flows.errors import Unreadable
+from flows.errors import ElicitError, Unreadable
 from webapp.app import open_app
 from webapp.demo.server import demo_server
 from webapp.served import find_server
@@ -56,6 +56,17 @@ def quieten(level: int = logging.WARNING) -> None:
     """Keep addresses out of the log, whatever a server's author configured for the root logger."""
     for logger in TALKATIVE_LOGGERS:
         logging.getLogger(logger).setLevel(level)
+    logging.getLogger("mcp.server.mcpserver.server").addFilter(_is_no_answer)
+
+
+def _is_no_answer(record: logging.LogRecord) -> bool:
+    """False for a person's no and its like, which the library logs as a crash with a traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None:
+        if isinstance(error, ElicitError):
+            return False
+        error = error.__cause__
+    return True
 
 
 async def _serve(settings: Settings, server: Any, listener: socket.socket, *, is_demo: bool) -> int:

@@ -44,7 +44,7 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        return is_loopback(urlsplit(self.url).hostname or "")
+        return _is_local(self.url)
 
 
 def read_settings(
@@ -56,7 +56,7 @@ def read_settings(
     """
     problems: list[str] = []
     url = _url(environment, problems, host=host, port=port)
-    is_local = is_loopback(urlsplit(url).hostname or "")
+    is_local = _is_local(url)
     if not is_loopback(host) and environment.get("ELICIT_EXPOSE") != "1":
         problems.append(
             f"ELICIT_EXPOSE: {host} reaches beyond this machine, where nobody can be asked yet "
@@ -92,6 +92,13 @@ def _url(environment: Mapping[str, str], problems: list[str], *, host: str, port
     return url
 
 
+def _is_local(url: str) -> bool:
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False
+
+
 def _folder(environment: Mapping[str, str]) -> Path:
     base = environment.get("XDG_DATA_HOME") or Path(environment.get("HOME", "~")) / ".local/share"
     return Path(base).expanduser() / "elicit-url"
@@ -113,7 +120,8 @@ def _ring(
     try:
         return Ring([_key_file(folder / "key")])
     except (OSError, WeakSecret) as error:
-        problems.append(f"ELICIT_SECRET: not set, and the key file cannot be used: {error}")
+        path = folder / "key"
+        problems.append(f"ELICIT_SECRET: not set, and {path} cannot be used: {error}")
         return None
 
 

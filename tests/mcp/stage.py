@@ -354,7 +354,7 @@ class Stage:
 
     async def complete(self, link: str, content: Mapping[str, Json] | None = None) -> Completion:
         """What trusted code of the author's does when its service says that it is done."""
-        return await self.service.elicitations.complete(self.id_of(link), content or {})
+        return await self.service.completing.complete(self.id_of(link), content or {})
 
     async def posts_are_over(self) -> None:
         """Wait until the server knows that nobody is on any line any more."""

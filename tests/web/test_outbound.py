@@ -199,11 +199,6 @@ async def test_nobody_inside_is_talked_to(client: httpx.AsyncClient, address: st
             await outbound.run(talk())
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="is_global is true for addresses that carry an inner IPv4 address (NAT64, 6to4, "
-    "IPv4-compatible) and for multicast: on an IPv6 network 64:ff9b:: leads to 169.254.169.254",
-)
 @pytest.mark.parametrize(
     "address",
     ["64:ff9b::a9fe:a9fe", "64:ff9b::7f00:1", "2002:7f00:1::", "::7f00:1", "224.0.0.1", "ff02::1"],
@@ -256,11 +251,6 @@ async def test_every_request_of_a_talk_is_looked_at(
     assert len(httpx_mock.get_requests()) == 1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="asyncio.timeout raises TimeoutError when its block is left, past the inner except: a "
-    "slow provider is a TimeoutError to the route, not Failed",
-)
 async def test_a_provider_that_never_answers_is_failed_in_time(
     client: httpx.AsyncClient, httpx_mock: HTTPXMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,12 +19,13 @@ from msgspec.json import encode
 from pydantic import BaseModel
 
 from flows.question import TIMEOUT_AT_MOST, asking
-from webapp.call import Call, Presenter
+from webapp.call import Call
 from webapp.identity import Subject
 from webapp.mcp.hold import Hold
 from webapp.mcp.link import LinkInResult
 from webapp.mcp.results import MODERN, Result, error_result, escaped
 from webapp.mcp.retry import Chain, Retry, read_chain
+from webapp.presenter import Presenter
 from webapp.runs import ToolCall
 from webapp.service import Service
 from webapp.wire import wire_of

@@ -15,8 +15,9 @@ from mcp.shared.exceptions import MCPError, UrlElicitationRequiredError
 from mcp_types import ElicitRequestURLParams
 
 from flows.elicitation import Elicitation, Status
-from webapp.call import Call, Shown
+from webapp.call import Call
 from webapp.mcp.results import Result, busy_text, link_meta, link_text, text_result
+from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
 _log = logging.getLogger(__name__)

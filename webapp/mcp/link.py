@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from flows.elicitation import Elicitation
-from webapp.call import Call, Shown
+from webapp.call import Call
 from webapp.mcp.results import Result, busy_text, link_meta, link_text, text_result
+from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
 

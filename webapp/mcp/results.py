@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from flows.errors import ElicitError, Expired, NotAccepted
-from webapp.call import Shown
+from webapp.presenter import Shown
 
 Result: TypeAlias = dict[str, Any]
 MODERN = "2026-07-28"

@@ -13,10 +13,11 @@ from typing import Any, cast
 from flows.elicitation import Elicitation, Status
 from flows.errors import InvalidToken
 from flows.tokens import Purpose
-from webapp.call import Call, Shown
+from webapp.call import Call
 from webapp.limits import Limits
 from webapp.links import LINK_OUTLIVES, Links
 from webapp.mcp.results import MODERN, Result, busy_text, link_meta, link_text, text_result
+from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
 _MARK = "elicit-url:"

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from litestar import Request, Response, get, post
+from litestar import HttpMethod, Request, Response, post, route
 from litestar.di import NamedDependency
 from litestar.params import FromPath, RawBody
 
@@ -19,12 +19,12 @@ from flows.tokens import Purpose
 from webapp.kinds import FLOWS
 from webapp.outbound import Outbound
 from webapp.pages import (
-    BadRequest,
     BeforeOpener,
     Done,
     Ended,
     Ending,
     Late,
+    NoCookie,
     StartUrl,
     View,
     Waiting,
@@ -42,7 +42,7 @@ _ENDINGS: dict[Status, Ending] = {
 }
 
 
-@get("/e/{token:str}")
+@route("/e/{token:str}", http_method=[HttpMethod.GET, HttpMethod.HEAD])
 async def show(
     request: Request[Any, Any, Any],
     token: FromPath[str],
@@ -68,7 +68,7 @@ async def show(
     elif view is None:
         host = urlsplit(service.public_url).netloc
         view = _start(elicitation, here=here, csrf=csrf, now=now, host=host)
-    return answers.page(view, form_targets=elicitation.asked.origins, headers=headers)
+    return answers.page(view, form_targets=_form_targets(elicitation), headers=headers)
 
 
 @post("/e/{token:str}", status_code=HTTPStatus.SEE_OTHER)
@@ -152,6 +152,11 @@ def ending_view(elicitation: Elicitation, *, server: str, now: datetime) -> View
     return Ended(server=server, ending=_ENDINGS[status]) if status in _ENDINGS else None
 
 
+def _form_targets(elicitation: Elicitation) -> list[str]:
+    """Browsers hold every redirect after a form to `form-action`, also a service's own ones."""
+    return sorted({"https:"} | {origin.partition("//")[0] for origin in elicitation.asked.origins})
+
+
 def _start(elicitation: Elicitation, *, here: str, csrf: str, now: datetime, host: str) -> StartUrl:
     asked = elicitation.asked
     return StartUrl(
@@ -215,11 +220,4 @@ def _refuse_form(
         and service.browser.is_csrf(field[0], cookie, subject=elicitation.id)
     ):
         return None
-    view = BadRequest(
-        server=answers.server,
-        problem=(
-            "This browser did not keep our cookie, so we cannot tell that the button was pressed "
-            "on our page. Open the link again, and allow cookies for this address."
-        ),
-    )
-    return answers.page(view, status=HTTPStatus.FORBIDDEN)
+    return answers.page(NoCookie(server=answers.server), status=HTTPStatus.FORBIDDEN)

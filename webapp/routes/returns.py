@@ -12,7 +12,7 @@ from msgspec.json import decode
 from flows.elicitation import Completion, Json
 from flows.errors import InvalidToken
 from webapp.completion import RETURN_PARAMETER
-from webapp.pages import SomeoneElse, Unknown, Used
+from webapp.pages import SomeoneElse, Unknown
 from webapp.routes.answers import Answers, problem
 from webapp.routes.links import ending_view
 from webapp.service import Service
@@ -38,25 +38,23 @@ async def come_back(
         return answers.page(
             SomeoneElse(server=server, other="browser"), status=HTTPStatus.FORBIDDEN
         )
-    done = await service.elicitations.complete(elicitation.id, {})
+    done = await service.completing.complete(elicitation.id, {})
     now = service.clock()
     ended = await service.elicitations.get(elicitation.id)
     view = None if ended is None else ending_view(ended, server=server, now=now)
     if done is Completion.UNKNOWN or view is None:
         return answers.page(Unknown(server=server), status=HTTPStatus.NOT_FOUND)
-    if done is Completion.ALREADY_SETTLED and ended is not None and ended.status == "accepted":
-        view = Used(server=server)
     return answers.page(view)
 
 
-@post("/callback/url/{token:str}")
+@post("/callback/url/{token:str}", status_code=HTTPStatus.OK)
 async def called_back(
     token: FromPath[str], body: RawBody, service: NamedDependency[Service]
 ) -> Response[Any]:
     """The author's service says that it is done; the JSON object it sends is the content."""
     try:
         content: dict[str, Json] = decode(body, type=dict[str, Any]) if body else {}
-    except (DecodeError, UnicodeDecodeError):
+    except (DecodeError, UnicodeDecodeError, RecursionError):
         return problem(HTTPStatus.BAD_REQUEST, detail="The body must be a JSON object.")
     done = await service.completing.called_back(token, content)
     if done is Completion.UNKNOWN:

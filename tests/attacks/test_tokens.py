@@ -1,0 +1,313 @@
+"""Tokens as an attacker sees them: whatever is sent, only what was minted is read."""
+
+import base64
+import time
+from datetime import timedelta
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flows.errors import InvalidToken
+from flows.tokens import MAXIMUM_LIFE, MAXIMUM_TEXT_BYTES, Claims, Purpose, Tokens
+from flows.vault import Ring
+from tests.clock import NOON, Clock
+
+OLD = b"an old secret, thirty-two bytes!"
+NEW = b"a new secret of thirty-two bytes"
+ORIGIN = "https://elicit.example"
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+CLAIMS = Claims(
+    purpose=Purpose.LINK,
+    id="ownertag-and-the-id-of-a-record",
+    expires_at=NOON + timedelta(minutes=5),
+    attempt=3,
+    rest="what-else-it-says",
+)
+
+
+@cache
+def tokens(*secrets: bytes, origin: str = ORIGIN) -> Tokens:
+    return Tokens(Ring(secrets or (OLD,)), origin=origin)
+
+
+def minted(claims: Claims = CLAIMS) -> str:
+    return tokens().mint(claims, now=NOON)
+
+
+TOKEN = minted()
+
+
+def refusal(text: str, *, purpose: Purpose = Purpose.LINK) -> str:
+    with pytest.raises(InvalidToken) as refused:
+        tokens().read(text, purpose=purpose, now=NOON)
+    return refused.value.reason
+
+
+def is_the_same_or_nothing(text: str) -> bool:
+    """Whether a respelled token says what the first one said, or is refused."""
+    try:
+        return tokens().read(text, purpose=Purpose.LINK, now=NOON) == CLAIMS
+    except InvalidToken:
+        return True
+
+
+def flipped_tail(text: str) -> list[str]:
+    """Base64 texts that differ in the last character only."""
+    return [text[:-1] + other for other in ALPHABET if other != text[-1]]
+
+
+def test_what_was_minted_is_read_back() -> None:
+    assert tokens().read(TOKEN, purpose=Purpose.LINK, now=NOON) == CLAIMS
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_each_purpose_reads_its_own_tokens_only(purpose: Purpose) -> None:
+    claims = Claims(purpose=purpose, id="x", expires_at=CLAIMS.expires_at)
+    text = minted(claims)
+    assert tokens().read(text, purpose=purpose, now=NOON) == claims
+    for other in set(Purpose) - {purpose}:
+        assert refusal(text, purpose=other) == "forged"
+
+
+def test_a_token_cut_off_anywhere_is_refused() -> None:
+    for length in range(len(TOKEN)):
+        refusal(TOKEN[:length])
+
+
+def test_a_token_without_its_beginning_is_refused() -> None:
+    for start in range(1, len(TOKEN)):
+        refusal(TOKEN[start:])
+
+
+def test_a_token_with_one_bit_of_its_text_flipped_says_the_same_or_nothing() -> None:
+    payload_length = TOKEN.rindex(".")
+    for position, character in enumerate(TOKEN):
+        for bit in range(8):
+            text = TOKEN[:position] + chr(ord(character) ^ 1 << bit) + TOKEN[position + 1 :]
+            if position < payload_length:
+                refusal(text)
+            else:
+                assert is_the_same_or_nothing(text)
+
+
+def test_a_token_with_one_bit_of_its_bytes_flipped_is_refused() -> None:
+    for part in (0, 1):
+        texts = TOKEN.split(".")
+        data = bytearray(base64.urlsafe_b64decode(texts[part] + "=="))
+        for index in range(len(data) * 8):
+            data[index // 8] ^= 1 << index % 8
+            texts[part] = base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+            refusal(".".join(texts))
+            data[index // 8] ^= 1 << index % 8
+
+
+def test_parts_of_two_tokens_do_not_make_a_third() -> None:
+    body, signature = TOKEN.split(".")
+    other_body, other_signature = minted().split(".")
+    assert refusal(f"{body}.{other_signature}") == "forged"
+    assert refusal(f"{other_body}.{signature}") == "forged"
+
+
+@pytest.mark.parametrize("padding", ["=", "==", "===", "A", "\n", " ", "%3D", "\x00"])
+def test_a_padded_payload_is_refused(padding: str) -> None:
+    body, signature = TOKEN.split(".")
+    refusal(f"{body}{padding}.{signature}")
+    refusal(f"{padding}{body}.{signature}")
+
+
+@pytest.mark.parametrize("padding", ["=", "==", "===", "A", "\n", " ", "%3D", "\x00"])
+def test_a_padded_signature_says_the_same_or_nothing(padding: str) -> None:
+    assert is_the_same_or_nothing(TOKEN + padding)
+
+
+def test_other_spellings_of_the_last_bits_say_the_same_or_nothing() -> None:
+    # With every length of the rest one of them ends in bits that mean nothing.
+    for length in range(4):
+        text = minted(
+            Claims(
+                purpose=Purpose.LINK,
+                id=CLAIMS.id,
+                expires_at=CLAIMS.expires_at,
+                attempt=3,
+                rest="x" * length,
+            )
+        )
+        body, signature = text.split(".")
+        for other in flipped_tail(body):
+            refusal(f"{other}.{signature}")
+    body, signature = TOKEN.split(".")
+    assert all(is_the_same_or_nothing(f"{body}.{other}") for other in flipped_tail(signature))
+
+
+def test_plus_and_slash_instead_of_minus_and_underscore_say_the_same_or_nothing() -> None:
+    for _ in range(20):
+        body, signature = minted().split(".")
+        respelled = body.replace("-", "+").replace("_", "/")
+        if respelled != body:
+            refusal(f"{respelled}.{signature}")
+        other = signature.replace("-", "+").replace("_", "/")
+        assert is_the_same_or_nothing(f"{body}.{other}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ".", "..", "...", "a", "a.", ".a", "a.b", "é", "\ud800", "\x00", "=" * 100, "." * 2048],
+)
+def test_rubbish_is_refused(text: str) -> None:
+    refusal(text)
+    refusal(f"{text}.{TOKEN}")
+
+
+@pytest.mark.parametrize("letter", ["é", "\u0410", "\u200b", "\ud800", "\uff0e"])
+def test_a_letter_that_is_not_ascii_is_refused(letter: str) -> None:
+    refusal(TOKEN.replace(".", f"{letter}."))
+    refusal(TOKEN + letter)
+
+
+def test_a_megabyte_is_refused_before_any_work() -> None:
+    began = time.process_time()
+    for _ in range(200):
+        assert refusal("A" * (1 << 20) + TOKEN) == "size"
+        assert refusal("é" * (1 << 20)) == "size"
+    # 400 of them in less time than decoding a few would take.
+    assert time.process_time() - began < 1
+
+
+def test_one_byte_more_than_the_limit_is_refused() -> None:
+    long = TOKEN.rjust(MAXIMUM_TEXT_BYTES + 1, "A")
+    assert refusal(long) == "size"
+    assert refusal(long[1:]) != "size"
+
+
+def test_the_last_moment_counts_and_the_next_does_not() -> None:
+    clock = Clock(CLAIMS.expires_at - timedelta(milliseconds=1))
+    assert tokens().read(TOKEN, purpose=Purpose.LINK, now=clock()) == CLAIMS
+    clock.tick(milliseconds=1)
+    with pytest.raises(InvalidToken) as refused:
+        tokens().read(TOKEN, purpose=Purpose.LINK, now=clock())
+    assert refused.value.reason == "expired"
+
+
+@pytest.mark.parametrize("days", [1, 31, 32, 33, 34, 365, 10_000])
+def test_a_token_long_expired_is_refused(days: int) -> None:
+    with pytest.raises(InvalidToken):
+        tokens().read(TOKEN, purpose=Purpose.LINK, now=NOON + timedelta(days=days))
+
+
+def test_a_token_that_lives_as_long_as_allowed_is_read_on_its_last_day() -> None:
+    claims = Claims(purpose=Purpose.RUN, id="x", expires_at=NOON + MAXIMUM_LIFE)
+    text = minted(claims)
+    last = NOON + MAXIMUM_LIFE - timedelta(milliseconds=1)
+    assert tokens().read(text, purpose=Purpose.RUN, now=last) == claims
+
+
+def test_no_token_lives_longer_than_allowed() -> None:
+    with pytest.raises(ValueError, match="31 days"):
+        minted(
+            Claims(
+                purpose=Purpose.RUN,
+                id="x",
+                expires_at=NOON + MAXIMUM_LIFE + timedelta(seconds=1),
+            )
+        )
+
+
+def test_a_token_minted_in_the_future_is_refused() -> None:
+    for days in (2, 30, 3000):
+        later = NOON + timedelta(days=days)
+        claims = Claims(purpose=Purpose.LINK, id="x", expires_at=later + timedelta(minutes=5))
+        assert refusal(tokens().mint(claims, now=later)) == "malformed"
+
+
+def test_a_clock_that_is_an_hour_behind_still_reads() -> None:
+    late = Clock().tick(hours=11, minutes=59)
+    claims = Claims(purpose=Purpose.LINK, id="x", expires_at=late + timedelta(minutes=5))
+    text = tokens().mint(claims, now=late)
+    before = late - timedelta(hours=1)
+    assert tokens().read(text, purpose=Purpose.LINK, now=before) == claims
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://elicit.example:8443",
+        "http://elicit.example",
+        "https://elicit.example.evil",
+        "https://ELICIT.example",
+        "",
+    ],
+)
+def test_a_token_of_another_origin_is_refused(origin: str) -> None:
+    text = tokens(origin=origin).mint(CLAIMS, now=NOON)
+    assert refusal(text) == "origin"
+
+
+def test_a_token_of_another_key_is_refused() -> None:
+    assert refusal(tokens(NEW).mint(CLAIMS, now=NOON)) == "unknown key"
+
+
+def test_a_token_that_names_our_key_but_was_made_with_another_is_refused() -> None:
+    theirs, ours = tokens(NEW).mint(CLAIMS, now=NOON), TOKEN
+    body, signature = theirs.split(".")
+    mine = base64.urlsafe_b64decode(ours.split(".")[0] + "==")
+    data = bytearray(base64.urlsafe_b64decode(body + "=="))
+    data[:7] = mine[:7]
+    forged = base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    assert refusal(f"{forged}.{signature}") == "forged"
+
+
+def test_a_rotated_ring_opens_with_the_old_key_and_not_with_a_removed_one() -> None:
+    rotated = tokens(NEW, OLD)
+    assert rotated.read(TOKEN, purpose=Purpose.LINK, now=NOON) == CLAIMS
+    fresh = rotated.mint(CLAIMS, now=NOON)
+    assert refusal(fresh) == "unknown key"
+    with pytest.raises(InvalidToken):
+        tokens(NEW).read(TOKEN, purpose=Purpose.LINK, now=NOON)
+
+
+def test_nothing_of_the_claims_can_be_read_in_the_text() -> None:
+    blob = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")
+    for said in (CLAIMS.id, CLAIMS.rest, ORIGIN, "link", "ownertag"):
+        assert said not in TOKEN
+        assert said.encode() not in blob
+
+
+def test_the_same_claims_never_give_the_same_text() -> None:
+    assert len({minted() for _ in range(100)}) == 100
+
+
+def test_a_token_is_safe_in_a_path() -> None:
+    assert set(TOKEN) <= set(ALPHABET + ".")
+    assert 100 <= len(TOKEN) <= 300
+
+
+def test_the_reason_never_reaches_the_sender() -> None:
+    for text in ("", TOKEN[:-10], minted(), "A" * 3000):
+        with pytest.raises(InvalidToken) as refused:
+            tokens().read(text, purpose=Purpose.STATE, now=NOON)
+        assert refused.value.reason not in str(refused.value)
+
+
+def test_a_repr_of_the_tokens_shows_no_secret() -> None:
+    ring = Ring([OLD])
+    assert OLD.decode() not in repr(ring) + repr(tokens()) + str(ring)
+
+
+@pytest.mark.parametrize("days", [0, 31, 2000, 40_000])
+@settings(deadline=None)
+@given(text=st.text(alphabet=ALPHABET + ".=+/ é", max_size=300) | st.text(max_size=60))
+def test_whatever_is_sent_nothing_but_invalid_token_is_raised(days: int, text: str) -> None:
+    with pytest.raises(InvalidToken):
+        tokens().read(text, purpose=Purpose.LINK, now=NOON + timedelta(days=days))
+
+
+@settings(deadline=None)
+@given(blob=st.binary(max_size=200), signature=st.binary(max_size=40), is_ours=st.booleans())
+def test_whatever_bytes_are_signed_wrongly_nothing_else_is_raised(
+    blob: bytes, signature: bytes, is_ours: bool
+) -> None:
+    head = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")[:7] if is_ours else b""
+    body = base64.urlsafe_b64encode(head + blob).rstrip(b"=").decode()
+    refusal(f"{body}.{base64.urlsafe_b64encode(signature).decode()}")

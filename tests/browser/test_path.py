@@ -1,0 +1,314 @@
+"""A person's path in Chromium, from the link to the tool's result, and where it forks."""
+
+import json
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from tests.browser.chrome import ARGUMENTS, DESKTOP, PHONE, Scheme, Visitor, visitor
+from tests.browser.shop import TIMEOUT, open_shop
+from tests.crash.shop import no_certificates
+
+OLD, NEW = "legacy", "2026-07-28"  # as the client's `mode` names the two revisions
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def go_on(page: Page) -> None:
+    """Press Continue, and be at the till."""
+    await page.get_by_role("button", name="Continue").click()
+    await reads(page, "Till")
+
+
+async def pay(page: Page) -> None:
+    await page.get_by_role("link", name="Pay").click()
+
+
+async def call_back(page: Page) -> None:
+    """The till itself says that it was paid, while the person is still there."""
+    callback = parse_qs(urlsplit(page.url).query)["callback"][0]
+    async with httpx.AsyncClient(verify=no_certificates()) as till:
+        assert (await till.post(callback, json={"paid": 9})).is_success
+
+
+async def reads(page: Page, heading: str) -> None:
+    await expect(page.get_by_role("heading", level=1)).to_contain_text(heading)
+
+
+def is_untroubled(*visitors: Visitor) -> bool:
+    """Nothing broke a policy or failed to load, and no other machine was asked for anything."""
+    complaints = [complaint for one in visitors for complaint in one.complaints]
+    return not complaints and all(one.elsewhere <= {"127.0.0.1", "localhost"} for one in visitors)
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "scheme"),
+    [
+        pytest.param(OLD, PHONE, "light", id="2025-11-25-phone-light"),
+        pytest.param(OLD, DESKTOP, "dark", id="2025-11-25-desktop-dark"),
+        pytest.param(NEW, PHONE, "dark", id="2026-07-28-phone-dark"),
+        pytest.param(NEW, DESKTOP, "light", id="2026-07-28-desktop-light"),
+    ],
+)
+async def test_a_tool_gets_its_result_when_the_person_comes_back(
+    browser: Browser, mode: str, size: tuple[int, int], scheme: Scheme
+) -> None:
+    async with (
+        open_shop() as shop,
+        shop.calling(mode=mode) as call,
+        visitor(browser, size=size, scheme=scheme) as ann,
+    ):
+        page = await ann.page()
+        await page.goto(await call.link())
+        await reads(page, "Table service asks you to open localhost")
+        await expect(page.get_by_role("button", name="Decline")).to_be_in_viewport(ratio=1)
+        await go_on(page)
+        assert not call.task.done()
+        await pay(page)
+        await reads(page, "Done")
+        assert await call.text() == "Booked: {}"
+        assert is_untroubled(ann)
+
+
+async def test_a_route_of_the_served_server_completes_with_the_bound_browser(
+    browser: Browser,
+) -> None:
+    async with (
+        open_shop() as shop,
+        shop.calling(mode=NEW, way="route") as call,
+        visitor(browser) as ann,
+        visitor(browser) as eve,
+    ):
+        page = await ann.page()
+        await page.goto(await call.link())
+        await go_on(page)
+        stranger = await eve.context.request.get(page.url.replace("/till?", "/paid?"))
+        assert not stranger.ok
+        assert not call.task.done()
+        await pay(page)
+        await reads(page, "Completion: accepted")
+        assert await call.text() == "Booked: {'paid': 9}"
+        assert is_untroubled(ann)
+
+
+async def test_continue_works_where_the_service_leads_on_to_another_origin(
+    browser: Browser,
+) -> None:
+    async with open_shop() as shop, shop.calling(way="hop") as call, visitor(browser) as ann:
+        page = await ann.page()
+        await page.goto(await call.link())
+        await go_on(page)
+        await pay(page)
+        await reads(page, "Done")
+        assert await call.text() == "Booked: {}"
+        assert is_untroubled(ann)
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_begun"),
+    [
+        pytest.param(OLD, False, id="2025-11-25-at once"),
+        pytest.param(NEW, True, id="2026-07-28-from the waiting page"),
+    ],
+)
+async def test_a_decline_ends_the_call_and_the_link(
+    browser: Browser, mode: str, is_begun: bool
+) -> None:
+    async with open_shop() as shop, shop.calling(mode=mode) as call, visitor(browser) as ann:
+        page = await ann.page()
+        link = await call.link()
+        await page.goto(link)
+        if is_begun:
+            await go_on(page)
+            await page.goto(link)
+            await reads(page, "Waiting for localhost")
+        await page.get_by_role("button", name="Decline").click()
+        await reads(page, "You declined")
+        assert (await call.result()).is_error
+        assert "The person declined" in await call.text()
+        await page.goto(link)
+        await reads(page, "You declined")
+        await expect(page.get_by_role("button")).to_have_count(0)
+        assert is_untroubled(ann)
+
+
+async def test_back_after_continue_shows_that_it_waits_and_opens_it_again(browser: Browser) -> None:
+    async with open_shop() as shop, shop.calling() as call, visitor(browser) as ann:
+        page = await ann.page()
+        await page.goto(await call.link())
+        await go_on(page)
+        await page.go_back()
+        await reads(page, "Waiting for localhost")
+        await page.get_by_role("button", name="Open localhost").click()
+        await reads(page, "Till")
+        await pay(page)
+        await reads(page, "Done")
+        assert await call.text() == "Booked: {}"
+        assert is_untroubled(ann)
+
+
+async def test_back_from_the_end_never_offers_what_is_over(browser: Browser) -> None:
+    async with open_shop() as shop, shop.calling() as call, visitor(browser) as ann:
+        page = await ann.page()
+        await page.goto(await call.link())
+        await go_on(page)
+        await pay(page)
+        await reads(page, "Done")
+        await page.go_back()
+        await reads(page, "Till")
+        await page.go_back()
+        await reads(page, "Done")
+        await expect(page.get_by_role("button")).to_have_count(0)
+        assert is_untroubled(ann)
+
+
+async def test_of_two_browsers_the_one_that_pressed_last_comes_back(browser: Browser) -> None:
+    async with (
+        open_shop() as shop,
+        shop.calling() as call,
+        visitor(browser) as first,
+        visitor(browser) as second,
+    ):
+        link = await call.link()
+        one, two = await first.page(), await second.page()
+        for page in (one, two):
+            await page.goto(link)
+            await go_on(page)
+        await pay(one)
+        await reads(one, "This link was opened in another browser")
+        assert not call.task.done()
+        await pay(two)
+        await reads(two, "Done")
+        assert await call.text() == "Booked: {}"
+        assert is_untroubled(first, second)
+
+
+async def test_the_waiting_page_moves_on_by_itself(browser: Browser) -> None:
+    async with open_shop() as shop, shop.calling(mode=NEW) as call, visitor(browser) as ann:
+        till, page = await ann.page(), await ann.page()
+        link = await call.link()
+        await till.goto(link)
+        await go_on(till)
+        await page.goto(link)
+        await expect(page.get_by_role("status")).to_contain_text("moves on by itself")
+        await call_back(till)
+        await reads(page, "Done")
+        assert await call.text() == "Booked: {'paid': 9}"
+        assert is_untroubled(ann)
+
+
+async def test_without_javascript_the_waiting_page_is_asked_by_hand(browser: Browser) -> None:
+    async with (
+        open_shop() as shop,
+        shop.calling() as call,
+        visitor(browser, java_script_enabled=False) as ann,
+    ):
+        till, page = await ann.page(), await ann.page()
+        link = await call.link()
+        await till.goto(link)
+        await go_on(till)
+        await page.goto(link)
+        await page.get_by_role("link", name="Check now").click()
+        await reads(page, "Waiting for localhost")
+        await call_back(till)
+        await page.get_by_role("link", name="Check now").click()
+        await reads(page, "Done")
+        assert await call.text() == "Booked: {'paid': 9}"
+        assert is_untroubled(ann)
+
+
+async def test_a_browser_that_keeps_no_cookies_is_told_so(chromium: str, tmp_path: Path) -> None:
+    preferences = tmp_path / "Default" / "Preferences"
+    preferences.parent.mkdir()
+    blocked = {"profile": {"default_content_setting_values": {"cookies": 2}}}
+    preferences.write_text(json.dumps(blocked))
+    async with open_shop() as shop, shop.calling() as call, async_playwright() as playwright:
+        context = await playwright.chromium.launch_persistent_context(
+            tmp_path, executable_path=chromium, args=ARGUMENTS
+        )
+        page = await context.new_page()
+        await page.goto(await call.link())
+        await page.get_by_role("button", name="Continue").click()
+        await expect(page.get_by_text("allow cookies for this address")).to_be_visible()
+        assert await context.cookies() == []
+        assert [record.status for record in await shop.records()] == ["pending"]
+        await context.close()
+
+
+@pytest.mark.parametrize("java_script_enabled", [True, False], ids=["with js", "without js"])
+async def test_a_double_click_goes_on_once(browser: Browser, java_script_enabled: bool) -> None:
+    async with (
+        open_shop() as shop,
+        shop.calling() as call,
+        visitor(browser, java_script_enabled=java_script_enabled) as ann,
+    ):
+        page = await ann.page()
+        await page.goto(await call.link())
+        await page.get_by_role("button", name="Continue").dblclick()
+        await reads(page, "Till")
+        await pay(page)
+        await reads(page, "Done")
+        assert await call.text() == "Booked: {}"
+        assert is_untroubled(ann)
+
+
+async def test_a_scanner_that_opens_the_link_first_changes_nothing(browser: Browser) -> None:
+    async with open_shop() as shop, shop.calling() as call, visitor(browser) as ann:
+        link = await call.link()
+        before = await shop.records()
+        async with httpx.AsyncClient(verify=no_certificates()) as scanner:
+            assert (await scanner.get(link)).status_code == 200
+            for path in ("", "/decline"):
+                await scanner.get(link + path)
+                await scanner.head(link + path)
+                assert (await scanner.post(link + path)).status_code == 403
+        assert await shop.records() == before
+        page = await ann.page()
+        await page.goto(link)
+        await go_on(page)
+        await pay(page)
+        await reads(page, "Done")
+        assert await call.text() == "Booked: {}"
+
+
+async def test_a_link_answers_head_as_it_answers_get() -> None:
+    async with (
+        open_shop() as shop,
+        shop.calling() as call,
+        httpx.AsyncClient(verify=no_certificates()) as scanner,
+    ):
+        assert (await scanner.head(await call.link())).status_code == 200
+
+
+async def test_a_link_after_its_time_says_so(browser: Browser) -> None:
+    async with open_shop() as shop, shop.calling() as call, visitor(browser) as ann:
+        page = await ann.page()
+        link = await call.link()
+        await page.goto(link)
+        shop.later = TIMEOUT
+        await page.get_by_role("button", name="Continue").click()
+        await reads(page, "The time is over")
+        await page.goto(link)
+        await reads(page, "The time is over")
+        assert is_untroubled(ann)
+
+
+async def test_a_link_that_is_not_whole_says_so(browser: Browser) -> None:
+    async with open_shop() as shop, shop.calling() as call, visitor(browser) as ann:
+        page = await ann.page()
+        response = await page.goto((await call.link())[:-3])
+        assert response is not None
+        assert response.status == 404
+        await reads(page, "We do not know this link")
+        assert is_untroubled(ann)
+
+
+async def test_home_is_shown_to_whoever_comes(browser: Browser) -> None:
+    async with open_shop() as shop, visitor(browser) as ann:
+        page = await ann.page()
+        await page.goto(shop.url)
+        await reads(page, "Table service")
+        assert is_untroubled(ann)

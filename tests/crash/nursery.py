@@ -1,0 +1,58 @@
+"""A process that has imported and used everything once and forks a server for each order.
+
+Its input is a socket: an order comes with the child's own line as a file descriptor and is
+answered with a process id; a process id is answered with what that process ended with.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import traceback
+import warnings
+
+from tests.crash.server import orders_of, serve, warm_up
+
+ORDER_BYTES_AT_MOST = 4096
+
+
+def main() -> None:
+    asyncio.run(warm_up())
+    control = socket.socket(fileno=sys.stdin.fileno())
+    control.send(b"ready")
+    children: set[int] = set()
+    while True:
+        text, descriptors, _, _ = socket.recv_fds(control, ORDER_BYTES_AT_MOST, 1)
+        if not text:
+            break
+        if descriptors:
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                _live(text, descriptors[0])
+            os.close(descriptors[0])
+            children.add(pid)
+            control.send(str(pid).encode())
+        else:
+            pid = int(text)
+            _, status = os.waitpid(pid, 0)
+            children.discard(pid)
+            control.send(str(os.waitstatus_to_exitcode(status)).encode())
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _live(text: bytes, descriptor: int) -> None:
+    warnings.simplefilter("ignore")
+    code = 0
+    try:
+        asyncio.run(serve(orders_of(text), socket.socket(fileno=descriptor)))
+    except BaseException:  # noqa: BLE001 - nothing may get back into the nursery's own loop
+        traceback.print_exc()
+        code = 1
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

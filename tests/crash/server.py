@@ -1,0 +1,244 @@
+"""A server of a process of its own that kills itself where it is told to, as kill -9 would.
+
+It stands on the real store and the real application. What it dies at is seen from outside of them:
+in the records that are written, in the bytes that go out, or in the tool's own body.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal, NoReturn
+from urllib.parse import urlencode
+
+import httpx
+from mcp.server.mcpserver import MCPServer
+
+from flows import elicit
+from flows.elicitation import Json
+from flows.vault import Ring
+from tests.web.serving import serving
+from webapp.app import open_app
+from webapp.settings import Settings
+from webapp.stores import Record, Store, open_store
+from webapp.wire import ASGIApp, Message, Receive, Scope, Send
+
+SECRET = b"a secret that outlives every one of the processes"
+ELSEWHERE = "https://shop.example"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A write of the store: the process dies before or after it is durable."""
+
+    when: Literal["before", "after"]
+    is_it: Callable[[Record], bool]
+
+
+# Each is the place in the store's writes that the name says; see the tests for the other points.
+WRITES: Mapping[str, Write] = {
+    # The record is durable, and no byte of the response exists yet.
+    "stored": Write(when="after", is_it=lambda r: _is(r, "elicitation", "pending", version=0)),
+    # The attempt is durable, and the redirect that answers the press is not sent.
+    "opened": Write(when="after", is_it=lambda r: _is(r, "elicitation", "opened")),
+    # The answer is durable, and nobody was woken: that comes after the write has returned.
+    "settled": Write(when="after", is_it=lambda r: _is(r, "elicitation", "accepted")),
+    # Where another process settled, the first write here is the take of the leg that was woken.
+    "woken": Write(when="before", is_it=lambda r: _is(r, "elicitation", "accepted")),
+    "taken from another process": Write(
+        when="after", is_it=lambda r: _is(r, "elicitation", "accepted")
+    ),
+    # The work's result is durable, and the tool has not got it.
+    "work written": Write(when="after", is_it=lambda r: r.kind == "once"),
+    # The tool's result is durable, and no byte of it is out.
+    "finished": Write(when="after", is_it=lambda r: _is(r, "run", "finished")),
+    "delivered": Write(when="after", is_it=lambda r: _is(r, "run", "delivered")),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What a server is to be: `die` names its point, `later` moves its clock.
+
+    It listens on `port`; the port in its public address is `public_port`, for several processes
+    are one server to those who call it.
+    """
+
+    port: int
+    public_port: int
+    folder: str
+    die: str | None = None
+    later: int = 0
+    hangs: bool = False  # the tool's work never ends
+
+
+def settings_of(*, public_port: int, folder: str) -> Settings:
+    return Settings(
+        url=f"http://127.0.0.1:{public_port}",
+        ring=Ring([SECRET]),
+        store=f"sqlite:///{Path(folder) / 'elicit.db'}",
+        uid=os.getuid(),
+    )
+
+
+async def serve(orders: Orders, line: socket.socket) -> None:
+    """Serve until killed; what is read and written is said in lines, `later N` moves the clock."""
+    reader, writer = await asyncio.open_connection(sock=line)
+    later = timedelta(seconds=orders.later)
+
+    def say(what: str) -> None:
+        writer.write(f"{what}\n".encode())
+
+    def clock() -> datetime:
+        return datetime.now(UTC) + later
+
+    settings = settings_of(public_port=orders.public_port, folder=orders.folder)
+    store = DyingStore(await open_store(settings.store), die=orders.die, say=say)
+    async with (
+        open_app(settings, _tools(orders, say), store=store, clock=clock) as app,
+        serving(Dying(app, die=orders.die), port=orders.port),
+    ):
+        say("serving")
+        while order := await reader.readline():
+            later = timedelta(seconds=int(order.split()[1]))
+
+
+async def warm_up() -> None:
+    """Use once what is slow at its first use, so that every fork has it."""
+    settings = settings_of(public_port=80, folder="nowhere")
+    store = await open_store("memory:")
+    tools = _tools(Orders(port=80, public_port=80, folder="nowhere"), lambda _: None)
+    async with (
+        open_app(settings, tools, store=store) as app,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=settings.url) as client,
+    ):
+        assert (await client.get("/")).status_code == 200
+
+
+def _tools(orders: Orders, say: Callable[[str], None]) -> MCPServer:
+    server = MCPServer("shop")
+
+    @server.tool()
+    async def book(item: str) -> str:
+        """Book something in somebody's name."""
+        answer = await elicit.url(
+            "In whose name?",
+            lambda link: f"{ELSEWHERE}/?{urlencode({'callback': link.callback_url})}",
+            origins=[ELSEWHERE],
+        )
+        if orders.die == "taken":  # the line has returned, and nothing was done with it yet
+            die()
+
+        async def work(key: str) -> Json:
+            say("working")
+            if orders.hangs:
+                await asyncio.Event().wait()
+            with (Path(orders.folder) / "work").open("a") as file:
+                file.write(f"{key}\n")
+            if orders.die == "worked":  # done, and its record is not written
+                die()
+            return key
+
+        return f"{item} for {answer['name']} under {await elicit.once('work', work)}"
+
+    return server
+
+
+class DyingStore:
+    """A store that says what is read and written, and in which the process can die."""
+
+    def __init__(self, inner: Store, *, die: str | None, say: Callable[[str], None]) -> None:
+        self._inner = inner
+        self._point = WRITES.get(die or "")
+        self._say = say
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        point = self._point
+        is_here = point is not None and any(map(point.is_it, records))
+        if is_here and point is not None and point.when == "before":
+            die()
+        written = await self._inner.write(*records)
+        if is_here:
+            die()
+        for record in written:
+            self._say(f"wrote {record.kind} {record.status} {record.version}")
+        return written
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        self._say(f"read {kind}")
+        return await self._inner.read(owner, kind, id)
+
+    async def find(self, owner: str, kind: str, key: str) -> Record | None:
+        return await self._inner.find(owner, kind, key)
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        owner: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Record]:
+        return await self._inner.list(kind, owner=owner, status=status, after=after, limit=limit)
+
+    async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
+        return await self._inner.due(now, hold=hold, limit=limit)
+
+    def watch(self) -> AsyncIterator[Record | None]:
+        return self._inner.watch()
+
+    async def erase(
+        self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
+    ) -> int:
+        return await self._inner.erase(owner=owner, before=before, limit=limit)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class Dying:
+    """The application, in which the process dies when certain bytes have been handed over."""
+
+    def __init__(self, app: ASGIApp, *, die: str | None) -> None:
+        self._app = app
+        self._die = die
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+
+        async def sending(message: Message) -> None:
+            nonlocal body
+            await send(message)
+            body += message.get("body", b"")
+            is_last = message["type"] == "http.response.body" and not message.get("more_body")
+            match self._die:
+                # The client has the link: on a stream that stays open, or in a whole response.
+                case "link out" if b"/e/" in body and (is_last or b"elicitation/create" in body):
+                    die()
+                # The leg was woken, and its client has heard that the person is done.
+                case "completion told" if b"notifications/elicitation/complete" in body:
+                    die()
+                # The whole result went out, and nobody has noted that it did.
+                case "arrived" if b"tea for" in body and is_last:
+                    die()
+
+        await self._app(scope, receive, sending)
+
+
+def _is(record: Record, kind: str, status: str, *, version: int | None = None) -> bool:
+    return (record.kind, record.status) == (kind, status) and version in (None, record.version)
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def orders_of(text: bytes) -> Orders:
+    return Orders(**json.loads(text))

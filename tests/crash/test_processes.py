@@ -1,0 +1,72 @@
+"""A kill -9 of one process while another one on the same file waits for the same answer."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.crash.shop import LEASE_OVER, Person, Shop, calling, held
+from tests.web.serving import bound
+
+
+@pytest.fixture
+def other_port() -> Iterator[int]:
+    with bound("127.0.0.1") as reserved:
+        yield reserved.getsockname()[1]
+
+
+async def test_the_survivor_of_two_completes_what_both_were_asked(
+    shop: Shop, person: Person, other_port: int, mode: str
+) -> None:
+    async with (
+        shop.start() as first,
+        shop.start(port=other_port) as second,
+        calling(first, mode=mode, pauses=True) as call,
+    ):
+        callback = await person.go_on(await call.link())
+        async with calling(second, mode=mode) as again:
+            await again.link()
+            first.kill()
+            person.is_led_to(second)
+            assert await person.finish(callback) == "accepted"
+            assert shop.is_booked_once(await again.result())
+    assert len(await shop.elicitations()) == 1
+
+
+async def test_an_answer_that_the_dead_process_stored_reaches_who_waits_in_another(
+    shop: Shop, person: Person, other_port: int, mode: str
+) -> None:
+    async with (
+        shop.start(die="settled") as first,
+        shop.start(port=other_port) as second,
+        calling(first, mode=mode, pauses=True) as call,
+    ):
+        callback = await person.go_on(await call.link())
+        async with calling(second, mode=mode) as again:
+            await again.link()
+            with pytest.raises(httpx.TransportError):
+                await person.finish(callback)
+            await first.died()
+            assert shop.is_booked_once(await again.result())
+    assert len(await shop.elicitations()) == 1
+
+
+async def test_a_call_waits_for_the_lease_of_a_dead_body_and_then_goes_on(
+    shop: Shop, person: Person, other_port: int, mode: str
+) -> None:
+    async with (
+        shop.start(hangs=True) as first,
+        shop.start(port=other_port) as second,
+        calling(first, mode=mode) as call,
+    ):
+        await person.walk(await held(first, call, mode=mode))
+        await first.says("working")
+        async with calling(second, mode=mode) as again:
+            for _ in range(2):  # found, and then it could not be taken
+                await second.says("read elicitation", before="wrote")
+            first.kill()
+            await second.set_clock(LEASE_OVER)
+            await second.says("read run", before="wrote")  # it had waited before it looked again
+            assert shop.is_booked_once(await again.result())
+            assert again.times_asked == 0
+    assert len(await shop.elicitations()) == 1

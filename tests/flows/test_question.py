@@ -1,0 +1,297 @@
+"""Questions: nothing is asked before the await, and a bad one fails where it is written."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+
+from flows import elicit
+from flows.elicitation import Completion, Json, Status
+from flows.errors import InvalidQuestion, NoAsker, NotAccepted
+from flows.question import TIMEOUT_AT_MOST, Link, Outcome, Question, asking, refusal
+from flows.visit import Visit
+
+URL = "https://example.com/go"
+LINK = Link(
+    id="e",
+    public_url="https://elicit.example",
+    return_token=lambda: "return",
+    callback_token=lambda: "callback",
+)
+
+
+def question(message: str = "Please go there.", url: str = URL, **more: Any) -> Question[Any]:
+    return elicit.url(message, url, **more)
+
+
+def visit(of: Question[Any]) -> Visit:
+    assert isinstance(of.request, Visit)
+    return of.request
+
+
+class Told:
+    """An asker that answers what it is told."""
+
+    def __init__(self, outcome: Outcome[Any]) -> None:
+        self.outcome = outcome
+        self.asked: list[Question[Any]] = []
+
+    async def ask(self, question: Question[Any]) -> Outcome[Any]:
+        self.asked.append(question)
+        return self.outcome
+
+    async def once(self, name: str, work: Any) -> Json:
+        return await work("idempotency-key")  # type: ignore[no-any-return]  # what a test gives
+
+    def can(self, mode: str) -> bool:
+        return mode == "url"
+
+    async def complete(self, elicitation_id: str, content: Json) -> Completion:
+        return Completion.ACCEPTED
+
+    async def complete_return(self, request: Any, content: Json) -> Completion:
+        return Completion.LATE
+
+
+def test_a_question_that_was_not_awaited_has_no_truth() -> None:
+    with pytest.raises(TypeError, match="await"):
+        bool(question())
+
+
+async def test_where_nobody_asks_the_await_says_so() -> None:
+    for awaited in (question(), question().outcome(), question().or_none()):
+        with pytest.raises(NoAsker):
+            await awaited
+    with pytest.raises(NoAsker):
+        await elicit.complete_elicitation("e", {})
+    with pytest.raises(NoAsker):
+        elicit.can("url")
+
+
+async def test_an_await_asks_once_and_again_when_awaited_again() -> None:
+    told = Told(Outcome(status=Status.ACCEPTED, content={"n": 1}))
+    asked = question()
+    with asking(told):
+        assert told.asked == []
+        assert await asked == {"n": 1}
+        assert await asked.or_none() == {"n": 1}
+    assert told.asked == [asked, asked]
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s.is_final and s is not Status.ACCEPTED])
+async def test_each_no_raises_its_own_error_and_is_none_for_who_asks_so(status: Status) -> None:
+    error = refusal(
+        status, message="Please?", elicitation_id="e-1", timeout=timedelta(minutes=5), why="reason"
+    )
+    assert isinstance(error, NotAccepted)
+    assert "Please?" in str(error)
+    assert error.elicitation_id == "e-1"
+    with asking(Told(Outcome(status=status, error=error))):
+        with pytest.raises(type(error)) as raised:
+            await question()
+        assert raised.value is error
+        assert await question().or_none() is None
+        outcome = await question().outcome()
+    assert not outcome
+    assert outcome.action in {"decline", "cancel"}
+
+
+def test_every_no_has_an_error_of_its_own() -> None:
+    kinds = {
+        type(refusal(s, message="m", elicitation_id="e", timeout=timedelta(minutes=5)))
+        for s in Status
+        if s.is_final
+    }
+    assert len(kinds) == 7
+
+
+@pytest.mark.parametrize("status", [s for s in Status if not s.is_final])
+def test_what_is_open_is_no_outcome(status: Status) -> None:
+    with pytest.raises(ValueError, match="no outcome"):
+        refusal(status, message="m", elicitation_id="e", timeout=timedelta(minutes=5))
+
+
+async def test_whoever_asks_is_forgotten_after_the_block_and_in_no_other_task() -> None:
+    told = Told(Outcome(status=Status.ACCEPTED, content={}))
+    with asking(told):
+        inner = asyncio.create_task(question().or_none())
+        assert await inner == {}
+        assert elicit.can("url")
+    with pytest.raises(NoAsker):
+        await question()
+
+
+@pytest.mark.parametrize("message", ["", " ", "\n\t"])
+def test_an_empty_message_is_refused_by_the_verb(message: str) -> None:
+    with pytest.raises(InvalidQuestion):
+        _ = question(message)
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    [
+        timedelta(),
+        timedelta(seconds=-1),
+        timedelta(milliseconds=999),
+        TIMEOUT_AT_MOST + timedelta(microseconds=1),
+        timedelta.max,
+        timedelta.min,
+    ],
+)
+def test_a_timeout_that_nobody_can_mean_is_refused_by_the_verb(timeout: timedelta) -> None:
+    with pytest.raises(InvalidQuestion):
+        _ = question(timeout=timeout)
+
+
+def test_the_shortest_and_the_longest_timeout_are_allowed() -> None:
+    assert question(timeout=timedelta(seconds=1)).timeout == timedelta(seconds=1)
+    assert question(timeout=TIMEOUT_AT_MOST).timeout == TIMEOUT_AT_MOST
+
+
+def test_an_empty_key_is_refused_by_the_verb() -> None:
+    with pytest.raises(InvalidQuestion):
+        _ = question(key="")
+
+
+@pytest.mark.parametrize(
+    "id", ["", "a b", "a/b", "é", "a\n", "\n", "x" * 129, "a:b", "%41", "\x00"]
+)
+def test_an_id_that_does_not_fit_in_a_path_is_refused_by_the_verb(id: str) -> None:
+    with pytest.raises(InvalidQuestion):
+        _ = question(elicitation_id=id)
+
+
+@pytest.mark.parametrize("id", ["a", "order-7", "x" * 128, "a.b_c~d-e"])
+def test_an_id_of_the_authors_own_is_kept(id: str) -> None:
+    assert visit(question(elicitation_id=id)).elicitation_id == id
+
+
+def test_a_function_as_address_needs_its_origins() -> None:
+    with pytest.raises(InvalidQuestion):
+        _ = elicit.url("m", lambda _: URL)
+    made = elicit.url("m", lambda link: f"{URL}?back={link.id}", origins=["https://example.com"])
+    assert visit(made).address(LINK) == f"{URL}?back=e"
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://example.com/",
+        "https://example.com/x",
+        "example.com",
+        "https://u@example.com",
+        "http://example.com",
+        "https://example.com:443",
+        "https://EXAMPLE.com",
+        "*",
+        "",
+    ],
+)
+def test_what_is_no_origin_is_refused_by_the_verb(origin: str) -> None:
+    with pytest.raises(InvalidQuestion):
+        _ = question(origins=[origin])
+
+
+def test_one_text_for_origins_is_refused_and_not_taken_letter_by_letter() -> None:
+    with pytest.raises(InvalidQuestion):
+        _ = question(origins="https://example.com")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["https://evil.example/", "https://example.com.evil.example/", "https://example.com:444/"],
+)
+def test_a_function_that_leads_elsewhere_is_refused_before_the_link_is_out(address: str) -> None:
+    made = elicit.url("m", lambda _: address, origins=["https://example.com"])
+    with pytest.raises(InvalidQuestion, match=r"https://example\.com"):
+        visit(made).address(LINK)
+
+
+def test_a_link_has_an_address_for_the_browser_and_one_for_the_service() -> None:
+    assert LINK.return_token == "return"
+    assert LINK.return_url == "https://elicit.example/return?elicitation=return"
+    assert LINK.callback_url == "https://elicit.example/callback/url/callback"
+
+
+def test_the_origin_of_a_text_is_a_literal_of_the_call() -> None:
+    assert visit(question()).origins == ("https://example.com",)
+    more = question(origins=["https://other.example", "https://example.com"])
+    assert visit(more).origins == ("https://example.com", "https://other.example")
+
+
+def test_equal_questions_are_equal_and_have_one_digest() -> None:
+    assert question() == question()
+    assert question().digest == question().digest
+    assert len(question().digest) == 32
+    assert hash(question()) == hash(question())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        question("Please go there!"),
+        question("please go there."),
+        question("Please go there. "),
+        question(url="https://example.com/other"),
+        question(url="https://example.org/go"),
+        question(origins=["https://example.org"]),
+    ],
+)
+def test_what_the_person_is_told_differently_has_another_digest(other: Question[Any]) -> None:
+    assert other.digest != question().digest
+
+
+def test_what_only_the_tool_knows_does_not_change_the_digest() -> None:
+    for same in (question(key="k"), question(timeout=timedelta(hours=1))):
+        assert same.digest == question().digest
+        assert same != question()
+
+
+def test_an_address_made_by_a_function_does_not_change_the_digest() -> None:
+    origins = ["https://example.com"]
+    one = elicit.url("m", lambda link: f"{URL}?{link.id}", origins=origins)
+    other = elicit.url("m", lambda link: f"{URL}?{link.return_url}", origins=origins)
+    assert one.digest == other.digest
+
+
+def test_questions_about_two_addresses_are_not_equal() -> None:
+    assert question(url="https://example.com/1") != question(url="https://example.com/2")
+
+
+def test_to_have_gone_there_does_not_answer_whether_it_was_done_there() -> None:
+    assert question(wait_for_completion=False).digest != question().digest
+
+
+@pytest.mark.parametrize(
+    ("message", "url"), [("Go \ud800 there.", URL), ("Go there.", "https://example.com/\udfff")]
+)
+def test_text_that_cannot_be_written_is_refused_by_the_verb(message: str, url: str) -> None:
+    with pytest.raises(InvalidQuestion):
+        _ = question(message, url)
+
+
+def test_a_message_that_nobody_can_read_is_refused_by_the_verb() -> None:
+    with pytest.raises(InvalidQuestion):
+        _ = question("x" * 100_000)
+
+
+async def test_work_done_once_needs_a_name() -> None:
+    async def work(key: str) -> Json:
+        return key
+
+    with asking(Told(Outcome(status=Status.ACCEPTED))):
+        with pytest.raises(InvalidQuestion):
+            await elicit.once("", work)
+        assert await elicit.once("name", work) == "idempotency-key"
+
+
+async def test_an_id_and_a_request_complete_through_two_doors() -> None:
+    class Request:
+        query_params: ClassVar[Any] = {"elicitation": "x"}
+        cookies: ClassVar[Any] = {}
+        scope: ClassVar[Any] = {}
+
+    with asking(Told(Outcome(status=Status.ACCEPTED))):
+        assert await elicit.complete_elicitation("e-1") is Completion.ACCEPTED
+        assert await elicit.complete_elicitation(Request()) is Completion.LATE

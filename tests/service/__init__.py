@@ -1,0 +1,1 @@
+"""Tests of the service on the memory store."""

@@ -1,0 +1,124 @@
+"""A small world to test the service in: processes on one store, legs of calls, a hand clock."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from flows.elicitation import Asked, Elicitation
+from flows.vault import Ring
+from tests.clock import Clock
+from webapp.call import Call
+from webapp.identity import Caller
+from webapp.presenter import Shown
+from webapp.runs import ToolCall
+from webapp.service import Service, open_service
+from webapp.stores import Store
+from webapp.waiters import Waiter
+
+RING = Ring([b"a secret of the tests, 32 bytes!"])
+URL = "http://127.0.0.1:8765"
+HOLD = timedelta(seconds=30)
+MINUTES = timedelta(minutes=5)
+
+
+@asynccontextmanager
+async def process(store: Store, clock: Clock, *, ring: Ring = RING) -> AsyncIterator[Service]:
+    """One process on the store."""
+    async with open_service(
+        store=store, ring=ring, public_url=URL, uid=1000, clock=clock
+    ) as service:
+        yield service
+
+
+def question_in_store(
+    service: Service,
+    *,
+    subject: str = "alice",
+    issuer: str = "tests",
+    join: str = "a question",
+    kind: str = "url",
+    waiter: str | None = None,
+    timeout: timedelta = MINUTES,
+) -> Elicitation:
+    """An elicitation that is not stored yet."""
+    owner = service.elicitations.owners.tag(issuer=issuer, subject=subject)
+    now = service.clock()
+    asked = Asked(
+        server="s",
+        tool="t",
+        client="c",
+        message="Please go there.",
+        digest="d",
+        url="https://example.com/",
+        origins=("https://example.com",),
+    )
+    return Elicitation(
+        id=service.elicitations.new_id(owner),
+        owner=owner,
+        kind=kind,
+        asked=asked,
+        join=join,
+        created_at=now,
+        expires_at=now + timeout,
+        waiter=waiter,
+    )
+
+
+async def asked(service: Service, **about: object) -> Elicitation:
+    """An elicitation as it stands in the store."""
+    fresh = question_in_store(service, **about)  # type: ignore[arg-type]  # passed on as they are
+    await service.elicitations.write(fresh)
+    stored = await service.elicitations.get(fresh.id)
+    assert stored is not None
+    return stored
+
+
+@dataclass
+class Holding:
+    """A presenter that shows nothing and waits until the elicitation's time."""
+
+    holds: str | None = None
+    shown: Shown | None = None
+
+    def can(self, mode: str) -> bool:
+        return mode == "url"
+
+    def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
+        return now + timeout
+
+    def busy(self) -> object:
+        return "busy"
+
+    async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
+        self.shown = shown
+        self.holds = shown.elicitation.id
+        try:
+            return await call.hold(shown.elicitation, waiter, until=shown.elicitation.expires_at)
+        finally:
+            self.holds = None
+
+
+def call_of(
+    service: Service,
+    *,
+    presenter: Holding | None = None,
+    subject: str = "alice",
+    tool: str = "t",
+    arguments: object = None,
+    run_id: str | None = None,
+) -> Call:
+    """One leg of a tool call."""
+    return Call(
+        elicitations=service.elicitations,
+        links=service.links,
+        completing=service.completing,
+        landed=service.bodies.landed,
+        caller=Caller(
+            owner=service.elicitations.owners.tag(issuer="tests", subject=subject), client="c"
+        ),
+        tool=ToolCall(server="s", tool=tool, client="c", arguments=json.dumps(arguments)),
+        presenter=presenter or Holding(),
+        run_id=run_id,
+    )

@@ -1,0 +1,247 @@
+"""Settings: every problem at once, each naming its variable, and no secret in sight."""
+
+import stat
+from collections.abc import Mapping
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from webapp.settings import SECRET_NAMES, BadSettings, Settings, read_settings
+
+SECRET = "a secret of at least thirty-two bytes"
+OTHER = "another secret of thirty-two bytes or more"
+PUBLIC = {"ELICIT_URL": "https://elicit.example", "ELICIT_SECRET": SECRET}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path)}
+
+
+def problems(environment: Mapping[str, str], **more: object) -> list[str]:
+    with pytest.raises(BadSettings) as refused:
+        read_settings(environment, **more)  # type: ignore[arg-type]  # host or port
+    return refused.value.problems
+
+
+def key_file(home: Mapping[str, str]) -> Path:
+    return Path(home["HOME"]) / ".local/share/elicit-url/key"
+
+
+def test_local_use_needs_nothing(home: dict[str, str]) -> None:
+    settings = read_settings(home)
+    assert settings.url == "http://127.0.0.1:8765"
+    assert settings.is_local
+    assert settings.store == f"sqlite:///{home['HOME']}/.local/share/elicit-url/elicit.db"
+    assert (settings.origins, settings.proxies, settings.templates) == (frozenset(), (), ())
+
+
+def test_the_port_moves_the_address(home: dict[str, str]) -> None:
+    assert read_settings(home, port=9000).url == "http://127.0.0.1:9000"
+    assert read_settings(home, host="::1").url == "http://[::1]:8765"
+    assert read_settings(home, host="localhost").url == "http://localhost:8765"
+
+
+def test_the_key_of_a_local_server_is_made_once_for_this_user_only(home: dict[str, str]) -> None:
+    first = read_settings(home)
+    path = key_file(home)
+    key = path.read_bytes()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert len(key.strip()) >= 32
+    second = read_settings(home)
+    assert path.read_bytes() == key
+    assert second.ring.fingerprints == first.ring.fingerprints
+    assert key.strip().decode() not in repr(first)
+
+
+def test_two_users_have_two_keys(tmp_path: Path) -> None:
+    rings = [
+        read_settings({"XDG_DATA_HOME": str(tmp_path / name)}).ring.fingerprints
+        for name in ("one", "other")
+    ]
+    assert rings[0] != rings[1]
+    assert (tmp_path / "one/elicit-url/key").exists()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o601])
+def test_a_key_file_that_others_can_read_is_refused(home: dict[str, str], mode: int) -> None:
+    read_settings(home)
+    key_file(home).chmod(mode)
+    (problem,) = problems(home)
+    assert problem.startswith("ELICIT_SECRET:")
+    assert "chmod 600" in problem
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"short\n"])
+def test_a_key_file_that_was_cut_off_is_refused_and_not_used(
+    home: dict[str, str], content: bytes
+) -> None:
+    read_settings(home)
+    key_file(home).write_bytes(content)
+    (problem,) = problems(home)
+    assert problem.startswith("ELICIT_SECRET:")
+
+
+def test_a_key_file_that_was_cut_off_is_named(home: dict[str, str]) -> None:
+    read_settings(home)
+    key_file(home).write_bytes(b"")
+    assert str(key_file(home)) in problems(home)[0]
+
+
+def test_a_data_folder_that_cannot_be_made_is_a_problem_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (problem,) = problems({"XDG_DATA_HOME": str(tmp_path / "file")})
+    assert problem.startswith("ELICIT_SECRET:")
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_secret_goes_by_any_of_its_names_and_makes_no_file(
+    home: dict[str, str], name: str
+) -> None:
+    settings = read_settings({**home, name: SECRET})
+    assert len(settings.ring.fingerprints) == 1
+    assert not key_file(home).exists()
+
+
+def test_the_first_name_wins(home: dict[str, str]) -> None:
+    both = {**home, SECRET_NAMES[1]: OTHER, SECRET_NAMES[0]: SECRET}
+    alone = {**home, SECRET_NAMES[0]: SECRET}
+    assert read_settings(both).ring.fingerprints == read_settings(alone).ring.fingerprints
+
+
+def test_a_ring_of_secrets_is_newest_first(home: dict[str, str]) -> None:
+    ring = read_settings({**home, "ELICIT_SECRET": f"{OTHER}, {SECRET}"}).ring
+    old = read_settings({**home, "ELICIT_SECRET": SECRET}).ring
+    assert ring.fingerprints[1] == old.newest
+    assert len(ring.fingerprints) == 2
+
+
+@pytest.mark.parametrize("secret", ["short", "x" * 31, f"{SECRET},short", f"{SECRET},"])
+def test_a_weak_secret_is_refused_without_being_shown(home: dict[str, str], secret: str) -> None:
+    (problem,) = problems({**home, "ELICIT_SECRET": secret})
+    assert problem.startswith("ELICIT_SECRET:")
+    assert "elicit keys new" in problem
+    assert "short" not in problem
+    assert SECRET not in problem
+
+
+def test_an_empty_secret_is_none(home: dict[str, str]) -> None:
+    read_settings({**home, "ELICIT_SECRET": ""})
+    assert key_file(home).exists()
+
+
+def test_nothing_printed_of_settings_shows_a_secret(home: dict[str, str]) -> None:
+    settings = read_settings({**home, **PUBLIC})
+    assert SECRET not in repr(settings)
+    assert SECRET not in str(settings)
+    assert "***" in repr(settings.ring)
+
+
+def test_a_public_address_needs_a_secret_of_its_own(home: dict[str, str]) -> None:
+    (problem,) = problems({**home, "ELICIT_URL": "https://elicit.example"})
+    assert problem.startswith("ELICIT_SECRET:")
+    assert not key_file(home).exists()
+    settings = read_settings({**home, **PUBLIC})
+    assert (settings.url, settings.is_local) == ("https://elicit.example", False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "elicit.example", ""])
+def test_to_serve_beyond_this_machine_is_a_choice(home: dict[str, str], host: str) -> None:
+    environment = {**home, **PUBLIC}
+    (problem,) = problems(environment, host=host)
+    assert problem.startswith("ELICIT_EXPOSE:")
+    assert (
+        read_settings({**environment, "ELICIT_EXPOSE": "1"}, host=host).url == PUBLIC["ELICIT_URL"]
+    )
+
+
+@pytest.mark.parametrize("value", ["", "0", "true", "yes", "2"])
+def test_the_choice_is_said_in_one_way_only(home: dict[str, str], value: str) -> None:
+    environment = {**home, **PUBLIC, "ELICIT_EXPOSE": value}
+    assert len(problems(environment, host="0.0.0.0")) == 1
+
+
+def test_a_server_for_others_must_know_its_address(home: dict[str, str]) -> None:
+    environment = {**home, "ELICIT_EXPOSE": "1", "ELICIT_SECRET": SECRET}
+    (problem,) = problems(environment, host="0.0.0.0")
+    assert problem.startswith("ELICIT_URL: needed")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "elicit.example",
+        "http://elicit.example",
+        "https://elicit.example/path",
+        "ftp://x",
+        "https://u:p@elicit.example",
+        "https://elicit.example?x",
+        "https://ELICIT.example",
+        "//x",
+    ],
+)
+def test_a_wrong_address_is_a_problem_that_names_its_variable(
+    home: dict[str, str], url: str
+) -> None:
+    found = problems({**home, "ELICIT_URL": url, "ELICIT_SECRET": SECRET})
+    assert [problem.partition(":")[0] for problem in found] == ["ELICIT_URL"]
+
+
+@pytest.mark.parametrize("url", ["https://[bad", "https://[::1", "https://a]b"])
+def test_an_address_that_cannot_even_be_split_is_a_problem_like_any_other(
+    home: dict[str, str], url: str
+) -> None:
+    found = problems({**home, "ELICIT_URL": url, "ELICIT_SECRET": SECRET})
+    assert found[0].startswith("ELICIT_URL:")
+
+
+def test_a_slash_at_the_end_does_no_harm(home: dict[str, str]) -> None:
+    assert read_settings({**home, **PUBLIC, "ELICIT_URL": "https://elicit.example/"}).url == (
+        "https://elicit.example"
+    )
+
+
+def test_every_problem_is_reported_at_once(home: dict[str, str]) -> None:
+    found = problems(
+        {
+            **home,
+            "ELICIT_URL": "https://elicit.example/path",
+            "ELICIT_SECRET": "short",
+            "ELICIT_ORIGINS": "https://ok.example, nonsense https://x.example/path",
+            "ELICIT_PROXIES": "10.0.0.0/8 nonsense 10.0.0.1/8",
+            "ELICIT_TEMPLATES": home["HOME"] + "/missing",
+        },
+        host="0.0.0.0",
+    )
+    assert sorted(problem.partition(":")[0] for problem in found) == [
+        "ELICIT_EXPOSE",
+        "ELICIT_ORIGINS",
+        "ELICIT_ORIGINS",
+        "ELICIT_PROXIES",
+        "ELICIT_PROXIES",
+        "ELICIT_SECRET",
+        "ELICIT_TEMPLATES",
+        "ELICIT_URL",
+    ]
+
+
+def test_what_is_right_is_read(home: dict[str, str]) -> None:
+    settings = read_settings(
+        {
+            **home,
+            **PUBLIC,
+            "ELICIT_STORE": "sqlite:///x.db",
+            "ELICIT_ORIGINS": "https://a.example,https://b.example:8443",
+            "ELICIT_PROXIES": "10.0.0.0/8, ::1",
+            "ELICIT_TEMPLATES": home["HOME"],
+            "UNRELATED": "x",
+        }
+    )
+    assert isinstance(settings, Settings)
+    assert settings.store == "sqlite:///x.db"
+    assert settings.origins == {"https://a.example", "https://b.example:8443"}
+    assert settings.proxies == (ip_network("10.0.0.0/8"), ip_network("::1"))
+    assert settings.templates == (Path(home["HOME"]),)

@@ -1,0 +1,46 @@
+"""What shows a link to a person and waits: one for each way that a protocol revision has."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from flows.elicitation import Elicitation
+from webapp.waiters import Waiter
+
+if TYPE_CHECKING:
+    from webapp.call import Call
+
+
+class Interrupted(BaseException):
+    """Ends a tool's body. No Exception, so that `except Exception` in a tool cannot stop it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A question as a presenter needs it: what stands in the store, and its address."""
+
+    elicitation: Elicitation
+    url: str
+    index: int  # of the question in its run
+    is_again: bool  # an earlier leg of this run asked it already
+
+
+class Presenter(Protocol):
+    """How one protocol revision shows a link and waits."""
+
+    def can(self, mode: str) -> bool: ...
+
+    def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
+        """Until when this leg may be kept waiting for another one."""
+        ...
+
+    def busy(self) -> object:
+        """The result for a leg that another one outran."""
+        ...
+
+    async def wait(self, call: "Call", shown: Shown, waiter: Waiter) -> Elicitation | None:
+        """Show it and wait until it is final, another leg waits, or this leg's time is up.
+
+        None = the wait was cancelled in the client. May end the leg with `call.interrupt`.
+        """
+        ...
