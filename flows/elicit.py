@@ -7,7 +7,14 @@ from typing import cast
 
 from flows.elicitation import Completion, Json
 from flows.errors import InvalidQuestion
-from flows.question import DEFAULT_TIMEOUT, Link, Question, ReturningRequest, current_asker
+from flows.question import (
+    DEFAULT_TIMEOUT,
+    Link,
+    Question,
+    ReturningRequest,
+    current_asker,
+    tell_asker,
+)
 from flows.visit import Visit, origin_of
 
 __all__ = ["can", "complete_elicitation", "once", "url"]
@@ -30,30 +37,19 @@ def url(
     `wait_for_completion=False` the answer is there as soon as the person agrees to go.
     Raises InvalidQuestion for an address that is not https (http on loopback).
     """
-    if isinstance(url, str):
-        literal = (origin_of(url), *origins)
-    elif not origins:
-        raise InvalidQuestion("A function as url needs origins=, the places it may lead to.")
-    else:
-        literal = tuple(origins)
-    for origin in literal:
-        if origin_of(origin) != origin:
-            raise InvalidQuestion(f"{origin!r} is no origin; write scheme://host, without a path.")
-    if elicitation_id is not None and not re.fullmatch(r"[A-Za-z0-9._~-]{1,128}", elicitation_id):
-        raise InvalidQuestion("elicitation_id must be 1 to 128 letters, digits or . _ ~ -")
-    return Question(
-        message=message,
-        request=Visit(
-            message=message,
-            url=url,
-            origins=tuple(dict.fromkeys(literal)),
+    try:
+        return _visit(
+            message,
+            url,
+            origins=origins,
             waits=wait_for_completion,
             elicitation_id=elicitation_id,
-        ),
-        answer=_mapping,
-        key=key,
-        timeout=timeout,
-    )
+            key=key,
+            timeout=timeout,
+        )
+    except InvalidQuestion as error:
+        tell_asker(error)
+        raise
 
 
 async def once(name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
@@ -85,6 +81,42 @@ async def complete_elicitation(
     if isinstance(elicitation, str):
         return await current_asker().complete(elicitation, content or {})
     return await current_asker().complete_return(elicitation, content or {})
+
+
+def _visit(
+    message: str,
+    url: str | Callable[[Link], str],
+    *,
+    origins: Sequence[str],
+    waits: bool,
+    elicitation_id: str | None,
+    key: str | None,
+    timeout: timedelta,
+) -> Question[Mapping[str, Json]]:
+    if isinstance(url, str):
+        literal = (origin_of(url), *origins)
+    elif not origins:
+        raise InvalidQuestion("A function as url needs origins=, the places it may lead to.")
+    else:
+        literal = tuple(origins)
+    for origin in literal:
+        if origin_of(origin) != origin:
+            raise InvalidQuestion(f"{origin!r} is no origin; write scheme://host, without a path.")
+    if elicitation_id is not None and not re.fullmatch(r"[A-Za-z0-9._~-]{1,128}", elicitation_id):
+        raise InvalidQuestion("elicitation_id must be 1 to 128 letters, digits or . _ ~ -")
+    return Question(
+        message=message,
+        request=Visit(
+            message=message,
+            url=url,
+            origins=tuple(dict.fromkeys(literal)),
+            waits=waits,
+            elicitation_id=elicitation_id,
+        ),
+        answer=_mapping,
+        key=key,
+        timeout=timeout,
+    )
 
 
 def _mapping(content: Json) -> Mapping[str, Json]:

@@ -138,6 +138,9 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     look_at: datetime | None = None  # when the sweeper looks again at an outcome nobody used
     version: int = 0
 
+    def __repr__(self) -> str:
+        return f"Elicitation({self.id!r}, {self.status.value!r})"
+
     @property
     def kept_until(self) -> datetime:
         """Until when an outcome that nobody used is there for the same question."""
@@ -279,6 +282,11 @@ def release(elicitation: Elicitation, *, leg: str) -> Elicitation:
     """The leg ended without a result; the next one may take the outcome at once."""
     _taken(elicitation, leg=leg)
     return replace(elicitation, take=None)
+
+
+def lay_down(elicitation: Elicitation, *, leg: str, now: datetime) -> Elicitation:
+    """The leg used it and the run goes on: only its lease is over."""
+    return replace(elicitation, take=replace(_taken(elicitation, leg=leg), until=now))
 
 
 def deliver(elicitation: Elicitation, *, run: str, now: datetime) -> Elicitation:

@@ -17,6 +17,7 @@ from flows.errors import (
     Cancelled,
     Declined,
     Denied,
+    ElicitError,
     Expired,
     Failed,
     InvalidQuestion,
@@ -84,7 +85,7 @@ class Outcome(Generic[T_co]):
     """What became of a question. Only an accepted one is truthy."""
 
     status: Status
-    content: T_co | None = None
+    content: T_co | None = field(default=None, repr=False)
     error: NotAccepted | None = None
     is_late: bool = False
 
@@ -171,6 +172,10 @@ class Asker(Protocol):
     async def ask(self, question: Question[T_co]) -> Outcome[T_co]: ...
     async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json: ...
     def can(self, mode: str) -> bool: ...
+    def failed(self, error: ElicitError) -> None:
+        """A verb raised it; if it leaves the tool, the model is told."""
+        ...
+
     async def complete(self, elicitation_id: str, content: Json) -> Completion: ...
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion: ...
 
@@ -184,6 +189,13 @@ def current_asker() -> Asker:
         return _asker.get()
     except LookupError:
         raise NoAsker from None
+
+
+def tell_asker(error: ElicitError) -> None:
+    """Let whoever asks here, if anybody does, know what a verb raised."""
+    asker = _asker.get(None)
+    if asker is not None:
+        asker.failed(error)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ A leg is one request that carried the run on: the first call, a retry, the same 
 The run remembers which elicitation stands at which place, and for a while what came out of it.
 """
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -32,6 +33,7 @@ class Asking(Struct, frozen=True, kw_only=True):
     elicitation_id: str
     is_ordered: bool
     says: str
+    is_used: bool = False  # a leg used the outcome, and the run went on to another leg
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -41,6 +43,7 @@ class Run(Struct, frozen=True, kw_only=True):
     created_at: datetime
     open_until: datetime  # the same call joins the run until then
     asked: tuple[Asking, ...] = ()
+    responses: str | None = None  # what the client answered to the tool's own requests, as JSON
     result: str | None = None
     finished_at: datetime | None = None
     is_delivered: bool = False
@@ -69,6 +72,9 @@ class Run(Struct, frozen=True, kw_only=True):
     def erase_at(self) -> datetime:
         return self.kept_until + RECORD_KEPT
 
+    def __repr__(self) -> str:
+        return f"Run({self.id!r}, {self.status!r})"
+
     def at(self, place: Place) -> Asking | None:
         return next((asking for asking in self.asked if asking.place == place), None)
 
@@ -86,6 +92,20 @@ def ask(run: Run, asking: Asking, *, open_until: datetime) -> Run:
 
 def keep_open(run: Run, *, until: datetime) -> Run:
     return replace(run, open_until=max(run.open_until, until))
+
+
+def use(run: Run, ids: Collection[str]) -> Run:
+    """A leg used these outcomes and went on to another leg by the tool's own means."""
+    asked = tuple(
+        replace(asking, is_used=True) if asking.elicitation_id in ids else asking
+        for asking in run.asked
+    )
+    return replace(run, asked=asked)
+
+
+def keep_responses(run: Run, responses: str) -> Run:
+    """The client sends its answers to the tool's own requests once; later legs need them too."""
+    return replace(run, responses=responses)
 
 
 def move(run: Run, old_id: str, new_id: str) -> Run:

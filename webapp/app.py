@@ -117,7 +117,7 @@ class Switch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (
-            scope["type"] == "http"
+            scope["type"] in ("http", "websocket")
             and not _is_ours(scope["path"])
             and self._served.has_route(scope)
         ):

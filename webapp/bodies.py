@@ -18,6 +18,7 @@ T = TypeVar("T")
 LEFT_ALONE_SECONDS = 60.0
 RENEWAL_SECONDS = 10.0
 ARRIVAL_SECONDS = 5.0
+ENDING_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -41,6 +42,7 @@ class Bodies:
         task.add_done_callback(self._calls.pop)
         if wire is not None:
             wire.on_broken(lambda: self._leave(task, call))
+            call.taken.on_first = lambda: self._leave(task, call) if wire.is_broken else None
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -93,7 +95,9 @@ class Bodies:
         for task in tuple(self._calls):
             task.cancel()
         if self._calls:
-            await asyncio.wait(tuple(self._calls))
+            _, stubborn = await asyncio.wait(tuple(self._calls), timeout=ENDING_SECONDS)
+            for task in stubborn:
+                _log.error("call.would_not_end", extra={"leg": self._calls[task].leg})
 
     def _leave(self, task: asyncio.Task[Any], call: Call) -> None:
         if not task.done() and call.has_taken:

@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import NoReturn, TypeVar
 
+from msgspec.json import encode
+
 from flows import elicitation as states
 from flows import run as runs
 from flows.elicitation import Completion, Elicitation, Json, Status
 from flows.errors import (
     CallOver,
     ElicitError,
-    NotPossible,
     QuestionChanged,
 )
 from flows.question import Outcome, Question, ReturningRequest
@@ -29,14 +30,15 @@ from webapp.elicitations import Elicitations
 from webapp.identity import Caller
 from webapp.line import Line
 from webapp.links import Links
-from webapp.once import do_once
+from webapp.once import do_once, do_unkept
 from webapp.outcomes import cancelled, outcome_of
 from webapp.presenter import Interrupted, Presenter, Shown
 from webapp.runs import CurrentRun, ToolCall
+from webapp.taken import Taken
 from webapp.waiters import Waiter
 
 T = TypeVar("T")
-RESULT_BYTES_AT_MOST = 48 * 1024
+RESULT_BYTES_AT_MOST = 32 * 1024  # as it is sealed: JSON text inside JSON
 LOOK_AGAIN = timedelta(seconds=3)
 
 
@@ -62,6 +64,7 @@ class Call:
         self.answer: object = None  # the result that the presenter wants instead of the body's
         self.last_error: ElicitError | None = None
         self.is_over = False
+        self.taken = Taken(elicitations, leg=self.leg)
         self.run = CurrentRun(
             elicitations=elicitations,
             landed=landed,
@@ -84,10 +87,9 @@ class Call:
         self._task: asyncio.Task[object] | None = None
         self._counts: Counter[tuple[str, str]] = Counter()
         self._seen: set[Place] = set()
-        self._taken: dict[str, bool] = {}  # elicitation id -> the body has seen the outcome
         self._is_repeated = False
+        self._is_finished = False
         self._waiters: set[Waiter] = set()
-        self._takings: set[asyncio.Task[Elicitation]] = set()
 
     @property
     def now(self) -> datetime:
@@ -96,7 +98,7 @@ class Call:
     @property
     def has_taken(self) -> bool:
         """From here on a client that goes away no longer ends the body."""
-        return bool(self._taken)
+        return bool(self.taken)
 
     @property
     def is_interrupted(self) -> bool:
@@ -116,8 +118,21 @@ class Call:
         self.last_error = outcome.error
         return outcome
 
+    def failed(self, error: ElicitError) -> None:
+        self.last_error = error
+
     async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
         """Kept under the run: the same call made again after a crash carries it on."""
+        try:
+            return await self._once(name, work)
+        except ElicitError as error:
+            self.last_error = error
+            raise
+
+    async def _once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
+        await self._must_be_going_on()
+        if self._caller.owner is None:
+            return await do_unkept(name, work)
         run = await self._the_run()
         if not run.version:
             await self.run.change(_same)
@@ -164,25 +179,29 @@ class Call:
     async def finish(self, result: Callable[[], str] | None = None) -> None:
         """The body is over; what it returned is kept until it is known to have arrived."""
         self._end()
-        await self._settle_takings()
-        is_wish_granted = self._used or (self.run.is_loaded and not self.run.value.asked)
-        if result is None or self.is_interrupted or not is_wish_granted:
-            await self._release(list(self._taken))
-            return
-        await self._release([id for id, is_used in self._taken.items() if not is_used])
-        text = result()
-        if self.run.is_loaded and self.run.value.version and len(text) <= RESULT_BYTES_AT_MOST:
-            await self.run.change(lambda run: runs.finish(run, result=text, now=self.now))
+        await self.taken.release_unused()
+        if result is None or self.is_interrupted or not self._is_wish_granted:
+            await self.taken.release_used()
+        elif self.run.is_loaded and self.run.value.version:
+            self._is_finished = True
+            text = result()
+            if len(encode(text)) <= RESULT_BYTES_AT_MOST:
+                await self.run.change(lambda run: runs.finish(run, result=text, now=self.now))
+
+    async def go_on(self) -> None:
+        """The body ended with a request of the tool's own: what it used stays used in this run."""
+        self._end()
+        await self.taken.release_unused()
+        if self.taken.used:
+            await self.run.change(
+                lambda run: runs.use(run, self.taken.used), also=self.taken.laid_down
+            )
 
     async def delivered(self) -> None:
         """The last byte of the result went out over a connection that was still open."""
-        if not self.run.is_loaded or not self.run.value.version:
+        if not (self._is_finished or self._is_repeated):
             return
         run = self.run.value
-        if self.is_interrupted and not self._is_repeated:
-            return
-        if not (self._used or run.finished_at):
-            return
         asked = [asking.elicitation_id for asking in run.asked]
         await self.run.change(
             runs.deliver,
@@ -193,10 +212,8 @@ class Call:
 
     async def renew(self) -> None:
         """Lengthen the leases; called while the body runs."""
-        if self._taken and not self.is_over:
-            await self.elicitations.each(
-                list(self._taken), lambda e: states.renew(e, leg=self.leg, now=self.now)
-            )
+        if self.taken and not self.is_over:
+            await self.taken.renew()
             await self.run.keep_open()
 
     async def _ask(self, question: Question[T]) -> Outcome[T]:
@@ -204,14 +221,16 @@ class Call:
         place = Place(kind=fact[0], digest=fact[1], nth=self._counts[fact])
         self._counts[fact] += 1
         is_ordered = asyncio.current_task() is self._task
-        self._must_be_going_on()
+        await self._must_be_going_on()
         self._caller.must_be_answerable()
         run = await self._the_run()
         if is_ordered:
             self._check_order(run, place, question.message)
         self._seen.add(place)
         waiters = self.elicitations.waiters
-        with waiters.waiter(run.id, leg=self.leg, run=run.id, taken=self._was_taken) as waiter:
+        with waiters.waiter(
+            run.id, leg=self.leg, run=run.id, taken=self.taken.was_handed
+        ) as waiter:
             self._waiters.add(waiter)
             try:
                 return await self._answered(question, place, waiter, is_ordered=is_ordered)
@@ -230,18 +249,19 @@ class Call:
                 if settled is None:
                     return cancelled(question, current)
                 current = settled
-            self._must_be_going_on()
+            await self._must_be_going_on()
             if not current.status.is_final:
                 self.interrupt(self._presenter.busy())
-            taken = await self._take(current)
+            taken = await self.taken.take(current, run=self.run.value.id)
             if taken is not None and not await self._has_successor(taken):
                 return self._outcome(question, taken)
             if taken is None:
+                await self._take_over()
                 await self._wait_for_the_other(waiter, limit=limit)
 
     async def _the_run(self) -> Run:
         """This leg's run. If its result is there already, that is this leg's result too."""
-        self._must_be_going_on()
+        await self._must_be_going_on()
         run = await self.run.load()
         if run.result is not None:
             self._repeat(run.result)
@@ -272,20 +292,6 @@ class Call:
         )
         return await self._presenter.wait(self, shown, waiter)
 
-    async def _take(self, current: Elicitation) -> Elicitation | None:
-        """Take the outcome for this run, or None if another leg has it."""
-        if current.take is None or current.take.leg != self.leg:
-            taking = asyncio.create_task(
-                self.elicitations.take(current.id, run=self.run.value.id, leg=self.leg)
-            )
-            self._takings.add(taking)
-            try:
-                current = await asyncio.shield(taking)
-            except NotPossible:
-                return None
-        self._taken.setdefault(current.id, False)
-        return current
-
     async def _has_successor(self, taken: Elicitation) -> bool:
         """Whether it made way for another elicitation of its question, which is to be taken."""
         if taken.status is not Status.SUPERSEDED:
@@ -293,9 +299,17 @@ class Call:
         held = await self.elicitations.find(owner=taken.owner, join=taken.join)
         if held is None or held.id == taken.id:
             return False
-        del self._taken[taken.id]
+        self.taken.forget(taken)
         await self.run.change(lambda run: runs.move(run, taken.id, held.id))
         return True
+
+    async def _take_over(self) -> None:
+        """The older leg that has the outcome may only be waiting for a later question: it ends."""
+        await self.run.reload()
+        await self.elicitations.each(
+            [asking.elicitation_id for asking in self.run.value.asked],
+            lambda e: states.join(e, leg=self.leg),
+        )
 
     async def _wait_for_the_other(self, waiter: Waiter, *, limit: datetime) -> None:
         """Another leg acts on the outcome: its result is ours too if it does not arrive there."""
@@ -308,14 +322,6 @@ class Call:
         if self.now >= limit:
             self.interrupt(self._presenter.busy())
 
-    async def _settle_takings(self) -> None:
-        """What was being taken when the body left is ours to release."""
-        if self._takings:
-            done, _ = await asyncio.wait(self._takings)
-            for taking in done:
-                if not taking.cancelled() and taking.exception() is None:
-                    self._taken.setdefault(taking.result().id, False)
-
     def _end(self) -> None:
         """Nothing is handed to this leg any more; what it still waits for (a gather) stops."""
         self.is_over = True
@@ -323,23 +329,19 @@ class Call:
             waiter.taken = None
             waiter.wake(None)
 
-    def _was_taken(self, settled: Elicitation) -> None:
-        self._taken.setdefault(settled.id, False)
-
     def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:
-        self._taken[taken.id] = True
+        self.taken.use(taken)
         return outcome_of(question, taken)
 
     @property
-    def _used(self) -> list[str]:
-        return [id for id, is_used in self._taken.items() if is_used]
+    def _is_wish_granted(self) -> bool:
+        """Whether the result of this leg used an answer, or needed none."""
+        asked = self.run.value.asked if self.run.is_loaded else ()
+        return bool(self.taken.used or not asked or any(asking.is_used for asking in asked))
 
-    async def _release(self, ids: list[str]) -> None:
-        if ids:
-            await self.elicitations.each(ids, lambda e: states.release(e, leg=self.leg))
-
-    def _must_be_going_on(self) -> None:
+    async def _must_be_going_on(self) -> None:
         if self.is_over:
+            await asyncio.sleep(0)  # a tool that tries for ever must not stop the others
             raise CallOver
 
 

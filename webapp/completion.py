@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn, TypeVar
 
 from flows.elicitation import Completion, Elicitation, Json
-from flows.errors import InvalidToken, NoAsker, NotAllowed
+from flows.errors import ElicitError, InvalidToken, NoAsker, NotAllowed
 from flows.question import Outcome, Question, ReturningRequest
 from flows.tokens import Purpose
 from webapp.browser import Browser
@@ -37,6 +37,9 @@ class Completing:
 
     def can(self, mode: str) -> bool:
         return False
+
+    def failed(self, error: ElicitError) -> None:
+        """Nobody is told: there is no tool here."""
 
     async def complete(self, elicitation_id: str, content: Json) -> Completion:
         return await complete_visit(self._elicitations, elicitation_id, content)

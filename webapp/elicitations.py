@@ -22,6 +22,7 @@ from flows.run import Run
 from webapp.owners import SERVICE, Owners
 from webapp.rows import Alias, Done, Rows, ValueT
 from webapp.stores import Conflict, Record, Store
+from webapp.stores.store import StoreUnavailable
 from webapp.waiters import Changed, Waiters
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ TRIES_AT_MOST = 50
 REMEMBERED_AT_MOST = 10_000
 RANDOM_BYTES = 18
 OWNER_TAG_CHARACTERS = 20
+LISTEN_AGAIN_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -49,6 +51,7 @@ class Elicitations:
         # compare-and-set has the last word; whoever needs the truth reads the store.
         self._recent: OrderedDict[str, Elicitation] = OrderedDict()
         self._works: set[asyncio.Task[Any]] = set()
+        self.doing: dict[str, asyncio.Future[None]] = {}  # what `once` is at work on
 
     def new_id(self, owner: str) -> str:
         """An id that nobody can guess; its first 20 characters are the owner's tag."""
@@ -192,23 +195,34 @@ class Elicitations:
                 current = known or await self.get(id)
                 if current is not None:
                     with suppress(NotPossible):
-                        changed.append(change(current))
+                        if (value := change(current)) != current:
+                            changed.append(value)
                         break
         return changed
 
     async def listen(self) -> None:
         """Wake the waiters of this process for what other processes write; runs until cancelled."""
-        async for record in self.store.watch():
-            if record is None:
-                self._recent.clear()
-                self.waiters.wake_all()
-                continue
-            self._recent.pop(record.id, None)
-            if self.waiters.has(record.id):
-                try:
-                    await self._tell(record)
-                except Unreadable:
-                    _log.exception("record.unreadable", extra={"kind": record.kind})
+        while True:
+            try:
+                async for record in self.store.watch():
+                    await self._hear(record)
+                return  # the store is closed
+            except StoreUnavailable:
+                _log.exception("store.watch_failed")
+            await asyncio.sleep(LISTEN_AGAIN_SECONDS)
+            await self._hear(None)
+
+    async def _hear(self, record: Record | None) -> None:
+        if record is None:
+            self._recent.clear()
+            self.waiters.wake_all()
+            return
+        self._recent.pop(record.id, None)
+        if self.waiters.has(record.id):
+            try:
+                await self._tell(record)
+            except Unreadable:
+                _log.exception("record.unreadable", extra={"kind": record.kind})
 
     async def _tell(self, record: Record) -> None:
         if record.kind == "elicitation":

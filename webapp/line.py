@@ -118,6 +118,10 @@ class Line:
         held = await self._elicitations.find(owner=run.owner, join=join)
         if held is None:
             return None, None
+        if not held.status.is_final and self._elicitations.clock() >= held.expires_at:
+            held = await self._elicitations.end(
+                held, Status.EXPIRED
+            )  # the sweeper is not there yet
         if not held.status.is_final or self._is_kept(held, Status.ACCEPTED):
             return held, None
         return None, held
@@ -126,6 +130,8 @@ class Line:
         """Whether what this run asked before stands, or a new call has to ask it afresh."""
         if current.delivered_at is not None:
             return False
+        if not (self._run.is_continued or current.status.is_final):
+            return self._elicitations.clock() < current.expires_at
         return (
             self._run.is_continued
             or not current.status.is_final
@@ -137,7 +143,7 @@ class Line:
 
     def _join_key(self, question: Question[Any], place: Place) -> str:
         about = (
-            ("named", question.key, place.kind, place.digest)
+            ("named", self._tool.tool, question.key, place.kind, place.digest)
             if question.key is not None
             else ("placed", self._tool.tool, self._tool.arguments, str(place))
         )

@@ -1,6 +1,6 @@
 """What shows a link to a person and waits: one for each way that a protocol revision has."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +20,7 @@ class Shown:
     """A question as a presenter needs it: what stands in the store, and its address."""
 
     elicitation: Elicitation
-    url: str
+    url: str = field(repr=False)
     index: int  # of the question in its run
     is_again: bool  # an earlier leg of this run asked it already
 

@@ -19,7 +19,7 @@ from webapp.stores import Record
 
 
 class Done(Struct, frozen=True, kw_only=True):
-    """What `once` did, as JSON text."""
+    """What `once` did, as JSON text; a result is never shown."""
 
     id: str
     owner: str
@@ -28,6 +28,9 @@ class Done(Struct, frozen=True, kw_only=True):
     version: int = 0
     status: str = "done"
     due_at: None = None
+
+    def __repr__(self) -> str:
+        return f"Done({self.id!r})"
 
 
 class Alias(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from flows.tokens import Tokens
@@ -31,7 +31,7 @@ class Service:
     clock: Clock
     limits: Limits
     public_url: str
-    request_state_keys: tuple[bytes, ...]
+    request_state_keys: tuple[bytes, ...] = field(repr=False)
 
 
 @asynccontextmanager

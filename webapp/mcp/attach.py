@@ -14,23 +14,28 @@ from typing import Any, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.request_state import (
+    AESGCMRequestStateCodec,
+    InvalidRequestState,
+    RequestStateBoundary,
+    RequestStateCodec,
+    RequestStateSecurity,
+)
 from msgspec.json import encode
 from pydantic import BaseModel
 
+from flows.errors import Cancelled
 from flows.question import TIMEOUT_AT_MOST, asking
 from webapp.call import Call
 from webapp.identity import Subject
 from webapp.mcp.hold import Hold
 from webapp.mcp.link import LinkInResult
 from webapp.mcp.results import MODERN, Result, error_result, escaped
-from webapp.mcp.retry import Chain, Retry, read_chain
+from webapp.mcp.retry import Chain, Retry, read_chain, with_kept
 from webapp.presenter import Presenter
 from webapp.runs import ToolCall
 from webapp.service import Service
 from webapp.wire import wire_of
-
-_LIBRARY_DEFAULT_TTL_SECONDS = 600.0
 
 
 def attach(server: Any, service: Service, *, issuer: str | None = None) -> None:
@@ -45,6 +50,8 @@ def attach(server: Any, service: Service, *, issuer: str | None = None) -> None:
         raise TypeError(f"{type(server).__name__} is no MCPServer and no FastMCP server.")
     parts = cast("list[object]", middleware)
     _share_request_state(server, parts, service)
+    # Served again, perhaps: the one from before belongs to a service that is closed.
+    parts[:] = [part for part in parts if not isinstance(part, Elicitation)]
     parts.append(Elicitation(server, service, issuer=issuer))
 
 
@@ -65,12 +72,20 @@ class Elicitation:
         params = dict(context.params or {})
         state = params.get("requestState")
         chain = read_chain(
-            state if isinstance(state, str) else None, links=service.links, now=service.clock()
+            state if isinstance(state, str) else None,
+            params.get("inputResponses") or {},
+            links=service.links,
+            now=service.clock(),
         )
         presenter = self._presenter(context, chain, params)
         call = self._call(context, presenter, chain, params)
-        if chain.foreign != state:
+        if chain.run_id is not None:
+            run = await call.run.load()
             params["requestState"] = chain.foreign
+            responses = with_kept(run.responses, chain.responses)
+            params.pop("inputResponses", None)
+            if responses is not None:
+                params["inputResponses"] = responses
             context = replace(context, params=params)
         wire = wire_of(context.request.scope) if context.request is not None else None
 
@@ -104,19 +119,20 @@ class Elicitation:
             if isinstance(call.answer, Exception):
                 raise call.answer
             return _as_result(call.answer)
-        own = self._result(call, presenter, _wire_form(result), context.protocol_version)
-        is_over = not _is_input_required(own)
-        await call.finish((lambda: encode(own).decode()) if is_over else None)
+        own = _wire_form(result)
+        if _is_input_required(own):
+            await call.go_on()
+            if isinstance(presenter, Retry) and call.run.is_loaded:
+                return {**own, "requestState": presenter.carry(call, own.get("requestState"))}
+            return own
+        error = call.last_error
+        if own.get("isError") and error is not None and escaped(error):
+            own = error_result(error, protocol_version=context.protocol_version)
+            if isinstance(error, Cancelled):
+                await call.finish()  # the same call goes on
+                return own
+        await call.finish(lambda: encode(own).decode())
         return own
-
-    def _result(
-        self, call: Call, presenter: Presenter, result: Result, protocol_version: str
-    ) -> Result:
-        if result.get("isError") and call.last_error is not None and escaped(call.last_error):
-            return error_result(call.last_error, protocol_version=protocol_version)
-        if _is_input_required(result) and isinstance(presenter, Retry) and call.run.is_loaded:
-            return {**result, "requestState": presenter.carry(call, result.get("requestState"))}
-        return result
 
     def _call(
         self,
@@ -166,7 +182,6 @@ class Elicitation:
         if "url" in modes:
             return Retry(
                 chain=chain,
-                responses=params.get("inputResponses") or {},
                 links=self._service.links,
                 modes=modes,
                 began_at=self._service.clock(),
@@ -198,28 +213,52 @@ def _modes(context: ServerRequestContext[Any, Any]) -> frozenset[str]:
     return frozenset(modes or {"form"})
 
 
-def _share_request_state(server: Any, middleware: list[object], service: Service) -> None:
+def _share_request_state(server: Any, parts: list[object], service: Service) -> None:
     """Give the library's own boundary a key that all our processes share, and time for a person.
 
-    One that the author configured stays: it is the library's default only if nothing was set.
+    One that the author configured stays. Where it cannot be told from the library's default, what
+    the author's keys have sealed still opens.
     """
-    for index, part in enumerate(middleware):
-        if isinstance(part, RequestStateBoundary) and _is_default(server, part):
-            security = RequestStateSecurity(
-                keys=service.request_state_keys,
-                ttl=(TIMEOUT_AT_MOST + timedelta(days=1)).total_seconds(),
-            )
-            middleware[index] = RequestStateBoundary(security, default_audience=server.name)
+    if getattr(server, "_request_state_security", None) is not None:
+        return  # FastMCP remembers that it was given one
+    for index, part in enumerate(parts):
+        if isinstance(part, RequestStateBoundary):
+            # There is no public way to see what it was built with.
+            theirs = part._security  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            if _looks_default(theirs):
+                ours = AESGCMRequestStateCodec(service.request_state_keys)
+                security = RequestStateSecurity(
+                    codec=Shared(ours=ours, theirs=theirs.codec),
+                    ttl=(TIMEOUT_AT_MOST + timedelta(days=1)).total_seconds(),
+                )
+                parts[index] = RequestStateBoundary(security, default_audience=server.name)
 
 
-def _is_default(server: Any, boundary: RequestStateBoundary) -> bool:
-    if hasattr(server, "_request_state_security"):  # FastMCP remembers what it was given
-        return server._request_state_security is None  # noqa: SLF001 - there is no public way
-    # There is no public way to see what it was built with.
-    security = boundary._security  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+class Shared:
+    """Seals with our keys; opens what these or the boundary's former keys have sealed."""
+
+    def __init__(self, *, ours: RequestStateCodec, theirs: RequestStateCodec) -> None:
+        self._ours = ours
+        self._theirs = theirs.former if isinstance(theirs, Shared) else theirs
+
+    @property
+    def former(self) -> RequestStateCodec:
+        return self._theirs
+
+    def seal(self, payload: bytes) -> str:
+        return self._ours.seal(payload)
+
+    def unseal(self, token: str) -> bytes:
+        try:
+            return self._ours.unseal(token)
+        except InvalidRequestState:
+            return self._theirs.unseal(token)
+
+
+def _looks_default(security: RequestStateSecurity) -> bool:
     default = RequestStateSecurity.ephemeral()
-    return (
-        security.ttl == _LIBRARY_DEFAULT_TTL_SECONDS
+    return isinstance(security.codec, Shared) or (
+        security.ttl == default.ttl
         and security.audience is None
         and security.bind_principal is default.bind_principal
         and type(security.codec) is type(default.codec)

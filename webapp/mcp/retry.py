@@ -6,12 +6,14 @@ is an ordinary result. Our part of requestState is a sealed token; whatever else
 tool's own.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
 from flows.elicitation import Elicitation, Status
 from flows.errors import InvalidToken
+from flows.run import keep_responses
 from flows.tokens import Purpose
 from webapp.call import Call
 from webapp.limits import Limits
@@ -21,38 +23,55 @@ from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
 _MARK = "elicit-url:"
+_KEY = "elicit-url-"
 
 
 class Chain:
-    """What the token in requestState says: the run, the rounds used, which links are out."""
+    """What a leg brings: run, rounds used, which links are out, and the client's answers."""
 
-    __slots__ = ("foreign", "rounds", "run_id", "shown")
+    __slots__ = ("answers", "foreign", "responses", "rounds", "run_id", "shown")
 
     def __init__(
-        self, *, run_id: str | None, rounds: int, shown: frozenset[int], foreign: str | None
+        self,
+        *,
+        responses: Mapping[str, Any],
+        foreign: str | None,
+        run_id: str | None = None,
+        rounds: int = 0,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
+        self.answers = {k: v for k, v in responses.items() if k.startswith(_KEY)}
+        self.responses = {k: v for k, v in responses.items() if k not in self.answers}
         self.run_id = run_id
         self.rounds = rounds
         self.shown = shown
         self.foreign = foreign  # the tool's own requestState
 
 
-def read_chain(state: str | None, *, links: Links, now: datetime) -> Chain:
+def read_chain(
+    state: str | None, responses: Mapping[str, Any], *, links: Links, now: datetime
+) -> Chain:
     """Take our token off requestState; a state without one is the tool's own, whatever it says."""
-    if state is not None and state.startswith(_MARK):
-        token, _, foreign = state.removeprefix(_MARK).partition(":")
-        try:
-            claims = links.read(token, purpose=Purpose.RUN, now=now)
-        except InvalidToken:
-            return Chain(run_id=None, rounds=0, shown=frozenset(), foreign=state)
-        rounds, _, shown = claims.rest.partition(";")
-        return Chain(
-            run_id=claims.id,
-            rounds=int(rounds),
-            shown=frozenset(map(int, shown.split(","))) if shown else frozenset(),
-            foreign=foreign or None,
-        )
-    return Chain(run_id=None, rounds=0, shown=frozenset(), foreign=state)
+    if state is None or not state.startswith(_MARK):
+        return Chain(responses=responses, foreign=state)
+    token, _, foreign = state.removeprefix(_MARK).partition(":")
+    try:
+        claims = links.read(token, purpose=Purpose.RUN, now=now)
+    except InvalidToken:
+        return Chain(responses=responses, foreign=state)
+    rounds, _, shown = claims.rest.partition(";")
+    return Chain(
+        responses=responses,
+        foreign=foreign or None,
+        run_id=claims.id,
+        rounds=int(rounds),
+        shown=frozenset(map(int, shown.split(","))) if shown else frozenset(),
+    )
+
+
+def with_kept(kept: str | None, responses: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The client's answers to the tool's own requests, those of earlier legs too."""
+    return {**(json.loads(kept) if kept else {}), **responses} or None
 
 
 class Retry:
@@ -62,7 +81,6 @@ class Retry:
         self,
         *,
         chain: Chain,
-        responses: Mapping[str, Any],
         links: Links,
         modes: frozenset[str],
         began_at: datetime,
@@ -70,7 +88,6 @@ class Retry:
         is_error: Callable[[], Awaitable[bool]],
     ) -> None:
         self._chain = chain
-        self._responses = responses
         self._links = links
         self._modes = modes
         self._began_at = began_at
@@ -90,7 +107,7 @@ class Retry:
         if shown.index not in self._out(call):
             await self._suspend(call, shown, is_shown=False)
         current = shown.elicitation
-        action = _action(self._responses.get(_key(shown.index)))
+        action = _action(self._chain.answers.get(_key(shown.index)))
         if action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
         if action == "cancel":
@@ -107,11 +124,18 @@ class Retry:
         """A tool's own requestState together with our token."""
         return self._state(call, shown=self._out(call), foreign=foreign)
 
+    async def _keep_responses(self, call: Call) -> None:
+        kept = call.run.value.responses
+        together = json.dumps(with_kept(kept, self._chain.responses))
+        if self._chain.responses and together != kept:
+            await call.run.change(lambda run: keep_responses(run, together))
+
     def _out(self, call: Call) -> frozenset[int]:
         """Which links of the run the client has; a stranger's token says nothing about ours."""
         return self._chain.shown if call.run.is_continued else frozenset()
 
     async def _suspend(self, call: Call, shown: Shown, *, is_shown: bool) -> None:
+        await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds:
             call.interrupt(
                 text_result(
@@ -152,7 +176,7 @@ class Retry:
 
 
 def _key(index: int) -> str:
-    return f"elicit-url-{index}"
+    return f"{_KEY}{index}"
 
 
 def _action(response: Any) -> str | None:

@@ -212,7 +212,10 @@ def _refuse_form(
 ) -> Response[Any] | None:
     """A form that did not come from our page in this browser."""
     cookie = service.browser.cookie_of(request.cookies)
-    fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    try:
+        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    except ValueError:  # more fields than our form has
+        fields = {}
     field = fields.get("csrf", [])
     if (
         cookie is not None
