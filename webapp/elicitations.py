@@ -5,8 +5,8 @@ what a change means is decided in `flows`, on values, and a loser sees what won.
 """
 
 import asyncio
+import base64
 import logging
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -20,6 +20,7 @@ from flows.elicitation import LEASE, Elicitation, Json, Status, Take
 from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.run import Run
 from webapp.owners import SERVICE, Owners
+from webapp.randomness import Randomness
 from webapp.rows import Alias, Done, Rows, ValueT
 from webapp.stores import Conflict, Record, Store
 from webapp.stores.store import StoreUnavailable
@@ -28,7 +29,8 @@ from webapp.waiters import Changed, Waiters
 T = TypeVar("T")
 TRIES_AT_MOST = 50
 REMEMBERED_AT_MOST = 10_000
-RANDOM_BYTES = 18
+TIME_BYTES = 6
+RANDOM_BYTES = 12
 OWNER_TAG_CHARACTERS = 20
 LISTEN_AGAIN_SECONDS = 1.0
 _log = logging.getLogger(__name__)
@@ -50,12 +52,18 @@ class Elicitations:
         # What we wrote last, of what is going on. A change may be decided on it, since the
         # compare-and-set has the last word; whoever needs the truth reads the store.
         self._recent: OrderedDict[str, Elicitation] = OrderedDict()
+        self._random = Randomness()
         self._works: set[asyncio.Task[Any]] = set()
         self.doing: dict[str, asyncio.Future[None]] = {}  # what `once` is at work on
 
     def new_id(self, owner: str) -> str:
-        """An id that nobody can guess; its first 20 characters are the owner's tag."""
-        return owner + secrets.token_urlsafe(RANDOM_BYTES)
+        """An id that nobody can guess; its first 20 characters are the owner's tag.
+
+        Then comes the time, so that rows of one moment stand together in the store's indexes.
+        """
+        time = int(self.clock().timestamp() * 1000).to_bytes(TIME_BYTES, "big")
+        tail = time + self._random(RANDOM_BYTES)
+        return owner + base64.urlsafe_b64encode(tail).decode()
 
     async def get(self, id: str) -> Elicitation | None:
         return await self._read(owner_of(id), id, Elicitation)

@@ -148,7 +148,7 @@ def test_the_start_page_says_who_why_where_next_what_how_long_and_no(
     assert "my tools (tools.example.com) asks for this because you used book_a_table" in body
     assert "in Claude, 12 seconds ago." in body
     assert "Next: https://example.org" in body
-    assert "Your assistant does not see what you type there." in body
+    assert "Your assistant does not see that site." in body
     assert "4 minutes, until 21:34 UTC" in body
     assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
     assert "Continue to example.org" in body

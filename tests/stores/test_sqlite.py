@@ -80,7 +80,7 @@ async def test_every_question_is_answered_by_an_index(path):
     await store.list("elicitation", owner="a", after="a-1")
     await store.due(TIME, hold=HOUR)
     await store.erase(before=TIME)
-    await store.erase(owner="a")
+    # Not erase(owner=): it is rare, and an index for it would cost every write.
     await other.aclose()
     await store.aclose()
     asked = [s for s in statements if "FROM records" in s or s.strip().startswith("UPDATE")]

@@ -11,10 +11,9 @@ CREATE TABLE records (
     claimed_until INTEGER,             -- somebody is at work on what was due; every write clears it
     version       INTEGER NOT NULL,
     sealed        BLOB NOT NULL,
-    UNIQUE (owner, kind, id)
+    UNIQUE (kind, id, owner)           -- in this order it serves pages by id, too
 );
 CREATE UNIQUE INDEX records_by_key ON records (owner, kind, key) WHERE key IS NOT NULL;
-CREATE INDEX records_by_id ON records (kind, id);
 CREATE INDEX records_by_due_at ON records (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX records_by_erase_at ON records (erase_at) WHERE erase_at IS NOT NULL;
 
