@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import cast
 
 from flows.elicitation import Completion, Json
-from flows.errors import InvalidQuestion
+from flows.errors import ElicitError, InvalidQuestion
 from flows.question import (
     DEFAULT_TIMEOUT,
     Link,
@@ -60,7 +60,9 @@ async def once(name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
     JSON, the first time too. Raises InvalidQuestion if the result is no JSON.
     """
     if not name:
-        raise InvalidQuestion("once needs a name that is unique within the tool.")
+        error = InvalidQuestion("once needs a name that is unique within the tool.")
+        tell_asker(error)
+        raise error
     return await current_asker().once(name, work)
 
 
@@ -78,9 +80,13 @@ async def complete_elicitation(
     only. From a public route pass the request itself: it must carry the link's return token (the
     query parameter `elicitation`) and come from the browser that pressed Continue.
     """
-    if isinstance(elicitation, str):
-        return await current_asker().complete(elicitation, content or {})
-    return await current_asker().complete_return(elicitation, content or {})
+    try:
+        if isinstance(elicitation, str):
+            return await current_asker().complete(elicitation, content or {})
+        return await current_asker().complete_return(elicitation, content or {})
+    except ElicitError as error:
+        tell_asker(error)
+        raise
 
 
 def _visit(

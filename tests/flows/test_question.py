@@ -8,7 +8,7 @@ import pytest
 
 from flows import elicit
 from flows.elicitation import Completion, Json, Status
-from flows.errors import InvalidQuestion, NoAsker, NotAccepted
+from flows.errors import ElicitError, InvalidQuestion, NoAsker, NotAccepted
 from flows.question import TIMEOUT_AT_MOST, Link, Outcome, Question, asking, refusal
 from flows.visit import Visit
 
@@ -46,6 +46,9 @@ class Told:
 
     def can(self, mode: str) -> bool:
         return mode == "url"
+
+    def failed(self, error: ElicitError) -> None:
+        self.error = error
 
     async def complete(self, elicitation_id: str, content: Json) -> Completion:
         return Completion.ACCEPTED
