@@ -106,6 +106,6 @@ class Caller:
         assert not result.is_error, result
         return took
 
-    async def send_person(self, _: Any, question: Any) -> ElicitResult:
+    async def send_person(self, context: Any, params: Any) -> ElicitResult:
         self._visit = asyncio.create_task(self._browser.get(f"{self._url}/done/{self._item}"))
         return ElicitResult(action="accept")

@@ -122,8 +122,9 @@ class Pepper:
 
     def tag(self, purpose: str, *parts: str, size: int = 15) -> str:
         """A keyed hash of the parts, `size` bytes as base64url (a multiple of 3: no padding)."""
-        mac = hmac.new(self._key, digestmod="sha256")
+        message = bytearray()
         for part in (purpose, *parts):
             data = part.encode("utf-8", "surrogatepass")
-            mac.update(len(data).to_bytes(8, "big") + data)
-        return base64.urlsafe_b64encode(mac.digest()[:size]).decode()
+            message += len(data).to_bytes(8, "big") + data
+        mac = hmac.digest(self._key, message, "sha256")
+        return base64.urlsafe_b64encode(mac[:size]).decode()

@@ -9,6 +9,7 @@ import re
 import string
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 from urllib.parse import quote, urlsplit
 
@@ -126,6 +127,7 @@ def _unscoped(address: ipaddress.IPv6Address) -> ipaddress.IPv6Address:
     return address
 
 
+@lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True

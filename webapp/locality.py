@@ -21,6 +21,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from sys import byteorder
@@ -85,6 +86,7 @@ class Locality:
         """Raise ValueError for an address that is none."""
         self._uid = uid
         self._address = PublicAddress.parse(public_url)
+        self._hosts = frozenset({self._address.authority, *self._address.aliases})
         self._uid_of = uid_of
 
     def is_local(self, scope: Mapping[str, Any]) -> bool:
@@ -100,16 +102,14 @@ class Locality:
         if scope.get(PROXIED_KEY):
             return "A configured proxy handed the request on."
         for name, _ in scope["headers"]:
-            # CGI's spelling reaches some servers too.
-            header = name.decode("latin-1").lower().replace("_", "-")
-            if _RELAYED.fullmatch(header):
+            if (header := _relaying(name)) is not None:
                 return f"Something relayed the request: it carries the header {header}."
         # What a one-line nginx gives itself away by when it runs as our own user.
         if scope.get("http_version") in {None, "0.9", "1.0"}:
             return "The request came over HTTP/1.0, which relays speak and browsers do not."
         if not self._address.is_on_loopback:
             return "This server's public address is not on this machine only."
-        if self._address.host_of(scope) not in {self._address.authority, *self._address.aliases}:
+        if self._address.host_of(scope) not in self._hosts:
             return "The request names another host than this server's."
         return None
 
@@ -118,7 +118,7 @@ class Locality:
         connection = _connection_of(scope)
         if connection is None:
             return "The connection has no addresses to look at."
-        if not ip_address(connection.client[0]).is_loopback:
+        if not _is_loopback(connection.client[0]):
             return "The request comes from another machine."
         if self._uid == _NOBODY:
             return "This server runs as the user nobody, whose name others share."
@@ -128,6 +128,19 @@ class Locality:
         if uid != self._uid:
             return "Another user of this machine made the connection."
         return None
+
+
+@lru_cache(maxsize=512)  # clients send the same few names with every request
+def _relaying(name: bytes) -> str | None:
+    """Return the header's name if it is one that relays add."""
+    # CGI's spelling reaches some servers too.
+    header = name.decode("latin-1").lower().replace("_", "-")
+    return header if _RELAYED.fullmatch(header) else None
+
+
+@lru_cache(maxsize=256)
+def _is_loopback(address: str) -> bool:
+    return ip_address(address).is_loopback
 
 
 def _connection_of(scope: Mapping[str, Any]) -> Connection | None:

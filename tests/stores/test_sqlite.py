@@ -84,7 +84,7 @@ async def test_every_question_is_answered_by_an_index(path):
     await other.aclose()
     await store.aclose()
     asked = [s for s in statements if "FROM records" in s or s.strip().startswith("UPDATE")]
-    assert len(asked) > 8
+    assert len(asked) > 7
     reader = sqlite3.connect(path)
     for statement in asked:
         plan = [row[3] for row in reader.execute("EXPLAIN QUERY PLAN " + statement)]

@@ -15,13 +15,7 @@ from webapp.stores.store import Record
 from webapp.stores.watch import Watch
 
 _POLL_SECONDS = 0.005
-# One statement, so one snapshot. After a commit of ours alone it is all that is asked.
-_LOOK = """
-SELECT
-    (SELECT min(sequence) FROM commits),
-    (SELECT max(sequence) FROM commits),
-    EXISTS (SELECT 1 FROM commits WHERE sequence > ? AND opening <> ?)
-"""
+_LOOK = "SELECT sum(opening <> ?), count(*), max(sequence) FROM commits WHERE sequence > ?"
 _OF_OTHERS = """
 WHERE (owner, kind, id) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]')
@@ -85,16 +79,17 @@ class SqliteNews:
         data_version = self._number("PRAGMA data_version")
         if data_version == self._data_version:
             return []
-        values = (self._seen_sequence, self._opening)
-        oldest, newest, is_news = self._reader.execute(_LOOK, values).fetchone()
+        values = (self._opening, self._seen_sequence)
+        others, count, newest = self._reader.execute(_LOOK, values).fetchone()
         news: list[Record | None] = []
-        if oldest is not None and oldest > self._seen_sequence + 1:
+        if count and newest - self._seen_sequence > count:
             news.append(None)
-        if is_news:
+        if others:
             # What was committed since the look comes too, and once more next time.
+            values = (self._seen_sequence, self._opening)
             news.extend(map(record_of, self._reader.execute(SELECT_RECORDS + _OF_OTHERS, values)))
         self._data_version = data_version
-        self._seen_sequence = newest or 0
+        self._seen_sequence = newest or self._seen_sequence
         return news
 
     def _number(self, statement: str) -> int:
