@@ -15,7 +15,7 @@ from flows.question import (
     current_asker,
     tell_asker,
 )
-from flows.visit import Visit, origin_of
+from flows.visit import Visit, is_origin, origin_of
 
 __all__ = ["can", "complete_elicitation", "once", "url"]
 
@@ -106,7 +106,7 @@ def _visit(
     else:
         literal = tuple(origins)
     for origin in literal:
-        if origin_of(origin) != origin:
+        if not is_origin(origin):
             raise InvalidQuestion(f"{origin!r} is no origin; write scheme://host, without a path.")
     if elicitation_id is not None and not re.fullmatch(r"[A-Za-z0-9._~-]{1,128}", elicitation_id):
         raise InvalidQuestion("elicitation_id must be 1 to 128 letters, digits or . _ ~ -")

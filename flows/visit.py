@@ -108,6 +108,12 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme}://{shown}" + ("" if port in (None, default) else f":{port}")
 
 
+@lru_cache(maxsize=256)  # the literals of a server's tools
+def is_origin(text: str) -> bool:
+    """Whether the text is an origin and nothing else; raises as `origin_of` does."""
+    return origin_of(text) == text
+
+
 def _host(host: str, *, is_bracketed: bool) -> str:
     """As browsers read it (UTS 46), so that the host shown is the one that is gone to."""
     try:

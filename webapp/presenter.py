@@ -1,5 +1,6 @@
 """What shows a link to a person and waits: one for each way that a protocol revision has."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -20,9 +21,14 @@ class Shown:
     """A question as a presenter needs it: what stands in the store, and its address."""
 
     elicitation: Elicitation
-    url: str = field(repr=False)
+    link: Callable[[], str] = field(repr=False)
     index: int  # of the question in its run
     is_again: bool  # an earlier leg of this run asked it already
+
+    @property
+    def url(self) -> str:
+        """The link, made anew each time: not every leg shows it."""
+        return self.link()
 
 
 class Presenter(Protocol):

@@ -47,7 +47,7 @@ async def test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token() -> 
                 row,
                 run,
                 Outcome(status=Status.ACCEPTED, content=CARD),
-                Shown(elicitation=row, url=url, index=0, is_again=False),
+                Shown(elicitation=row, link=lambda: url, index=0, is_again=False),
                 link,
             )
         ]

@@ -60,20 +60,20 @@ class SqliteNews:
 
     def _poll(self) -> None:
         self._timer = None
-        watches = tuple(self._watches)
-        if not watches:
+        if not self._watches:
             return
         try:
             news = self._news()
         except sqlite3.Error as error:
-            for watch in watches:
+            for watch in tuple(self._watches):
                 self._watches.discard(watch)
                 watch.end(unavailable(self._path, error))
             return
         self._timer = self._loop.call_later(_POLL_SECONDS, self._poll)
-        for record in news:
-            for watch in watches:
-                watch.tell(record)
+        if news:
+            for watch in tuple(self._watches):
+                for record in news:
+                    watch.tell(record)
 
     def _news(self) -> list[Record | None]:
         data_version = self._number("PRAGMA data_version")
