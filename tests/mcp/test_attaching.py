@@ -9,7 +9,7 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 
 from flows import elicit
 from tests.mcp.stage import MODERN, answered_in, asked_in, new_server, soon, staged, text_of
-from webapp.mcp.attach import Elicitation, attach
+from webapp.mcp.attach import Middleware, attach
 
 LOGIN = "https://example.org/login"
 THEIRS = b"a key of the author's, 32 bytes!"
@@ -88,7 +88,7 @@ async def test_attaching_again_leaves_one_middleware_of_ours(library: str) -> No
     async with staged(server) as stage, stage.caller(MODERN) as caller:
         count = len(parts_of(server))
         attach(server, stage.service)
-        assert sum(isinstance(part, Elicitation) for part in parts_of(server)) == 1
+        assert sum(isinstance(part, Middleware) for part in parts_of(server)) == 1
         assert len(parts_of(server)) == count
         call = caller.call("sign_in")
         await stage.complete(await caller.link(), {"name": "ann"})

@@ -51,12 +51,12 @@ def attach(server: Any, service: Service, *, issuer: str | None = None) -> None:
     parts = cast("list[object]", middleware)
     _share_request_state(server, parts, service)
     # Served again, perhaps: the one from before belongs to a service that is closed.
-    parts[:] = [part for part in parts if not isinstance(part, Elicitation)]
-    parts.append(Elicitation(server, service, issuer=issuer))
+    parts[:] = [part for part in parts if not isinstance(part, Middleware)]
+    parts.append(Middleware(server, service, issuer=issuer))
 
 
-class Elicitation:
-    """The middleware."""
+class Middleware:
+    """Makes each tools/call the Asker of the tool that runs in it."""
 
     def __init__(self, server: Any, service: Service, *, issuer: str | None) -> None:
         self._server = server
