@@ -11,7 +11,7 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import NoReturn, TypeVar
 
 from msgspec.json import encode
@@ -287,7 +287,7 @@ class Call:
         asked = self.run.value.asked
         shown = Shown(
             elicitation=current,
-            link=partial(self.links.of, current, now=self.now),
+            link=cache(partial(self.links.of, current, now=self.now)),
             index=next(i for i, asking in enumerate(asked) if asking.place == place),
             is_again=is_again,
         )

@@ -27,7 +27,7 @@ class Shown:
 
     @property
     def url(self) -> str:
-        """The link, made anew each time: not every leg shows it."""
+        """The link, made when it is first wanted: not every leg shows it."""
         return self.link()
 
 
