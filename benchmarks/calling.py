@@ -101,9 +101,9 @@ class Caller:
         start = perf_counter()
         result = await self._client.call_tool("buy", {"item": self._item})
         took = perf_counter() - start
-        assert self._visit is not None
-        (await self._visit).raise_for_status()
+        assert self._visit is not None, result
         assert not result.is_error, result
+        (await self._visit).raise_for_status()
         return took
 
     async def send_person(self, context: Any, params: Any) -> ElicitResult:

@@ -62,8 +62,11 @@ class Bodies:
         run_id = call.run.value.id
         over = self._in_flight[run_id] = asyncio.get_running_loop().create_future()
 
+        before = 0 if wire is None else wire.pieces
+
         def end(arrived: bool) -> None:  # noqa: FBT001 - the wire's callback
-            if arrived:
+            # A client may close a stream as soon as it has the result, before the empty last piece.
+            if arrived or (wire is not None and wire.pieces > before):
                 task = asyncio.create_task(self._deliver(call, over))
                 self._deliveries.add(task)
                 task.add_done_callback(self._deliveries.discard)

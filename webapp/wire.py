@@ -29,9 +29,10 @@ _logger = logging.getLogger(__name__)
 class Wire:
     """One exchange: did the client go away, and did the last byte go out before that."""
 
-    __slots__ = ("_at_break", "_at_end", "_is_broken", "_is_delivered")
+    __slots__ = ("_at_break", "_at_end", "_is_broken", "_is_delivered", "pieces")
 
     def __init__(self) -> None:
+        self.pieces = 0  # of the body, not empty, handed over while the client was there
         self._is_broken = False
         self._is_delivered: bool | None = None
         self._at_break: list[Callable[[], None]] = []
@@ -161,6 +162,8 @@ class _Exchange(Wire):
     async def _hand_over(self, message: Message) -> None:
         try:
             await self._send(message)
+            if message.get("body") and not self.is_broken:
+                self.pieces += 1
         except OSError:  # what a server raises for a client that is gone (ASGI 2.4)
             self._break()
             raise

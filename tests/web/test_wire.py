@@ -531,3 +531,41 @@ async def test_other_scopes_have_no_wire_and_the_server_keeps_its_own_scope() ->
     await watched(looks)(own, line.receive, line.send)
     assert wire_of(seen[0]) is not None
     assert wire_of(own) is None
+
+
+async def test_pieces_count_what_went_out_before_the_client_left() -> None:
+    seen: list[Wire] = []
+    gone = asyncio.Event()
+
+    async def app(scope, receive, send):
+        wire = wire_of(scope)
+        assert wire is not None
+        seen.append(wire)
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"result", "more_body": True})
+        left = asyncio.Event()
+        wire.on_broken(left.set)
+        gone.set()
+        await left.wait()
+        await send({"type": "http.response.body", "body": b"more", "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    first = True
+
+    async def receive():
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        pass
+
+    async with asyncio.timeout(10):
+        await watched(app)({"type": "http", "http_version": "1.1", "headers": []}, receive, send)
+    (wire,) = seen
+    assert wire.is_broken
+    assert wire.pieces == 1
