@@ -21,7 +21,7 @@ from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.run import Run
 from webapp.owners import SERVICE, Owners
 from webapp.randomness import Randomness
-from webapp.rows import Alias, Done, Rows, ValueT
+from webapp.rows import KINDS, Alias, Done, Rows, ValueT
 from webapp.stores import Conflict, Record, Store
 from webapp.stores.store import StoreUnavailable
 from webapp.waiters import Changed, Waiters
@@ -282,8 +282,7 @@ class Elicitations:
         await self.each([settled.id], lambda e: states.release(e, leg=take.leg))
 
     async def _read(self, owner: str, id: str, kind: type[ValueT]) -> ValueT | None:
-        name = {Elicitation: "elicitation", Run: "run", Done: "once", Alias: "alias"}[kind]
-        found = await self.store.read(owner, name, id)
+        found = await self.store.read(owner, KINDS[kind], id)
         return None if found is None else await self.rows.open(found, kind)
 
     def _know(self, value: Elicitation | Run) -> None:
