@@ -43,6 +43,18 @@ async def open_elicitations(folder: Path) -> AsyncIterator[tuple[Elicitations, s
         await store.aclose()
 
 
+class Leg:
+    """A leg that goes on, and takes what it is handed."""
+
+    is_over = False
+
+    def was_handed(self, settled: Elicitation) -> bool:
+        return True
+
+
+TAKER = Leg()
+
+
 def fresh(owner: str, *, now: datetime) -> Elicitation:
     """A question as `elicit.url` writes it, new."""
     id = owner + secrets.token_urlsafe(18)

@@ -18,9 +18,9 @@ from time import perf_counter
 
 from benchmarks.bare import BareWriter
 from benchmarks.figure import Figure, Round, alternate, in_rounds, summary
-from benchmarks.ours import fresh, open_elicitations, sealed_bytes, utc_now
+from benchmarks.ours import TAKER, fresh, open_elicitations, sealed_bytes, utc_now
 from flows import elicitation as states
-from flows.elicitation import Elicitation, Status
+from flows.elicitation import Status
 from webapp.elicitations import Elicitations
 
 AT_ONCE = 100
@@ -100,7 +100,7 @@ async def _our_resumed(elicitations: Elicitations, owner: str) -> float:
     question = await elicitations.open_attempt(question.id, browser="0" * 64)
 
     async def line() -> float:
-        with elicitations.waiters.waiter(question.id, leg="leg", run="run", taken=_taken) as waiter:
+        with elicitations.waiters.waiter(question.id, leg="leg", run="run", taker=TAKER) as waiter:
             now = utc_now()
             changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
             settled = await elicitations.newest(question, changes)
@@ -127,7 +127,7 @@ async def _bare_lifecycles(writer: BareWriter, blobs: Iterator[bytes], times: in
 async def _our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> float:
     async def tool() -> None:
         question = fresh(owner, now=utc_now())
-        with elicitations.waiters.waiter(question.id, leg="leg", run="run", taken=_taken) as waiter:
+        with elicitations.waiters.waiter(question.id, leg="leg", run="run", taker=TAKER) as waiter:
             await elicitations.write(question)
             person = asyncio.create_task(browse(question.id))
             now = utc_now()
@@ -167,7 +167,3 @@ def _is_grown(folder: Path, log_bytes: int) -> bool:
 
 def _blobs(size: int) -> Iterator[bytes]:
     return cycle([secrets.token_bytes(size) for _ in range(61)])
-
-
-def _taken(_: Elicitation) -> None:
-    pass

@@ -14,8 +14,8 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.figure import Figure, Round, in_rounds, summary
-from benchmarks.ours import fresh
-from flows.elicitation import Elicitation, Status, settle
+from benchmarks.ours import TAKER, fresh
+from flows.elicitation import Status, settle
 from webapp.waiters import Waiter, Waiters
 
 MANY = 50_000
@@ -112,7 +112,7 @@ class Crowd:
         self._standing.clear()
 
     def _stand(self, id: str) -> tuple[AbstractContextManager[Waiter], Coroutine[Any, Any, Any]]:
-        waiting = self.waiters.waiter(id, leg="leg", run="run", taken=_taken)
+        waiting = self.waiters.waiter(id, leg="leg", run="run", taker=TAKER)
         coroutine = waiting.__enter__().changes(until=_UNTIL, now=_NOW)
         coroutine.send(None)  # to its future, as the task of a call would bring it
         return waiting, coroutine
@@ -150,7 +150,3 @@ async def _bare_bytes(many: int) -> float:
     for _, timer in entries.values():
         timer.cancel()
     return (after - before) / many
-
-
-def _taken(_: Elicitation) -> None:
-    pass

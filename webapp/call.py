@@ -228,10 +228,7 @@ class Call:
         if is_ordered:
             self._check_order(run, place, question.message)
         self._seen.add(place)
-        waiters = self.elicitations.waiters
-        with waiters.waiter(
-            run.id, leg=self.leg, run=run.id, taken=self.taken.was_handed
-        ) as waiter:
+        with self.elicitations.waiters.waiter(leg=self.leg, taker=self.taken) as waiter:
             self._waiters.add(waiter)
             try:
                 return await self._answered(question, place, waiter, is_ordered=is_ordered)
@@ -325,9 +322,8 @@ class Call:
 
     def _end(self) -> None:
         """Nothing is handed to this leg any more; what it still waits for (a gather) stops."""
-        self.is_over = True
+        self.is_over = self.taken.is_over = True
         for waiter in self._waiters:
-            waiter.taken = None
             waiter.wake(None)
 
     def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:

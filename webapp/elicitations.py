@@ -24,7 +24,7 @@ from webapp.randomness import Randomness
 from webapp.rows import KINDS, Alias, Done, Rows, ValueT
 from webapp.stores import Conflict, Record, Store
 from webapp.stores.store import StoreUnavailable
-from webapp.waiters import Changed, Waiters
+from webapp.waiters import Changed, Waiter, Waiters
 
 T = TypeVar("T")
 TRIES_AT_MOST = 50
@@ -258,7 +258,10 @@ class Elicitations:
     async def _settle(
         self, id: str, status: Status, *, content: Json = None, why: str | None = None
     ) -> Elicitation:
+        waiter: Waiter | None = None
+
         def change(current: Elicitation) -> Elicitation:
+            nonlocal waiter
             now = self.clock()
             waiter = self.waiters.of_leg(id, current.waiter)
             take = (
@@ -269,17 +272,12 @@ class Elicitations:
             return states.settle(current, status, now=now, content=content, why=why, take=take)
 
         settled = await self.change(id, change)
-        if settled.take is not None:
-            await self._hand_over(settled, settled.take)
+        if waiter is not None and waiter.taker is not None:
+            leg = waiter.leg
+            if not waiter.taker.was_handed(settled):
+                # It ended while the write was under way: the next one need not wait for the lease.
+                await self.each([id], lambda e: states.release(e, leg=leg))
         return settled
-
-    async def _hand_over(self, settled: Elicitation, take: Take) -> None:
-        waiter = self.waiters.of_leg(settled.id, take.leg)
-        if waiter is not None and waiter.taken is not None:
-            waiter.taken(settled)
-            return
-        # It left while the write was under way: the next one need not wait for the lease.
-        await self.each([settled.id], lambda e: states.release(e, leg=take.leg))
 
     async def _read(self, owner: str, id: str, kind: type[ValueT]) -> ValueT | None:
         found = await self.store.read(owner, KINDS[kind], id)

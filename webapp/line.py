@@ -84,6 +84,8 @@ class Line:
                 )
                 run = runs.ask(run, asking, open_until=current.expires_at + OPEN_AT_LEAST)
                 changed.append(run)
+            waiter.run = run.id  # an identical call may have been first to begin it
+            self._elicitations.waiters.add(waiter, run.id)
             self._elicitations.waiters.add(waiter, current.id)
             if not changed:
                 return current

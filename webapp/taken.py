@@ -19,6 +19,7 @@ class Taken:
         self._is_used: dict[str, bool] = {}  # by elicitation: whether the body has seen it
         self._under_way: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
+        self.is_over = False  # the leg: nothing more is handed to it
 
     def __bool__(self) -> bool:
         return bool(self._is_used)
@@ -27,10 +28,16 @@ class Taken:
     def used(self) -> list[str]:
         return [id for id, is_used in self._is_used.items() if is_used]
 
-    def was_handed(self, settled: Elicitation) -> None:
-        """The write that settled it took it for this leg."""
-        self._is_used.setdefault(settled.id, False)
-        self.on_first()
+    def was_handed(self, settled: Elicitation) -> bool:
+        """The write that settled it took it for this leg; False if the leg is over without it.
+
+        The leg may have seen that write in the store, used the outcome and come to its end before
+        whoever settled it gets here.
+        """
+        if self.is_over:
+            return settled.id in self._is_used
+        self._has(settled)
+        return True
 
     async def take(self, current: Elicitation, *, run: str) -> Elicitation | None:
         """Take the outcome for this leg of the run, or None if another leg has it."""
@@ -43,7 +50,7 @@ class Taken:
                 current = await asyncio.shield(taking)
             except NotPossible:
                 return None
-        self.was_handed(current)
+        self._has(current)
         return current
 
     def use(self, taken: Elicitation) -> None:
@@ -78,6 +85,10 @@ class Taken:
             list(self._is_used),
             lambda e: states.renew(e, leg=self._leg, now=self._elicitations.clock()),
         )
+
+    def _has(self, taken: Elicitation) -> None:
+        self._is_used.setdefault(taken.id, False)
+        self.on_first()
 
     async def _release(self, ids: list[str]) -> None:
         if ids:

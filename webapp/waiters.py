@@ -5,10 +5,9 @@ between the read and the sleep wakes the future that stands already.
 """
 
 import asyncio
-from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 from flows.elicitation import Elicitation
 from flows.run import Run
@@ -16,14 +15,25 @@ from flows.run import Run
 Changed: TypeAlias = Elicitation | Run | None
 
 
+class Taker(Protocol):
+    """The leg behind a waiter, whom the write that settles an outcome may hand it to."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def was_handed(self, settled: Elicitation) -> bool:
+        """The write took it for this leg; False if the leg is over and never had it."""
+        ...
+
+
 class Waiter:
-    """One leg's wait for one or more rows; `taken` runs the moment an outcome was taken for it.
+    """One leg's wait for one or more rows.
 
     It stands as long as its `with` block lasts. Many stand at once, so it holds little: tuples
     where sets would take four times the room, and no generator behind the `with`.
     """
 
-    __slots__ = ("_arrived", "_future", "_standing", "ids", "leg", "run", "sees_all", "taken")
+    __slots__ = ("_arrived", "_future", "_standing", "ids", "leg", "run", "sees_all", "taker")
 
     def __init__(
         self,
@@ -31,12 +41,12 @@ class Waiter:
         *,
         leg: str,
         run: str,
-        taken: Callable[[Elicitation], None] | None,
+        taker: Taker | None,
         sees_all: bool,
     ) -> None:
         self.leg = leg
         self.run = run
-        self.taken = taken
+        self.taker = taker
         self.sees_all = sees_all
         self.ids: tuple[str, ...] = ()
         self._standing = standing
@@ -94,11 +104,11 @@ class Waiters:
         *ids: str,
         leg: str = "",
         run: str = "",
-        taken: Callable[[Elicitation], None] | None = None,
+        taker: Taker | None = None,
         sees_all: bool = False,
     ) -> Waiter:
         """A waiter that stands from now on; enter it, so that it leaves."""
-        waiter = Waiter(self, leg=leg, run=run, taken=taken, sees_all=sees_all)
+        waiter = Waiter(self, leg=leg, run=run, taker=taker, sees_all=sees_all)
         for id in ids:
             self.add(waiter, id)
         return waiter
@@ -121,9 +131,9 @@ class Waiters:
         return id in self._by_id
 
     def of_leg(self, id: str, leg: str | None) -> Waiter | None:
-        """The waiter that an outcome may be handed to in the very write that settles it."""
+        """The waiter whose leg may have the outcome in the very write that settles it."""
         for waiter in self._by_id.get(id, ()):
-            if waiter.leg == leg and waiter.taken is not None:
+            if waiter.leg == leg and waiter.taker is not None and not waiter.taker.is_over:
                 return waiter
         return None
 

@@ -141,6 +141,7 @@ class Table:
             "sweep": lambda: self.sweep(service),
             "cancel": self.cancel,
             "abort": self.abort,
+            "glance": lambda: self.glance(service),
         }
         return programs[kind]()
 
@@ -218,6 +219,12 @@ class Table:
         await self.schedule.turn()
         self.tasks["complete"].cancel()
 
+    async def glance(self, service: Service) -> None:
+        """Every leg looks at the store, as it does when its client answered."""
+        for _ in range(3):
+            await self.schedule.turn()
+            service.elicitations.waiters.wake_all()
+
     async def audit(self) -> None:
         """What the records say, in the order in which they were written."""
         self.schedule.programs = frozenset()
@@ -237,6 +244,8 @@ class Table:
             self.violations.append("delivered twice")
         if any(count > 1 for count in self.used.values()) and "lease" not in self.tasks:
             self.violations.append("two legs used one outcome")
+        if any(before[id].delivered_at is None for id in self.used) and "lease" not in self.tasks:
+            self.violations.append("used, and kept for the next call all the same")
         self.check_answers(before)
 
     def check_step(self, old: Elicitation, now: Elicitation, *, is_over: bool) -> None:
@@ -287,6 +296,7 @@ SCENARIOS = {
 }
 
 NAMED = Scenario(("call", "again", "complete"), prepared=(), is_named=True, at_most=60)
+SEEN_EARLY = Scenario(("call", "complete", "glance"), is_slow=True)
 LEAVING = Scenario(("again", "call", "cancel", "complete"), is_slow=True)
 ABORTED = Scenario(("call", "complete", "abort"), is_slow=True, at_most=120)
 
@@ -313,6 +323,11 @@ def test_two_identical_calls_with_an_id_of_the_authors_join() -> None:
 
 def test_a_call_that_leaves_while_it_takes_the_outcome_leaves_it_to_the_next() -> None:
     _, wrong = explored(LEAVING)
+    assert not wrong, "\n".join(wrong[:5])
+
+
+def test_an_outcome_seen_before_its_writer_heard_of_it_is_used_up() -> None:
+    _, wrong = explored(SEEN_EARLY)
     assert not wrong, "\n".join(wrong[:5])
 
 

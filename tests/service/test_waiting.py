@@ -203,6 +203,7 @@ async def test_a_waiter_that_left_meanwhile_is_released(clock: Clock) -> None:
         await settled_loop()
         waiting.cancel()
         await settled_loop()
+        await call.finish()
         assert not call.has_taken
         store.gate.set()
         assert await soon(completing) is Completion.ACCEPTED
