@@ -1,12 +1,17 @@
 """The verbs: what a tool writes to ask a person."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import cast
+from typing import Any, TypeVar, cast, overload
 
+from flows.account import Account
 from flows.elicitation import Completion, Json
 from flows.errors import ElicitError, InvalidQuestion
+from flows.money import Money
+from flows.page import secret_question
+from flows.provider import Provider
 from flows.question import (
     DEFAULT_TIMEOUT,
     Link,
@@ -15,9 +20,23 @@ from flows.question import (
     current_asker,
     tell_asker,
 )
+from flows.receipt import Receipt
+from flows.requests import AccountRequest, PaymentRequest, account_of, receipt_of
 from flows.visit import Visit, is_origin, origin_of
 
-__all__ = ["can", "complete_elicitation", "once", "url"]
+__all__ = [
+    "can",
+    "complete_elicitation",
+    "forget",
+    "oauth",
+    "once",
+    "payment",
+    "secret",
+    "url",
+]
+
+T = TypeVar("T")
+PAYMENT_TIMEOUT = timedelta(minutes=30)
 
 
 def url(
@@ -37,7 +56,7 @@ def url(
     `wait_for_completion=False` the answer is there as soon as the person agrees to go.
     Raises InvalidQuestion for an address that is not https (http on loopback).
     """
-    try:
+    with _telling():
         return _visit(
             message,
             url,
@@ -47,9 +66,109 @@ def url(
             key=key,
             timeout=timeout,
         )
-    except InvalidQuestion as error:
-        tell_asker(error)
-        raise
+
+
+def oauth(
+    provider: Provider | str,
+    *,
+    scopes: Sequence[str] = (),
+    account: str | None = None,
+    reason: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[Account]:
+    """Ask the person to connect an account, unless one with these scopes is connected already.
+
+    `provider` is a declaration (`flows.providers`) or the name of one in `elicit.toml`; `account`
+    is the name or id of the one that is wanted; `reason` is shown on the page. Raises
+    InvalidQuestion for what can be no scope (RFC 6749, 3.3); the await raises NotConfigured where
+    the server has no client id for the provider.
+    """
+    with _telling():
+        request = AccountRequest(
+            provider=provider, scopes=tuple(scopes), account=account, reason=reason
+        )
+        return Question(
+            message=request.message,
+            request=request,
+            answer=lambda content: account_of(content, current_asker().reach),
+            key=key,
+            timeout=timeout,
+        )
+
+
+def payment(
+    price: Money,
+    what: str,
+    *,
+    provider: str | None = None,
+    once: bool = False,
+    key: str | None = None,
+    timeout: timedelta = PAYMENT_TIMEOUT,
+) -> Question[Receipt]:
+    """Ask the person to pay `price` for `what`, which the page and the provider show.
+
+    With `once` it is bought for good: the same question is answered by the receipt from then on.
+    The await raises NotConfigured where the server has no payment provider.
+    """
+    with _telling():
+        request = PaymentRequest(price=price, what=what, seller=provider, once=once)
+        return Question(
+            message=request.message,
+            request=request,
+            answer=lambda content: receipt_of(content, current_asker().reach),
+            key=key,
+            timeout=timeout,
+        )
+
+
+@overload
+def secret(
+    message: str,
+    schema: type[T],
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[T]: ...
+@overload
+def secret(
+    message: str,
+    schema: Mapping[str, Json],
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[Mapping[str, Json]]: ...
+@overload
+def secret(
+    message: str,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[str]: ...
+def secret(
+    message: str,
+    schema: Any = str,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[Any]:
+    """Ask for something secret on our page; the client and the model never see it.
+
+    `schema` is `str` for one field, else a pydantic model, a dataclass, a TypedDict or a JSON
+    Schema. With `name` it is kept for this person on this server, until `forget(name)`; else it is
+    wiped when the result has gone out, 10 minutes after the answer at most. Raises InvalidQuestion.
+    """
+    with _telling():
+        return secret_question(message, schema, name=name, key=key, timeout=timeout)
+
+
+async def forget(name: str) -> bool:
+    """Wipe what `secret(name=...)` has kept for this person; False if there was nothing."""
+    return await current_asker().forget(name)
 
 
 async def once(name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
@@ -59,10 +178,9 @@ async def once(name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
     the work and its record, it runs again with the same key. What comes back has been through
     JSON, the first time too. Raises InvalidQuestion if the result is no JSON.
     """
-    if not name:
-        error = InvalidQuestion("once needs a name that is unique within the tool.")
-        tell_asker(error)
-        raise error
+    with _telling():
+        if not name:
+            raise InvalidQuestion("once needs a name that is unique within the tool.")
     return await current_asker().once(name, work)
 
 
@@ -80,10 +198,17 @@ async def complete_elicitation(
     only. From a public route pass the request itself: it must carry the link's return token (the
     query parameter `elicitation`) and come from the browser that pressed Continue.
     """
-    try:
+    with _telling():
         if isinstance(elicitation, str):
             return await current_asker().complete(elicitation, content or {})
         return await current_asker().complete_return(elicitation, content or {})
+
+
+@contextmanager
+def _telling() -> Generator[None]:
+    """Let whoever asks here know what a verb raised: if it leaves the tool, the model is told."""
+    try:
+        yield
     except ElicitError as error:
         tell_asker(error)
         raise

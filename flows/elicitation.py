@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.errors import InvalidQuestion, NotPossible, TooManyAttempts
+from flows.errors import InvalidQuestion, NotPossible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 else:
     Json: TypeAlias = Any  # a decoder that reads annotations cannot follow a recursive one
 
-ATTEMPTS_AT_MOST = 10
 LEASE = timedelta(seconds=30)
 EXCHANGE_AT_MOST = timedelta(seconds=60)
 RECORD_KEPT = timedelta(days=30)
@@ -75,7 +74,14 @@ LATE: Mapping[Status, frozenset[Status]] = {
 }
 
 # How long after the elicitation's own time an answer nobody used is kept for the same question.
-KEPT: Mapping[str, timedelta] = {"url": timedelta(minutes=10)}
+# An account or a receipt stays in any case; this is how long the question itself leads to it.
+KEPT: Mapping[str, timedelta] = {
+    "url": timedelta(minutes=10),
+    "oauth": timedelta(minutes=10),
+    "payment": timedelta(days=30),
+}
+# The same, from the moment of the answer.
+KEPT_FROM_ANSWER: Mapping[str, timedelta] = {"secret": timedelta(minutes=10)}
 
 
 class Completion(StrEnum):
@@ -98,6 +104,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     url: str | None = None
     origins: tuple[str, ...] = ()
     waits: bool = True
+    terms: Json = None  # what is asked for, in the words of its kind
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -106,7 +113,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     number: int
     browser: str  # hash of the binding cookie
     started_at: datetime
-    state: str | None = None  # hash of the OAuth state
+    state: str | None = None  # hash of what comes back with the browser; None once it did
+    kept: Json = None  # what its flow needs again: a verifier, a request as it was sent
 
 
 class Take(Struct, frozen=True, kw_only=True):
@@ -129,6 +137,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     holds_key: bool = True
     waiter: str | None = None  # the leg that waits; a newer one takes over
     attempt: Attempt | None = None
+    former: tuple[Attempt, ...] = ()  # where a provider may still come back with an earlier one
     settled_at: datetime | None = None
     is_late: bool = False
     content: Json = None
@@ -136,6 +145,8 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     take: Take | None = None
     delivered_at: datetime | None = None
     look_at: datetime | None = None  # when the sweeper looks again at an outcome nobody used
+    is_open_there: bool = False  # the provider holds something open that must end with this
+    progress: str | None = None  # what the provider has said on the way, for the page
     version: int = 0
 
     def __repr__(self) -> str:
@@ -144,9 +155,11 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     @property
     def kept_until(self) -> datetime:
         """Until when an outcome that nobody used is there for the same question."""
-        if self.status is Status.ACCEPTED:
-            return self.expires_at + KEPT.get(self.kind, timedelta())
-        return self.expires_at
+        if self.status is not Status.ACCEPTED:
+            return self.expires_at
+        if self.kind in KEPT_FROM_ANSWER and self.settled_at is not None:
+            return self.settled_at + KEPT_FROM_ANSWER[self.kind]
+        return self.expires_at + KEPT.get(self.kind, timedelta())
 
     @property
     def due_at(self) -> datetime | None:
@@ -155,9 +168,11 @@ class Elicitation(Struct, frozen=True, kw_only=True):
             return self.attempt.started_at + EXCHANGE_AT_MOST
         if not self.status.is_final:
             return self.expires_at
+        if self.is_open_there and self.status is not Status.ACCEPTED:
+            return self.settled_at
         if self.delivered_at is None and (self.holds_key or self.content is not None):
             # An end leaves it where it was: to move it would cost more than all the rest.
-            return self.look_at or self.expires_at
+            return self.look_at or min(self.expires_at, self.kept_until)
         return None
 
     @property
@@ -187,23 +202,6 @@ def join(elicitation: Elicitation, *, leg: str) -> Elicitation:
     return replace(elicitation, waiter=leg)
 
 
-def open_attempt(
-    elicitation: Elicitation, *, browser: str, now: datetime, state: str | None = None
-) -> Elicitation:
-    """Begin an attempt in a browser.
-
-    Raises TooManyAttempts after ten, NotPossible when it is over.
-    """
-    _require(elicitation, Status.OPENED)
-    if now >= elicitation.expires_at:
-        raise NotPossible(status=Status.EXPIRED, wanted=Status.OPENED)
-    number = 1 if elicitation.attempt is None else elicitation.attempt.number + 1
-    if number > ATTEMPTS_AT_MOST:
-        raise TooManyAttempts(limit=ATTEMPTS_AT_MOST)
-    attempt = Attempt(number=number, browser=browser, started_at=now, state=state)
-    return replace(elicitation, status=Status.OPENED, attempt=attempt)
-
-
 def settle(
     elicitation: Elicitation,
     status: Status,
@@ -219,7 +217,7 @@ def settle(
     """
     if not status.is_final:
         raise NotPossible(status=elicitation.status, wanted=status)
-    _require(elicitation, status)
+    require(elicitation, status)
     return replace(
         elicitation,
         status=status,
@@ -227,6 +225,7 @@ def settle(
         content=content if status is Status.ACCEPTED else None,
         why=why,
         take=take,
+        progress=None,
     )
 
 
@@ -304,7 +303,10 @@ def let_go(elicitation: Elicitation) -> Elicitation:
 
 
 def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:
-    """What time alone does to it: expire, fail an exchange that was cut off, wipe, or nothing."""
+    """What time alone does to it: expire, fail an exchange that was cut off, wipe, or nothing.
+
+    What a provider holds open is not ended by time alone: `close` comes first.
+    """
     if elicitation.due_at is None or now < elicitation.due_at:
         return elicitation
     if elicitation.status is Status.EXCHANGING:
@@ -316,7 +318,8 @@ def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:
     return replace(elicitation, look_at=until) if now < until else let_go(elicitation)
 
 
-def _require(elicitation: Elicitation, wanted: Status) -> None:
+def require(elicitation: Elicitation, wanted: Status) -> None:
+    """Raises NotPossible where TRANSITIONS has no such row."""
     if wanted not in TRANSITIONS[elicitation.status]:
         raise NotPossible(status=elicitation.status, wanted=wanted)
 

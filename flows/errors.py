@@ -18,6 +18,7 @@ ElicitError
 ├── NotPossible          this change does not follow from the elicitation's status
 ├── TooManyAttempts      a link was started more often than allowed
 ├── InvalidToken         a token is damaged, forged, expired or meant for something else
+├── Unverified           a webhook is not proven to come from who it says, or not from now
 ├── WeakSecret           a key is too short to be one
 └── Unreadable           sealed bytes do not open under any key of the ring
 
@@ -199,6 +200,17 @@ class InvalidToken(ElicitError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__("This link is damaged, too old, or not from here.")
+
+
+class Unverified(ElicitError):
+    """A webhook that must not be acted upon; `reason` is for logs and tests, not for the sender."""
+
+    name = "WEBHOOK_UNVERIFIED"
+    http_status = 400
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__("This delivery could not be verified.")
 
 
 class WeakSecret(ElicitError, ValueError):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, assert_never
 
+import httpx
+
 from flows.elicitation import Completion, Json, Status
 from flows.errors import (
     Cancelled,
@@ -134,8 +136,7 @@ class Question(Generic[T_co]):
 
     @property
     def digest(self) -> str:
-        text = json.dumps([self.request.kind, self.request.facts()], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return digest_of(self.request.kind, self.request.facts())
 
     def __await__(self) -> Generator[Any, Any, T_co]:
         outcome = yield from self.outcome().__await__()
@@ -155,6 +156,12 @@ class Question(Generic[T_co]):
         raise TypeError("a question has no truth before it is asked: write `await` before it")
 
 
+def digest_of(kind: str, facts: Json) -> str:
+    """What tells one question from another, by its facts."""
+    text = json.dumps([kind, facts], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
 class ReturningRequest(Protocol):
     """A request of a web framework (Litestar, Starlette): the parts that a return needs."""
 
@@ -166,11 +173,23 @@ class ReturningRequest(Protocol):
     def scope(self) -> Any: ...
 
 
+class Reach(Protocol):
+    """By what accounts and receipts, once given, reach the outside."""
+
+    def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient: ...
+    async def spend(self, receipt_id: str) -> Json: ...
+    async def refund(self, receipt_id: str, *, reason: str | None) -> Json: ...
+
+
 class Asker(Protocol):
     """Who asks for the tool that is running: a call, or a route that may only complete."""
 
+    @property
+    def reach(self) -> Reach: ...
+
     async def ask(self, question: Question[T_co]) -> Outcome[T_co]: ...
     async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json: ...
+    async def forget(self, name: str) -> bool: ...
     def can(self, mode: str) -> bool: ...
     def failed(self, error: ElicitError) -> None:
         """A verb raised it; if it leaves the tool, the model is told."""

@@ -18,7 +18,7 @@ import idna
 
 from flows.elicitation import Elicitation, Json
 from flows.errors import InvalidQuestion
-from flows.flow import Arrival, Departure
+from flows.flow import Departure, Trip
 from flows.question import Link
 
 UrlOrBuilder: TypeAlias = str | Callable[[Link], str]
@@ -66,18 +66,15 @@ class Visit:
 class VisitFlow:
     """Nothing is asked of the service on the way: the address was made with the question."""
 
+    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+        return None
+
     def begin(
-        self, elicitation: Elicitation
+        self, elicitation: Elicitation, trip: Trip
     ) -> Generator[httpx.Request, httpx.Response, Departure]:
         yield from ()
         assert elicitation.asked.url is not None
         return Departure(url=elicitation.asked.url)
-
-    def finish(
-        self, elicitation: Elicitation, arrival: Arrival
-    ) -> Generator[httpx.Request, httpx.Response, Json]:
-        yield from ()
-        return {}
 
 
 def origin_of(url: str) -> str:

@@ -22,18 +22,23 @@ from webapp.mcp.attach import attach
 from webapp.outbound import Outbound
 from webapp.pages import Pages, template_folder
 from webapp.routes.answers import Answers
+from webapp.routes.callbacks import provider_answers, seller_returns
 from webapp.routes.home import health, home, static
-from webapp.routes.links import decline, go_on, show
+from webapp.routes.links import allow, decline, go_on, show
 from webapp.routes.live import live
 from webapp.routes.returns import called_back, come_back
+from webapp.routes.webhooks import hooked
+from webapp.sandbox.settings import Sandbox
 from webapp.served import Served
 from webapp.service import Service, open_service
-from webapp.settings import Settings
+from webapp.settings import Settings, with_sandbox
 from webapp.stores import Store, open_store
 from webapp.sweeper import sweep
-from webapp.wire import ASGIApp, Receive, Scope, Send
+from webapp.wire import ASGIApp, Receive, Scope, Send, Wires
 
 BODY_BYTES_AT_MOST = 64 * 1024
+TIMEOUT_SECONDS = 10.0
+_OURS = ("/e/", "/callback/", "/return/", "/webhooks/", "/static/")
 _log = logging.getLogger(__name__)
 
 
@@ -55,6 +60,7 @@ async def connect(settings: Settings) -> AsyncGenerator[Service]:
             public_url=settings.url,
             uid=settings.uid,
             clock=utc_now,
+            providers=settings.providers,
         ) as service:
             with asking(service.completing):
                 yield service
@@ -70,12 +76,22 @@ async def open_app(
     store: Store | None = None,
     clock: Clock = utc_now,
     limits: Limits | None = None,
+    wires: Wires | None = None,
+    sandbox: Sandbox | None = None,
 ) -> AsyncGenerator[ASGIApp]:
-    """Everything that serves `server`, running, as one ASGI application without a lifespan."""
+    """Everything that serves `server`, running, as one ASGI application without a lifespan.
+
+    `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
+    there is one.
+    """
+    settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     async with AsyncExitStack() as stack:
         if store is None:
             store = await open_store(settings.store)
             stack.push_async_callback(store.aclose)
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(timeout=TIMEOUT_SECONDS, verify=_trust())
+        )
         service = await stack.enter_async_context(
             open_service(
                 store=store,
@@ -83,18 +99,21 @@ async def open_app(
                 public_url=settings.url,
                 uid=settings.uid,
                 clock=clock,
+                outbound=Outbound(client, allow_loopback=settings.is_local, trust=_trust()),
+                providers=settings.providers,
+                credentials=settings.credentials,
+                sellers=settings.sellers,
                 limits=limits,
             )
         )
-        attach(server, service)
+        attach(server, service, wires=wires)
         served = Served(server)
-        client = await stack.enter_async_context(httpx.AsyncClient(timeout=10, verify=_trust()))
-        pages = _pages(service, served, settings=settings, client=client)
+        pages = _pages(service, served, settings=settings)
         background = await stack.enter_async_context(asyncio.TaskGroup())
         loops = (
             service.elicitations.listen(),
             service.bodies.renew_leases(),
-            sweep(service.elicitations),
+            sweep(service),
         )
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)
@@ -168,17 +187,23 @@ def _trust() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def _pages(
-    service: Service, served: Served, *, settings: Settings, client: httpx.AsyncClient
-) -> Litestar:
+def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:
     answers = Answers(
         pages=Pages(folders=[*settings.templates, template_folder()]), server=served.name
     )
-    outbound = Outbound(client, allow_loopback=settings.is_local)
     # Handlers by type; those for HTTPException cover what the framework itself refuses.
     for_people = Router(
         "/",
-        route_handlers=[show, go_on, decline, come_back, home],
+        route_handlers=[
+            show,
+            go_on,
+            allow,
+            decline,
+            come_back,
+            provider_answers,
+            seller_returns,
+            home,
+        ],
         exception_handlers={
             Exception: answers.page_for_error,
             HTTPException: answers.page_for_error,
@@ -186,7 +211,7 @@ def _pages(
     )
     for_programs = Router(
         "/",
-        route_handlers=[live, called_back, health, static],
+        route_handlers=[live, called_back, hooked, health, static],
         exception_handlers={
             Exception: answers.problem_for_error,
             HTTPException: answers.problem_for_error,
@@ -198,7 +223,6 @@ def _pages(
             "service": Provide(lambda: service, sync_to_thread=False),
             "answers": Provide(lambda: answers, sync_to_thread=False),
             "served": Provide(lambda: served, sync_to_thread=False),
-            "outbound": Provide(lambda: outbound, sync_to_thread=False),
         },
         exception_handlers={Exception: answers.for_error, HTTPException: answers.for_error},
         openapi_config=None,
@@ -208,4 +232,4 @@ def _pages(
 
 
 def _is_ours(path: str) -> bool:
-    return path in ("/", "/return", "/health") or path.startswith(("/e/", "/callback/", "/static/"))
+    return path in ("/", "/return", "/health") or path.startswith(_OURS)

@@ -18,24 +18,28 @@ from msgspec.json import encode
 
 from flows import elicitation as states
 from flows import run as runs
-from flows.elicitation import Completion, Elicitation, Json, Status
+from flows.elicitation import Elicitation, Status
 from flows.errors import (
     CallOver,
     ElicitError,
     QuestionChanged,
 )
-from flows.question import Outcome, Question, ReturningRequest
+from flows.question import Outcome, Question, digest_of
 from flows.run import Place, Run
 from webapp.completion import Completing
 from webapp.elicitations import Elicitations
 from webapp.identity import Caller
+from webapp.kind import AskedBy
+from webapp.kinds import Kinds
 from webapp.line import Line
 from webapp.links import Links
-from webapp.once import do_once, do_unkept
+from webapp.outbound import Outbound
 from webapp.outcomes import cancelled, outcome_of
 from webapp.presenter import Interrupted, Presenter, Shown
+from webapp.rows import Value
 from webapp.runs import CurrentRun, ToolCall
 from webapp.taken import Taken
+from webapp.verbs import Verbs
 from webapp.waiters import Waiter
 
 T = TypeVar("T")
@@ -43,7 +47,7 @@ RESULT_BYTES_AT_MOST = 32 * 1024  # as it is sealed: JSON text inside JSON
 LOOK_AGAIN = timedelta(seconds=3)
 
 
-class Call:
+class Call(Verbs):
     """Implements flows.question.Asker."""
 
     def __init__(
@@ -52,6 +56,8 @@ class Call:
         elicitations: Elicitations,
         links: Links,
         completing: Completing,
+        kinds: Kinds,
+        outbound: Outbound,
         landed: Callable[[str], Awaitable[None]],
         caller: Caller,
         tool: ToolCall,
@@ -59,14 +65,8 @@ class Call:
         run_id: str | None = None,
     ) -> None:
         pepper = elicitations.owners.pepper
-        self.elicitations = elicitations
-        self.links = links
         self.leg = secrets.token_urlsafe(12)
-        self.answer: object = None  # the result that the presenter wants instead of the body's
-        self.last_error: ElicitError | None = None
-        self.is_over = False
-        self.taken = Taken(elicitations, leg=self.leg)
-        self.run = CurrentRun(
+        run = CurrentRun(
             elicitations=elicitations,
             landed=landed,
             # Without an identity there is no owner, only this run: nothing of it is ever joined.
@@ -74,16 +74,27 @@ class Call:
             key=pepper.tag("call", tool.server, caller.client, tool.tool, tool.arguments, size=18),
             named=run_id,
         )
+        super().__init__(
+            elicitations=elicitations,
+            completing=completing,
+            kinds=kinds,
+            outbound=outbound,
+            caller=caller,
+            tool=tool,
+            run=run,
+        )
+        self.links = links
+        self.answer: object = None  # the result that the presenter wants instead of the body's
+        self.taken = Taken(elicitations, leg=self.leg)
         self._line = Line(
             elicitations=elicitations,
             links=links,
-            run=self.run,
+            kinds=kinds,
+            run=run,
             tool=tool,
             client_id=caller.client,
             leg=self.leg,
         )
-        self._completing = completing
-        self._caller = caller
         self._presenter = presenter
         self._task: asyncio.Task[object] | None = None
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -119,34 +130,8 @@ class Call:
         self.last_error = outcome.error
         return outcome
 
-    def failed(self, error: ElicitError) -> None:
-        self.last_error = error
-
-    async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
-        """Kept under the run: the same call made again after a crash carries it on."""
-        try:
-            return await self._once(name, work)
-        except ElicitError as error:
-            self.last_error = error
-            raise
-
-    async def _once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
-        await self._must_be_going_on()
-        if self._caller.owner is None:
-            return await do_unkept(name, work)
-        run = await self._the_run()
-        if not run.version:
-            await self.run.change(_same)
-        return await do_once(self.elicitations, owner=run.owner, scope=run.id, name=name, work=work)
-
     def can(self, mode: str) -> bool:
         return self._presenter.can(mode)
-
-    async def complete(self, elicitation_id: str, content: Json) -> Completion:
-        return await self._completing.complete(elicitation_id, content)
-
-    async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
-        return await self._completing.complete_return(request, content)
 
     async def hold(
         self,
@@ -202,14 +187,7 @@ class Call:
         """The last byte of the result went out over a connection that was still open."""
         if not (self._is_finished or self._is_repeated):
             return
-        run = self.run.value
-        asked = [asking.elicitation_id for asking in run.asked]
-        await self.run.change(
-            runs.deliver,
-            also=lambda: self.elicitations.possible(
-                asked, lambda e: states.deliver(e, run=run.id, now=self.now)
-            ),
-        )
+        await self.run.change(runs.deliver, also=self._used_up)
 
     async def renew(self) -> None:
         """Lengthen the leases; called while the body runs."""
@@ -218,16 +196,25 @@ class Call:
             await self.run.keep_open()
 
     async def _ask(self, question: Question[T]) -> Outcome[T]:
-        fact = (question.request.kind, question.digest)
+        kind = self.kinds[question.request.kind]
+        fact = (
+            question.request.kind,
+            digest_of(question.request.kind, kind.facts(question.request)),
+        )
         place = Place(kind=fact[0], digest=fact[1], nth=self._counts[fact])
         self._counts[fact] += 1
         is_ordered = asyncio.current_task() is self._task
         await self._must_be_going_on()
-        self._caller.must_be_answerable()
+        owner = self.caller.must_be_answerable()
         run = await self._the_run()
         if is_ordered:
             self._check_order(run, place, question.message)
         self._seen.add(place)
+        if run.at(place) is None:
+            by = AskedBy(owner=owner, server=self.tool.server, tool=self.tool.tool)
+            known = await kind.known(question.request, by)
+            if known is not None:
+                return Outcome(status=Status.ACCEPTED, content=question.answer(known))
         with self.elicitations.waiters.waiter(leg=self.leg, taker=self.taken) as waiter:
             self._waiters.add(waiter)
             try:
@@ -252,7 +239,7 @@ class Call:
                 self.interrupt(self._presenter.busy())
             taken = await self.taken.take(current, run=self.run.value.id)
             if taken is not None and not await self._has_successor(taken):
-                return self._outcome(question, taken)
+                return await self._outcome(question, taken)
             if taken is None:
                 await self._take_over()
                 await self._wait_for_the_other(waiter, limit=limit)
@@ -320,15 +307,30 @@ class Call:
         if self.now >= limit:
             self.interrupt(self._presenter.busy())
 
+    async def _used_up(self) -> list[Value]:
+        run = self.run.value
+        written: list[Value] = []
+        for id in [asking.elicitation_id for asking in run.asked]:
+            before = await self.elicitations.get(id)
+            delivered = await self.elicitations.possible(
+                [id], lambda e: states.deliver(e, run=run.id, now=self.now)
+            )
+            written += delivered
+            if delivered and before is not None:
+                written += await self.kinds[before.kind].used_up(before)
+        return written
+
     def _end(self) -> None:
         """Nothing is handed to this leg any more; what it still waits for (a gather) stops."""
         self.is_over = self.taken.is_over = True
         for waiter in self._waiters:
             waiter.wake(None)
 
-    def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:
+    async def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:
+        is_yes = taken.status is Status.ACCEPTED
+        content = await self.kinds[taken.kind].answer(taken) if is_yes else None
         self.taken.use(taken)
-        return outcome_of(question, taken)
+        return outcome_of(question, taken, content=content)
 
     @property
     def _is_wish_granted(self) -> bool:
@@ -340,7 +342,3 @@ class Call:
         if self.is_over:
             await asyncio.sleep(0)  # a tool that tries for ever must not stop the others
             raise CallOver
-
-
-def _same(run: Run) -> Run:
-    return run

@@ -1,4 +1,4 @@
-"""The command line: `elicit serve`, `elicit demo`, `elicit keys new`.
+"""The command line: `elicit serve`, `elicit stdio`, `elicit demo`, `elicit keys new`.
 
 What could go wrong: authors have folders called `flows` and `webapp` too, and one of theirs may
 come first where Python looks. So nothing of ours is imported before that was checked.
@@ -35,7 +35,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from webapp.serving import serve  # noqa: PLC0415 - only after the check of whose `flows` this is
 
-    return serve(options.server, environment=os.environ, host=options.host, port=options.port)
+    return serve(
+        options.server,
+        environment=os.environ,
+        host=options.host,
+        port=options.port,
+        has_sandbox=options.sandbox,
+    )
+
+
+def _stdio(options: argparse.Namespace) -> int:
+    from webapp.stdio import serve_stdio  # noqa: PLC0415 - only after the same check
+
+    return serve_stdio(options.server, environment=os.environ, port=options.port)
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -77,6 +89,16 @@ def _port(text: str) -> int:
     return port
 
 
+def _shared_port(text: str) -> int:
+    port = _port(text)
+    if port == 0:
+        raise argparse.ArgumentTypeError(
+            "0 would be another port for each process, and links must outlive the one that made "
+            "them: name a port"
+        )
+    return port
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="elicit",
@@ -101,7 +123,32 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--port", type=_port, default=DEFAULT_PORT, help="default: %(default)s; 0 takes a free one"
     )
+    serve.add_argument(
+        "--sandbox",
+        action="store_true",
+        help="with a sandbox beside it, on a port of its own, that plays the providers for your "
+        "tools; the demo tools always have it",
+    )
     serve.set_defaults(run=_serve)
+
+    stdio = commands.add_parser(
+        "stdio",
+        help="serve an MCP server on stdin and stdout, for a client that starts it",
+        description="Serve an MCPServer or FastMCP server on stdin and stdout, as the command that "
+        "an MCP client starts, and the pages that its tools need on a port of this machine. "
+        "Several of these share one store: the first serves the pages for all, and when it ends "
+        "another does. Settings are read from the environment; none is needed.",
+    )
+    stdio.add_argument(
+        "server", metavar="MODULE:ATTRIBUTE", help="where your server is, such as my_tools:mcp"
+    )
+    stdio.add_argument(
+        "--port",
+        type=_shared_port,
+        default=DEFAULT_PORT,
+        help="of the pages, at 127.0.0.1; default: %(default)s",
+    )
+    stdio.set_defaults(run=_stdio)
 
     demo = commands.add_parser(
         "demo",

@@ -6,7 +6,7 @@ from typing import NoReturn, TypeVar
 
 from flows.elicitation import Completion, Elicitation, Json
 from flows.errors import ElicitError, InvalidToken, NoAsker, NotAllowed
-from flows.question import Outcome, Question, ReturningRequest
+from flows.question import Outcome, Question, Reach, ReturningRequest
 from flows.tokens import Purpose
 from webapp.browser import Browser
 from webapp.elicitations import Elicitations
@@ -33,6 +33,13 @@ class Completing:
         _nobody_asks()
 
     async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
+        _nobody_asks()
+
+    @property
+    def reach(self) -> Reach:
+        _nobody_asks()
+
+    async def forget(self, name: str) -> bool:
         _nobody_asks()
 
     def can(self, mode: str) -> bool:

@@ -8,25 +8,28 @@ import asyncio
 import base64
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
+from flows import attempts
 from flows import elicitation as states
 from flows.elicitation import LEASE, Elicitation, Json, Status, Take
 from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.run import Run
 from webapp.owners import SERVICE, Owners
 from webapp.randomness import Randomness
-from webapp.rows import KINDS, Alias, Done, Rows, ValueT
+from webapp.rows import KINDS, Alias, Done, Rows, Value, ValueT
 from webapp.stores import Conflict, Record, Store
 from webapp.stores.store import StoreUnavailable
 from webapp.waiters import Changed, Waiter, Waiters
 
 T = TypeVar("T")
+# What is written together with the change of an elicitation, read afresh for each try.
+Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
 TRIES_AT_MOST = 50
 REMEMBERED_AT_MOST = 10_000
 TIME_BYTES = 6
@@ -65,23 +68,30 @@ class Elicitations:
         tail = time + self._random(RANDOM_BYTES)
         return owner + base64.urlsafe_b64encode(tail).decode()
 
+    async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
+        found = await self.store.read(owner, KINDS[kind], id)
+        return None if found is None else await self.rows.open(found, kind)
+
+    async def holder(self, kind: type[ValueT], *, owner: str, key: str) -> ValueT | None:
+        """The row of this kind that holds the key."""
+        found = await self.store.find(owner, KINDS[kind], key)
+        return None if found is None else await self.rows.open(found, kind)
+
     async def get(self, id: str) -> Elicitation | None:
-        return await self._read(owner_of(id), id, Elicitation)
+        return await self.read(Elicitation, owner=owner_of(id), id=id)
 
     async def run(self, *, owner: str, id: str) -> Run | None:
-        return await self._read(owner, id, Run)
+        return await self.read(Run, owner=owner, id=id)
 
     async def find(self, *, owner: str, join: str) -> Elicitation | None:
         """The elicitation that stands for this question, if any."""
-        found = await self.store.find(owner, "elicitation", join)
-        return None if found is None else await self.rows.open(found, Elicitation)
+        return await self.holder(Elicitation, owner=owner, key=join)
 
     async def find_run(self, *, owner: str, key: str) -> Run | None:
-        found = await self.store.find(owner, "run", key)
-        return None if found is None else await self.rows.open(found, Run)
+        return await self.holder(Run, owner=owner, key=key)
 
     async def done(self, *, owner: str, id: str) -> Done | None:
-        return await self._read(owner, id, Done)
+        return await self.read(Done, owner=owner, id=id)
 
     async def aliased(self, name: str) -> Elicitation | None:
         """The elicitation that an author gave this id of his own."""
@@ -89,9 +99,9 @@ class Elicitations:
         return None if alias is None else await self.get(alias.elicitation_id)
 
     async def alias(self, name: str) -> Alias | None:
-        return await self._read(SERVICE, name, Alias)
+        return await self.read(Alias, owner=SERVICE, id=name)
 
-    async def write(self, *values: Elicitation | Run | Done | Alias) -> None:
+    async def write(self, *values: Value) -> None:
         """Write all or none, then wake whoever waits for them. Raises Conflict."""
         records = [await self.rows.seal(value) for value in values]
         try:
@@ -104,10 +114,16 @@ class Elicitations:
             if isinstance(value, Elicitation | Run):
                 self._know(replace(value, version=value.version + 1))
 
-    async def change(self, id: str, change: Callable[[Elicitation], Elicitation]) -> Elicitation:
+    async def change(
+        self,
+        id: str,
+        change: Callable[[Elicitation], Elicitation],
+        *,
+        also: Also | None = None,
+    ) -> Elicitation:
         """Change one elicitation: read, decide, compare-and-set, and again if somebody was first.
 
-        Raises what `change` raises, KeyError if there is no such elicitation.
+        Raises what `change` or `also` raises, KeyError if there is no such elicitation.
         """
         current = self._recent.get(id)
         is_read = current is None
@@ -127,28 +143,34 @@ class Elicitations:
             if changed == current:
                 return current
             try:
-                await self.write(changed)
+                await self.write(changed, *(await also(changed) if also is not None else ()))
             except Conflict:
                 is_read = True
                 continue
             return replace(changed, version=changed.version + 1)
         raise Contended(id)
 
-    async def open_attempt(self, id: str, *, browser: str, state: str | None = None) -> Elicitation:
+    async def open_attempt(self, id: str, *, browser: str) -> Elicitation:
+        """For what leads to no provider of ours."""
         return await self.change(
-            id,
-            lambda e: states.open_attempt(e, browser=browser, state=state, now=self.clock()),
+            id, lambda e: attempts.open_attempt(e, browser=browser, now=self.clock())
         )
 
     async def settle(
-        self, id: str, status: Status, *, content: Json = None, why: str | None = None
+        self,
+        id: str,
+        status: Status,
+        *,
+        content: Json = None,
+        why: str | None = None,
+        also: Also | None = None,
     ) -> Elicitation:
         """End it; the first end wins. If its leg waits here, the same write hands it the outcome.
 
         Goes on to its end when cancelled: whoever waits must hear of what was written.
         Raises NotPossible when it has ended already.
         """
-        return await self.whole(self._settle(id, status, content=content, why=why))
+        return await self.whole(self._settle(id, status, content=content, why=why, also=also))
 
     async def end(
         self, current: Elicitation, status: Status, *, content: Json = None
@@ -256,7 +278,13 @@ class Elicitations:
             _log.debug("elicitation.change_refused", exc_info=task.exception())
 
     async def _settle(
-        self, id: str, status: Status, *, content: Json = None, why: str | None = None
+        self,
+        id: str,
+        status: Status,
+        *,
+        content: Json,
+        why: str | None,
+        also: Also | None,
     ) -> Elicitation:
         waiter: Waiter | None = None
 
@@ -271,17 +299,13 @@ class Elicitations:
             )
             return states.settle(current, status, now=now, content=content, why=why, take=take)
 
-        settled = await self.change(id, change)
+        settled = await self.change(id, change, also=also)
         if waiter is not None and waiter.taker is not None:
             leg = waiter.leg
             if not waiter.taker.was_handed(settled):
                 # It ended while the write was under way: the next one need not wait for the lease.
                 await self.each([id], lambda e: states.release(e, leg=leg))
         return settled
-
-    async def _read(self, owner: str, id: str, kind: type[ValueT]) -> ValueT | None:
-        found = await self.store.read(owner, KINDS[kind], id)
-        return None if found is None else await self.rows.open(found, kind)
 
     def _know(self, value: Elicitation | Run) -> None:
         if isinstance(value, Elicitation):

@@ -1,8 +1,70 @@
-"""The kinds of elicitation that this server can carry out, and the flow of each."""
+"""The kinds of question that this server can carry out, each built once, in sight."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from flows.flow import Flow
-from flows.visit import VisitFlow
+from flows.checkout import Seller
+from flows.elicitation import Elicitation
+from flows.provider import Provider
+from webapp.accounts import Accounts
+from webapp.elicitations import Elicitations
+from webapp.kept_secrets import KeptSecrets
+from webapp.kind import Kind
+from webapp.outbound import Outbound
+from webapp.payments import Payments
+from webapp.visits import Visits
 
-FLOWS: Mapping[str, Flow] = {"url": VisitFlow()}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kinds:
+    visits: Visits
+    accounts: Accounts
+    payments: Payments
+    secrets: KeptSecrets
+
+    def __getitem__(self, name: str) -> Kind:
+        return self._by_name()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name())
+
+    def label(self, elicitation: Elicitation) -> str:
+        """What people call the provider that it leads to."""
+        label: str | None = None
+        if elicitation.kind == "oauth":
+            client = self.accounts.client_for(elicitation)
+            label = None if client is None else client.provider.label
+        elif elicitation.kind == "payment":
+            seller = self.payments.seller(self.payments.seller_of(elicitation))
+            label = None if seller is None else seller.label
+        return label or "the other side"
+
+    def _by_name(self) -> Mapping[str, Kind]:
+        return {
+            "url": self.visits,
+            "oauth": self.accounts,
+            "payment": self.payments,
+            "secret": self.secrets,
+        }
+
+
+def open_kinds(
+    *,
+    elicitations: Elicitations,
+    outbound: Outbound,
+    providers: Mapping[str, Provider],
+    credentials: Mapping[str, tuple[str, str]],
+    sellers: Mapping[str, Seller],
+) -> Kinds:
+    """`credentials` are our client id and secret at a provider, by its name."""
+    return Kinds(
+        visits=Visits(),
+        accounts=Accounts(
+            elicitations=elicitations,
+            outbound=outbound,
+            providers=providers,
+            credentials=credentials,
+        ),
+        payments=Payments(elicitations=elicitations, outbound=outbound, sellers=sellers),
+        secrets=KeptSecrets(elicitations=elicitations),
+    )

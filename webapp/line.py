@@ -18,6 +18,7 @@ from flows.run import Asking, Place, Run
 from flows.visit import Visit
 from webapp.aliases import give_alias
 from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.kinds import Kinds
 from webapp.links import Links
 from webapp.runs import OPEN_AT_LEAST, CurrentRun, ToolCall
 from webapp.stores import Conflict
@@ -34,6 +35,7 @@ class Line:
         *,
         elicitations: Elicitations,
         links: Links,
+        kinds: Kinds,
         run: CurrentRun,
         tool: ToolCall,
         client_id: str,
@@ -41,6 +43,7 @@ class Line:
     ) -> None:
         self._elicitations = elicitations
         self._links = links
+        self._kinds = kinds
         self._run = run
         self._tool = tool
         self._client_id = client_id
@@ -164,11 +167,8 @@ class Line:
             message=question.message,
             digest=place.digest,
         )
-        if isinstance(request, Visit):
-            link = self._links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
-            asked = replace(
-                asked, url=request.address(link), origins=request.origins, waits=request.waits
-            )
+        link = self._links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
+        asked = self._kinds[request.kind].asked(request, asked, link=link)
         return Elicitation(
             id=id,
             owner=run.owner,

@@ -47,6 +47,10 @@ class Links:
         claims = Claims(purpose=Purpose.RUN, id=run_id, expires_at=expires_at, rest=rest)
         return self._tokens.mint(claims, now=now)
 
+    def state(self, claims: Claims, *, now: datetime) -> str:
+        """What a provider sends back with the browser."""
+        return self._tokens.mint(claims, now=now)
+
     def _mint(self, purpose: Purpose, elicitation: Elicitation, *, now: datetime) -> str:
         expires_at = elicitation.expires_at + LINK_OUTLIVES
         return self._tokens.mint(

@@ -8,6 +8,7 @@ when the request is sent, so whoever owns it can answer differently.
 import asyncio
 import ipaddress
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ _CARRIERS = tuple(
     ipaddress.IPv6Network(network)
     for network in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/80")
 )
+CLIENT_SECONDS = 30.0
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
@@ -37,14 +39,27 @@ class Outbound:
 
     def __init__(
         self,
-        client: httpx.AsyncClient,
+        client: httpx.AsyncClient | None,
         *,
         allow_loopback: bool,
         resolve: Resolve | None = None,
+        trust: ssl.SSLContext | bool = True,
     ) -> None:
         self._client = client
+        self._trust = trust
         self._allow_loopback = allow_loopback
         self._resolve = resolve or _addresses
+
+    @classmethod
+    def none(cls) -> "Outbound":
+        """For a service that only completes: there is nobody to talk to."""
+        return cls(None, allow_loopback=False)
+
+    def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
+        """A client of the tool's own for a provider's API; whoever asked for it closes it."""
+        return httpx.AsyncClient(
+            base_url=base_url, auth=auth, timeout=CLIENT_SECONDS, verify=self._trust
+        )
 
     async def run(self, talk: Talk[T]) -> T:
         """Raises Failed when the other side cannot be talked to, and what the talk raises."""
@@ -66,6 +81,8 @@ class Outbound:
             talk.close()
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
+        if self._client is None:
+            raise Failed("Nobody outside can be reached from here.")
         await self._check_address(request.url)
         try:
             async with asyncio.timeout(SECONDS_A_REQUEST):

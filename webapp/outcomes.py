@@ -2,15 +2,15 @@
 
 from typing import TypeVar
 
-from flows.elicitation import Elicitation, Status
+from flows.elicitation import Elicitation, Json, Status
 from flows.errors import Cancelled
 from flows.question import Outcome, Question, refusal
 
 T = TypeVar("T")
 
 
-def outcome_of(question: Question[T], taken: Elicitation) -> Outcome[T]:
-    """Of an elicitation that is over."""
+def outcome_of(question: Question[T], taken: Elicitation, *, content: Json) -> Outcome[T]:
+    """Of an elicitation that is over; `content` is for the question's own `answer`."""
     error = refusal(
         taken.status,
         message=question.message,
@@ -18,8 +18,8 @@ def outcome_of(question: Question[T], taken: Elicitation) -> Outcome[T]:
         timeout=question.timeout,
         why=taken.why,
     )
-    content = question.answer(taken.content) if error is None else None
-    return Outcome(status=taken.status, content=content, error=error, is_late=taken.is_late)
+    answer = question.answer(content) if error is None else None
+    return Outcome(status=taken.status, content=answer, error=error, is_late=taken.is_late)
 
 
 def cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:

@@ -1,194 +1,24 @@
-"""The pages that people see: one value for each, turned into HTML.
+"""The pages that people see: a view turned into HTML.
 
 Names and messages are chosen by tools, clients and strangers. They could carry markup, reverse the
 direction of the words around them, or be so long that the buttons leave the screen; so everything
 is escaped and cleaned on its way out, also in a template that an operator replaced.
 """
 
-import json
 import math
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import idna
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-Kind = Literal["url", "account", "payment", "secret", "form", "confirm"]
-Ending = Literal["declined", "cancelled", "expired", "superseded", "failed", "denied"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What every page is told: the name of the server that asks."""
-
-    template: ClassVar[str]
-    server: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartUrl(View):
-    """Who asks, why, where the person goes next, and how to say no; `message` is the tool's."""
-
-    template: ClassVar[str] = "start_url.html"
-    host: str
-    tool: str
-    message: str
-    origins: tuple[str, ...]
-    asked_at: datetime
-    now: datetime
-    expires_at: datetime
-    continue_action: str
-    decline_action: str
-    csrf: str
-    client: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeforeOpener(View):
-    """A request whose details stay hidden; `why` says in a sentence how to go on."""
-
-    template: ClassVar[str] = "before_opener.html"
-    kind: Kind
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting(View):
-    """The person has gone on, and nothing has come back yet.
-
-    `live_url` answers with server-sent events; the first whose data is not `status` moves the page
-    to `here_url`.
-    """
-
-    template: ClassVar[str] = "waiting.html"
-    origins: tuple[str, ...]
-    status: str
-    now: datetime
-    expires_at: datetime
-    live_url: str
-    here_url: str
-    again_action: str
-    decline_action: str
-    csrf: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done(View):
-    """It worked, and the tool goes on."""
-
-    template: ClassVar[str] = "done.html"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Late(View):
-    """It worked when nobody waited any more."""
-
-    template: ClassVar[str] = "late.html"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended(View):
-    """It is over without an answer."""
-
-    template: ClassVar[str] = "ended.html"
-    ending: Ending
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Used(View):
-    """The answer was given before."""
-
-    template: ClassVar[str] = "used.html"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SomeoneElse(View):
-    """Another person than the one who asked, or another browser than the one that began."""
-
-    template: ClassVar[str] = "someone_else.html"
-    other: Literal["person", "browser"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown(View):
-    """A link that is damaged, or that we never made."""
-
-    template: ClassVar[str] = "unknown.html"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TooMany(View):
-    """No attempt is left for this link."""
-
-    template: ClassVar[str] = "too_many.html"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble(View):
-    """A fault of ours or of the other side; `again_url` is a GET."""
-
-    template: ClassVar[str] = "trouble.html"
-    error_id: str
-    again_url: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotFound(View):
-    """No such page."""
-
-    template: ClassVar[str] = "not_found.html"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadRequest(View):
-    """The browser sent what we cannot take; `problem` is a sentence of ours."""
-
-    template: ClassVar[str] = "bad_request.html"
-    problem: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoCookie(View):
-    """A form that came without the cookie of its page."""
-
-    template: ClassVar[str] = "no_cookie.html"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Home(View):
-    """What this server is and how to add it; `tools` are pairs of name and description."""
-
-    template: ClassVar[str] = "home.html"
-    mcp_url: str
-    tools: tuple[tuple[str, str], ...]
-
-    @property
-    def claude_command(self) -> str:
-        """What adds the server in Claude Code."""
-        return shlex.join(
-            ["claude", "mcp", "add", "--transport", "http", self._entry, self.mcp_url]
-        )
-
-    @property
-    def vscode_settings(self) -> str:
-        """The contents of .vscode/mcp.json."""
-        return _json({"servers": {self._entry: {"type": "http", "url": self.mcp_url}}})
-
-    @property
-    def cursor_settings(self) -> str:
-        """The contents of Cursor's mcp.json."""
-        return _json({"mcpServers": {self._entry: {"url": self.mcp_url}}})
-
-    @property
-    def _entry(self) -> str:
-        return re.sub(r"[^a-z0-9]+", "-", self.server.lower())[:40].strip("-") or "server"
+from webapp.views import View
 
 
 class Pages:
@@ -263,6 +93,12 @@ def _named(text: str | None, otherwise: str = "") -> str:
     return _cut(" ".join(str(_printable(text or "")).split()), _LONGEST_NAME) or otherwise
 
 
+def _initial(text: str) -> str:
+    """The letter that stands for a person; nothing for a name without one."""
+    letter = next((character for character in text if character.isalnum()), "")
+    return letter.upper()[:1]
+
+
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
@@ -331,14 +167,11 @@ def _moment(when: datetime, now: datetime) -> str:
     return f"{day}{when:%H:%M} UTC"
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
-
-
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "address": _address,
     "ago": _ago,
     "duration": _duration,
+    "initial": _initial,
     "moment": _moment,
     "named": _named,
     "place": _place,

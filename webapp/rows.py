@@ -10,8 +10,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.elicitation import Elicitation
+from flows.connection import Connection
+from flows.elicitation import Elicitation, Json
 from flows.errors import Unreadable
+from flows.receipt import Payment
 from flows.run import Run
 from flows.vault import Row
 from webapp.owners import Owners
@@ -45,14 +47,56 @@ class Alias(Struct, frozen=True, kw_only=True):
     due_at: None = None
 
 
-Value: TypeAlias = Elicitation | Run | Done | Alias
-ValueT = TypeVar("ValueT", Elicitation, Run, Done, Alias)
+class KeptSecret(Struct, frozen=True, kw_only=True):
+    """What a person typed for a name, until it is forgotten."""
+
+    id: str
+    owner: str
+    content: Json
+    version: int = 0
+    status: str = "kept"
+    due_at: None = None
+    erase_at: datetime | None = None
+
+    def __repr__(self) -> str:
+        return f"KeptSecret({self.id!r})"
+
+
+class Hook(Struct, frozen=True, kw_only=True):
+    """A verified webhook: `applied`, `waiting` to be reconciled, or `refused` for `why`."""
+
+    id: str
+    owner: str
+    seller: str
+    elicitation_id: str
+    session: str
+    body: str
+    received_at: datetime
+    erase_at: datetime
+    status: str = "applied"
+    why: str | None = None
+    version: int = 0
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.received_at if self.status == "waiting" else None
+
+    def __repr__(self) -> str:
+        return f"Hook({self.id!r}, {self.status!r})"
+
+
+Value: TypeAlias = Elicitation | Run | Done | Alias | Connection | Payment | KeptSecret | Hook
+ValueT = TypeVar("ValueT", Elicitation, Run, Done, Alias, Connection, Payment, KeptSecret, Hook)
 
 KINDS: dict[type[Value], str] = {
     Elicitation: "elicitation",
     Run: "run",
     Done: "once",
     Alias: "alias",
+    Connection: "account",
+    Payment: "payment",
+    KeptSecret: "secret",
+    Hook: "hook",
 }
 _encode = msgspec.json.Encoder().encode
 _decoders = {kind: msgspec.json.Decoder(kind) for kind in KINDS}
@@ -93,7 +137,9 @@ def _key(value: Value) -> str | None:
     match value:
         case Elicitation():
             return value.join if value.holds_key else None
-        case Run():
+        case Run() | Connection():
             return value.key if value.holds_key else None
+        case Payment():
+            return value.join if value.holds_key else None
         case _:
             return None

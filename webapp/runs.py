@@ -5,16 +5,16 @@ ago. None of them is continued; the leg then begins a run of its own.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from msgspec.structs import replace
 
 from flows import run as runs
-from flows.elicitation import Elicitation
 from flows.run import Run
 from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.rows import Value
 from webapp.stores import Conflict
 
 OPEN_AT_LEAST = timedelta(minutes=10)
@@ -83,12 +83,12 @@ class CurrentRun:
         self,
         change: Callable[[Run], Run],
         *,
-        also: Callable[[], Awaitable[list[Elicitation]]] | None = None,
+        also: Callable[[], Awaitable[Sequence[Value]]] | None = None,
     ) -> None:
         """Change the run, and what `also` gives in the same write."""
         for _ in range(TRIES_AT_MOST):
             changed = change(self.value)
-            others = await also() if also is not None else []
+            others = await also() if also is not None else ()
             try:
                 await self._elicitations.write(changed, *others)
             except Conflict:

@@ -2,54 +2,101 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 import socket
+import ssl
 import sys
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import uvicorn
 
 from flows.errors import ElicitError, Unreadable
-from webapp.app import open_app
+from webapp.app import open_app, utc_now
 from webapp.demo.server import demo_server
+from webapp.port import PortUnusable, bind, listen
+from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.served import find_server
 from webapp.settings import BadSettings, Settings, read_settings
 from webapp.stores import Store, open_store
 from webapp.stores.store import StoreUnavailable
+from webapp.wire import ASGIApp, Wires
 
-_GRACE_SECONDS = 3
-_BACKLOG = 2048
+GRACE_SECONDS = 3
+LOOPBACK = "127.0.0.1"
 # At INFO they log every address they ask for, and there are tokens in those.
 TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
 
 
-def serve(name: str | None, *, environment: Mapping[str, str], host: str, port: int) -> int:
+class Refused(Exception):
+    """It cannot be served: sentences for the terminal, and the exit status."""
+
+    def __init__(self, *sentences: str, status: int = 1) -> None:
+        super().__init__(*sentences)
+        self.sentences = sentences
+        self.status = status
+
+    def tell(self) -> int:
+        for sentence in self.sentences:
+            sys.stderr.write(f"elicit: {sentence}\n")
+        return self.status
+
+
+def serve(
+    name: str | None, *, environment: Mapping[str, str], host: str, port: int, has_sandbox: bool
+) -> int:
     """Serve the server of that name (None: the demo's) until a signal; the exit status."""
-    listener, why_not = _bind(host, port)
+    with contextlib.ExitStack() as stack:
+        try:
+            return _serve_bound(
+                stack, name, environment, host=host, port=port, has_sandbox=has_sandbox
+            )
+        except Refused as refusal:
+            return refusal.tell()
+
+
+def _serve_bound(
+    stack: contextlib.ExitStack,
+    name: str | None,
+    environment: Mapping[str, str],
+    *,
+    host: str,
+    port: int,
+    has_sandbox: bool,
+) -> int:
     try:
-        bound = listener.getsockname()[1] if listener is not None else port
-        try:
-            settings = read_settings(environment, host=host, port=bound)
-        except BadSettings as error:
-            return _refuse(*error.problems, status=2)
-        if listener is None:
-            return _refuse(why_not)
-        try:
-            server = demo_server(settings.url) if name is None else find_server(name)
-        except (ImportError, TypeError) as error:
-            return _refuse(str(error))
-        except Exception:  # noqa: BLE001 - the author's module may raise anything, and it is shown
-            traceback.print_exc()
-            return _refuse(f"{name} could not be imported; what it raised stands above.")
-        quieten()
-        return asyncio.run(_serve(settings, server, listener, is_demo=name is None))
-    finally:
-        if listener is not None:
-            listener.close()
+        listener = stack.enter_context(bind(host, port))
+    except PortUnusable as error:
+        settings_for(environment, host=host, port=port)  # whatever is wrong with these comes first
+        raise Refused(str(error)) from error
+    settings = settings_for(environment, host=host, port=listener.getsockname()[1])
+    annex = stack.enter_context(_annex(settings, listener)) if has_sandbox else None
+    server = demo_server(settings.url) if name is None else load(name)
+    quieten()
+    return asyncio.run(_serve(settings, server, listener, annex=annex, is_demo=name is None))
+
+
+def settings_for(environment: Mapping[str, str], *, host: str, port: int) -> Settings:
+    """Raises Refused."""
+    try:
+        return read_settings(environment, host=host, port=port)
+    except BadSettings as error:
+        raise Refused(*error.problems, status=2) from error
+
+
+def load(name: str) -> Any:
+    """The author's server. Raises Refused."""
+    try:
+        return find_server(name)
+    except (ImportError, TypeError) as error:
+        raise Refused(str(error)) from error
+    except Exception as error:
+        traceback.print_exc()
+        raise Refused(f"{name} could not be imported; what it raised stands above.") from error
 
 
 def quieten(level: int = logging.WARNING) -> None:
@@ -69,120 +116,162 @@ def _is_no_answer(record: logging.LogRecord) -> bool:
     return True
 
 
-async def _serve(settings: Settings, server: Any, listener: socket.socket, *, is_demo: bool) -> int:
+@contextlib.asynccontextmanager
+async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
+    """Raises Refused."""
     try:
         store = await open_store(settings.store)
     except ValueError as error:
-        return _refuse(f"ELICIT_STORE: {error}", status=2)
+        raise Refused(f"ELICIT_STORE: {error}", status=2) from error
     except StoreUnavailable as error:
-        return _refuse(f"The store cannot be opened: {error}")
+        raise Refused(f"The store cannot be opened: {error}") from error
     try:
-        return await _serve_on(settings, server, listener, store, is_demo=is_demo)
+        yield store
     finally:
         await store.aclose()
 
 
-async def _serve_on(
-    settings: Settings, server: Any, listener: socket.socket, store: Store, *, is_demo: bool
+async def opened_app(
+    stack: contextlib.AsyncExitStack,
+    settings: Settings,
+    server: Any,
+    *,
+    store: Store,
+    sandbox: Sandbox | None = None,
+    wires: Wires | None = None,
+) -> ASGIApp:
+    """The application, running until the stack is left. Raises Refused."""
+    try:
+        return await stack.enter_async_context(open_app(settings, server, store=store, wires=wires))
+    except Unreadable as error:
+        raise under_another_secret(settings) from error
+
+
+def under_another_secret(settings: Settings) -> Refused:
+    return Refused(
+        f"{settings.store} was made under another secret: set ELICIT_SECRET to that one "
+        "(or new,old), or set ELICIT_STORE to another store."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annex:
+    """The sandbox and the port that it has to itself."""
+
+    sandbox: Sandbox
+    listener: socket.socket
+
+
+async def _serve(
+    settings: Settings, server: Any, listener: socket.socket, *, annex: Annex | None, is_demo: bool
 ) -> int:
     async with contextlib.AsyncExitStack() as stack:
-        try:
-            app = await stack.enter_async_context(open_app(settings, server, store=store))
-        except Unreadable:
-            return _refuse(
-                f"{settings.store} was made under another secret: set ELICIT_SECRET to that one "
-                "(or new,old), or set ELICIT_STORE to another store."
+        store = await stack.enter_async_context(opened_store(settings))
+        sandbox = annex.sandbox if annex is not None else None
+        app = await opened_app(stack, settings, server, store=store, sandbox=sandbox)
+        running = {listener: Pages(app)}
+        if annex is not None:
+            from webapp.sandbox.app import create_sandbox  # noqa: PLC0415 - most have none
+
+            client = await stack.enter_async_context(
+                # It delivers webhooks to this machine, where nothing speaks TLS.
+                httpx.AsyncClient(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False)
             )
+            outside = create_sandbox(annex.sandbox, clock=utc_now, deliver=client.send)
+            running[annex.listener] = Pages(outside)
         try:
-            listener.listen(_BACKLOG)
-        except OSError as error:
-            return _refuse(_why_not_bound(error, *listener.getsockname()[:2]))
-        config = uvicorn.Config(
-            app,
-            lifespan="off",
-            proxy_headers=False,  # the guard alone reads forwarded headers
-            server_header=False,
-            access_log=False,
-            log_config=None,
-            log_level="warning",
-            timeout_graceful_shutdown=_GRACE_SECONDS,
-        )
-        running = _Server(config)
-        stack.enter_context(running.stopped_by_signals())
-        _announce(settings, server.name, is_demo=is_demo)
-        await running.serve(sockets=[listener])
+            for its_listener in running:
+                listen(its_listener)
+        except PortUnusable as error:
+            return Refused(str(error)).tell()
+
+        def stop() -> None:
+            for pages in running.values():
+                pages.stop()
+
+        stack.enter_context(stopped_by_signals(stop))
+        _announce(settings, server.name, is_demo=is_demo, sandbox=sandbox)
+        async with asyncio.TaskGroup() as group:
+            for its_listener, pages in running.items():
+                group.create_task(pages.serve(sockets=[its_listener]))
     return 0
 
 
-class _Server(uvicorn.Server):
+class Pages(uvicorn.Server):
     """uvicorn that stops when told, and leaves it to us to end the process after the store."""
+
+    def __init__(self, app: ASGIApp, *, grace_seconds: int = GRACE_SECONDS) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                proxy_headers=False,  # the guard alone reads forwarded headers
+                server_header=False,
+                access_log=False,
+                log_config=None,
+                log_level="warning",
+                timeout_graceful_shutdown=grace_seconds,
+            )
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
 
-    @contextlib.contextmanager
-    def stopped_by_signals(self) -> Generator[None]:
-        """Within it a signal ends the serving, also one that comes before the serving began."""
-        loop = asyncio.get_running_loop()
-        caught = (signal.SIGINT, signal.SIGTERM)
-        for number in caught:
-            loop.add_signal_handler(number, self._stop, number)
-        try:
-            yield
-        finally:
-            for number in caught:
-                loop.remove_signal_handler(number)
-
-    def _stop(self, number: int) -> None:
+    def stop(self) -> None:
         # Calls that are held and pages that listen are cut off, which would be reported as errors.
         for logger in ("uvicorn.error", "mcp"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
-        self.handle_exit(number, None)
+        self.force_exit = self.should_exit  # told twice
+        self.should_exit = True
 
 
-def _bind(host: str, port: int) -> tuple[socket.socket | None, str]:
-    """A socket with that port, not yet listening, or why there is none."""
-    listener = None
+@contextlib.contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Generator[None]:
+    """Within it a signal ends the serving, also one that comes before the serving began."""
+    loop = asyncio.get_running_loop()
+    caught = (signal.SIGINT, signal.SIGTERM)
+    for number in caught:
+        loop.add_signal_handler(number, stop)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        if listener is not None:
-            listener.close()
-        return None, _why_not_bound(error, host, port)
-    return listener, ""
+        yield
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
 
 
-def _why_not_bound(error: OSError, host: str, port: int) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"Port {port} of {host} is taken by another program; "
-            "stop that one, or choose another with --port."
-        )
-    return f"Port {port} of {host} cannot be used: {error.strerror or error}."
+@contextlib.contextmanager
+def _annex(settings: Settings, listener: socket.socket) -> Generator[Annex]:
+    """A sandbox on the port after that one if it is free, else on another. Raises Refused."""
+    port = listener.getsockname()[1] + 1
+    try:
+        try:
+            beside = bind(LOOPBACK, port)
+        except (PortUnusable, OverflowError):
+            beside = bind(LOOPBACK, 0)
+    except PortUnusable as error:
+        raise Refused(str(error)) from error
+    with beside:
+        url = f"http://{LOOPBACK}:{beside.getsockname()[1]}"
+        try:
+            sandbox = new_sandbox(url=url, serves=settings.url)
+        except ValueError as error:
+            raise Refused(f"ELICIT_URL: {error}", status=2) from error
+        yield Annex(sandbox=sandbox, listener=beside)
 
 
-def _announce(settings: Settings, name: str, *, is_demo: bool) -> None:
+def _announce(settings: Settings, name: str, *, is_demo: bool, sandbox: Sandbox | None) -> None:
     lines = [
         f"{name} is served.",
         f"  address  {settings.url}",
         f"  MCP      {settings.url}/mcp",
         f"  store    {settings.store}",
-        "  stop     Ctrl+C",
     ]
+    if sandbox is not None:
+        lines.append(f"  sandbox  {sandbox.url}")
+    lines.append("  stop     Ctrl+C")
     if is_demo:
         at = "" if settings.url == "http://127.0.0.1:8765" else f" --url {settings.url}"
         lines.append(f"  try      .venv/bin/elicit demo{at}   (in a second terminal)")
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
-
-
-def _refuse(*sentences: str, status: int = 1) -> int:
-    for sentence in sentences:
-        sys.stderr.write(f"elicit: {sentence}\n")
-    return status

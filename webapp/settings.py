@@ -2,17 +2,23 @@
 
 import ipaddress
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from flows.checkout import Seller, sandbox_stripe, stripe
 from flows.errors import InvalidQuestion, WeakSecret
+from flows.provider import Provider
+from flows.providers import PROVIDERS
 from flows.vault import Ring
 from flows.visit import is_loopback, origin_of
+from webapp.declarations import BadDeclaration, read_declarations
 from webapp.guard import Network
+from webapp.sandbox.settings import Sandbox
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -22,6 +28,8 @@ SECRET_NAMES = (
     "MCP_SESSION_SECRET",
     "MCP_SERVER_SECRET",
 )
+
+_CLIENT = re.compile(r"ELICIT_([A-Z][A-Z0-9_]{0,31})_CLIENT_(?:ID|SECRET)")
 
 
 class BadSettings(ValueError):
@@ -41,6 +49,11 @@ class Settings:
     origins: frozenset[str] = frozenset()
     proxies: tuple[Network, ...] = ()
     templates: tuple[Path, ...] = ()
+    providers: Mapping[str, Provider] = field(default_factory=lambda: dict(PROVIDERS))
+    credentials: Mapping[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]], repr=False
+    )
+    sellers: Mapping[str, Seller] = field(default_factory=dict[str, Seller])
 
     @property
     def is_local(self) -> bool:
@@ -72,10 +85,35 @@ def read_settings(
         origins=_origins(environment, problems),
         proxies=_proxies(environment, problems),
         templates=_templates(environment, problems),
+        providers={**PROVIDERS, **_declared(environment, problems)},
+        credentials=_credentials(environment, problems),
+        sellers=_sellers(environment, problems),
     )
     if problems:
         raise BadSettings(problems)
     return settings
+
+
+def with_sandbox(settings: Settings, sandbox: Sandbox) -> Settings:
+    """The same, with the sandbox for what is not configured.
+
+    Raises ValueError unless the server is on loopback.
+    """
+    if not settings.is_local:
+        raise ValueError("The sandbox is for a server on this machine only.")
+    played = {
+        name: provider.at(sandbox.url)
+        for name, provider in settings.providers.items()
+        if provider.sandbox is not None and name not in settings.credentials
+    }
+    credentials = dict.fromkeys(played, (sandbox.client_id, sandbox.client_secret))
+    seller = sandbox_stripe(f"{sandbox.url}/stripe", sandbox.stripe_key, [sandbox.webhook_secret])
+    return replace(
+        settings,
+        providers={**settings.providers, **played},
+        credentials={**settings.credentials, **credentials},
+        sellers=settings.sellers or {seller.name: seller},
+    )
 
 
 def _url(environment: Mapping[str, str], problems: list[str], *, host: str, port: int) -> str:
@@ -178,6 +216,61 @@ def _templates(environment: Mapping[str, str], problems: list[str]) -> tuple[Pat
     if not Path(name).is_dir():
         problems.append(f"ELICIT_TEMPLATES: {name} is no folder.")
     return (Path(name),)
+
+
+def _declared(environment: Mapping[str, str], problems: list[str]) -> Mapping[str, Provider]:
+    """The providers of `elicit.toml`: from the path given, else the configuration folder."""
+    given = environment.get("ELICIT_CONFIG")
+    path = Path(given) if given else _configuration(environment) / "elicit.toml"
+    if not given and not path.is_file():
+        return {}
+    try:
+        return read_declarations(path.read_text("utf-8"), source=str(path))
+    except BadDeclaration as error:
+        problems.extend(f"ELICIT_CONFIG: {line}" for line in str(error).splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"ELICIT_CONFIG: {path} cannot be read: {error}")
+    return {}
+
+
+def _configuration(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "~")) / ".config"
+    return Path(base).expanduser() / "elicit-url"
+
+
+def _credentials(
+    environment: Mapping[str, str], problems: list[str]
+) -> Mapping[str, tuple[str, str]]:
+    """Our client id and secret at a provider, for each ELICIT_{NAME}_CLIENT_ID."""
+    found: dict[str, tuple[str, str]] = {}
+    names = {
+        match[1] for name in environment if (match := _CLIENT.fullmatch(name)) and environment[name]
+    }
+    for name in sorted(names):
+        id = environment.get(f"ELICIT_{name}_CLIENT_ID", "").strip()
+        secret = environment.get(f"ELICIT_{name}_CLIENT_SECRET", "").strip()
+        if id and secret:
+            found[name.lower()] = (id, secret)
+        else:
+            missing = "CLIENT_SECRET" if id else "CLIENT_ID"
+            problems.append(f"ELICIT_{name}_{missing}: not set, and the other one is.")
+    return found
+
+
+def _sellers(environment: Mapping[str, str], problems: list[str]) -> Mapping[str, Seller]:
+    key = environment.get("ELICIT_STRIPE_KEY", "").strip()
+    secrets = _words(environment, "ELICIT_STRIPE_WEBHOOK_SECRET")
+    if not key and not secrets:
+        return {}
+    if not key or not secrets:
+        missing = "KEY" if not key else "WEBHOOK_SECRET"
+        problems.append(f"ELICIT_STRIPE_{missing}: not set, and the other one is.")
+        return {}
+    try:
+        return {"stripe": stripe(key, secrets)}
+    except ValueError as error:
+        problems.append(f"ELICIT_STRIPE_KEY: {error}")
+        return {}
 
 
 def _words(environment: Mapping[str, str], name: str) -> list[str]:

@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from flows import elicitation as states
 from flows.elicitation import Elicitation, Status
-from flows.errors import NotPossible, Unreadable
+from flows.errors import Failed, NotPossible, Unreadable
 from flows.run import Run, wipe
-from webapp.elicitations import Elicitations
+from webapp.rows import Hook
+from webapp.service import Service
 from webapp.stores import Conflict, Record
 
 EVERY_SECONDS = 5.0
@@ -17,42 +19,54 @@ DUE_AT_ONCE = 100
 _log = logging.getLogger(__name__)
 
 
-async def sweep(elicitations: Elicitations) -> None:
+async def sweep(service: Service) -> None:
     """Look every five seconds; runs until cancelled. After a round that failed comes the next."""
     while True:
         try:
-            while await fall_due(elicitations) >= DUE_AT_ONCE:
+            while await fall_due(service) >= DUE_AT_ONCE:
                 _log.info("sweeper.has_more")
         except Exception:  # noqa: BLE001 - a task's edge
             _log.exception("sweeper.failed")
         await asyncio.sleep(EVERY_SECONDS)
 
 
-async def fall_due(elicitations: Elicitations) -> int:
-    """Expire, wipe, erase: one round. Returns how many rows were looked at."""
+async def fall_due(service: Service) -> int:
+    """Expire, close, reconcile, wipe, erase: one round. Returns how many rows were looked at."""
+    elicitations = service.elicitations
     now = elicitations.clock()
     records = await elicitations.store.due(now, hold=HOLD, limit=DUE_AT_ONCE)
     for record in records:
         try:
-            await _falls_due(elicitations, record, now)
+            await _falls_due(service, record, now)
         except Unreadable:
             _log.exception("record.unreadable", extra={"kind": record.kind})
+        except Failed as error:
+            # The other side cannot be asked now; the row stays due.
+            _log.warning("provider.failed", exc_info=error, extra={"kind": record.kind})
     return len(records) + await elicitations.store.erase(before=now)
 
 
-async def _falls_due(elicitations: Elicitations, record: Record, now: datetime) -> None:
-    if record.kind == "elicitation":
-        current = await elicitations.rows.open(record, Elicitation)
-        if current.status.is_final or current.status is Status.EXCHANGING:
-            await elicitations.change(record.id, lambda e: states.fall_due(e, now=now))
-            return
-        try:
-            await elicitations.settle(record.id, Status.EXPIRED)
-        except NotPossible:
-            return
-    elif record.kind == "run":
-        run = await elicitations.rows.open(record, Run)
-        try:
-            await elicitations.write(wipe(run))
-        except Conflict:
-            return
+async def _falls_due(service: Service, record: Record, now: datetime) -> None:
+    rows = service.elicitations.rows
+    match record.kind:
+        case "elicitation":
+            await _elicitation_falls_due(service, await rows.open(record, Elicitation), now)
+        case "run":
+            run = await rows.open(record, Run)
+            with suppress(Conflict):
+                await service.elicitations.write(wipe(run))
+        case "hook":
+            await service.hooks.reconcile(await rows.open(record, Hook))
+        case _:
+            pass
+
+
+async def _elicitation_falls_due(service: Service, current: Elicitation, now: datetime) -> None:
+    elicitations = service.elicitations
+    if current.is_open_there and current.status.is_final:
+        await service.kinds.payments.close(current)
+    elif current.status.is_final or current.status is Status.EXCHANGING:
+        await elicitations.change(current.id, lambda e: states.fall_due(e, now=now))
+    else:
+        with suppress(NotPossible):
+            await elicitations.settle(current.id, Status.EXPIRED)

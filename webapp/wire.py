@@ -1,4 +1,4 @@
-"""What became of one HTTP exchange: did its last byte leave while the client was still there.
+"""What became of one exchange: did its last byte leave while the client was still there.
 
 Written is not received. What is told here is that the server was handed the last byte before it
 knew of a lost connection. A client that goes away in the same instant, or whose network swallows
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
-__all__ = ["ASGIApp", "Message", "Receive", "Scope", "Send", "Wire", "watched", "wire_of"]
+__all__ = ["ASGIApp", "Message", "Receive", "Scope", "Send", "Wire", "Wires", "watched", "wire_of"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -83,6 +83,33 @@ class Wire:
         self._at_break.clear()
         for callback in callbacks:
             _call(callback, self._is_delivered)
+
+
+class Wires:
+    """The exchanges of one connection that carries many at once, by the ids of their requests."""
+
+    def __init__(self) -> None:
+        self._unanswered: dict[int | str, Wire] = {}
+
+    def begin(self, request_id: int | str) -> None:
+        self.end(self.take(request_id), is_delivered=False)  # a client that uses an id twice
+        self._unanswered[request_id] = Wire()
+
+    def find(self, request_id: int | str) -> Wire | None:
+        return self._unanswered.get(request_id)
+
+    def take(self, request_id: int | str) -> Wire | None:
+        """The wire of a request that has its answer, whose end the caller tells from now on."""
+        return self._unanswered.pop(request_id, None)
+
+    def end(self, wire: Wire | None, *, is_delivered: bool) -> None:
+        if wire is not None:
+            wire._end(is_delivered=is_delivered)  # noqa: SLF001 - the same module
+
+    def break_all(self) -> None:
+        """The client is gone: nothing that is not on its way by now will be delivered."""
+        while self._unanswered:
+            self._unanswered.popitem()[1]._break()  # noqa: SLF001 - the same module
 
 
 def watched(app: ASGIApp) -> ASGIApp:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,12 @@ from pathlib import Path
 HOUSE = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 60
 COMMAND = (sys.executable, "-P", "-m", "webapp.cli")
+
+
+def environment_of(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What is set for a command: nothing of ours but what a test says."""
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("ELICIT_", "MCP_", "XDG_"))}
+    return {**ours, "HOME": str(home), "PYTHONPATH": str(HOUSE), **(extra or {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +42,20 @@ class Server:
 
 
 async def start(
-    *arguments: str, home: Path, cwd: Path | None = None, extra: Mapping[str, str] | None = None
+    *arguments: str,
+    home: Path,
+    cwd: Path | None = None,
+    extra: Mapping[str, str] | None = None,
+    stdin: int = DEVNULL,
 ) -> Process:
-    ours = {k: v for k, v in os.environ.items() if not k.startswith(("ELICIT_", "MCP_", "XDG_"))}
-    environment = {**ours, "HOME": str(home), "PYTHONPATH": str(HOUSE), **(extra or {})}
     return await asyncio.create_subprocess_exec(
-        *COMMAND, *arguments, stdout=PIPE, stderr=PIPE, cwd=cwd or home, env=environment
+        *COMMAND,
+        *arguments,
+        stdin=stdin,
+        stdout=PIPE,
+        stderr=PIPE,
+        cwd=cwd or home,
+        env=environment_of(home, extra),
     )
 
 

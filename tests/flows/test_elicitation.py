@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
+from flows import attempts
 from flows import elicitation as states
 from flows.elicitation import (
-    ATTEMPTS_AT_MOST,
     EXCHANGE_AT_MOST,
     KEPT,
     LATE,
@@ -175,20 +175,20 @@ def test_a_late_yes_is_free_whoever_had_taken_the_no() -> None:
 
 def test_ten_attempts_are_allowed_and_the_eleventh_is_not() -> None:
     current = elicitation()
-    for number in range(1, ATTEMPTS_AT_MOST + 1):
-        current = states.open_attempt(current, browser=f"b{number}", state="s", now=NOON)
+    for number in range(1, attempts.ATTEMPTS_AT_MOST + 1):
+        current = attempts.open_attempt(current, browser=f"b{number}", state="s", now=NOON)
         assert current.status is Status.OPENED
         assert current.attempt is not None
         assert (current.attempt.number, current.attempt.browser) == (number, f"b{number}")
-    assert ATTEMPTS_AT_MOST == 10
+    assert attempts.ATTEMPTS_AT_MOST == 10
     with pytest.raises(TooManyAttempts) as refused:
-        states.open_attempt(current, browser="b11", now=NOON)
+        attempts.open_attempt(current, browser="b11", now=NOON)
     assert refused.value.limit == 10
 
 
 def test_an_attempt_voids_the_one_before() -> None:
-    first = states.open_attempt(elicitation(), browser="b1", state="s1", now=NOON)
-    second = states.open_attempt(first, browser="b2", now=NOON + timedelta(seconds=1))
+    first = attempts.open_attempt(elicitation(), browser="b1", state="s1", now=NOON)
+    second = attempts.open_attempt(first, browser="b2", now=NOON + timedelta(seconds=1))
     assert second.attempt == Attempt(
         number=2, browser="b2", started_at=NOON + timedelta(seconds=1), state=None
     )
@@ -197,14 +197,14 @@ def test_an_attempt_voids_the_one_before() -> None:
 @pytest.mark.parametrize("status", sorted(set(Status) - {Status.PENDING, Status.OPENED}))
 def test_what_is_over_or_being_exchanged_is_not_opened_again(status: Status) -> None:
     with pytest.raises(NotPossible):
-        states.open_attempt(elicitation(status), browser="b", now=NOON)
+        attempts.open_attempt(elicitation(status), browser="b", now=NOON)
 
 
 def test_nothing_is_opened_from_the_very_moment_that_its_time_is_up() -> None:
     last = NOON + LIFE - timedelta(microseconds=1)
-    assert states.open_attempt(elicitation(), browser="b", now=last).status is Status.OPENED
+    assert attempts.open_attempt(elicitation(), browser="b", now=last).status is Status.OPENED
     with pytest.raises(NotPossible) as refused:
-        states.open_attempt(elicitation(), browser="b", now=NOON + LIFE)
+        attempts.open_attempt(elicitation(), browser="b", now=NOON + LIFE)
     assert refused.value.status == Status.EXPIRED
 
 

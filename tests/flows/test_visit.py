@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from flows import elicit
 from flows.elicitation import Asked, Elicitation
 from flows.errors import InvalidQuestion
-from flows.flow import Arrival
+from flows.flow import Trip
 from flows.visit import URL_AT_MOST, VisitFlow, is_loopback, origin_of
 from tests.clock import NOON
 
@@ -229,17 +229,18 @@ def test_whatever_the_address_only_invalid_question_is_raised(text: str) -> None
 
 
 def departure_of(url: str) -> str:
-    talk = VisitFlow().begin(
-        Elicitation(
-            id="e",
-            owner="o",
-            kind="url",
-            asked=Asked(server="s", tool="t", client=None, message="m", digest="d", url=url),
-            join="j",
-            created_at=NOON,
-            expires_at=NOON,
-        )
+    elicitation = Elicitation(
+        id="e",
+        owner="o",
+        kind="url",
+        asked=Asked(server="s", tool="t", client=None, message="m", digest="d", url=url),
+        join="j",
+        created_at=NOON,
+        expires_at=NOON,
     )
+    trip = Trip(number=1, return_url="", state="", now=NOON)
+    assert VisitFlow().prepare(elicitation, trip) is None
+    talk = VisitFlow().begin(elicitation, trip)
     with pytest.raises(StopIteration) as stop:
         next(talk)
     return stop.value.value.url  # type: ignore[no-any-return]  # StopIteration knows no type
@@ -247,7 +248,3 @@ def departure_of(url: str) -> str:
 
 def test_a_visit_asks_nothing_of_the_service_on_the_way() -> None:
     assert departure_of("https://example.com/x") == "https://example.com/x"
-    finish = VisitFlow().finish(None, Arrival(parameters={}))  # type: ignore[arg-type]
-    with pytest.raises(StopIteration) as stop:
-        next(finish)
-    assert stop.value.value == {}

@@ -3,63 +3,26 @@
 import re
 from dataclasses import fields, replace
 from datetime import timedelta
-from html.parser import HTMLParser
 from itertools import pairwise
 from typing import get_args
 
 import pytest
 
-from tests.pages.conftest import HOSTILE, NOW, USUAL, VIEWS
-from webapp import pages as module
-from webapp.pages import (
+from tests.pages.conftest import HOSTILE, NOW, USUAL
+from tests.pages.markup import Page
+from webapp.pages import Pages, template_folder
+from webapp.views import (
+    BeforeOpener,
+    Done,
     Ended,
     Ending,
     Home,
     Late,
-    Pages,
     SomeoneElse,
     StartUrl,
     View,
     Waiting,
-    template_folder,
 )
-
-VOID = {"meta", "link", "input", "br", "path", "circle"}
-
-
-class Page(HTMLParser):
-    """The elements and the visible words of a page; elements that overlap are an error."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.html = html
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.words: list[tuple[str, str]] = []
-        self._open: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        self.words.extend((tag, data) for tag in self._open or ["document"])
-
-    def named(self, tag: str) -> list[dict[str, str]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    def text(self, tag: str = "html") -> str:
-        return "".join(data for name, data in self.words if name == tag)
 
 
 @pytest.fixture
@@ -289,7 +252,7 @@ def test_another_person_and_another_browser_are_told_apart(pages: Pages) -> None
 
 
 def test_before_the_opener_is_known_no_detail_can_be_given() -> None:
-    assert {field.name for field in fields(module.BeforeOpener)} == {"server", "kind", "why"}
+    assert {field.name for field in fields(BeforeOpener)} == {"server", "kind", "why"}
 
 
 def test_home_gives_settings_that_programs_can_read(pages: Pages) -> None:
@@ -305,13 +268,13 @@ def test_an_operators_folder_replaces_single_pages(tmp_path, start: StartUrl) ->
         '{% extends "notice.html" %}{% block title %}All set, {{ view.server }}{% endblock %}'
     )
     pages = Pages(folders=[tmp_path, template_folder()])
-    done = Page(pages.render(module.Done(server="a\u202e<b>")))
+    done = Page(pages.render(Done(server="a\u202e<b>")))
     assert done.text("h1") == "All set, a\ufffd<b>"
     assert "asks you to open" in Page(pages.render(start)).text("h1")
 
 
 def test_every_template_is_used() -> None:
-    shared = {"base.html", "notice.html", "parts.html"}
-    assert {path.name for path in template_folder().iterdir()} == shared | {
-        view.template for view in VIEWS
-    }
+    templates = sorted(template_folder().iterdir())
+    code = (template_folder().parent / "webapp").rglob("*.py")
+    words = "".join(path.read_text() for path in [*templates, *code])
+    assert [path.name for path in templates if f'"{path.name}"' not in words] == []

@@ -34,7 +34,7 @@ async def now_of(here: Service, elicitation: Elicitation) -> Elicitation:
 
 
 async def sweep(here: Service) -> None:
-    while await fall_due(here.elicitations):
+    while await fall_due(here):
         pass
 
 

@@ -124,7 +124,7 @@ class Table:
             del self.presenters["earlier"]
         else:
             self.clock.tick(seconds=SHORT.total_seconds())
-            await fall_due(service.elicitations)
+            await fall_due(service)
 
     def program(self, name: str) -> Coroutine[Any, Any, None]:
         kind, _, process_number = name.partition("@")
@@ -205,7 +205,7 @@ class Table:
         self.clock.tick(seconds=LEASE.total_seconds())
 
     async def sweep(self, service: Service) -> None:
-        await fall_due(service.elicitations)
+        await fall_due(service)
 
     async def cancel(self) -> None:
         """What a client's cancellation does: it ends a body that has taken nothing."""

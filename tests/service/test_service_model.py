@@ -230,7 +230,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
         self.clock.tick(seconds=HOLD.total_seconds())
         now = self.clock()
         for _ in range(20):
-            if not self.loop.run_until_complete(fall_due(self.here.elicitations)):
+            if not self.loop.run_until_complete(fall_due(self.here)):
                 break
         else:
             raise AssertionError("the sweeper never comes to an end")

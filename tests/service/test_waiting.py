@@ -217,7 +217,7 @@ async def test_a_waiter_that_left_meanwhile_is_released(clock: Clock) -> None:
 async def test_time_alone_ends_a_wait_by_the_sweeper(here: Service, clock: Clock) -> None:
     _, _, waiting = await leg(here)
     clock.tick(minutes=5)
-    await fall_due(here.elicitations)
+    await fall_due(here)
     outcome = await soon(waiting)
     assert outcome.status is Status.EXPIRED
     assert "300 seconds" in str(outcome.error)
@@ -228,7 +228,7 @@ async def test_the_sweeper_of_another_process_ends_it_too(
 ) -> None:
     _, _, waiting = await leg(here)
     clock.tick(minutes=5)
-    await fall_due(there.elicitations)
+    await fall_due(there)
     assert (await soon(waiting)).status is Status.EXPIRED
 
 
@@ -504,7 +504,7 @@ async def test_a_timeout_is_the_life_of_the_question_and_not_of_the_call(
     waiting = asyncio.ensure_future(answer(call_of(here, presenter=presenter), brief))
     await settled_loop()
     clock.tick(seconds=10)
-    await fall_due(here.elicitations)
+    await fall_due(here)
     assert (await soon(waiting)).status is Status.EXPIRED
 
 

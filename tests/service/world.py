@@ -114,6 +114,8 @@ def call_of(
         elicitations=service.elicitations,
         links=service.links,
         completing=service.completing,
+        kinds=service.kinds,
+        outbound=service.outbound,
         landed=service.bodies.landed,
         caller=Caller(
             owner=service.elicitations.owners.tag(issuer="tests", subject=subject), client="c"

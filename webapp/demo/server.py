@@ -20,17 +20,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from flows import Completion, Link, NotAllowed, complete_elicitation, elicit
 from flows.elicitation import Json
 from webapp.browser import page_headers
-from webapp.pages import (
-    BadRequest,
-    Done,
-    Late,
-    Pages,
-    SomeoneElse,
-    Unknown,
-    Used,
-    View,
-    template_folder,
-)
+from webapp.pages import Pages, template_folder
+from webapp.views import BadRequest, Done, Late, SomeoneElse, Unknown, Used, View
 
 NAME = "elicit demo"
 BODY_BYTES_AT_MOST = 16 * 1024

@@ -35,14 +35,17 @@ from webapp.mcp.retry import Chain, Retry, read_chain, with_kept
 from webapp.presenter import Presenter
 from webapp.runs import ToolCall
 from webapp.service import Service
-from webapp.wire import wire_of
+from webapp.wire import Wires, wire_of
 
 
-def attach(server: Any, service: Service, *, issuer: str | None = None) -> None:
+def attach(
+    server: Any, service: Service, *, issuer: str | None = None, wires: Wires | None = None
+) -> None:
     """Let the tools of an MCPServer or a FastMCP server await people.
 
     `issuer` names who vouches for the subjects of the server's own authentication, where its
-    access tokens do not say. Raises TypeError for anything else than such a server.
+    access tokens do not say; `wires` has the calls that come over stdio. Raises TypeError for
+    anything else than such a server.
     """
     inner = getattr(server, "_mcp_server", server)  # FastMCP keeps the list one level down
     middleware = getattr(inner, "middleware", None)
@@ -52,15 +55,16 @@ def attach(server: Any, service: Service, *, issuer: str | None = None) -> None:
     _share_request_state(server, parts, service)
     # Served again, perhaps: the one from before belongs to a service that is closed.
     parts[:] = [part for part in parts if not isinstance(part, Middleware)]
-    parts.append(Middleware(server, service, issuer=issuer))
+    parts.append(Middleware(server, service, issuer=issuer, wires=wires or Wires()))
 
 
 class Middleware:
     """Makes each tools/call the Asker of the tool that runs in it."""
 
-    def __init__(self, server: Any, service: Service, *, issuer: str | None) -> None:
+    def __init__(self, server: Any, service: Service, *, issuer: str | None, wires: Wires) -> None:
         self._server = server
         self._service = service
+        self._wires = wires
         self._issuer = issuer or f"server:{server.name}"
 
     async def __call__(
@@ -87,7 +91,10 @@ class Middleware:
             if responses is not None:
                 params["inputResponses"] = responses
             context = replace(context, params=params)
-        wire = wire_of(context.request.scope) if context.request is not None else None
+        if context.request is not None:
+            wire = wire_of(context.request.scope)
+        else:
+            wire = self._wires.find(context.request_id)
 
         async def body() -> HandlerResult:
             return await self._body(call, presenter, context, call_next)
@@ -158,6 +165,8 @@ class Middleware:
             elicitations=service.elicitations,
             links=service.links,
             completing=service.completing,
+            kinds=service.kinds,
+            outbound=service.outbound,
             landed=service.bodies.landed,
             caller=service.identity.caller(scope, subject=subject, client=client or ""),
             tool=ToolCall(

@@ -12,7 +12,8 @@ from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
 from flows.errors import ElicitError, InvalidToken, TooManyAttempts
 from webapp.browser import page_headers
-from webapp.pages import BadRequest, Ended, NotFound, Pages, TooMany, Trouble, Unknown, View
+from webapp.pages import Pages
+from webapp.views import BadRequest, Ended, NotFound, TooMany, Trouble, Unknown, View
 
 _log = logging.getLogger(__name__)
 

@@ -4,15 +4,16 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from litestar import Response, get
+from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
-from webapp.pages import Home
+from webapp.port import proof
 from webapp.routes.answers import Answers
 from webapp.served import Served
 from webapp.service import Service
+from webapp.views import Home
 
 _STATIC = Path(__file__).resolve().parent.parent / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -53,9 +54,14 @@ def static(name: FromPath[str]) -> Response[bytes]:
 
 
 @get("/health")
-async def health(service: NamedDependency[Service]) -> Response[dict[str, str]]:
-    """200 if the store answers."""
+async def health(
+    request: Request[Any, Any, Any], service: NamedDependency[Service]
+) -> Response[dict[str, str]]:
+    """200 if the store answers; with a nonce, the proof that it is the store of whoever asks."""
     await service.elicitations.store.read("~", "pepper", "~")
-    return Response(
-        {"status": "ok"}, status_code=HTTPStatus.OK, headers={"cache-control": "no-store"}
-    )
+    told = {"status": "ok"}
+    nonce = request.query_params.get("nonce")
+    if nonce is not None:
+        pepper = service.elicitations.owners.pepper
+        told["proof"] = proof(pepper, url=service.public_url, nonce=nonce)
+    return Response(told, status_code=HTTPStatus.OK, headers={"cache-control": "no-store"})

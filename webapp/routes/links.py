@@ -4,42 +4,29 @@ A GET changes nothing, since link scanners open links. Whoever opens is checked 
 shown and again before anything is done.
 """
 
-from datetime import datetime
+import logging
+import secrets
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from litestar import HttpMethod, Request, Response, post, route
 from litestar.di import NamedDependency
 from litestar.params import FromPath, RawBody
 
 from flows.elicitation import Elicitation, Status
-from flows.errors import InvalidToken, NotPossible
+from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
+from flows.schema import parse
 from flows.tokens import Purpose
-from webapp.kinds import FLOWS
-from webapp.outbound import Outbound
-from webapp.pages import (
-    BeforeOpener,
-    Done,
-    Ended,
-    Ending,
-    Late,
-    NoCookie,
-    StartUrl,
-    View,
-    Waiting,
-)
+from webapp.departures import depart
+from webapp.forms import form_of
 from webapp.routes.answers import Answers
 from webapp.service import Service
+from webapp.shown import KINDS, Shown
+from webapp.views import BeforeOpener, NoCookie, ProviderTrouble
 
-_ENDINGS: dict[Status, Ending] = {
-    Status.DECLINED: "declined",
-    Status.DENIED: "denied",
-    Status.CANCELLED: "cancelled",
-    Status.EXPIRED: "expired",
-    Status.FAILED: "failed",
-    Status.SUPERSEDED: "superseded",
-}
+_FIELDS_AT_MOST = 200
+_log = logging.getLogger(__name__)
 
 
 @route("/e/{token:str}", http_method=[HttpMethod.GET, HttpMethod.HEAD])
@@ -51,7 +38,7 @@ async def show(
 ) -> Response[Any]:
     """What this link is about, or what became of it."""
     elicitation = await elicitation_of(token, service)
-    refused = _refuse_opener(elicitation, request, service, answers)
+    refused = refuse_opener(elicitation, request, service, answers)
     if refused is not None:
         return refused
     cookie = service.browser.cookie_of(request.cookies)
@@ -59,15 +46,8 @@ async def show(
     if cookie is None:
         cookie = service.browser.fresh()
         headers["set-cookie"] = service.browser.set_cookie(cookie)
-    now = service.clock()
-    here = f"/e/{token}"
-    csrf = service.browser.csrf(cookie, subject=elicitation.id)
-    view = ending_view(elicitation, server=elicitation.asked.server, now=now)
-    if view is None and service.completing.is_bound(elicitation, request.cookies):
-        view = _waiting(elicitation, here=here, csrf=csrf, now=now)
-    elif view is None:
-        host = urlsplit(service.public_url).netloc
-        view = _start(elicitation, here=here, csrf=csrf, now=now, host=host)
+    shown = _shown(service, elicitation, token=token, cookie=cookie)
+    view = await shown.view(is_bound=service.completing.is_bound(elicitation, request.cookies))
     return answers.page(view, form_targets=_form_targets(elicitation), headers=headers)
 
 
@@ -79,26 +59,57 @@ async def go_on(
     body: RawBody,
     service: NamedDependency[Service],
     answers: NamedDependency[Answers],
-    outbound: NamedDependency[Outbound],
 ) -> Response[Any]:
-    """Begin an attempt in this browser and send it on its way."""
+    """Begin an attempt in this browser and send it on its way, or take what was typed."""
     elicitation = await elicitation_of(token, service)
-    refused = _refuse_opener(elicitation, request, service, answers) or _refuse_form(
-        elicitation, request, body, service, answers
+    fields = _fields(body)
+    refused = refuse_opener(elicitation, request, service, answers) or _refuse_form(
+        elicitation, request, fields, service, answers
     )
     if refused is not None:
         return refused
     cookie = service.browser.cookie_of(request.cookies) or ""
+    if elicitation.kind == "secret":
+        shown = _shown(service, elicitation, token=token, cookie=cookie)
+        return await _take_secret(elicitation, shown, fields, service, answers, token=token)
     try:
-        elicitation = await service.elicitations.open_attempt(
-            elicitation.id, browser=service.browser.hash(cookie)
-        )
-        departure = await outbound.run(FLOWS[elicitation.kind].begin(elicitation))
-        if not elicitation.asked.waits:
-            await service.elicitations.settle(elicitation.id, Status.ACCEPTED, content={})
+        return see_other(await depart(service, elicitation, cookie=cookie))
     except NotPossible:
         return see_other(f"/e/{token}")
-    return see_other(departure.url)
+    except (Failed, NotConfigured) as error:
+        error_id = secrets.token_hex(6)
+        _log.warning("provider.failed", exc_info=error, extra={"error_id": error_id})
+        view = ProviderTrouble(
+            server=elicitation.asked.server,
+            provider=service.kinds.label(elicitation),
+            error_id=error_id,
+            again_action=f"/e/{token}",
+            csrf=service.browser.csrf(cookie, subject=elicitation.id),
+        )
+        return answers.page(
+            view, status=HTTPStatus.BAD_GATEWAY, form_targets=_form_targets(elicitation)
+        )
+
+
+@post("/e/{token:str}/allow", status_code=HTTPStatus.SEE_OTHER)
+async def allow(
+    request: Request[Any, Any, Any],
+    *,
+    token: FromPath[str],
+    body: RawBody,
+    service: NamedDependency[Service],
+    answers: NamedDependency[Answers],
+) -> Response[Any]:
+    """Let the tool use the account that is connected already."""
+    elicitation = await elicitation_of(token, service)
+    refused = refuse_opener(elicitation, request, service, answers) or _refuse_form(
+        elicitation, request, _fields(body), service, answers
+    )
+    if refused is not None:
+        return refused
+    if elicitation.kind == "oauth":
+        await service.kinds.accounts.share(elicitation)
+    return see_other(f"/e/{token}")
 
 
 @post("/e/{token:str}/decline", status_code=HTTPStatus.SEE_OTHER)
@@ -112,8 +123,8 @@ async def decline(
 ) -> Response[Any]:
     """Say no: the tool ends, the link is dead."""
     elicitation = await elicitation_of(token, service)
-    refused = _refuse_opener(elicitation, request, service, answers) or _refuse_form(
-        elicitation, request, body, service, answers
+    refused = refuse_opener(elicitation, request, service, answers) or _refuse_form(
+        elicitation, request, _fields(body), service, answers
     )
     if refused is not None:
         return refused
@@ -130,6 +141,19 @@ async def elicitation_of(token: str, service: Service) -> Elicitation:
     return elicitation
 
 
+def refuse_opener(
+    elicitation: Elicitation,
+    request: Request[Any, Any, Any],
+    service: Service,
+    answers: Answers,
+) -> Response[Any] | None:
+    why = service.identity.why_may_not_open(elicitation, request.scope)
+    if why is None:
+        return None
+    view = BeforeOpener(server=elicitation.asked.server, kind=KINDS[elicitation.kind], why=why)
+    return answers.page(view, status=HTTPStatus.FORBIDDEN)
+
+
 def see_other(url: str) -> Response[Any]:
     return Response(
         None,
@@ -142,80 +166,59 @@ def see_other(url: str) -> Response[Any]:
     )
 
 
-def ending_view(elicitation: Elicitation, *, server: str, now: datetime) -> View | None:
-    """What became of it; None while it is going on."""
-    status = elicitation.status
-    if status is Status.ACCEPTED:
-        return Late(server=server) if elicitation.is_late else Done(server=server)
-    if not status.is_final and now >= elicitation.expires_at:
-        status = Status.EXPIRED
-    return Ended(server=server, ending=_ENDINGS[status]) if status in _ENDINGS else None
+async def _take_secret(
+    elicitation: Elicitation,
+    shown: Shown,
+    fields: dict[str, list[str]],
+    service: Service,
+    answers: Answers,
+    *,
+    token: str,
+) -> Response[Any]:
+    if await shown.ended() is not None:
+        return see_other(f"/e/{token}")
+    schema = shown.schema()
+    parsed = parse(schema, fields)
+    if parsed.faults:
+        view = shown.start_secret(form_of(schema, values=fields, faults=parsed.faults))
+        return answers.page(view, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+    await service.kinds.secrets.save(elicitation, parsed.content)
+    return see_other(f"/e/{token}")
+
+
+def _shown(service: Service, elicitation: Elicitation, *, token: str, cookie: str) -> Shown:
+    csrf = service.browser.csrf(cookie, subject=elicitation.id)
+    return Shown(service, elicitation, here=f"/e/{token}", csrf=csrf)
 
 
 def _form_targets(elicitation: Elicitation) -> list[str]:
     """Browsers hold every redirect after a form to `form-action`, also a service's own ones."""
+    if elicitation.kind == "secret":
+        return []
     return sorted({"https:"} | {origin.partition("//")[0] for origin in elicitation.asked.origins})
 
 
-def _start(elicitation: Elicitation, *, here: str, csrf: str, now: datetime, host: str) -> StartUrl:
-    asked = elicitation.asked
-    return StartUrl(
-        server=asked.server,
-        host=host,
-        tool=asked.tool,
-        message=asked.message,
-        origins=asked.origins,
-        asked_at=elicitation.created_at,
-        now=now,
-        expires_at=elicitation.expires_at,
-        continue_action=here,
-        decline_action=f"{here}/decline",
-        csrf=csrf,
-        client=asked.client,
-    )
-
-
-def _waiting(elicitation: Elicitation, *, here: str, csrf: str, now: datetime) -> Waiting:
-    return Waiting(
-        server=elicitation.asked.server,
-        origins=elicitation.asked.origins,
-        status=elicitation.status,
-        now=now,
-        expires_at=elicitation.expires_at,
-        live_url=f"{here}/live",
-        here_url=here,
-        again_action=here,
-        decline_action=f"{here}/decline",
-        csrf=csrf,
-    )
-
-
-def _refuse_opener(
-    elicitation: Elicitation,
-    request: Request[Any, Any, Any],
-    service: Service,
-    answers: Answers,
-) -> Response[Any] | None:
-    why = service.identity.why_may_not_open(elicitation, request.scope)
-    if why is None:
-        return None
-    view = BeforeOpener(server=elicitation.asked.server, kind="url", why=why)
-    return answers.page(view, status=HTTPStatus.FORBIDDEN)
+def _fields(body: bytes) -> dict[str, list[str]]:
+    """What a form sent; nothing if it has more fields than any form of ours."""
+    try:
+        return parse_qs(
+            body.decode("utf-8", "replace"),
+            keep_blank_values=True,
+            max_num_fields=_FIELDS_AT_MOST,
+        )
+    except ValueError:
+        return {}
 
 
 def _refuse_form(
     elicitation: Elicitation,
     request: Request[Any, Any, Any],
-    body: bytes,
+    fields: dict[str, list[str]],
     service: Service,
     answers: Answers,
 ) -> Response[Any] | None:
     """A form that did not come from our page in this browser."""
     cookie = service.browser.cookie_of(request.cookies)
-    try:
-        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
-    except ValueError:  # more fields than our form has
-        fields = {}
     field = fields.get("csrf", [])
     if (
         cookie is not None

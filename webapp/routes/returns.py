@@ -12,10 +12,10 @@ from msgspec.json import decode
 from flows.elicitation import Completion, Json
 from flows.errors import InvalidToken
 from webapp.completion import RETURN_PARAMETER
-from webapp.pages import SomeoneElse, Unknown
 from webapp.routes.answers import Answers, problem
-from webapp.routes.links import ending_view
 from webapp.service import Service
+from webapp.shown import Shown
+from webapp.views import SomeoneElse, Unknown
 
 
 @get("/return")
@@ -39,9 +39,8 @@ async def come_back(
             SomeoneElse(server=server, other="browser"), status=HTTPStatus.FORBIDDEN
         )
     done = await service.completing.complete(elicitation.id, {})
-    now = service.clock()
     ended = await service.elicitations.get(elicitation.id)
-    view = None if ended is None else ending_view(ended, server=server, now=now)
+    view = None if ended is None else await Shown(service, ended, here="", csrf="").ended()
     if done is Completion.UNKNOWN or view is None:
         return answers.page(Unknown(server=server), status=HTTPStatus.NOT_FOUND)
     return answers.page(view)

@@ -53,7 +53,7 @@
   addEventListener("submit", (event) => {
     const form = event.target;
     if (form.dataset.sent) return event.preventDefault();
-    const buttons = form.querySelectorAll("button");
+    const buttons = [...form.elements].filter((element) => element.type === "submit");
     form.dataset.sent = "yes";
     for (const button of buttons) button.setAttribute("aria-disabled", "true");
     setTimeout(() => {
@@ -61,6 +61,17 @@
       for (const button of buttons) button.removeAttribute("aria-disabled");
     }, 8000);
   });
+  for (const button of document.querySelectorAll("[data-reveal]")) {
+    const field = document.getElementById(button.dataset.reveal);
+    const hide = (isHidden) => {
+      field.type = isHidden ? "password" : "text";
+      button.firstChild.data = isHidden ? "Show" : "Hide";
+    };
+    button.hidden = false;
+    button.onclick = () => hide(field.type === "text");
+    // Browsers remember what was sent in a field that they take for plain text.
+    field.form.addEventListener("submit", () => hide(true));
+  }
   // Going back may show a page from memory that is no longer true.
   addEventListener("pageshow", (event) => event.persisted && goOn());
 

@@ -1,0 +1,158 @@
+"""Money: an exact amount in a current currency, as it is asked, sent to a provider and shown.
+
+What could go wrong: a float turns 0.29 into 28 cents; a currency without decimals charged in
+hundredths takes a hundred times too much; "9.000" is nine or nine thousand. So an amount is text,
+an integer or a Decimal, has no more digits than its currency, and nothing here ever rounds.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, final
+
+from flows.errors import InvalidQuestion
+
+MINOR_UNIT_DIGITS_AT_MOST: Final = 12
+
+# ISO 4217 list one, as of 2026-01-01: every current code that has minor units, by their digits.
+# Metals, testing codes and units of account without minor units (XAU, XTS, XDR) are left out.
+_CODES_BY_DIGITS: Mapping[int, str] = {
+    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
+    2: "AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BMD BND BOB BOV BRL BSD BTN BWP BYN BZD"
+    " CAD CDF CHE CHF CHW CNY COP COU CRC CUP CVE CZK DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL"
+    " GHS GIP GMD GTQ GYD HKD HNL HTG HUF IDR ILS INR IRR JMD KES KGS KHR KPW KYD KZT LAK LBP LKR"
+    " LRD LSL MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR MWK MXN MXV MYR MZN NAD NGN NIO NOK NPR NZD"
+    " PAB PEN PGK PHP PKR PLN QAR RON RSD RUB SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD SSP STN SVC"
+    " SYP SZL THB TJS TMT TOP TRY TTD TWD TZS UAH USD USN UYU UZS VED VES WST XAD XCD XCG YER ZAR"
+    " ZMW ZWG",
+    3: "BHD IQD JOD KWD LYD OMR TND",
+    4: "CLF UYW",
+}
+_DIGITS: Mapping[str, int] = {
+    code: digits for digits, codes in _CODES_BY_DIGITS.items() for code in codes.split()
+}
+# Only signs that mean one currency: $ and ¥ alone mean several.
+_SYMBOLS: Mapping[str, str] = {"EUR": "€", "GBP": "£", "INR": "₹", "USD": "US$"}
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_NARROW = "\N{NARROW NO-BREAK SPACE}"
+_WRITTEN = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
+
+
+@final
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Money:
+    """An amount of more than nothing: `Money("9.00", "EUR")`.
+
+    `amount` has exactly its currency's digits afterwards, so that 9 EUR and 9.00 EUR are equal.
+    Raises InvalidQuestion for a float, for too many digits, and for a code that is not current.
+    """
+
+    amount: Decimal
+    currency: str
+
+    def __init__(self, amount: str | int | Decimal, currency: str) -> None:
+        digits = digits_of(currency)
+        self._fill(_minor_units(_exact(amount), currency=currency, digits=digits), currency, digits)
+
+    @classmethod
+    def from_minor_units(cls, number: int, currency: str) -> "Money":
+        """The amount of so many cents, or whatever the currency's smallest unit is.
+
+        As a total may, it may be nothing. Raises InvalidQuestion.
+        """
+        digits = digits_of(currency)
+        _check_minor_units(number)
+        money = object.__new__(cls)
+        money._fill(number, currency, digits)
+        return money
+
+    def __repr__(self) -> str:
+        return f"Money({str(self.amount)!r}, {self.currency!r})"
+
+    def __str__(self) -> str:
+        return f"{self.amount} {self.currency}"
+
+    @property
+    def minor_units(self) -> int:
+        """How many of the currency's smallest unit: 900 for 9.00 EUR, 500 for 500 JPY."""
+        return int(str(self.amount).replace(".", ""))
+
+    @property
+    def shown(self) -> str:
+        """For a page: the amount, then sign or code, in one piece that no line break parts."""
+        whole, point, fraction = str(self.amount).partition(".")
+        grouped = f"{int(whole):,}".replace(",", _NARROW)
+        return f"{grouped}{point}{fraction}{_NO_BREAK}{_SYMBOLS.get(self.currency, self.currency)}"
+
+    def _fill(self, minor_units: int, currency: str, digits: int) -> None:
+        # From figures, not by arithmetic: that would round to the precision of whoever calls.
+        figures = tuple(int(figure) for figure in str(minor_units))
+        object.__setattr__(self, "amount", Decimal((0, figures, -digits)))
+        object.__setattr__(self, "currency", currency)
+
+
+def digits_of(currency: str) -> int:
+    """How many digits the currency has after the point (ISO 4217): EUR 2, JPY 0, KWD 3.
+
+    Raises InvalidQuestion for what is not a current code in capitals.
+    """
+    code = _code(currency)
+    if code in _DIGITS:
+        return _DIGITS[code]
+    if code.upper() in _DIGITS:
+        raise InvalidQuestion(f"Write the currency in capitals: {code.upper()!r}, not {code!r}.")
+    raise InvalidQuestion(
+        f"{code[:20]!r} is no currency to ask money in: "
+        "write a current code of ISO 4217 such as 'EUR'."
+    )
+
+
+def _code(currency: object) -> str:
+    if isinstance(currency, str):
+        return currency
+    raise InvalidQuestion("A currency is written as text: its ISO 4217 code, such as 'EUR'.")
+
+
+def _exact(amount: object) -> Decimal:
+    if isinstance(amount, Decimal):
+        return amount
+    if isinstance(amount, int) and not isinstance(amount, bool):
+        return Decimal(amount)
+    if not isinstance(amount, str):
+        raise InvalidQuestion(
+            "An amount is text such as '9.00', a whole number or a Decimal; a float is not exact."
+        )
+    if not _WRITTEN.fullmatch(amount):
+        raise InvalidQuestion(
+            f"{amount[:40]!r} is no amount: write figures and one point, such as '1234.50'."
+        )
+    return Decimal(amount)
+
+
+def _minor_units(amount: Decimal, *, currency: str, digits: int) -> int:
+    _, figures, exponent = amount.as_tuple()
+    if not isinstance(exponent, int):
+        raise InvalidQuestion("An amount must be a number: not NaN, and not infinite.")
+    if amount <= 0:
+        raise InvalidQuestion("A price must be more than nothing.")
+    if -exponent > digits:
+        raise InvalidQuestion(
+            f"The amount has {-exponent} digits after the point, {currency} has {digits}: "
+            "round it first."
+        )
+    if amount.adjusted() + digits >= MINOR_UNIT_DIGITS_AT_MOST:
+        raise InvalidQuestion(_TOO_LARGE)
+    return int("".join(map(str, figures))) * int(10 ** (exponent + digits))
+
+
+def _check_minor_units(number: object) -> None:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise InvalidQuestion("Minor units are counted in whole numbers.")
+    if number < 0:
+        raise InvalidQuestion("An amount of money must not be negative.")
+    if number >= 10**MINOR_UNIT_DIGITS_AT_MOST:
+        raise InvalidQuestion(_TOO_LARGE)
+
+
+_TOO_LARGE = f"The amount is too large: {MINOR_UNIT_DIGITS_AT_MOST} digits of minor units at most."

@@ -1,0 +1,310 @@
+"""The kind `oauth`: an authorisation code is fetched by the browser and exchanged here.
+
+What could go wrong is RFC 9700's list: a code caught on its way (PKCE, S256 always), an answer of
+another issuer (`iss`, one redirect address for each provider), an answer put together from two
+(repeated parameters), a code used twice (one exchange, never retried). That the state was ours and
+the browser the same is checked before any of this is called.
+"""
+
+import base64
+import secrets
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+from urllib.parse import quote
+
+import httpx
+import msgspec
+from authlib.oauth2 import rfc7636  # type: ignore[import-untyped]
+from authlib.oauth2.rfc6749 import parameters  # type: ignore[import-untyped]
+
+from flows.elicitation import Elicitation, Json
+from flows.errors import Denied, ElicitError, Failed, NotConfigured
+from flows.flow import Arrival, Departure, Talk, Trip
+from flows.oauth_identity import person_in, verified_claims
+from flows.oauth_replies import (
+    ERROR_CODE,
+    Person,
+    TokenReply,
+    Tokens,
+    keys_of,
+    read_metadata,
+    read_person,
+    read_token_reply,
+    read_userinfo,
+)
+from flows.provider import Client, Provider
+from flows.visit import origin_of
+
+__all__ = ["Client", "Grant", "Mixed", "OauthFlow", "Person", "Provider", "Terms", "Tokens"]
+
+VERIFIER_BYTES = 64
+NONCE_BYTES = 24
+CODE_AT_MOST = 4096
+USER_AGENT = "elicit-url"  # GitHub answers nobody without one
+_RFC6749: Any = parameters  # authlib has no types
+_RFC7636: Any = rfc7636
+_ONCE = ("code", "state", "iss", "error")
+
+
+class Mixed(ElicitError):
+    """An answer that must not be acted upon at all; `reason` is for logs, never for the sender."""
+
+    name = "ELICITATION_MIXED_ANSWER"
+    http_status = 400
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__("This answer is not one that the provider gives, so nothing was done.")
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for: the elicitation's `asked.terms`."""
+
+    provider: str
+    client_id: str
+    scopes: tuple[str, ...]
+    account: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What was granted, and by whom. The scopes may be fewer than asked, or more."""
+
+    tokens: Tokens
+    scopes: tuple[str, ...]
+    person: Person
+    issuer: str
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt keeps until it is back: the exchange goes where the way out was found."""
+
+    verifier: str
+    redirect_uri: str
+    nonce: str | None = None
+    issuer: str | None = None
+    sends_issuer: bool = False
+    token: str | None = None
+    jwks: str | None = None
+    userinfo: str | None = None
+    client_auth: str = "basic"
+
+    def __repr__(self) -> str:
+        return f"Kept(issuer={self.issuer!r}, token={self.token!r})"
+
+
+class OauthFlow:
+    """Implements flows.flow.Flow, and what follows when the browser is back."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        self._clients = clients
+
+    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+        terms, client = self._client(elicitation)
+        provider = client.provider
+        has_nonce = "openid" in provider.asks(terms.scopes) and provider.discovers
+        kept = Kept(
+            verifier=secrets.token_urlsafe(VERIFIER_BYTES),
+            nonce=secrets.token_urlsafe(NONCE_BYTES) if has_nonce else None,
+            redirect_uri=trip.return_url,
+            issuer=provider.issuer,
+            sends_issuer=provider.sends_issuer,
+            token=provider.token,
+            client_auth=provider.client_auth,
+        )
+        return cast("Json", msgspec.to_builtins(kept))
+
+    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+        """Raises Failed where the provider's metadata cannot be had or trusted."""
+        terms, client = self._client(elicitation)
+        provider, kept, authorize = client.provider, _kept(elicitation), client.provider.authorize
+        if provider.discovers:
+            assert provider.issuer is not None
+            place = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
+            found = read_metadata((yield from _ask(_get(place), provider)), provider)
+            if kept.nonce is not None and found.jwks is None:
+                raise Failed(f"{provider.label} does not publish the keys that it signs with.")
+            authorize = found.authorize
+            kept = msgspec.structs.replace(
+                kept,
+                sends_issuer=kept.sends_issuer or found.sends_issuer,
+                token=found.token,
+                jwks=found.jwks,
+                userinfo=found.userinfo,
+                client_auth=_client_auth(kept.client_auth, found.client_auths),
+            )
+        more = dict(provider.extra)
+        if provider.account_hint is not None and terms.account is not None:
+            more.setdefault(provider.account_hint, terms.account)
+        if kept.nonce is not None:
+            more["nonce"] = kept.nonce
+        url: str = _RFC6749.prepare_grant_uri(
+            authorize,
+            client.client_id,
+            "code",
+            redirect_uri=kept.redirect_uri,
+            scope=provider.scope_separator.join(provider.asks(terms.scopes)),
+            state=trip.state,
+            code_challenge=_RFC7636.create_s256_code_challenge(kept.verifier),
+            code_challenge_method="S256",
+            **more,
+        )
+        return Departure(url=url, kept=cast("Json", msgspec.to_builtins(kept)))
+
+    def code_of(self, elicitation: Elicitation, arrival: Arrival) -> str:
+        """The code that the browser brought.
+
+        Raises Mixed where nothing may be done, Denied for the person's no, Failed for another.
+        """
+        _, client = self._client(elicitation)
+        kept, label = _kept(elicitation), client.provider.label
+        came = _single(arrival)
+        _check_issuer(came["iss"], kept)
+        code, error = came["code"], came["error"]
+        if code is not None and error is not None:
+            raise Mixed("both a code and an error")
+        if error == "access_denied":
+            raise Denied(f"The person said no at {label}.", elicitation_id=elicitation.id)
+        if error is not None:
+            word = f" ({error})" if ERROR_CODE.fullmatch(error) else ""
+            raise Failed(f"{label} refused{word}.", elicitation_id=elicitation.id)
+        if not code:
+            raise Mixed("neither a code nor an error")
+        if len(code) > CODE_AT_MOST or not code.isascii() or not code.isprintable():
+            raise Mixed("the code is none")
+        return code
+
+    def finish(self, elicitation: Elicitation, *, code: str, now: datetime) -> Talk[Grant]:
+        """Exchange the code, once, and find out whose account it is. Raises Failed."""
+        terms, client = self._client(elicitation)
+        provider, kept = client.provider, _kept(elicitation)
+        reply = yield from _ask(_exchange(client, kept, code), provider)
+        granted = read_token_reply(reply, provider, now=now)
+        asked = provider.asks(terms.scopes)
+        scopes = asked
+        if granted.scopes is not None:
+            missing = provider.missing(asked, granted=granted.scopes)
+            scopes = (*granted.scopes, *(scope for scope in asked if scope not in missing))
+        person = yield from _person(client, kept, granted, now=now)
+        issuer = kept.issuer or origin_of(provider.authorize or provider.api)
+        return Grant(
+            tokens=granted.tokens,
+            scopes=tuple(dict.fromkeys(scopes)),
+            person=person,
+            issuer=issuer,
+        )
+
+    def _client(self, elicitation: Elicitation) -> tuple[Terms, Client]:
+        terms = msgspec.convert(elicitation.asked.terms, Terms)
+        client = self._clients.get(terms.provider)
+        if client is None:
+            name = terms.provider.upper()
+            raise NotConfigured(f"ELICIT_{name}_CLIENT_ID", f"ELICIT_{name}_CLIENT_SECRET")
+        if client.client_id != terms.client_id:
+            raise Failed(
+                f"This server's registration at {client.provider.label} has changed since.",
+                elicitation_id=elicitation.id,
+            )
+        return terms, client
+
+
+def _single(arrival: Arrival) -> Mapping[str, str | None]:
+    for name in _ONCE:
+        if len(arrival.all(name)) > 1:
+            raise Mixed(f"{name} comes more than once")
+    return {name: next(iter(arrival.all(name)), None) for name in _ONCE}
+
+
+def _check_issuer(came: str | None, kept: Kept) -> None:
+    """Compare who answers with who was asked (RFC 9207).
+
+    Where a declaration names no issuer the redirect address, one for each provider, tells.
+    """
+    if came is None and kept.sends_issuer:
+        raise Mixed("the issuer is missing")
+    if came is not None and kept.issuer is not None and came != kept.issuer:
+        raise Mixed("another issuer answers")
+
+
+def _person(client: Client, kept: Kept, granted: TokenReply, *, now: datetime) -> Talk[Person]:
+    provider, claims = client.provider, None
+    if kept.nonce is not None:
+        assert kept.issuer is not None
+        assert kept.jwks is not None
+        keys = keys_of((yield from _ask(_get(kept.jwks), provider)))
+        claims = verified_claims(
+            granted.id_token,
+            provider=provider,
+            client_id=client.client_id,
+            issuer=kept.issuer,
+            nonce=kept.nonce,
+            keys=keys,
+            now=now,
+        )
+    token = granted.tokens.access_token
+    if provider.person is not None:
+        reply = yield from _ask(_get(provider.person.url, token=token), provider)
+        return read_person(reply, provider, provider.person)
+    more = None
+    if claims is not None and kept.userinfo is not None and not _has_label(claims):
+        more = read_userinfo(
+            (yield from _ask(_get(kept.userinfo, token=token), provider)), provider
+        )
+    person = person_in(claims, more=more) if claims is not None else None
+    if person is None:
+        raise Failed(f"{provider.label} did not say whose account it is.")
+    return person
+
+
+def _ask(
+    request: httpx.Request, provider: Provider
+) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
+    try:
+        return (yield request)
+    except httpx.HTTPError as error:
+        raise Failed(f"{provider.label} did not answer.") from error
+
+
+def _exchange(client: Client, kept: Kept, code: str) -> httpx.Request:
+    assert kept.token is not None
+    values = {"code": code, "redirect_uri": kept.redirect_uri, "code_verifier": kept.verifier}
+    headers = {"Accept": "application/json", "User-Agent": USER_AGENT}
+    if kept.client_auth == "basic":
+        # Each part encoded before they are joined (RFC 6749, 2.3.1).
+        pair = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    else:
+        values |= {"client_id": client.client_id, "client_secret": client.client_secret}
+    if client.provider.body == "json":
+        body = {"grant_type": "authorization_code", **values}
+        return httpx.Request("POST", kept.token, json=body, headers=headers)
+    headers["Content-Type"] = "application/x-www-form-urlencoded"
+    text: str = _RFC6749.prepare_token_request("authorization_code", **values)
+    return httpx.Request("POST", kept.token, content=text, headers=headers)
+
+
+def _get(url: str, *, token: str | None = None) -> httpx.Request:
+    headers = {"Accept": "application/json", "User-Agent": USER_AGENT}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    return httpx.Request("GET", url, headers=headers)
+
+
+def _client_auth(ours: str, theirs: tuple[str, ...]) -> str:
+    """The declared way, unless the issuer takes only the other one."""
+    other = "post" if ours == "basic" else "basic"
+    if f"client_secret_{ours}" not in theirs and f"client_secret_{other}" in theirs:
+        return other
+    return ours
+
+
+def _has_label(claims: Mapping[str, Any]) -> bool:
+    return any(claims.get(name) for name in ("email", "preferred_username", "name"))
+
+
+def _kept(elicitation: Elicitation) -> Kept:
+    assert elicitation.attempt is not None
+    return msgspec.convert(elicitation.attempt.kept, Kept)

@@ -1,0 +1,123 @@
+"""Whose account it is, by an id_token (OpenID Connect Core 1.0, 3.1.3.7).
+
+What could go wrong: a token that was made for another client, another sign-in, another issuer, or
+by nobody in particular: `alg` none, or signed with our own client secret. Only asymmetric
+signatures by a key that the issuer publishes count, and every claim below is compared.
+"""
+
+import hmac
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+from joserfc.jws import JWSRegistry
+
+from flows.errors import Failed
+from flows.oauth_replies import Person, person_of
+from flows.provider import Provider
+
+ALGORITHMS = tuple(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512))
+LEEWAY_SECONDS = 60
+KEYS_AT_MOST = 100
+RSA_LETTERS_AT_LEAST = 342  # 2048 bits in base64url
+RSA_LETTERS_AT_MOST = 2731  # 16384 bits: more is work for nothing
+
+
+def verified_claims(
+    token: str | None,
+    *,
+    provider: Provider,
+    client_id: str,
+    issuer: str,
+    nonce: str,
+    keys: list[Mapping[str, Any]] | None,
+    now: datetime,
+) -> Mapping[str, Any]:
+    """The claims of the id_token. Raises Failed unless all of it is as it must be."""
+    if token is None:
+        raise Failed(f"{provider.label} did not say who signed in.")
+    claims = _signed_claims(token, keys or [])
+    if claims is None or not _is_timely(claims, now=now):
+        raise Failed(f"{provider.label} sent a proof of who signed in that does not hold.")
+    if (
+        claims.get("iss") != issuer
+        or not _is_for(claims, client_id)
+        or not _is_same(claims.get("nonce"), nonce)
+    ):
+        raise Failed(f"{provider.label} sent a proof of who signed in that is not for this.")
+    return claims
+
+
+def person_in(claims: Mapping[str, Any], *, more: Mapping[str, Any] | None = None) -> Person | None:
+    """The person, by the id_token and what userinfo adds; None where the two speak of others."""
+    if more is not None:
+        if more.get("sub") != claims.get("sub"):
+            return None
+        claims = {**more, **claims}
+    if not isinstance(claims.get("sub"), str):
+        return None
+    return person_of(
+        id=claims["sub"],
+        labels=(claims.get("email"), claims.get("preferred_username"), claims.get("name")),
+        name=claims.get("name"),
+        picture=claims.get("picture"),
+    )
+
+
+def _signed_claims(token: str, keys: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    usable = [found for key in keys[:KEYS_AT_MOST] if (found := _key(key)) is not None]
+    if not usable:
+        return None
+    registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
+    try:
+        return jwt.decode(token, KeySet(usable), registry=registry).claims
+    except (JoseError, ValueError, TypeError, RecursionError):  # whatever a stranger's bytes do
+        return None
+
+
+def _key(key: Mapping[str, Any]) -> Any:
+    """A public key to check signatures with; None for any other and any that cannot be read."""
+    kind, modulus = key.get("kty"), key.get("n")
+    if kind not in ("RSA", "EC") or key.get("use", "sig") != "sig":
+        return None
+    if kind == "RSA" and not (
+        isinstance(modulus, str) and RSA_LETTERS_AT_LEAST <= len(modulus) <= RSA_LETTERS_AT_MOST
+    ):
+        return None
+    names = ("kty", "kid", "use", "alg", "n", "e", "crv", "x", "y")
+    public = {name: key[name] for name in names if isinstance(key.get(name), str)}
+    try:
+        return KeySet.registry_cls.import_key(public)
+    except (JoseError, ValueError, TypeError):
+        return None
+
+
+def _is_timely(claims: Mapping[str, Any], *, now: datetime) -> bool:
+    registry = jwt.JWTClaimsRegistry(
+        now=int(now.timestamp()),
+        leeway=LEEWAY_SECONDS,
+        exp={"essential": True},
+        iat={"essential": True},
+    )
+    times = {key: claims[key] for key in ("exp", "iat", "nbf") if key in claims}
+    try:
+        registry.validate(times)
+    except JoseError:
+        return False
+    return True
+
+
+def _is_for(claims: Mapping[str, Any], client_id: str) -> bool:
+    audience = claims.get("aud")
+    several: list[Any] = audience if isinstance(audience, list) else [audience]
+    if client_id not in several:
+        return False
+    # Others may read it too; then it must say that it was made for us.
+    return ("azp" not in claims and len(several) == 1) or claims.get("azp") == client_id
+
+
+def _is_same(nonce: Any, ours: str) -> bool:
+    return isinstance(nonce, str) and hmac.compare_digest(nonce.encode(), ours.encode())

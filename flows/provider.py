@@ -1,0 +1,217 @@
+"""A provider: where accounts come from, as a declaration that any part of the flow can read.
+
+What could go wrong: a declaration that leads a key elsewhere. Every address is https (http on
+loopback), and the key goes to the provider's own hosts only, the probe of the person included.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flows.errors import InvalidQuestion
+from flows.visit import is_origin, origin_of
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+LABEL_AT_MOST = 40
+# What the flow itself says in an authorize address; a declaration must not say it again.
+OUR_PARAMETERS = frozenset(
+    {
+        "client_id",
+        "code_challenge",
+        "code_challenge_method",
+        "nonce",
+        "redirect_uri",
+        "request",
+        "request_uri",
+        "response_mode",
+        "response_type",
+        "scope",
+        "state",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonProbe:
+    """Where the provider says whose account it is: an address and the members of its reply.
+
+    A member inside another one is written with dots: `user.email`.
+    """
+
+    url: str
+    id: str
+    label: str
+    name: str | None = None
+    picture: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """One place where people have accounts. Raises InvalidQuestion with a line for each fault.
+
+    `always` are scopes that are asked for whatever the tool asks: without them nobody could say
+    whose account it is. `covers` says what a scope stands for beside itself, in the provider's
+    own reading or under another spelling in its replies. Without `person` it is read from the
+    id_token.
+    """
+
+    name: str
+    label: str
+    issuer: str | None = None
+    sends_issuer: bool = False
+    discovers: bool = False
+    authorize: str | None = None
+    token: str | None = None
+    api: str
+    api_hosts: tuple[str, ...] = ()
+    scope_separator: str = " "
+    reply_scope_separator: str = " "
+    always: tuple[str, ...] = ()
+    covers: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]], hash=False, repr=False
+    )
+    scope_words: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
+    client_auth: Literal["basic", "post"] = "basic"
+    body: Literal["form", "json"] = "form"
+    replies: Literal["json", "form"] = "json"
+    token_path: tuple[str, ...] = ()
+    extra: tuple[tuple[str, str], ...] = ()
+    account_hint: str | None = None
+    person: PersonProbe | None = None
+    sandbox: "Callable[[str], Provider] | None" = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.api_hosts and not _fault_of(self.api):
+            object.__setattr__(self, "api_hosts", (origin_of(self.api),))
+        faults = [
+            *self._naming_faults(),
+            *self._finding_faults(),
+            *self._address_faults(),
+            *self._spelling_faults(),
+        ]
+        if faults:
+            raise InvalidQuestion("\n".join(faults))
+
+    def at(self, base: str) -> "Provider":
+        """The same provider as the sandbox at this origin serves it.
+
+        Raises InvalidQuestion if the sandbox does not play this one.
+        """
+        if self.sandbox is None:
+            raise InvalidQuestion(f"The sandbox does not play {self.label}.")
+        return self.sandbox(base)
+
+    def asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
+        """What is asked for when a tool asks for these."""
+        return tuple(dict.fromkeys((*self.always, *scopes)))
+
+    def missing(self, scopes: tuple[str, ...], *, granted: tuple[str, ...]) -> tuple[str, ...]:
+        """Which of the scopes were not granted, neither by name nor by one that covers them."""
+        has = set(granted)
+        for scope in granted:
+            has.update(self.covers.get(scope, ()))
+        return tuple(scope for scope in scopes if scope not in has)
+
+    def _naming_faults(self) -> list[str]:
+        faults: list[str] = []
+        if not NAME.fullmatch(self.name):
+            faults.append("name: it must be 1 to 32 of a-z, 0-9 and _, beginning with a letter.")
+        if not self.label.strip() or len(self.label) > LABEL_AT_MOST or not _is_plain(self.label):
+            faults.append(f"label: it must be 1 to {LABEL_AT_MOST} letters that people can read.")
+        return faults
+
+    def _finding_faults(self) -> list[str]:
+        """What is missing to find the way out, and to know who came back."""
+        faults: list[str] = []
+        if self.sends_issuer and self.issuer is None:
+            faults.append("issuer: needed to compare with what the provider sends.")
+        if not self.discovers:
+            faults += [
+                f"{key}: needed where nothing is found out from an issuer."
+                for key in ("authorize", "token", "person")
+                if getattr(self, key) is None
+            ]
+            return faults
+        if self.issuer is None:
+            faults.append("issuer: needed to find out where to go.")
+        if self.authorize is not None or self.token is not None:
+            faults.append("authorize, token: the issuer says where they are; leave them out.")
+        if self.person is None and "openid" not in self.always:
+            faults.append('always: needs "openid", or person, to know whose account it is.')
+        return faults
+
+    def _address_faults(self) -> list[str]:
+        faults: list[str] = []
+        for key in ("issuer", "authorize", "token", "api"):
+            address: str | None = getattr(self, key)
+            if address is not None and (fault := _fault_of(address)):
+                faults.append(f"{key}: {fault}")
+        if self.issuer is not None and ("?" in self.issuer or "#" in self.issuer):
+            faults.append("issuer: it has neither a query nor a fragment.")
+        if self.authorize is not None and "#" in self.authorize:
+            faults.append("authorize: it has no fragment.")
+        faults += [
+            f"api_hosts: {_fault_of(host) or 'each is scheme://host, without a path.'}"
+            for host in self.api_hosts
+            if _fault_of(host) or not is_origin(host)
+        ]
+        return [*faults, *self._probe_faults()]
+
+    def _probe_faults(self) -> list[str]:
+        if self.person is None:
+            return []
+        if fault := _fault_of(self.person.url):
+            return [f"person.url: {fault}"]
+        if origin_of(self.person.url) not in self.api_hosts:
+            return ["person.url: its host is not among api_hosts, where alone the key may go."]
+        return []
+
+    def _spelling_faults(self) -> list[str]:
+        faults = [
+            f"{key}: it must be {' or '.join(allowed)}."
+            for key, allowed in (
+                ("client_auth", ("basic", "post")),
+                ("body", ("form", "json")),
+                ("replies", ("json", "form")),
+            )
+            if getattr(self, key) not in allowed
+        ]
+        faults += [
+            f"{key}: it is one character."
+            for key in ("scope_separator", "reply_scope_separator")
+            if len(getattr(self, key)) != 1
+        ]
+        named = [name for name, _ in self.extra]
+        if self.account_hint is not None:
+            named.append(self.account_hint)
+        taken = sorted(OUR_PARAMETERS & set(named))
+        if taken:
+            faults.append(f"extra: {', '.join(taken)} is what the flow itself says.")
+        if len(set(named)) < len(named):
+            faults.append("extra: a parameter is given twice.")
+        if not all(SCOPE.fullmatch(scope) for scope in self.always):
+            faults.append("always: a scope is ASCII letters without spaces (RFC 6749, 3.3).")
+        return faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """Our own registration at a provider."""
+
+    provider: Provider
+    client_id: str
+    client_secret: str = field(repr=False)
+
+
+def _fault_of(address: str) -> str | None:
+    try:
+        origin_of(address)
+    except InvalidQuestion as error:
+        return str(error)
+    return None
+
+
+def _is_plain(text: str) -> bool:
+    return text.isprintable() and text == text.strip()

@@ -1,0 +1,79 @@
+"""GitHub, by an OAuth app."""
+
+from dataclasses import replace
+
+from flows.provider import PersonProbe, Provider
+
+
+def _in_sandbox(base: str) -> Provider:
+    login, api = f"{base}/github/login/oauth", f"{base}/github/api"
+    return replace(
+        github,
+        issuer=login,
+        authorize=f"{login}/authorize",
+        token=f"{login}/access_token",
+        api=api,
+        api_hosts=(),
+        person=replace(_PERSON, url=f"{api}/user"),
+    )
+
+
+_PERSON = PersonProbe(
+    url="https://api.github.com/user", id="id", label="login", name="name", picture="avatar_url"
+)
+
+github = Provider(
+    name="github",
+    label="GitHub",
+    issuer="https://github.com/login/oauth",
+    sends_issuer=True,
+    authorize="https://github.com/login/oauth/authorize",
+    token="https://github.com/login/oauth/access_token",  # noqa: S106  # an address
+    api="https://api.github.com",
+    api_hosts=("https://api.github.com", "https://uploads.github.com"),
+    reply_scope_separator=",",  # asked for with spaces, answered with commas
+    client_auth="post",
+    replies="form",  # JSON when asked for it; a proxy between may drop the asking
+    account_hint="login",
+    person=_PERSON,
+    covers={
+        "repo": (
+            "public_repo",
+            "repo:invite",
+            "repo:status",
+            "repo_deployment",
+            "security_events",
+        ),
+        "user": ("read:user", "user:email", "user:follow"),
+        "admin:org": ("read:org", "write:org"),
+        "write:org": ("read:org",),
+        "admin:repo_hook": ("read:repo_hook", "write:repo_hook"),
+        "write:repo_hook": ("read:repo_hook",),
+        "admin:public_key": ("read:public_key", "write:public_key"),
+        "write:public_key": ("read:public_key",),
+        "write:packages": ("read:packages",),
+        "project": ("read:project",),
+    },
+    scope_words={
+        "repo": "Read and write all your repositories, also private ones",
+        "public_repo": "Read and write your public repositories",
+        "repo:status": "Read and set the status of commits, also in private repositories",
+        "read:user": "Read your profile",
+        "user:email": "Read your e-mail addresses",
+        "user:follow": "Follow and unfollow people for you",
+        "user": "Read and change your profile, e-mail addresses included",
+        "read:org": "See your organisations and teams",
+        "write:org": "Change who is shown as a member of your organisations",
+        "admin:org": "Manage your organisations, their teams and members",
+        "gist": "Write gists",
+        "notifications": "Read your notifications and mark them as read",
+        "workflow": "Change the workflows of GitHub Actions in your repositories",
+        "delete_repo": "Delete repositories",
+        "admin:repo_hook": "Manage the webhooks of your repositories",
+        "read:packages": "Download packages",
+        "write:packages": "Publish packages",
+        "read:project": "Read your projects",
+        "project": "Read and change your projects",
+    },
+    sandbox=_in_sandbox,
+)

@@ -1,0 +1,55 @@
+"""Google: accounts found by its OpenID Connect issuer, its APIs on a host for each product."""
+
+from dataclasses import replace
+
+from flows.provider import Provider
+
+_API = "https://www.googleapis.com"
+_PRODUCTS = ("docs", "forms", "gmail", "people", "sheets", "slides", "tasks", "youtube")
+
+
+def _in_sandbox(base: str) -> Provider:
+    issuer = f"{base}/oidc"
+    return replace(google, issuer=issuer, api=issuer, api_hosts=())
+
+
+google = Provider(
+    name="google",
+    label="Google",
+    issuer="https://accounts.google.com",
+    sends_issuer=True,
+    discovers=True,
+    api=_API,
+    api_hosts=(_API, *(f"https://{product}.googleapis.com" for product in _PRODUCTS)),
+    always=("openid", "email"),
+    # A key that lasts comes only with both of the first two; the third keeps what was granted.
+    extra=(
+        ("access_type", "offline"),
+        ("prompt", "consent"),
+        ("include_granted_scopes", "true"),
+    ),
+    account_hint="login_hint",
+    client_auth="post",
+    covers={
+        f"{_API}/auth/userinfo.email": ("email",),
+        f"{_API}/auth/userinfo.profile": ("profile",),
+        f"{_API}/auth/calendar": (f"{_API}/auth/calendar.readonly",),
+        f"{_API}/auth/drive": (f"{_API}/auth/drive.readonly", f"{_API}/auth/drive.file"),
+        f"{_API}/auth/spreadsheets": (f"{_API}/auth/spreadsheets.readonly",),
+    },
+    scope_words={
+        "openid": "Know that it is you",
+        "email": "See your e-mail address",
+        "profile": "See your name and picture",
+        f"{_API}/auth/calendar": "See, change and delete all your calendars",
+        f"{_API}/auth/calendar.readonly": "See your calendars",
+        f"{_API}/auth/drive": "See, change and delete all your files in Google Drive",
+        f"{_API}/auth/drive.file": "See and change the files that you open with it",
+        f"{_API}/auth/drive.readonly": "See and download all your files in Google Drive",
+        f"{_API}/auth/gmail.readonly": "Read all your mail",
+        f"{_API}/auth/gmail.send": "Send mail as you",
+        f"{_API}/auth/spreadsheets": "See, change and delete all your spreadsheets",
+        f"{_API}/auth/spreadsheets.readonly": "See your spreadsheets",
+    },
+    sandbox=_in_sandbox,
+)

@@ -1,0 +1,40 @@
+"""Any OpenID Connect issuer: where to go is found out from the issuer itself."""
+
+from collections.abc import Mapping
+
+from flows.provider import Provider
+
+_WORDS = {
+    "openid": "Know that it is you",
+    "email": "See your e-mail address",
+    "profile": "See your name and picture",
+    "offline_access": "Go on while you are away",
+}
+
+
+def openid(
+    name: str,
+    issuer: str,
+    *,
+    label: str | None = None,
+    api: str | None = None,
+    api_hosts: tuple[str, ...] = (),
+    sends_issuer: bool = False,
+    scope_words: Mapping[str, str] | None = None,
+) -> Provider:
+    """Make a provider of an issuer; its API is at the issuer unless told otherwise.
+
+    Raises InvalidQuestion with a line for each fault.
+    """
+    return Provider(
+        name=name,
+        label=label or name.replace("_", " ").title(),
+        issuer=issuer,
+        sends_issuer=sends_issuer,
+        discovers=True,
+        api=api or issuer,
+        api_hosts=api_hosts,
+        always=("openid",),
+        account_hint="login_hint",
+        scope_words={**_WORDS, **(scope_words or {})},
+    )

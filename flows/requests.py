@@ -1,0 +1,127 @@
+"""What is asked beside a visit: an account at a provider, a payment.
+
+What could go wrong: two questions that look alike and are not. Everything a person is shown, and
+where the answer comes from, is a fact of the question; 9 EUR paid never answers 90 EUR asked.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Struct
+
+from flows import receipt
+from flows.account import Account
+from flows.checkout_seller import charge_amount
+from flows.elicitation import Json
+from flows.errors import InvalidQuestion
+from flows.money import Money
+from flows.provider import NAME, SCOPE, Provider
+from flows.question import Reach
+from flows.receipt import Payment, Receipt
+
+WHAT_AT_MOST = 250
+REASON_AT_MOST = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountRequest:
+    """A request to connect an account; `provider` may be the name of a declared one."""
+
+    provider: Provider | str
+    scopes: tuple[str, ...]
+    account: str | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise InvalidQuestion(f"{self.name!r} can be no provider's name.")
+        for scope in self.scopes:
+            if not SCOPE.fullmatch(scope):
+                raise InvalidQuestion(f"{scope!r} can be no scope (RFC 6749, 3.3).")
+        if self.reason is not None and not 1 <= len(self.reason) <= REASON_AT_MOST:
+            raise InvalidQuestion(f"reason has 1 to {REASON_AT_MOST} characters.")
+
+    @property
+    def message(self) -> str:
+        label = self.provider if isinstance(self.provider, str) else self.provider.label
+        return f"Connect {label}" + (f": {self.reason}" if self.reason else "")
+
+    @property
+    def kind(self) -> str:
+        return "oauth"
+
+    @property
+    def name(self) -> str:
+        return self.provider if isinstance(self.provider, str) else self.provider.name
+
+    def facts(self) -> Json:
+        return {
+            "provider": self.name,
+            "scopes": sorted(self.scopes),
+            "account": self.account,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaymentRequest:
+    """A request to pay; without `seller` it is the one that this server has."""
+
+    price: Money
+    what: str
+    seller: str | None = None
+    once: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.price, Money):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidQuestion('The price is a Money, such as Money("9.00", "EUR").')
+        charge_amount(self.price)
+        if not self.what.strip() or len(self.what) > WHAT_AT_MOST or not self.what.isprintable():
+            raise InvalidQuestion(f"what says in 1 to {WHAT_AT_MOST} characters what is paid for.")
+        if self.seller is not None and not NAME.fullmatch(self.seller):
+            raise InvalidQuestion(f"{self.seller!r} can be no provider's name.")
+
+    @property
+    def message(self) -> str:
+        return f"Pay {self.price} for {self.what}"
+
+    @property
+    def kind(self) -> str:
+        return "payment"
+
+    def facts(self) -> Json:
+        return {
+            "amount": self.price.minor_units,
+            "currency": self.price.currency,
+            "what": self.what,
+            "seller": self.seller,
+            "once": self.once,
+        }
+
+
+class Connected(Struct, frozen=True, kw_only=True):
+    """An account as the service hands it to the tool."""
+
+    provider: str
+    id: str
+    label: str
+    name: str | None
+    picture: str | None
+    scopes: tuple[str, ...]
+    access_token: str
+    api: str
+    api_hosts: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Connected({self.provider!r}, {self.label!r})"
+
+
+def account_of(content: Json, reach: Reach) -> Account:
+    """The account that a `Connected` tells of."""
+    fields = msgspec.structs.asdict(msgspec.convert(content, Connected))
+    return Account(**fields, reach=reach)
+
+
+def receipt_of(content: Json, reach: Reach) -> Receipt:
+    """The receipt that a `Payment` of the ledger tells of."""
+    return receipt.receipt_of(msgspec.convert(content, Payment), reach=reach)

@@ -1,0 +1,413 @@
+"""Answers and replies as an attacker would send them: each is a story with one end, refusal."""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey, OctKey, RSAKey
+from joserfc.jws import JWSRegistry
+
+from flows.account import BearerAuth
+from flows.elicitation import Elicitation
+from flows.errors import Failed
+from flows.flow import Arrival
+from flows.oauth import Mixed
+from flows.oauth_replies import TOKEN_BYTES_AT_MOST
+from flows.providers import github, openid
+from tests.clock import NOON
+from tests.flows.test_oauth import (
+    ACME,
+    ISSUER,
+    KEY,
+    METADATA,
+    OCTOCAT,
+    TRIP,
+    a_flow,
+    an_elicitation,
+    departed,
+    granted,
+    id_token,
+    key_set,
+    talked,
+)
+
+GITHUB = ("iss", "https://github.com/login/oauth")
+CODE, STATE = ("code", "the-code"), ("state", "the-state")
+NOW = int(NOON.timestamp())
+
+
+@pytest.mark.parametrize(
+    ("story", "parameters"),
+    [
+        ("another issuer answers", [CODE, STATE, ("iss", "https://evil.example")]),
+        ("another issuer answers", [CODE, STATE, ("iss", "https://github.com/login/oauth/")]),
+        ("another issuer answers", [CODE, STATE, ("iss", "https://GITHUB.com/login/oauth")]),
+        ("another issuer answers", [("error", "access_denied"), STATE, ("iss", "https://evil")]),
+        ("another issuer answers", [CODE, STATE, ("iss", "")]),
+        ("the issuer is missing", [CODE, STATE]),
+        ("the issuer is missing", [("error", "access_denied"), STATE]),
+        ("code comes more than once", [CODE, ("code", "other"), STATE, GITHUB]),
+        ("code comes more than once", [CODE, CODE, STATE, GITHUB]),
+        ("state comes more than once", [CODE, STATE, ("state", "other"), GITHUB]),
+        ("iss comes more than once", [CODE, STATE, GITHUB, ("iss", "https://evil.example")]),
+        ("error comes more than once", [("error", "a"), ("error", "b"), STATE, GITHUB]),
+        ("both a code and an error", [CODE, ("error", "access_denied"), STATE, GITHUB]),
+        ("both a code and an error", [CODE, ("error", ""), STATE, GITHUB]),
+        ("neither a code nor an error", [STATE, GITHUB]),
+        ("neither a code nor an error", [("code", ""), STATE, GITHUB]),
+        ("the code is none", [("code", "x" * 5000), STATE, GITHUB]),
+        ("the code is none", [("code", "a\r\nb"), STATE, GITHUB]),
+        ("the code is none", [("code", "cöde"), STATE, GITHUB]),
+    ],
+)
+def test_an_answer_that_is_mixed_up_is_not_acted_upon(
+    story: str, parameters: list[tuple[str, str]]
+) -> None:
+    _, away = departed()
+    with pytest.raises(Mixed) as mixed:
+        a_flow().code_of(away, Arrival(parameters=tuple(parameters)))
+    assert mixed.value.reason == story
+    assert mixed.value.http_status == 400
+    assert "the-code" not in str(mixed.value)
+
+
+def test_an_issuer_whose_metadata_promises_to_name_it_must_do_so() -> None:
+    promise = {"authorization_response_iss_parameter_supported": True}
+    _, away = departed(ACME, metadata=METADATA | promise)
+    with pytest.raises(Mixed):
+        a_flow(ACME).code_of(away, Arrival(parameters=(CODE, STATE)))
+    _, away = departed(ACME)
+    assert a_flow(ACME).code_of(away, Arrival(parameters=(CODE, STATE))) == "the-code"
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (httpx.Response(500, text="oops"), "GitHub did not give a key (HTTP 500)."),
+        (httpx.Response(401, json={}), "GitHub did not give a key (HTTP 401)."),
+        (httpx.Response(302, headers={"Location": "/"}), "GitHub did not give a key (HTTP 302)."),
+        (httpx.Response(204), "GitHub did not give a key (HTTP 204)."),
+        (
+            httpx.Response(400, json={"access_token": "gho_x"}),
+            "GitHub did not give a key (HTTP 400).",
+        ),
+        (httpx.Response(200, html="<html>Sign in</html>"), "GitHub did not give a key (HTTP 200)."),
+        (httpx.Response(200, content=b"\xff\xfe"), "GitHub did not give a key (HTTP 200)."),
+        (httpx.Response(200, content=b""), "GitHub did not give a key (HTTP 200)."),
+        (httpx.Response(200, json="gho_x"), "GitHub did not give a key (HTTP 200)."),
+        (httpx.Response(200, json=[{}]), "GitHub did not give a key (HTTP 200)."),
+        (httpx.Response(200, text="[" * 500_000), "GitHub did not give a key (HTTP 200)."),
+        (
+            httpx.Response(200, text='{"access_token":' + '{"a":' * 200_000),
+            "GitHub did not give a key (HTTP 200).",
+        ),
+        (
+            httpx.Response(200, text='{"access_token": "t", "expires_in": ' + "9" * 10_000 + "}"),
+            "GitHub did not give a key (HTTP 200).",
+        ),
+        (
+            httpx.Response(200, text='{"access_token": NaN}'),
+            "GitHub did not give a key (HTTP 200).",
+        ),
+        (
+            httpx.Response(200, json={"error": "bad_verification_code", "access_token": "gho_x"}),
+            "GitHub did not give a key (bad_verification_code).",
+        ),
+        (
+            httpx.Response(200, json={"error": "<script>", "access_token": "gho_x"}),
+            "GitHub did not give a key.",
+        ),
+        (
+            httpx.Response(200, json={"error": {"a": 1}, "access_token": "gho_x"}),
+            "GitHub did not give a key.",
+        ),
+        (
+            httpx.Response(200, json={"ok": False, "error": "invalid_code"}),
+            "GitHub did not give a key (invalid_code).",
+        ),
+        (
+            httpx.Response(400, json={"error": "invalid_grant", "error_description": "call us"}),
+            "GitHub did not give a key (invalid_grant).",
+        ),
+        (httpx.Response(200, json={}), "GitHub did not give a key."),
+        (httpx.Response(200, json={"access_token": None}), "GitHub did not give a key."),
+        (httpx.Response(200, json={"access_token": ""}), "GitHub did not give a key."),
+        (httpx.Response(200, json={"access_token": 7}), "GitHub gave a key that is not one."),
+        (
+            httpx.Response(200, json={"access_token": ["gho_x"]}),
+            "GitHub gave a key that is not one.",
+        ),
+        (
+            httpx.Response(200, json={"access_token": "x" * (TOKEN_BYTES_AT_MOST + 1)}),
+            "GitHub gave a key that is not one.",
+        ),
+        (
+            httpx.Response(200, json={"access_token": "a\r\nHost: evil"}),
+            "GitHub gave a key that is not one.",
+        ),
+        (httpx.Response(200, json={"access_token": "kéy"}), "GitHub gave a key that is not one."),
+        (
+            httpx.Response(200, json={"access_token": "t", "refresh_token": {}}),
+            "GitHub gave a key that is not one.",
+        ),
+        (
+            httpx.Response(200, json={"access_token": "t", "token_type": "mac"}),
+            "GitHub gave a key of a kind that cannot be used here.",
+        ),
+        (
+            httpx.Response(200, json={"access_token": "t", "token_type": 1}),
+            "GitHub gave a key of a kind that cannot be used here.",
+        ),
+        (
+            httpx.Response(
+                200,
+                text="access_token=a&access_token=b",
+                headers={"Content-Type": "application/x-www-form-urlencoded"},
+            ),
+            "GitHub did not give a key (HTTP 200).",
+        ),
+        (
+            httpx.Response(
+                200,
+                text="error=bad_verification_code",
+                headers={"Content-Type": "application/x-www-form-urlencoded"},
+            ),
+            "GitHub did not give a key (bad_verification_code).",
+        ),
+        (
+            httpx.Response(
+                200,
+                text="a=b&" * 1000 + "access_token=t",
+                headers={"Content-Type": "application/x-www-form-urlencoded"},
+            ),
+            "GitHub did not give a key (HTTP 200).",
+        ),
+    ],
+)
+def test_a_reply_that_is_no_key_ends_in_a_sentence(reply: httpx.Response, said: str) -> None:
+    _, away = departed()
+    with pytest.raises(Failed) as failed:
+        granted(github, away, reply)
+    assert str(failed.value) == said
+
+
+def unsigned(claims: dict[str, Any]) -> str:
+    """A token as `alg: none` would have it."""
+    parts = [json.dumps(part).encode() for part in ({"alg": "none", "typ": "JWT"}, claims)]
+    return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts) + "."
+
+
+def claims_for(away: Elicitation, **changes: Any) -> dict[str, Any]:
+    payload = id_token(away, **changes).split(".")[1]
+    claims: dict[str, Any] = json.loads(
+        base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+    )
+    return claims
+
+
+def signed_with(key: Any, alg: str, **header: Any) -> Callable[[Elicitation], str]:
+    registry = JWSRegistry(algorithms=[alg], strict_check_header=False)
+    return lambda away: jwt.encode({"alg": alg, **header}, claims_for(away), key, registry=registry)
+
+
+SECRET = OctKey.import_key(b"our:secret/%-and-then-some-more-bytes")
+STRANGER = ECKey.generate_key("P-256", parameters={"kid": "one"})
+UNKNOWN = ECKey.generate_key("P-256", parameters={"kid": "two"})
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda away: unsigned(claims_for(away)),
+        lambda away: unsigned(claims_for(away)) + "AAAA",
+        signed_with(SECRET, "HS256"),
+        signed_with(SECRET, "HS256", kid="one"),
+        signed_with(STRANGER, "ES256", kid="one"),
+        signed_with(UNKNOWN, "ES256", kid="two"),
+        signed_with(STRANGER, "ES256", kid="one", jwk=STRANGER.as_dict(private=False)),
+        signed_with(STRANGER, "ES256", kid="one", jku="https://evil.example/jwks"),
+        lambda away: id_token(away)[:-8] + "AAAAAAAA",
+        lambda away: id_token(away, exp=NOW - 61),
+        lambda away: id_token(away, exp="never"),
+        lambda away: id_token(away, exp=None),
+        lambda away: id_token(away, iat=NOW + 3600),
+        lambda away: id_token(away, iat=None),
+        lambda away: id_token(away, nbf=NOW + 3600),
+        lambda away: id_token(away, iss="https://evil.example"),
+        lambda away: id_token(away, iss=ISSUER + "/"),
+        lambda away: id_token(away, iss=[ISSUER]),
+        lambda away: id_token(away, aud="another client"),
+        lambda away: id_token(away, aud=["another client"]),
+        lambda away: id_token(away, aud=["our id", "another client"]),
+        lambda away: id_token(away, aud=["our id", "another client"], azp="another client"),
+        lambda away: id_token(away, azp="another client"),
+        lambda away: id_token(away, aud={"our id": 1}),
+        lambda away: id_token(away, aud=None),
+        lambda away: id_token(away, nonce="of another sign-in"),
+        lambda away: id_token(away, nonce=None),
+        lambda away: id_token(away, nonce=["n"]),
+        lambda away: id_token(away, sub=None, email="ada@example.com"),
+        lambda away: id_token(away, sub=7, email="ada@example.com"),
+        lambda away: id_token(away, sub="", email="ada@example.com"),
+        lambda _: "",
+        lambda _: "not.a.token",
+        lambda _: "..",
+        lambda _: "é.é.é",
+        lambda _: "a.b.c.d.e",
+        lambda _: "x" * 500_000,
+        lambda _: base64.urlsafe_b64encode(b"[" * 300).decode().rstrip("=") + ".e30.AAAA",
+        lambda _: None,
+        lambda _: {"sub": "sub-1"},
+    ],
+)
+def test_a_proof_of_somebody_else_connects_nobody(forge: Callable[[Elicitation], Any]) -> None:
+    _, away = departed(ACME)
+    said = {"access_token": "t", "id_token": forge(away)}
+    with pytest.raises(Failed, match=r"sent a proof|did not say who"):
+        granted(ACME, away, httpx.Response(200, json=said), key_set())
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        httpx.Response(500),
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, json={"keys": []}),
+        httpx.Response(200, json={"keys": "all"}),
+        httpx.Response(200, json={"keys": [1, None, {"kty": "EC"}, {"kty": "RSA", "n": "AQ"}]}),
+        httpx.Response(200, json={"keys": [{**KEY.as_dict(private=False), "use": "enc"}]}),
+        httpx.Response(200, json={"keys": [SECRET.as_dict(private=True) | {"kid": "one"}]}),
+    ],
+)
+def test_an_issuer_without_a_usable_key_proves_nothing(keys: httpx.Response) -> None:
+    _, away = departed(ACME)
+    said = {"access_token": "t", "id_token": id_token(away, email="ada@example.com")}
+    with pytest.raises(Failed, match="a proof"):
+        granted(ACME, away, httpx.Response(200, json=said), keys)
+
+
+def test_a_secret_among_the_published_keys_signs_nothing() -> None:
+    _, away = departed(ACME)
+    forged = signed_with(SECRET, "HS256", kid="one")(away)
+    keys = {"keys": [SECRET.as_dict(private=True) | {"kid": "one"}, KEY.as_dict(private=False)]}
+    said = {"access_token": "t", "id_token": forged}
+    with pytest.raises(Failed, match="a proof"):
+        granted(ACME, away, httpx.Response(200, json=said), httpx.Response(200, json=keys))
+
+
+def test_a_broken_key_beside_the_right_one_does_no_harm() -> None:
+    _, away = departed(ACME)
+    small = {"kty": "RSA", "kid": "small", "n": "wQ", "e": "AQAB"}
+    keys = {"keys": [small, {"kty": "ML-KEM"}, KEY.as_dict(private=False)]}
+    said = {"access_token": "t", "id_token": id_token(away, email="ada@example.com")}
+    grant, _ = granted(ACME, away, httpx.Response(200, json=said), httpx.Response(200, json=keys))
+    assert grant.person.id == "sub-1"
+
+
+def test_an_rsa_signature_by_the_issuer_counts() -> None:
+    _, away = departed(ACME)
+    key = RSAKey.generate_key(2048, parameters={"kid": "rsa"})
+    token = signed_with(key, "RS256", kid="rsa")(away)
+    said = {"access_token": "t", "id_token": token}
+    keys = {"keys": [key.as_dict(private=False)]}
+    grant, _ = granted(
+        ACME,
+        away,
+        httpx.Response(200, json=said),
+        httpx.Response(200, json=keys),
+        httpx.Response(200, json={"sub": "sub-1", "name": "Ada"}),
+    )
+    assert grant.person.label == "Ada"
+
+
+@pytest.mark.parametrize("sub", ["sub-2", "", None, 1])
+def test_userinfo_of_somebody_else_connects_nobody(sub: object) -> None:
+    _, away = departed(ACME)
+    said = {"access_token": "t", "id_token": id_token(away)}
+    more = {"sub": sub, "email": "victim@example.com"}
+    with pytest.raises(Failed, match="whose account"):
+        granted(
+            ACME,
+            away,
+            httpx.Response(200, json=said),
+            key_set(),
+            httpx.Response(200, json=more),
+        )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"issuer": "https://evil.example"},
+        {"issuer": ISSUER + "/"},
+        {"issuer": None},
+        {"authorization_endpoint": "http://login.example/authorize"},
+        {"authorization_endpoint": "javascript:alert(1)"},
+        {"authorization_endpoint": f"{ISSUER}/authorize#x"},
+        {"authorization_endpoint": None},
+        {"token_endpoint": "http://login.example/token"},
+        {"token_endpoint": "http://127.0.0.1/token"},
+        {"token_endpoint": "http://169.254.169.254/latest"},
+        {"token_endpoint": "https://user:pass@login.example/token"},
+        {"token_endpoint": ["https://login.example/token"]},
+        {"token_endpoint": None},
+        {"jwks_uri": "http://login.example/jwks"},
+        {"jwks_uri": "file:///etc/passwd"},
+        {"jwks_uri": None},
+        {"userinfo_endpoint": "http://login.example/userinfo"},
+    ],
+)
+def test_metadata_that_leads_elsewhere_leads_nowhere(change: dict[str, object]) -> None:
+    with pytest.raises(Failed):
+        departed(ACME, metadata=METADATA | change)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        httpx.Response(404),
+        httpx.Response(302, headers={"Location": "https://evil.example"}),
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, text="[" * 200_000),
+        httpx.Response(200, json=[METADATA]),
+    ],
+)
+def test_an_issuer_that_says_nothing_readable_is_not_gone_to(reply: httpx.Response) -> None:
+    flow = a_flow(ACME)
+    going = an_elicitation(ACME, kept=flow.prepare(an_elicitation(ACME), TRIP))
+    with pytest.raises(Failed, match="does not say how to connect"):
+        talked(flow.begin(going, TRIP), reply)
+
+
+def test_only_an_issuer_on_this_machine_may_name_addresses_on_it() -> None:
+    here = "http://127.0.0.1:8766/oidc"
+    metadata = {
+        "issuer": here,
+        "authorization_endpoint": f"{here}/authorize",
+        "token_endpoint": f"{here}/token",
+        "jwks_uri": f"{here}/jwks",
+    }
+    departure, _ = departed(openid("acme", here), metadata=metadata)
+    assert departure.url.startswith(f"{here}/authorize?")
+
+
+async def test_a_redirect_to_another_host_does_not_get_the_key() -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append((request.url.host, request.headers.get("Authorization")))
+        if request.url.host == "api.github.com":
+            return httpx.Response(302, headers={"Location": "https://evil.example/steal"})
+        return httpx.Response(200, json=OCTOCAT)
+
+    async with httpx.AsyncClient(
+        transport=httpx.MockTransport(answer),
+        auth=BearerAuth("gho_x", origins=github.api_hosts),
+        follow_redirects=True,
+    ) as client:
+        await client.get("https://api.github.com/user")
+    assert seen == [("api.github.com", "Bearer gho_x"), ("evil.example", None)]

@@ -1,0 +1,334 @@
+"""Payments as a thief, a muddled provider and a slow network see them: only ours settles ours."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from flows import elicitation as states
+from flows.checkout import (
+    SETTLING_EVENTS,
+    CheckoutFlow,
+    Event,
+    Kept,
+    Malformed,
+    Mismatch,
+    Verdict,
+    judge,
+    judge_event,
+    read_event,
+    read_session,
+    sessions_of,
+    stripe,
+)
+from flows.elicitation import Attempt, Elicitation, Status
+from flows.errors import Failed, NotPossible
+from flows.flow import Trip
+from flows.signatures import STRIPE, Delivery, sign, verify
+from tests.clock import NOON
+from tests.flows.test_checkout import ID, KEY, asked, begun, prepared, reply, run, session
+
+SECRET = "whsec_of_this_test"
+SELLER = stripe(KEY, [SECRET])
+LIVE = stripe("sk_live_notAKey", [SECRET])
+PAID = {"status": "complete", "payment_status": "paid", "payment_intent": "pi_1"}
+COMPLETED = "checkout.session.completed"
+SUCCEEDED = "checkout.session.async_payment_succeeded"
+FAILED = "checkout.session.async_payment_failed"
+EXPIRED = "checkout.session.expired"
+
+
+def delivery(body: bytes) -> Delivery:
+    headers = sign(STRIPE, body=body, secret=SECRET, now=NOON)
+    return verify(STRIPE, body=body, headers=headers, secrets=[SECRET], now=NOON)
+
+
+def told(kind: str, about: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """An event as the provider sends it."""
+    return {
+        "id": "evt_1",
+        "object": "event",
+        "type": kind,
+        "created": 1772366400,
+        "livemode": False,
+        "data": {"object": about},
+        **changes,
+    }
+
+
+def event(kind: str, about: dict[str, Any], **changes: Any) -> Event:
+    return read_event(delivery(json.dumps(told(kind, about, **changes)).encode()))
+
+
+def mismatch(elicitation: Elicitation, about: dict[str, Any]) -> str:
+    """What is wrong with it, asked and told alike."""
+    with pytest.raises(Mismatch) as by_webhook:
+        judge_event(elicitation, event(COMPLETED, about), seller=SELLER)
+    with pytest.raises(Mismatch) as by_fetch:
+        judge(elicitation, read_session(about), seller=SELLER)
+    assert by_webhook.value.what == by_fetch.value.what
+    assert by_fetch.value.session == about["id"]
+    return by_fetch.value.what
+
+
+def accepted() -> Elicitation:
+    return states.settle(begun(), Status.ACCEPTED, now=NOON, content={"receipt": "r"})
+
+
+def test_somebody_elses_paid_session_pays_for_nothing_here() -> None:
+    assert mismatch(begun(), session(**PAID, id="cs_test_2", client_reference_id="e_2")) == (
+        "session"
+    )
+
+
+def test_a_payment_link_that_carries_our_reference_pays_for_nothing_here() -> None:
+    link = session(**PAID, id="cs_test_9", payment_link="plink_1", metadata={})
+    assert event(COMPLETED, link).reference == ID
+    assert mismatch(begun(), link) == "session"
+
+
+def test_a_session_that_nobody_here_began_pays_for_nothing() -> None:
+    for elicitation in (asked(), prepared()):
+        assert sessions_of(elicitation) == ()
+        assert mismatch(elicitation, session(**PAID)) == "session"
+
+
+def test_a_reference_to_a_question_of_another_kind_is_no_payment_for_it() -> None:
+    attempt = Attempt(number=1, browser="b", started_at=NOON, kept={"verifier": "cs_test_1"})
+    visit = replace(asked(), kind="oauth", attempt=attempt, former=(attempt,))
+    visit = replace(visit, asked=replace(visit.asked, terms=None))
+    assert mismatch(visit, session(**PAID)) == "session"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"amount_total": 50}, "amount"),
+        ({"amount_total": 90000}, "amount"),
+        ({"amount_total": 0, "payment_status": "no_payment_required"}, "amount"),
+        ({"amount_total": None}, "amount"),
+        ({"currency": "usd"}, "currency"),
+        ({"currency": "jpy"}, "currency"),
+        ({"currency": None}, "currency"),
+        ({"livemode": True}, "mode"),
+        ({"client_reference_id": "ownertag-e_2"}, "reference"),
+        ({"client_reference_id": None}, "reference"),
+        ({"client_reference_id": ID.upper()}, "reference"),
+    ],
+)
+def test_a_paid_session_of_ours_that_is_not_what_was_asked_settles_nothing(
+    changes: dict[str, Any], what: str
+) -> None:
+    assert mismatch(begun(), session(**{**PAID, **changes})) == what
+
+
+def test_test_money_pays_no_live_price_whichever_side_says_test() -> None:
+    live = begun()
+    live = replace(live, asked=asked(is_live=True).asked)
+    for elicitation, seller, livemode in (
+        (live, LIVE, False),
+        (live, SELLER, True),
+        (live, SELLER, False),
+        (begun(), LIVE, False),
+        (begun(), LIVE, True),
+        (begun(), SELLER, True),
+    ):
+        with pytest.raises(Mismatch) as wrong:
+            judge(elicitation, read_session(session(**PAID, livemode=livemode)), seller=seller)
+        assert wrong.value.what == "mode"
+    paid = read_session(session(**PAID, livemode=True))
+    assert judge(live, paid, seller=LIVE) is Verdict.PAID
+
+
+def test_an_event_of_another_account_or_mode_settles_nothing() -> None:
+    for changes, what in (({"account": "acct_2"}, "account"), ({"livemode": True}, "mode")):
+        with pytest.raises(Mismatch) as wrong:
+            judge_event(begun(), event(COMPLETED, session(**PAID), **changes), seller=SELLER)
+        assert wrong.value.what == what
+    own = stripe(KEY, [SECRET], account="acct_1")
+    with pytest.raises(Mismatch):
+        judge_event(begun(), event(COMPLETED, session(**PAID)), seller=own)
+    connected = event(COMPLETED, session(**PAID), account="acct_1")
+    assert judge_event(begun(), connected, seller=own) is Verdict.PAID
+
+
+def test_an_event_for_another_elicitation_says_so_and_settles_nothing() -> None:
+    other = event(COMPLETED, session(**PAID, id="cs_test_2", client_reference_id="ownertag-e_2"))
+    assert other.reference == "ownertag-e_2"
+    with pytest.raises(Mismatch):
+        judge_event(begun(), other, seller=SELLER)
+
+
+def test_a_completed_page_that_is_not_paid_yet_stays_pending() -> None:
+    unpaid = session(**{**PAID, "payment_status": "unpaid"})
+    assert judge_event(begun(), event(COMPLETED, unpaid), seller=SELLER) is Verdict.PENDING
+    assert judge_event(begun(), event(FAILED, unpaid), seller=SELLER) is Verdict.FAILED
+    paid = event(SUCCEEDED, session(**PAID))
+    assert judge_event(begun(), paid, seller=SELLER) is Verdict.PAID
+
+
+@pytest.mark.parametrize("kind", [EXPIRED, FAILED])
+def test_an_end_that_comes_after_the_money_takes_nothing_back(kind: str) -> None:
+    after = event(kind, session(**{**PAID, "status": "expired"}))
+    assert judge_event(accepted(), after, seller=SELLER) is Verdict.PAID
+    before = event(EXPIRED, session(status="expired", url=None))
+    assert judge_event(accepted(), before, seller=SELLER) is Verdict.EXPIRED
+    for status in (Status.EXPIRED, Status.FAILED):
+        with pytest.raises(NotPossible):
+            states.settle(accepted(), status, now=NOON)
+
+
+def test_a_former_attempts_session_is_ours_as_well() -> None:
+    first = begun()
+    assert first.attempt is not None
+    kept = msgspec.convert(first.attempt.kept, Kept)
+    later = replace(
+        first.attempt, number=2, kept=msgspec.to_builtins(replace(kept, session="cs_test_2"))
+    )
+    both = replace(first, attempt=later, former=(first.attempt,))
+    assert sessions_of(both) == ("cs_test_2", "cs_test_1")
+    for id in sessions_of(both):
+        paid = read_session(session(**PAID, id=id))
+        assert judge(both, paid, seller=SELLER) is Verdict.PAID
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://checkout.stripe.com.evil.example/c/pay/cs_test_1",
+        "https://evil.example/https://checkout.stripe.com/",
+        "https://checkout.stripe.com@evil.example/",
+        "https://checkout.stripe.com:8443/c/pay",
+        "http://checkout.stripe.com/c/pay",
+        "https://checkout.stripe.com\\@evil.example/",
+        "https://checkout.stripe.com/\r\nLocation: https://evil.example",
+        "//checkout.stripe.com/c/pay",
+        "javascript:alert(1)",
+        "http://127.0.0.1/",
+        "https://checkout.stripe.com/" + "x" * 10_000,
+    ],
+)
+def test_nobody_is_led_elsewhere_to_pay(url: str) -> None:
+    trip = Trip(number=1, return_url="https://elicit.example/cb", state="s", now=NOON)
+    with pytest.raises(Failed, match="not sent there") as failed:
+        run(CheckoutFlow({"stripe": SELLER}).begin(prepared(), trip), reply(session(url=url)))
+    assert "evil" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'"evt_1"',
+        b"\xff\xfe",
+        b"\xef\xbb\xbf{}",
+        b"[" * 100_000,
+        b'{"id":' * 20_000,
+        b'{"id":"evt_1","type":"\xff"}',
+        b'{"id":"evt_1","type":1}',
+        b'{"id":"evt/1","type":"x"}',
+        b'{"id":"evt_1","type":"checkout.session.completed"}',
+        b'{"id":"evt_1","type":"checkout.session.completed"} {}',
+        json.dumps(told(COMPLETED, {})).encode(),
+        json.dumps(told(COMPLETED, session(**PAID), data=None)).encode(),
+        json.dumps(told(COMPLETED, session(**PAID), data=[session(**PAID)])).encode(),
+        json.dumps(told(COMPLETED, session(**PAID), livemode="false")).encode(),
+        json.dumps(told(COMPLETED, session(**PAID), created=-1)).encode(),
+        json.dumps(told(COMPLETED, session(**PAID), created=True)).encode(),
+        json.dumps(told(COMPLETED, session(**PAID), account=["acct_1"])).encode(),
+        json.dumps(told(COMPLETED, session(**{**PAID, "amount_total": 900.5}))).encode(),
+        json.dumps(told(COMPLETED, session(**{**PAID, "id": None}))).encode(),
+        json.dumps(told(COMPLETED, session(**PAID))).encode("utf-16"),
+    ],
+)
+def test_signed_rubbish_is_refused_as_a_bad_request(body: bytes) -> None:
+    with pytest.raises(Malformed) as refused:
+        read_event(delivery(body))
+    assert refused.value.http_status == 400
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_anything_but_an_event_or_a_refusal(body: bytes) -> None:
+    with suppress(Malformed):
+        assert read_event(delivery(body)).session is None
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"id": "sub_1", "object": "subscription", "metadata": None},
+        {"id": "ch_1", "metadata": {"elicitation": "x" * 1000}, "payment_intent": ["pi_1"]},
+        {"id": 7, "client_reference_id": {"a": 1}, "payment_intent": {"id": 3}},
+    ],
+)
+def test_an_event_that_nobody_here_waits_for_is_read_and_ignored(about: dict[str, Any]) -> None:
+    ignored = event("customer.subscription.updated", about)
+    found = (ignored.session, ignored.reference, ignored.payment_intent)
+    assert found == (None, None, None)
+    with pytest.raises(Mismatch):
+        judge_event(begun(), ignored, seller=SELLER)
+
+
+def test_an_event_of_another_shape_is_ignored_and_not_refused() -> None:
+    thin = b'{"id":"evt_2","object":"v2.core.event","type":"v1.x","created":"2026-03-01T12:00Z"}'
+    assert read_event(delivery(thin)) == Event(id="evt_2", type="v1.x")
+
+
+def test_the_sellers_other_sessions_are_readable_and_not_ours() -> None:
+    setup = {
+        "id": "cs_test_5",
+        "object": "checkout.session",
+        "status": "complete",
+        "payment_status": "no_payment_required",
+        "amount_total": None,
+        "currency": None,
+        "livemode": False,
+        "client_reference_id": "user@shop.example",
+        "mode": "setup",
+    }
+    other = event(COMPLETED, setup)
+    assert other.session == read_session(setup)
+    assert other.reference is None
+    assert mismatch(begun(), setup) == "session"
+
+
+def test_what_happens_to_the_money_later_names_its_elicitation() -> None:
+    charge = {
+        "id": "ch_1",
+        "object": "charge",
+        "payment_intent": "pi_1",
+        "metadata": {"elicitation": ID},
+    }
+    later = event("charge.refunded", charge)
+    assert (later.reference, later.payment_intent, later.subject) == (ID, "pi_1", "ch_1")
+    intent = event("payment_intent.succeeded", {"id": "pi_1", "object": "payment_intent"})
+    assert (intent.payment_intent, intent.session) == ("pi_1", None)
+
+
+def test_each_event_that_matters_carries_its_session() -> None:
+    for kind in sorted(SETTLING_EVENTS):
+        read = event(kind, session(**PAID))
+        assert (read.id, read.type, read.created) == ("evt_1", kind, 1772366400)
+        assert (read.reference, read.payment_intent, read.subject) == (ID, "pi_1", "cs_test_1")
+        assert read.session == read_session(session(**PAID))
+
+
+def test_two_events_about_one_change_are_known_by_object_and_type() -> None:
+    first, second = (event(COMPLETED, session(**PAID), id=id) for id in ("evt_1", "evt_2"))
+    assert first != second
+    assert (first.subject, first.type) == (second.subject, second.type)
+
+
+def test_what_a_page_says_is_never_taken_for_the_providers_answer() -> None:
+    page = httpx.Response(200, text="<html>Paid! cs_test_1</html>")
+    with pytest.raises(Failed):
+        run(CheckoutFlow({"stripe": SELLER}).fetch(begun(), "cs_test_1"), page)

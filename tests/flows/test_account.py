@@ -1,0 +1,207 @@
+"""An account's key goes to the provider's hosts, and nowhere else by any way."""
+
+import copy
+import dataclasses
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import msgspec
+import pydantic_core
+import pytest
+from mcp.server.mcpserver.utilities.func_metadata import func_metadata
+
+from flows.account import Account, BearerAuth, account_of
+from flows.elicitation import Json
+
+KEY = "gho_the_key_itself"
+CONTENT: dict[str, Any] = {
+    "provider": "github",
+    "id": "583231",
+    "label": "octocat",
+    "name": "The Octocat",
+    "picture": None,
+    "scopes": ["repo"],
+    "access_token": KEY,
+    "api": "https://api.github.com",
+    "api_hosts": ["https://api.github.com", "https://uploads.github.com"],
+}
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+class Wire:
+    """A reach whose network is a function."""
+
+    def __init__(self, answer: Answer | None = None) -> None:
+        self.seen: list[httpx.Request] = []
+        self._answer = answer or (lambda _: httpx.Response(200))
+
+    def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=base_url,
+            auth=auth,
+            follow_redirects=True,
+            transport=httpx.MockTransport(self._send),
+        )
+
+    async def spend(self, receipt_id: str) -> Json:
+        raise AssertionError(receipt_id)
+
+    async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
+        raise AssertionError(receipt_id)
+
+    def _send(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(request)
+        return self._answer(request)
+
+    @property
+    def keys(self) -> list[tuple[str, bool]]:
+        """Each address that was asked, and whether the key went there."""
+        return [
+            (str(one.url), one.headers.get("Authorization") == f"Bearer {KEY}") for one in self.seen
+        ]
+
+
+def an_account(wire: Wire | None = None, **changes: Any) -> Account:
+    return account_of({**CONTENT, **changes}, wire or Wire())
+
+
+async def test_a_client_is_authorised_at_the_provider() -> None:
+    wire = Wire()
+    async with an_account(wire).client() as api:
+        await api.get("/user/repos")
+        await api.post("https://uploads.github.com/x")
+        await api.get("https://api.github.com:443/user")
+    assert wire.keys == [
+        ("https://api.github.com/user/repos", True),
+        ("https://uploads.github.com/x", True),
+        ("https://api.github.com/user", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://evil.example/",
+        "http://api.github.com/",
+        "https://api.github.com:8443/",
+        "https://api.github.com.evil.example/",
+        "https://evil.example/https://api.github.com",
+        "https://evil.example?https://api.github.com/",
+        "https://github.com/",
+        "https://xapi.github.com/",
+    ],
+)
+async def test_another_address_does_not_get_the_key(address: str) -> None:
+    wire = Wire()
+    async with an_account(wire).client() as api:
+        await api.get(address)
+    assert [has_key for _, has_key in wire.keys] == [False]
+    assert "Authorization" not in wire.seen[0].headers
+
+
+async def test_a_name_before_an_at_sign_does_not_make_it_the_providers_host() -> None:
+    wire = Wire()
+    async with an_account(wire).client() as api:
+        await api.get("https://api.github.com@evil.example/")
+    assert KEY not in wire.seen[0].headers.get("Authorization", "")
+
+
+async def test_the_key_follows_a_redirect_at_home_and_none_that_leaves() -> None:
+    places = {
+        "/old": "https://api.github.com/new",
+        "/new": "https://codeload.example/archive",
+        "/archive": "https://api.github.com.evil.example/",
+    }
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        there = places.get(request.url.path)
+        return httpx.Response(302, headers={"Location": there}) if there else httpx.Response(200)
+
+    wire = Wire(answer)
+    async with an_account(wire).client() as api:
+        await api.get("/old")
+    assert wire.keys == [
+        ("https://api.github.com/old", True),
+        ("https://api.github.com/new", True),
+        ("https://codeload.example/archive", False),
+        ("https://api.github.com.evil.example/", False),
+    ]
+
+
+async def test_a_redirect_from_elsewhere_does_not_fetch_the_key() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "evil.example":
+            return httpx.Response(302, headers={"Location": "https://api.github.com/user"})
+        return httpx.Response(200)
+
+    wire = Wire(answer)
+    async with an_account(wire).client() as api:
+        await api.get("https://evil.example/")
+    assert wire.keys == [("https://evil.example/", False), ("https://api.github.com/user", False)]
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        repr,
+        str,
+        lambda one: f"{one}",
+        lambda one: f"{one!r}",
+        lambda one: json.dumps(one, default=str),
+    ],
+)
+def test_what_is_shown_of_an_account_has_no_key_in_it(shown: Callable[[object], str]) -> None:
+    account = an_account()
+    assert "octocat" in shown(account)
+    assert "'***'" in shown(account)
+    assert KEY not in shown(account)
+    assert KEY not in shown(BearerAuth(KEY, origins=("https://api.github.com",)))
+
+
+def test_a_tool_that_returns_its_account_does_not_hand_out_the_key() -> None:
+    async def tool() -> Account:
+        return an_account()
+
+    account = an_account()
+    assert KEY not in pydantic_core.to_json([account], fallback=str).decode()
+    assert KEY not in str(func_metadata(tool).convert_result(account))
+
+
+@pytest.mark.parametrize(
+    "taken_apart",
+    [
+        pickle.dumps,
+        copy.copy,
+        copy.deepcopy,
+        vars,
+        msgspec.to_builtins,
+        msgspec.json.encode,
+        dataclasses.asdict,
+    ],
+)
+def test_an_account_and_its_key_are_not_taken_apart(taken_apart: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError):
+        taken_apart(an_account())
+    if taken_apart is not vars:  # httpx.Auth has one
+        with pytest.raises(TypeError):
+            taken_apart(BearerAuth(KEY, origins=()))
+
+
+def test_the_key_is_there_for_a_library_that_wants_it() -> None:
+    assert an_account().access_token == KEY
+
+
+def test_accounts_are_the_same_by_what_they_are_and_not_by_who_asked() -> None:
+    assert an_account() == an_account(Wire())
+    assert hash(an_account()) == hash(an_account())
+    assert an_account() != an_account(access_token="gho_new")
+    assert an_account() != an_account(id="1")
+    assert an_account() != CONTENT
+
+
+def test_a_content_that_is_no_account_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        account_of({"account": "a1"}, Wire())

@@ -1,0 +1,280 @@
+"""Money is exact in every currency, and what is not exact is refused when it is written."""
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError
+from decimal import Decimal, localcontext
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from iso4217 import Currency
+
+from flows.errors import InvalidQuestion
+from flows.money import MINOR_UNIT_DIGITS_AT_MOST, Money, digits_of
+
+PUBLISHED = {each.code: each.exponent for each in Currency}
+WITH_MINOR_UNITS = sorted(code for code, digits in PUBLISHED.items() if digits is not None)
+WITHOUT = sorted(PUBLISHED.keys() - set(WITH_MINOR_UNITS))
+WITHDRAWN = ["ANG", "BGN", "CUC", "DEM", "HRK", "MRO", "SLL", "VEF", "ZWL"]
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+ALL_IN_CAPITALS = [a + b + c for a in LETTERS for b in LETTERS for c in LETTERS]
+
+
+def is_known(code: str) -> bool:
+    try:
+        digits_of(code)
+    except InvalidQuestion:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("code", WITH_MINOR_UNITS)
+def test_every_current_currency_has_the_digits_that_iso_4217_gives_it(code: str) -> None:
+    digits = PUBLISHED[code]
+    assert digits is not None
+    assert digits_of(code) == digits
+    smallest = Money.from_minor_units(1, code)
+    assert smallest.amount == Decimal(1).scaleb(-digits)
+    assert Money(1, code).minor_units == 10**digits
+    assert Money(str(smallest.amount), code) == smallest
+
+
+def test_no_other_three_letters_are_a_currency() -> None:
+    assert [code for code in ALL_IN_CAPITALS if is_known(code)] == WITH_MINOR_UNITS
+
+
+@pytest.mark.parametrize("code", [*WITHOUT, *WITHDRAWN, "", "€", "EURO", "EUR ", "EU", "\u0415UR"])
+def test_what_is_no_currency_to_ask_money_in_is_refused(code: str) -> None:
+    with pytest.raises(InvalidQuestion, match=r"write a current code of ISO 4217 such as 'EUR'"):
+        Money("9.00", code)
+    with pytest.raises(InvalidQuestion):
+        Money.from_minor_units(900, code)
+
+
+@pytest.mark.parametrize("code", ["eur", "Eur", "eUR"])
+def test_a_currency_in_small_letters_is_told_how_to_write_it(code: str) -> None:
+    with pytest.raises(InvalidQuestion, match=f"capitals: 'EUR', not '{code}'"):
+        Money("9.00", code)
+
+
+@pytest.mark.parametrize("code", [None, 978, b"EUR", ["EUR"]])
+def test_a_currency_that_is_no_text_is_refused(code: object) -> None:
+    with pytest.raises(InvalidQuestion, match="written as text"):
+        Money("9.00", code)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("amount", "currency", "minor_units"),
+    [
+        ("9.00", "EUR", 900),
+        ("9", "EUR", 900),
+        ("9.0", "EUR", 900),
+        (9, "EUR", 900),
+        (Decimal(9), "EUR", 900),
+        (Decimal("9.00"), "EUR", 900),
+        (Decimal("0.9E+1"), "EUR", 900),
+        (Decimal("1E+3"), "EUR", 100_000),
+        ("0.29", "USD", 29),  # 28 where a float goes through int
+        ("4.35", "USD", 435),
+        ("0.01", "USD", 1),
+        ("007", "USD", 700),
+        ("500", "JPY", 500),  # 50000 where all currencies have cents
+        ("1", "KWD", 1000),  # 100 where all currencies have cents
+        ("1.005", "BHD", 1005),
+        ("0.0001", "CLF", 1),
+        ("9999999999.99", "EUR", 999_999_999_999),
+        (999_999_999_999, "JPY", 999_999_999_999),
+    ],
+)
+def test_minor_units_are_exact(
+    amount: str | int | Decimal, currency: str, minor_units: int
+) -> None:
+    money = Money(amount, currency)
+    assert money.minor_units == minor_units
+    assert money == Money.from_minor_units(minor_units, currency)
+    assert hash(money) == hash(Money.from_minor_units(minor_units, currency))
+
+
+def test_one_amount_is_one_value_however_it_is_written() -> None:
+    written = {Money("9", "EUR"), Money("9.00", "EUR"), Money(9, "EUR"), Money("09.0", "EUR")}
+    assert len(written) == 1
+    assert str(written.pop().amount) == "9.00"
+    assert Money("9.00", "EUR") != Money("9.00", "USD")
+    assert Money("9.00", "EUR") != Money("90.00", "EUR")
+
+
+@pytest.mark.parametrize("amount", [9.0, 0.29, float("nan"), None, True, b"9.00", [9], 9j])
+def test_a_float_or_anything_else_is_refused(amount: object) -> None:
+    with pytest.raises(InvalidQuestion, match="a float is not exact"):
+        Money(amount, "EUR")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [
+        "",
+        " ",
+        "9,00",
+        "1,000.00",
+        "1_000",
+        "1e3",
+        " 9.00",
+        "9.00\n",
+        "9.",
+        ".5",
+        "+9",
+        "--9",
+        "9.0.0",
+        "€9",
+        "9 EUR",
+        "NaN",
+        "sNaN",
+        "Infinity",
+        "\u0669",
+        "\uff19",
+        "9" * 31,
+        "9" * 5000,
+        "0x9",
+    ],
+)
+def test_text_that_is_no_plain_number_is_refused(amount: str) -> None:
+    with pytest.raises(InvalidQuestion, match="is no amount: write figures and one point"):
+        Money(amount, "EUR")
+
+
+@pytest.mark.parametrize("amount", ["NaN", "-NaN", "sNaN", "NaN123", "Infinity", "-Infinity"])
+def test_a_decimal_that_is_no_number_is_refused(amount: str) -> None:
+    with pytest.raises(InvalidQuestion, match="not NaN, and not infinite"):
+        Money(Decimal(amount), "EUR")
+
+
+@pytest.mark.parametrize(
+    "amount", ["0", "0.00", "-0", "-1", "-9.00", 0, -1, Decimal("-0"), Decimal("0E+9")]
+)
+def test_a_price_is_more_than_nothing(amount: str | int | Decimal) -> None:
+    with pytest.raises(InvalidQuestion, match="more than nothing"):
+        Money(amount, "EUR")
+
+
+@pytest.mark.parametrize(
+    ("amount", "currency"),
+    [
+        ("9.001", "EUR"),
+        ("9.000", "EUR"),  # nine, or nine thousand where a point groups
+        ("500.0", "JPY"),
+        ("1.0000", "KWD"),
+        (Decimal("0.001"), "EUR"),
+        (Decimal("1E-999999"), "EUR"),
+        (Decimal("1E-999999"), "JPY"),
+    ],
+)
+def test_more_digits_than_the_currency_has_are_refused_not_rounded(
+    amount: str | Decimal, currency: str
+) -> None:
+    with pytest.raises(InvalidQuestion, match=f"{currency} has {digits_of(currency)}: round it"):
+        Money(amount, currency)
+
+
+@pytest.mark.parametrize(
+    ("amount", "currency"),
+    [
+        ("10000000000.00", "EUR"),
+        ("10000000000", "EUR"),
+        (10**12, "JPY"),
+        (Decimal("1E+999999"), "EUR"),
+        ("9" * 30, "EUR"),
+    ],
+)
+def test_more_than_twelve_digits_of_minor_units_are_refused(
+    amount: str | int | Decimal, currency: str
+) -> None:
+    with pytest.raises(InvalidQuestion, match="too large"):
+        Money(amount, currency)
+
+
+@pytest.mark.parametrize("number", [-1, 10**12, True, 9.0, "900", None, Decimal(9)])
+def test_minor_units_that_no_amount_has_are_refused(number: object) -> None:
+    with pytest.raises(InvalidQuestion):
+        Money.from_minor_units(number, "EUR")  # type: ignore[arg-type]
+
+
+def test_a_number_too_long_to_be_printed_is_refused_like_any_other() -> None:
+    for number in (10**5000, -(10**5000)):
+        with pytest.raises(InvalidQuestion):
+            Money(number, "JPY")
+        with pytest.raises(InvalidQuestion):
+            Money.from_minor_units(number, "JPY")
+
+
+def test_a_total_may_be_nothing() -> None:
+    nothing = Money.from_minor_units(0, "EUR")
+    assert (str(nothing), nothing.minor_units) == ("0.00 EUR", 0)
+
+
+@pytest.mark.parametrize(
+    ("money", "text", "shown"),
+    [
+        (Money("9", "EUR"), "9.00 EUR", "9.00\u00a0€"),
+        (Money("9", "USD"), "9.00 USD", "9.00\u00a0US$"),
+        (Money("9", "GBP"), "9.00 GBP", "9.00\u00a0£"),
+        (Money("9", "CAD"), "9.00 CAD", "9.00\u00a0CAD"),
+        (Money("500", "JPY"), "500 JPY", "500\u00a0JPY"),
+        (Money("1", "KWD"), "1.000 KWD", "1.000\u00a0KWD"),
+        (Money("999.99", "EUR"), "999.99 EUR", "999.99\u00a0€"),
+        (Money("1234.5", "EUR"), "1234.50 EUR", "1\u202f234.50\u00a0€"),
+        (Money("1234567890", "JPY"), "1234567890 JPY", "1\u202f234\u202f567\u202f890\u00a0JPY"),
+        (Money.from_minor_units(0, "EUR"), "0.00 EUR", "0.00\u00a0€"),
+        (Money.from_minor_units(1, "CLF"), "0.0001 CLF", "0.0001\u00a0CLF"),
+    ],
+)
+def test_an_amount_reads_alike_everywhere(money: Money, text: str, shown: str) -> None:
+    assert str(money) == text
+    assert money.shown == shown
+
+
+def test_money_does_not_change() -> None:
+    money = Money("9.00", "EUR")
+    with pytest.raises(FrozenInstanceError):
+        money.amount = Decimal("0.01")  # type: ignore[misc]
+    with pytest.raises((AttributeError, TypeError)):
+        money.tip = Decimal(1)  # type: ignore[attr-defined]
+
+
+def test_a_copy_is_equal_and_the_repr_can_be_typed_back() -> None:
+    money = Money("9.00", "EUR")
+    assert repr(money) == "Money('9.00', 'EUR')"
+    assert copy.deepcopy(money) == pickle.loads(pickle.dumps(money)) == money  # noqa: S301 - ours
+
+
+def test_nothing_is_rounded_to_the_callers_precision() -> None:
+    with localcontext() as context:
+        context.prec = 2
+        assert Money("1234567.89", "EUR").minor_units == 123_456_789
+        assert str(Money(Decimal("1234567.89"), "EUR")) == "1234567.89 EUR"
+        assert str(Money.from_minor_units(123_456_789, "EUR")) == "1234567.89 EUR"
+
+
+amounts = st.integers(1, 10**MINOR_UNIT_DIGITS_AT_MOST - 1)
+
+
+@given(number=amounts, currency=st.sampled_from(WITH_MINOR_UNITS))
+def test_every_amount_survives_every_way_of_writing_it(number: int, currency: str) -> None:
+    money = Money.from_minor_units(number, currency)
+    assert money.minor_units == number
+    assert Money(money.amount, currency) == money
+    assert Money(str(money).split()[0], currency) == money
+    figures = "".join(each for each in money.shown if each.isdigit())
+    assert int(figures) == number
+
+
+@given(amount=st.text(max_size=40) | st.decimals() | st.integers() | st.floats())
+def test_whatever_is_written_it_is_money_or_one_clear_error(
+    amount: str | Decimal | float,
+) -> None:
+    try:
+        money = Money(amount, "EUR")  # type: ignore[arg-type]
+    except InvalidQuestion:
+        return
+    assert money.minor_units > 0
+    assert money.amount == Decimal(amount)

@@ -1,0 +1,188 @@
+"""Every declaration that comes with the library is sound, and an unsound one is refused."""
+
+import re
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import flows.providers
+from flows.errors import InvalidQuestion
+from flows.provider import SCOPE, PersonProbe, Provider
+from flows.providers import PROVIDERS, github, google, openid
+from flows.visit import is_origin, origin_of
+
+SANDBOX = "http://127.0.0.1:8766"
+every = pytest.mark.parametrize("provider", PROVIDERS.values(), ids=list(PROVIDERS))
+
+
+def addresses_of(provider: Provider) -> list[str]:
+    probed = provider.person.url if provider.person else None
+    places = (provider.issuer, provider.authorize, provider.token, provider.api, probed)
+    return [place for place in (*places, *provider.api_hosts) if place]
+
+
+def test_what_is_imported_by_name_is_the_declaration_and_not_its_module() -> None:
+    assert isinstance(github, Provider)
+    assert isinstance(google, Provider)
+    assert flows.providers.github is github
+    assert dict(PROVIDERS) == {"github": github, "google": google}
+    assert flows.providers.__all__ == ["PROVIDERS", "github", "google", "openid"]
+
+
+@every
+def test_it_is_known_by_its_own_name(provider: Provider) -> None:
+    assert PROVIDERS[provider.name] is provider
+    assert re.fullmatch(r"[a-z][a-z0-9_]{0,31}", provider.name)
+    assert provider.label != provider.name
+    assert hash(provider) == hash(replace(provider))
+
+
+@every
+def test_all_of_it_goes_over_https(provider: Provider) -> None:
+    assert all(urlsplit(address).scheme == "https" for address in addresses_of(provider))
+
+
+@every
+def test_the_key_goes_to_named_origins_the_api_among_them(provider: Provider) -> None:
+    assert all(is_origin(host) for host in provider.api_hosts)
+    assert origin_of(provider.api) in provider.api_hosts
+
+
+@every
+def test_it_can_say_whose_account_it_is(provider: Provider) -> None:
+    assert provider.person is not None or "openid" in provider.always
+
+
+@every
+def test_its_scopes_have_words_that_people_can_read(provider: Provider) -> None:
+    assert provider.scope_words
+    for scope, words in provider.scope_words.items():
+        assert SCOPE.fullmatch(scope)
+        assert words[0].isupper()
+        assert words == words.strip()
+        assert not words.endswith(".")
+    assert set(provider.always) <= set(provider.scope_words)
+
+
+@every
+def test_what_a_scope_covers_covers_nothing_beyond(provider: Provider) -> None:
+    for covered in provider.covers.values():
+        for scope in covered:
+            assert set(provider.covers.get(scope, ())) <= set(covered)
+
+
+@every
+def test_the_sandbox_plays_it_without_leaving_the_machine(provider: Provider) -> None:
+    played = provider.at(SANDBOX)
+    assert (played.name, played.label) == (provider.name, provider.label)
+    assert {origin_of(address) for address in addresses_of(played)} == {SANDBOX}
+    assert played.sends_issuer == provider.sends_issuer
+    assert played != provider
+
+
+def test_the_sandbox_serves_them_where_it_says() -> None:
+    played = github.at(SANDBOX)
+    assert played.issuer == f"{SANDBOX}/github/login/oauth"
+    assert played.authorize == f"{SANDBOX}/github/login/oauth/authorize"
+    assert played.token == f"{SANDBOX}/github/login/oauth/access_token"
+    assert played.api == f"{SANDBOX}/github/api"
+    assert played.person is not None
+    assert played.person.url == f"{SANDBOX}/github/api/user"
+    assert google.at(SANDBOX).issuer == f"{SANDBOX}/oidc"
+
+
+def test_the_sandbox_plays_only_what_it_knows() -> None:
+    with pytest.raises(InvalidQuestion, match="does not play Acme"):
+        openid("acme", "https://login.example").at(SANDBOX)
+
+
+def test_any_issuer_is_a_provider_by_its_address_alone() -> None:
+    acme = openid("acme_works", "https://login.example")
+    assert acme.label == "Acme Works"
+    assert acme.discovers
+    assert acme.api_hosts == ("https://login.example",)
+    other = openid(
+        "acme",
+        "https://login.example",
+        label="ACME",
+        api="https://api.example/v1",
+        scope_words={"anvils": "Order anvils"},
+    )
+    assert other.api_hosts == ("https://api.example",)
+    assert other.scope_words["anvils"] == "Order anvils"
+    assert "openid" in other.scope_words
+
+
+def test_what_was_asked_and_what_is_covered_is_not_missing() -> None:
+    assert github.missing(("repo", "public_repo"), granted=("repo",)) == ()
+    assert github.missing(("repo",), granted=("public_repo",)) == ("repo",)
+    assert (
+        google.missing(
+            ("openid", "email"),
+            granted=("https://www.googleapis.com/auth/userinfo.email", "openid"),
+        )
+        == ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"name": "GitHub"}, "name:"),
+        ({"name": "1password"}, "name:"),
+        ({"name": "a" * 33}, "name:"),
+        ({"name": "../x"}, "name:"),
+        ({"label": ""}, "label:"),
+        ({"label": " GitHub"}, "label:"),
+        ({"label": "Git\u202eHub"}, "label:"),
+        ({"label": "G" * 41}, "label:"),
+        ({"issuer": "http://github.com"}, "issuer:"),
+        ({"issuer": "https://github.com?x"}, "issuer:"),
+        ({"issuer": None}, "issuer:"),
+        ({"authorize": None}, "authorize:"),
+        ({"authorize": "http://github.com/authorize"}, "authorize:"),
+        ({"authorize": "https://github.com/authorize#x"}, "authorize:"),
+        ({"token": None}, "token:"),
+        ({"token": "ftp://github.com"}, "token:"),
+        ({"api": "api.github.com"}, "api:"),
+        ({"api_hosts": ("https://api.github.com/user",)}, "api_hosts:"),
+        ({"api_hosts": ("http://api.github.com",)}, "api_hosts:"),
+        ({"api_hosts": ("https://uploads.github.com",)}, "person.url:"),
+        ({"person": None}, "person:"),
+        ({"person": PersonProbe(url="https://x.example", id="i", label="l")}, "person.url:"),
+        ({"person": PersonProbe(url="x", id="i", label="l")}, "person.url:"),
+        ({"client_auth": "none"}, "client_auth:"),
+        ({"body": "xml"}, "body:"),
+        ({"replies": "xml"}, "replies:"),
+        ({"scope_separator": ""}, "scope_separator:"),
+        ({"reply_scope_separator": ", "}, "reply_scope_separator:"),
+        ({"extra": (("state", "x"),)}, "extra:"),
+        ({"extra": (("redirect_uri", "x"),)}, "extra:"),
+        ({"extra": (("a", "x"), ("a", "y"))}, "extra:"),
+        ({"account_hint": "code_challenge"}, "extra:"),
+        ({"always": ("two words",)}, "always:"),
+        ({"always": ("",)}, "always:"),
+        ({"discovers": True}, "authorize, token:"),
+    ],
+)
+def test_an_unsound_declaration_is_refused_by_the_name_of_its_field(
+    change: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(InvalidQuestion) as refused:
+        replace(github, **change)
+    assert any(line.startswith(fault) for line in str(refused.value).splitlines())
+
+
+def test_an_issuer_that_nobody_is_known_by_is_refused() -> None:
+    with pytest.raises(InvalidQuestion, match="always:"):
+        replace(google, always=())
+    with pytest.raises(InvalidQuestion, match="issuer:"):
+        replace(google, issuer=None)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(InvalidQuestion) as refused:
+        replace(github, name="X", label="", authorize=None, body="xml")  # type: ignore[arg-type]
+    assert len(str(refused.value).splitlines()) == 4

@@ -1,0 +1,590 @@
+"""Schemas: what a form can ask, what is refused, and the way from strings to values and back."""
+
+import json
+import math
+import typing
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, timezone
+from enum import StrEnum
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, EmailStr, HttpUrl, SecretStr, field_validator
+from pydantic import Field as Described
+
+from flows.elicitation import Json
+from flows.errors import Failed, InvalidQuestion
+from flows.schema import (
+    CONTENT_BYTES_AT_MOST,
+    Schema,
+    check,
+    parse,
+    schema_of,
+    strings_of,
+    with_secrets,
+)
+
+
+class Size(StrEnum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Order(BaseModel):
+    """What a model may hold."""
+
+    email: Annotated[str, Described(title="E-mail", json_schema_extra={"format": "email"})]
+    count: Annotated[int, Described(gt=0, le=9, description="How many.")] = 1
+    weight: float | None = None
+    day: date
+    at: datetime | None
+    size: Size = Size.SMALL
+    extras: set[Literal["milk", "sugar"]] = set()
+    is_gift: bool = False
+    site: HttpUrl | None = None
+
+
+@dataclass
+class Login:
+    user: str
+    password: SecretStr
+
+
+class Partly(TypedDict):
+    name: Annotated[str, Described(min_length=2)]
+    nick: NotRequired[str]
+
+
+class Extended(Partly, total=False):
+    age: int
+
+
+GOOD: dict[str, Json] = {
+    "email": "a@example.org",
+    "count": 2,
+    "day": "2031-05-28",
+    "size": "large",
+    "extras": ["milk"],
+    "is_gift": True,
+}
+
+
+def of(**properties: Json) -> Schema[Any]:
+    return schema_of({"type": "object", "properties": properties, "required": list(properties)})
+
+
+def messages(schema: Schema[Any], content: Json) -> dict[str, str]:
+    return {fault.path: fault.message for fault in check(schema, content)}
+
+
+def test_text_alone_is_one_field_named_value() -> None:
+    schema = schema_of(str)
+    (field,) = schema.fields
+    assert (field.name, field.kind, field.is_required) == ("value", "string", True)
+    assert schema.typed({"value": "x"}) == "x"
+
+
+def test_a_model_becomes_fields_and_content_becomes_the_model() -> None:
+    schema = schema_of(Order)
+    fields = {field.name: field for field in schema.fields}
+    assert [field.kind for field in schema.fields] == [
+        *("string", "integer", "number", "string", "string", "choice", "choices", "boolean"),
+        "string",
+    ]
+    assert [name for name, field in fields.items() if field.is_required] == ["email", "day"]
+    assert fields["email"].title == "E-mail"
+    assert fields["size"].title == "Size"
+    assert fields["count"].description == "How many."
+    assert (fields["count"].limits.least, fields["count"].limits.most) == (1, 9)
+    assert [choice.value for choice in fields["size"].choices] == ["small", "large"]
+    assert fields["size"].default == "small"
+    assert check(schema, GOOD) == ()
+    order = schema.typed(GOOD)
+    assert order == Order(
+        email="a@example.org",
+        count=2,
+        day=date(2031, 5, 28),
+        at=None,
+        size=Size.LARGE,
+        extras={"milk"},
+        is_gift=True,
+    )
+
+
+def test_a_dataclass_and_a_typed_dict_come_back_as_what_they_are() -> None:
+    login = schema_of(Login).typed({"user": "ada", "password": "word"})
+    assert login == Login(user="ada", password=SecretStr("word"))
+    schema = schema_of(Extended)
+    assert [(field.name, field.is_required) for field in schema.fields] == [
+        ("name", True),
+        ("nick", False),
+        ("age", False),
+    ]
+    assert schema.fields[0].limits.least == 2
+    assert schema.typed({"name": "Ada"}) == {"name": "Ada"}
+
+
+def test_json_schema_gives_back_the_content_itself() -> None:
+    assert of(a={"type": "integer"}).typed({"a": 1}) == {"a": 1}
+
+
+def test_what_a_type_hides_from_its_neighbours_is_secret() -> None:
+    assert [field.is_secret for field in schema_of(Login).fields] == [False, True]
+    assert of(a={"type": "string", "writeOnly": True}).fields[0].is_secret
+
+
+def test_on_a_page_for_secrets_every_plain_text_is_one() -> None:
+    schema = with_secrets(
+        of(
+            key={"type": "string"},
+            pem={"type": "string", "format": "multiline"},
+            user={"type": "string", "x-visible": True},
+            site={"type": "string", "format": "uri"},
+            count={"type": "integer"},
+            sure={"type": "boolean"},
+            region={"type": "string", "enum": ["a"]},
+        )
+    )
+    assert [field.name for field in schema.fields if field.is_secret] == ["key", "pem"]
+    again = schema_of(schema.json)
+    assert again.fields == schema.fields
+
+
+def test_a_secret_has_no_default() -> None:
+    with pytest.raises(InvalidQuestion, match=r"\$\.properties\.a\.default"):
+        with_secrets(of(a={"type": "string", "default": "x"}))
+    schema = with_secrets(of(a={"type": "string", "default": ""}))
+    assert schema.fields[0].default is None
+    assert "default" not in json.dumps(schema.json)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"type": "string", "enum": ["a", "b"]},
+        {"type": "string", "enum": ["a", "b"], "enumNames": ["A", "B"]},
+        {"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]},
+        {"enum": ["a", "b"]},
+    ],
+)
+def test_choices_are_read_in_each_spelling_and_kept_in_it(choices: dict[str, Json]) -> None:
+    schema = of(one=choices, many={"type": "array", "items": choices, "maxItems": 1})
+    one, many = schema.fields
+    assert (one.kind, many.kind) == ("choice", "choices")
+    assert one.choices == many.choices
+    assert [choice.value for choice in one.choices] == ["a", "b"]
+    titles = "AB" if "title" in str(choices) or "enumNames" in choices else "ab"
+    assert "".join(choice.title for choice in one.choices) == titles
+    assert choices.keys() <= schema.json["properties"]["one"].keys()  # type: ignore[index,call-overload,union-attr]
+    assert messages(schema, {"one": "c", "many": ["a", "b"]}).keys() == {"one", "many"}
+
+
+def test_titled_arrays_stand_in_any_of() -> None:
+    items: dict[str, Json] = {"anyOf": [{"const": "a", "title": "A"}]}
+    (field,) = of(many={"type": "array", "items": items, "minItems": 1}).fields
+    assert [choice.title for choice in field.choices] == ["A"]
+
+
+def test_a_schema_says_the_same_when_it_is_read_again() -> None:
+    for asked in (str, Order, Login, Extended):
+        schema = schema_of(asked)
+        assert schema_of(schema.json).json == schema.json
+        assert schema_of(schema.json).fields == schema.fields
+
+
+def test_a_schema_does_not_change_with_what_it_was_made_of() -> None:
+    given: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
+    schema = schema_of(given)
+    given["properties"]["a"]["maxLength"] = 1
+    assert schema.json["properties"] == {"a": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    ("found", "path"),
+    [
+        ({"type": "object", "properties": {}}, "$.properties.a.type"),
+        ({"type": "array", "items": {"type": "string"}}, "$.properties.a.items"),
+        ({"type": "array", "items": {"type": "object"}}, "$.properties.a.items.type"),
+        ({"type": "array"}, "$.properties.a.items"),
+        ({"$ref": "https://example.org/schema"}, "$.properties.a.$ref"),
+        ({"$ref": "#/$defs/none"}, "$.properties.a.$ref"),
+        ({"$ref": 3}, "$.properties.a.$ref"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "$.properties.a.anyOf[0]"),
+        (
+            {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]},
+            "$.properties.a.anyOf",
+        ),
+        ({"allOf": [{"type": "string"}]}, "$.properties.a"),
+        ({"type": "string", "allOf": []}, "$.properties.a.allOf"),
+        ({"type": "null"}, "$.properties.a.type"),
+        ({"type": "text"}, "$.properties.a.type"),
+        ({"type": ["string", "integer"]}, "$.properties.a.type"),
+        ({}, "$.properties.a"),
+        (3, "$.properties.a"),
+        ({"type": "string", "minimum": 1}, "$.properties.a.minimum"),
+        ({"type": "string", "format": "hostname"}, "$.properties.a.format"),
+        ({"type": "string", "pattern": "["}, "$.properties.a.pattern"),
+        ({"type": "string", "pattern": "(?=a)"}, "$.properties.a.pattern"),
+        ({"type": "string", "pattern": r"(\w{100}){100}"}, "$.properties.a.pattern"),
+        ({"type": "string", "pattern": "a" * 201}, "$.properties.a.pattern"),
+        ({"type": "string", "minLength": -1}, "$.properties.a.minLength"),
+        ({"type": "string", "minLength": True}, "$.properties.a.minLength"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, "$.properties.a"),
+        ({"type": "string", "title": 3}, "$.properties.a.title"),
+        ({"type": "string", "default": 3}, "$.properties.a.default"),
+        ({"type": "integer", "default": 3, "maximum": 2}, "$.properties.a.default"),
+        ({"type": "number", "exclusiveMinimum": 0}, "$.properties.a.exclusiveMinimum"),
+        ({"type": "integer", "multipleOf": 2}, "$.properties.a.multipleOf"),
+        ({"enum": [1, 2]}, "$.properties.a.enum"),
+        ({"enum": []}, "$.properties.a.enum"),
+        ({"enum": ["a", "a"]}, "$.properties.a.enum"),
+        ({"enum": ["a"], "enumNames": []}, "$.properties.a.enumNames"),
+        ({"enum": ["a"], "oneOf": []}, "$.properties.a"),
+        ({"oneOf": [{"type": "string"}]}, "$.properties.a.oneOf[0]"),
+        ({"oneOf": {}}, "$.properties.a.oneOf"),
+    ],
+)
+def test_what_no_form_can_show_is_refused_with_its_path(found: Json, path: str) -> None:
+    with pytest.raises(InvalidQuestion) as error:
+        of(a=found)
+    assert f" {path}: " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("found", "path"),
+    [
+        ({}, "$.type"),
+        ({"type": "string"}, "$.type"),
+        ({"type": "object", "properties": []}, "$.properties"),
+        ({"type": "object", "required": ["a"]}, "$.required"),
+        ({"type": "object", "required": "a"}, "$.required"),
+        ({"type": "object", "patternProperties": {}}, "$.patternProperties"),
+        ({"type": "object", "properties": {"a\u202e": {"type": "string"}}}, "$.properties.a\u202e"),
+        ({"type": "object", "properties": {"": {"type": "string"}}}, "$.properties."),
+        ({"type": "object", "description": "x" * 20_000}, "$"),
+        ({"type": "object", "x": math.nan}, "$"),
+        ({"type": "object", "x": "\ud800"}, "$"),
+        ({"type": "object", "x": object()}, "$"),
+        ({"type": "object", "properties": {f"a{n}": {} for n in range(51)}}, "$.properties"),
+    ],
+)
+def test_what_is_no_flat_object_is_refused_with_its_path(found: Any, path: str) -> None:
+    with pytest.raises(InvalidQuestion) as error:
+        schema_of(found)
+    assert f" {path}: " in str(error.value)
+
+
+class Nested(BaseModel):
+    order: Order
+
+
+class Recursive(BaseModel):
+    again: "Recursive | None" = None
+
+
+class Calling(BaseModel):
+    call: typing.Callable[[], None]
+
+
+class Unknown(TypedDict):
+    what: "NowhereDefined"  # type: ignore[name-defined]  # noqa: F821 - that is the test
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Nested,
+        Recursive,
+        Calling,
+        Unknown,
+        int,
+        object,
+        EmailStr,
+        None,
+        3,
+        "str",
+        str | None,
+    ],
+)
+def test_a_type_that_is_no_form_is_refused(asked: Any) -> None:
+    with pytest.raises(InvalidQuestion):
+        schema_of(asked)
+
+
+@pytest.mark.parametrize(
+    ("found", "value"),
+    [
+        ({"type": "string"}, 3),
+        ({"type": "string"}, None),
+        ({"type": "string"}, "\ud800"),
+        ({"type": "string", "minLength": 2}, "a"),
+        ({"type": "string", "maxLength": 2}, "abc"),
+        ({"type": "string", "pattern": "^ak_"}, "sk_1"),
+        ({"type": "string", "pattern": "."}, "x" * 4097),
+        ({"type": "string", "format": "email"}, "ada"),
+        ({"type": "string", "format": "email"}, "ada@a b.example"),
+        ({"type": "string", "format": "uri"}, "example.org"),
+        ({"type": "string", "format": "uri"}, "https://a b"),
+        ({"type": "string", "format": "date"}, "2031-02-30"),
+        ({"type": "string", "format": "date"}, "20310528"),
+        ({"type": "string", "format": "date-time"}, "2031-05-28"),
+        ({"type": "string", "format": "date-time"}, "2031-05-28T14:30:00"),
+        ({"type": "string", "format": "date-time"}, "2031-05-28T25:30:00Z"),
+        ({"type": "number"}, True),
+        ({"type": "number"}, "1"),
+        ({"type": "number"}, math.nan),
+        ({"type": "number"}, math.inf),
+        ({"type": "integer"}, 10**400),
+        ({"type": "integer"}, 1.5),
+        ({"type": "integer", "minimum": 1}, 0),
+        ({"type": "integer", "exclusiveMaximum": 1}, 1),
+        ({"type": "boolean"}, 1),
+        ({"type": "boolean"}, "yes"),
+        ({"enum": ["a"]}, ["a"]),
+        ({"type": "array", "items": {"enum": ["a", "b"]}}, "a"),
+        ({"type": "array", "items": {"enum": ["a", "b"]}}, ["a", "a"]),
+        ({"type": "array", "items": {"enum": ["a", "b"]}}, [["a"]]),
+        ({"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1}, []),
+    ],
+)
+def test_what_does_not_fit_is_told_in_a_sentence(found: Json, value: Json) -> None:
+    (fault,) = check(of(a=found), {"a": value})
+    assert fault.path == "a"
+    assert fault.message.endswith((".", "?"))
+
+
+@pytest.mark.parametrize("kind", ["string", "number", "integer", "boolean", "array"])
+@pytest.mark.parametrize("wanted", ["email", "uri", "date", "date-time", "password"])
+def test_no_sentence_repeats_what_was_typed(kind: str, wanted: str) -> None:
+    items: Json = {"enum": ["a"]}
+    more: dict[str, dict[str, Json]] = {
+        "string": {"format": wanted, "maxLength": 5},
+        "array": {"items": items},
+    }
+    schema = of(a={"type": kind, **more.get(kind, {})})
+    for found in (messages(schema, {"a": "sesame"}), messages(schema, {"a": ["sesame"]})):
+        assert found.keys() == {"a"}
+        assert "sesame" not in found["a"]
+
+
+@pytest.mark.parametrize("content", [None, 3, "x", [], [{}]])
+def test_an_answer_that_is_no_object_is_told_as_a_whole(content: Json) -> None:
+    assert messages(of(a={"type": "string"}), content) == {"": "The answer must be an object."}
+
+
+def test_missing_and_unknown_fields_are_told() -> None:
+    found = messages(of(a={"type": "string"}, b={"enum": ["x"]}), {"c": 1})
+    assert found["a"] == "Fill this in."
+    assert found["b"] == "Choose what applies."
+    assert "not asked for" in found[""]
+
+
+def test_an_answer_is_at_most_16_kilobytes_all_together() -> None:
+    schema = of(a={"type": "string"}, b={"type": "string"})
+    half = "ü" * (CONTENT_BYTES_AT_MOST // 4)
+    assert "too long" in messages(schema, {"a": half, "b": half})[""]
+    assert messages(schema, {"a": half, "b": ""}) == {}
+
+
+def test_a_pattern_made_to_take_for_ever_does_not() -> None:
+    schema = of(a={"type": "string", "pattern": "^(a+)+$"})
+    assert messages(schema, {"a": "a" * 4095 + "!"}).keys() == {"a"}
+    assert messages(schema, {"a": "a" * 4096}) == {}
+
+
+class Picky(BaseModel):
+    key: str
+
+    @field_validator("key")
+    @classmethod
+    def has_a_dash(cls, value: str) -> str:
+        if "-" not in value:
+            raise ValueError(f"{value} has no dash")
+        return value
+
+
+def test_an_authors_own_validation_fails_without_the_secret_in_its_words() -> None:
+    with pytest.raises(Failed) as error:
+        schema_of(Picky).typed({"key": "sesame"})
+    assert "key" in str(error.value)
+    shown: BaseException | None = error.value
+    while shown is not None:
+        assert "sesame" not in str(shown)
+        shown = shown.__context__
+
+
+def filled(schema: Schema[Any], **given: str | list[str]) -> Any:
+    strings = {
+        f"answer.{name}": value if isinstance(value, list) else [value]
+        for name, value in given.items()
+    }
+    return parse(schema, {**strings, "csrf": ["c5f1"]})
+
+
+def test_a_form_is_read_as_people_fill_it() -> None:
+    schema = of(
+        key={"type": "string"},
+        count={"type": "integer"},
+        weight={"type": "number"},
+        at={"type": "string", "format": "date-time"},
+        sure={"type": "boolean"},
+        size={"enum": ["s", "l"]},
+        extras={"type": "array", "items": {"enum": ["milk", "sugar"]}},
+    )
+    parsed = filled(
+        schema,
+        key="  ak_1 \n",
+        count=" 12 ",
+        weight="1.5",
+        at="2031-05-28 14:30",
+        size="1",
+        extras=["0", "1"],
+    )
+    assert parsed.faults == ()
+    assert parsed.content == {
+        "key": "ak_1",
+        "count": 12,
+        "weight": 1.5,
+        "at": "2031-05-28T14:30:00Z",
+        "sure": False,
+        "size": "l",
+        "extras": ["milk", "sugar"],
+    }
+    assert "ak_1" not in repr(parsed)
+
+
+def test_an_empty_form_says_what_is_missing_and_leaves_the_rest_out() -> None:
+    parsed = filled(schema_of(Order), email=" ", count="", weight="")
+    assert [fault.path for fault in parsed.faults] == ["email", "day"]
+    assert parsed.content == {"extras": [], "is_gift": False}
+
+
+def test_text_that_was_there_and_is_cleared_does_not_come_back() -> None:
+    schema = schema_of(
+        {
+            "type": "object",
+            "properties": {
+                "note": {"type": "string", "default": "Hello"},
+                "name": {"type": "string", "default": "Ada", "minLength": 1},
+            },
+        }
+    )
+    assert filled(schema, note="", name="").content == {"note": ""}
+
+
+@pytest.mark.parametrize(
+    ("found", "text", "words"),
+    [
+        ({"type": "integer"}, "1.5", "number"),
+        ({"type": "integer"}, "9" * 5000, "number"),
+        ({"type": "integer"}, "٣", "number"),
+        ({"type": "number"}, "1,5", "number"),
+        ({"type": "number"}, "1e999", "too large"),
+        ({"type": "number"}, "nan", "number"),
+        ({"enum": ["a"]}, "a", "Choose"),
+        ({"enum": ["a"]}, "1", "Choose"),
+        ({"enum": ["a"]}, "-1", "Choose"),
+        ({"type": "string", "format": "date-time"}, "tomorrow", "UTC"),
+        ({"type": "string"}, ["a", "b"], "more than once"),
+    ],
+)
+def test_what_cannot_be_read_is_told_beside_its_field(
+    found: Json, text: str | list[str], words: str
+) -> None:
+    (fault,) = filled(of(a=found), a=text).faults
+    assert fault.path == "a"
+    assert words in fault.message
+
+
+def test_a_key_of_several_lines_keeps_them() -> None:
+    schema = of(pem={"type": "string", "maxLength": 4000})
+    assert filled(schema, pem="-- a\r\nb\r\n-- c\r\n").content == {"pem": "-- a\nb\n-- c\n"}
+
+
+LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\r")
+LINES = st.text(LETTERS, min_size=1, max_size=40).filter(str.strip)
+LINE = LINES.map(str.strip)
+MOMENTS = st.datetimes(
+    min_value=datetime(2, 1, 1),  # noqa: DTZ001 - hypothesis gives it its zone
+    max_value=datetime(9998, 1, 1),  # noqa: DTZ001 - the same
+    timezones=st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=30))]),
+).map(datetime.isoformat)
+VALUES: dict[str, tuple[Json, st.SearchStrategy[Any]]] = {
+    "line": ({"type": "string"}, LINE),
+    "lines": ({"type": "string", "format": "multiline"}, LINES),
+    "day": ({"type": "string", "format": "date"}, st.dates().map(date.isoformat)),
+    "at": ({"type": "string", "format": "date-time"}, MOMENTS),
+    "count": ({"type": "integer"}, st.integers(-(10**39), 10**39)),
+    "weight": ({"type": "number"}, st.floats(-1e39, 1e39)),
+    "sure": ({"type": "boolean"}, st.booleans()),
+    "size": ({"enum": ["", "a\r", "\n", "0"]}, st.sampled_from(["", "a\r", "\n", "0"])),
+    "extras": (
+        {"type": "array", "items": {"enum": ["a", "b", "c"]}},
+        st.lists(st.sampled_from("abc"), unique=True),
+    ),
+}
+ALL = of(**{name: found for name, (found, _) in VALUES.items()})
+SOME = schema_of({"type": "object", "properties": ALL.json["properties"]})
+ALWAYS = {"sure", "extras"}  # a browser does not say that a box was left empty
+
+
+@given(
+    content=st.fixed_dictionaries({name: values for name, (_, values) in VALUES.items()}),
+    left_out=st.sets(st.sampled_from(sorted(VALUES.keys() - ALWAYS))),
+)
+def test_what_a_form_says_is_what_was_meant(content: dict[str, Any], left_out: set[str]) -> None:
+    for schema, without in ((ALL, set[str]()), (SOME, left_out)):
+        meant = {name: value for name, value in content.items() if name not in without}
+        assert check(schema, meant) == ()
+        # A browser sends line breaks as CRLF.
+        sent = {
+            name: [value.replace("\n", "\r\n") for value in values]
+            for name, values in strings_of(schema, meant).items()
+        }
+        parsed = parse(schema, sent)
+        assert parsed.faults == ()
+        said: dict[str, Any] = dict(parsed.content)
+        for values in (said, meant):
+            if "at" in values:
+                values["at"] = datetime.fromisoformat(values["at"])
+        if "line" in meant:
+            assert str(said.pop("line")).replace("\r\n", "\n") == meant.pop("line")
+        assert said == meant
+
+
+@settings(max_examples=200)
+@given(
+    st.dictionaries(
+        st.sampled_from([f"answer.{name}" for name in VALUES]), st.lists(st.text(), max_size=3)
+    )
+)
+def test_whatever_a_form_sends_it_is_read_or_told(sent: dict[str, list[str]]) -> None:
+    parsed = parse(SOME, sent)
+    assert check(SOME, parsed.content) == () or parsed.faults
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+WORDS = st.sampled_from(
+    ["type", "enum", "items", "oneOf", "anyOf", "$ref", "const", "default", "pattern", "minLength"]
+)
+
+
+@given(found=st.dictionaries(WORDS, JSON | st.sampled_from(["string", "array", "#/$defs/a"])))
+def test_whatever_is_called_a_schema_only_invalid_question_is_raised(found: Any) -> None:
+    try:
+        schema = schema_of({"type": "object", "properties": {"a": found}, "$defs": {"a": found}})
+    except InvalidQuestion:
+        return
+    assert schema_of(schema.json).fields == schema.fields
+
+
+@given(content=JSON, value=JSON)
+def test_whatever_the_content_it_is_checked(content: Any, value: Any) -> None:
+    check(SOME, content)
+    for name in VALUES:
+        check(SOME, {name: value})

@@ -1,0 +1,40 @@
+"""What a page says, read off its HTML as a browser would."""
+
+from html.parser import HTMLParser
+
+VOID = {"meta", "link", "input", "br", "path", "circle"}
+
+
+class Page(HTMLParser):
+    """The elements and the visible words of a page; elements that overlap are an error."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html = html
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.words: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.extend((tag, data) for tag in self._open or ["document"])
+
+    def named(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def text(self, tag: str = "html") -> str:
+        return "".join(data for name, data in self.words if name == tag)

@@ -1,0 +1,144 @@
+"""The pages on which a person pays: what they must be able to trust."""
+
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import pytest
+
+from tests.pages.conftest import HOSTILE, USUAL
+from tests.pages.markup import Page
+from webapp.pages import Pages
+from webapp.views import (
+    DonePayment,
+    DoneSecret,
+    Ended,
+    Ending,
+    Home,
+    LeftCheckout,
+    PaymentPending,
+    StartPayment,
+)
+
+TESTABLE = (StartPayment, DonePayment, LeftCheckout, PaymentPending)
+
+
+@pytest.fixture
+def start() -> StartPayment:
+    return StartPayment(**_values(StartPayment) | {"place": "https://checkout.stripe.com"})
+
+
+def _values(view: type) -> dict[str, Any]:
+    return {field.name: USUAL[field.name] for field in fields(view)}
+
+
+def _said(page: Page) -> str:
+    return " ".join(page.text("main").split())
+
+
+def test_paying_says_how_much_what_for_to_whom_where_next_and_no(
+    start: StartPayment, pages: Pages
+) -> None:
+    page = Page(pages.render(start))
+    said = _said(page)
+    assert page.text("h1") == "Pay 9.00 €"
+    assert "my tools (tools.example.com) asks for this because you used book_a_table" in said
+    assert page.text("blockquote") == start.what
+    assert "Next: https://checkout.stripe.com You pay there, once;" in said
+    assert "your assistant never sees your card." in said
+    assert "Whoever runs my tools, through Stripe" in said
+    assert "4 minutes, until 21:34 UTC" in said
+    assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
+    assert page.text("button") == "Continue to paymentDecline"
+
+
+@pytest.mark.parametrize("view", TESTABLE)
+def test_a_test_is_said_loudly_and_real_money_is_not_called_a_test(
+    view: type[Any], pages: Pages
+) -> None:
+    testing = view(**_values(view))
+    page = Page(pages.render(testing))
+    assert "Test mode: no real money move" in page.text("strong")
+    assert {"class": "loud"} in page.named("p")
+    real = Page(pages.render(replace(testing, is_test=False)))
+    assert "test" not in real.text().lower()
+
+
+def test_paid_says_how_much_for_what_and_names_the_receipt(pages: Pages) -> None:
+    page = Page(pages.render(DonePayment(**_values(DonePayment))))
+    assert page.text("h1") == "Paid 9.00 €"
+    assert page.text("blockquote") == USUAL["what"]
+    assert page.text("code") == "rcp_4Qm2ZkT9"
+    assert "Go back to your assistant; you can close this page." in _said(page)
+
+
+def test_a_slow_payment_asks_for_nothing_more(pages: Pages) -> None:
+    page = Page(pages.render(PaymentPending(**_values(PaymentPending))))
+    said = _said(page)
+    assert page.text("h1") == "Your payment is on its way"
+    assert "a bank transfer, take a few days" in said
+    assert "There is nothing more to do here, and you need not pay again." in said
+    assert "if it has stopped waiting by then, ask it to continue." in said
+    assert page.named("form") == page.named("a") == []
+
+
+def test_leaving_the_checkout_charges_nothing_and_it_can_be_opened_again(pages: Pages) -> None:
+    page = Page(pages.render(LeftCheckout(**_values(LeftCheckout))))
+    assert page.text("h1") == "You left the checkout"
+    assert "without paying 9.00 €. Nothing was charged." in _said(page)
+    assert page.text("button") == "Open the checkout againDecline"
+    assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
+
+
+@pytest.mark.parametrize("ending", get_args(Ending))
+def test_an_unpaid_end_says_that_nothing_was_charged(ending: Ending, pages: Pages) -> None:
+    said = _said(Page(pages.render(Ended(server="my tools", ending=ending, kind="payment"))))
+    assert "nothing was charged" in said
+    assert "Nothing was shared with your assistant" in said
+
+
+@pytest.mark.parametrize("ending", ["declined", "cancelled", "expired"])
+def test_money_that_was_sent_at_the_last_moment_counts(ending: Ending, pages: Pages) -> None:
+    said = _said(Page(pages.render(Ended(server="my tools", ending=ending, kind="payment"))))
+    assert "ask your assistant to continue before you pay again" in said
+
+
+def test_a_failed_payment_does_not_promise_what_only_the_bank_knows(pages: Pages) -> None:
+    said = _said(Page(pages.render(Ended(server="my tools", ending="failed", kind="payment"))))
+    assert "as far as we know nothing was charged" in said
+    assert "Tell whoever runs this server before you pay again." in said
+
+
+@pytest.mark.parametrize(("kept", "words"), [(True, "need not ask again"), (False, "it is wiped")])
+def test_a_saved_secret_says_how_long_it_is_kept(
+    kept: bool,
+    words: str,
+    pages: Pages,
+) -> None:
+    page = Page(pages.render(DoneSecret(server="my tools", kept=kept)))
+    assert page.text("h1") == "Saved"
+    assert words in _said(page)
+    assert "Your assistant does not see it." in _said(page)
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_strangers_words_leave_the_price_and_the_buttons(
+    text: str, start: StartPayment, pages: Pages
+) -> None:
+    page = Page(pages.render(replace(start, server=text, tool=text, what=text, seller=text)))
+    assert page.text("h1") == "Pay 9.00 €"
+    assert len(page.text("blockquote")) <= 500
+    assert page.named("a") == page.named("img") == []
+    assert page.text("button") == "Continue to paymentDecline"
+
+
+def test_home_says_that_the_sandbox_is_on_only_when_it_is(pages: Pages) -> None:
+    home = Home(**_values(Home))
+    assert "http://127.0.0.1:8766" in Page(pages.render(home)).text("code")
+    assert "sandbox" not in Page(pages.render(replace(home, sandbox_url=None))).text().lower()
+
+
+def test_home_gives_a_desktop_client_a_command_of_its_own(pages: Pages) -> None:
+    home = Home(**_values(Home))
+    assert home.desktop_settings in Page(pages.render(home)).text("pre")
+    assert '"command": "elicit"' in home.desktop_settings
+    assert '"my_tools:mcp"' in home.desktop_settings

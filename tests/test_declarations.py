@@ -1,0 +1,190 @@
+"""elicit.toml: what an operator may declare, and how mistakes in it are told."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.provider import PersonProbe
+from flows.providers import PROVIDERS
+from webapp.declarations import BadDeclaration, load_declarations, read_declarations
+
+WHOLE = """
+[providers.acme]
+label = "Acme"
+authorize = "https://acme.example/authorize"
+token = "https://acme.example/token"
+issuer = "https://acme.example"
+sends_issuer = true
+api = "https://api.acme.example/v2"
+api_hosts = ["https://api.acme.example", "https://files.acme.example"]
+scope_separator = ","
+reply_scope_separator = ","
+client_auth = "post"
+body = "json"
+replies = "form"
+token_path = ["authed_user"]
+always = ["me"]
+account_hint = "login_hint"
+extra = { owner = "user", prompt = "consent" }
+
+[providers.acme.person]
+url = "https://api.acme.example/v2/me"
+id = "user.id"
+label = "user.email"
+
+[providers.acme.scope_words]
+me = "See who you are"
+"secrets:read" = "Read your secrets"
+
+[providers.acme.covers]
+all = ["me", "secrets:read"]
+"""
+SMALL = '[providers.acme]\nissuer = "https://login.example"\n'
+ENDPOINTS = """
+[providers.acme]
+authorize = "https://acme.example/authorize"
+token = "https://acme.example/token"
+api = "https://acme.example"
+"""
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(BadDeclaration) as bad:
+        read_declarations(text, source="elicit.toml")
+    assert all(line.startswith("elicit.toml: ") for line in str(bad.value).splitlines())
+    return bad.value.problems
+
+
+def test_every_key_reaches_the_provider() -> None:
+    acme = read_declarations(WHOLE, source="elicit.toml")["acme"]
+    assert (acme.name, acme.label, acme.discovers) == ("acme", "Acme", False)
+    assert acme.sends_issuer
+    assert acme.api_hosts == ("https://api.acme.example", "https://files.acme.example")
+    assert (acme.client_auth, acme.body, acme.replies) == ("post", "json", "form")
+    assert acme.extra == (("owner", "user"), ("prompt", "consent"))
+    assert acme.token_path == ("authed_user",)
+    assert acme.person == PersonProbe(
+        url="https://api.acme.example/v2/me", id="user.id", label="user.email"
+    )
+    assert acme.scope_words["secrets:read"] == "Read your secrets"
+    assert acme.missing(("me",), granted=("all",)) == ()
+
+
+def test_an_issuer_alone_is_enough() -> None:
+    acme = read_declarations(SMALL, source="elicit.toml")["acme"]
+    assert acme.discovers
+    assert acme.label == "Acme"
+    assert acme.always == ("openid",)
+    assert acme.api == "https://login.example"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "[providers]\n"])
+def test_an_empty_file_declares_nothing(text: str) -> None:
+    assert read_declarations(text, source="elicit.toml") == {}
+
+
+@pytest.mark.parametrize("name", list(PROVIDERS))
+def test_a_built_in_name_is_not_taken_over(name: str) -> None:
+    problems = problems_of(f'[providers.{name}]\nissuer = "https://evil.example"\n')
+    assert problems == [f"providers.{name}: this name is built in; choose another one."]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "client_secret",
+        "secret",
+        "Client_Secret",
+        "password",
+        "private_key",
+        "access_token",
+        "refresh_token",
+        "token_value",
+        "api_key",
+    ],
+)
+def test_a_secret_is_sent_to_the_environment_and_not_repeated(key: str) -> None:
+    (problem,) = problems_of(f'{SMALL}{key} = "hunter2"\n')
+    assert problem == (
+        f"providers.acme.{key}: a secret does not belong in this file; set "
+        "ELICIT_ACME_CLIENT_SECRET in the environment instead."
+    )
+
+
+def test_a_secret_is_found_however_deep_it_is() -> None:
+    problems = problems_of(f'{SMALL}extra = {{ client_secret = "hunter2" }}\n')
+    assert any("providers.acme.extra.client_secret" in problem for problem in problems)
+    assert "hunter2" not in " ".join(problems)
+    assert any("secret" in problem for problem in problems_of('client_secret = "hunter2"\n'))
+
+
+def test_a_key_in_the_place_of_an_address_is_not_repeated() -> None:
+    text = ENDPOINTS.replace("https://acme.example/token", "ghp_hunter2")
+    problems = problems_of(text)
+    assert any(problem.startswith("providers.acme.token: ") for problem in problems)
+    assert "hunter2" not in " ".join(problems)
+
+
+def test_our_client_id_stands_in_the_environment_too() -> None:
+    assert problems_of(f'{SMALL}client_id = "abc"\n') == [
+        "providers.acme.client_id: it does not stand here; set ELICIT_ACME_CLIENT_ID."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[providers.Acme]\n", "providers.Acme: a name is"),
+        ('[providers."../x"]\n', "providers.../x: a name is"),
+        ("[provider.acme]\n", "provider: unknown"),
+        ("providers = 7\n", "providers: it is a table"),
+        ("[[providers]]\n", "providers: it is a table"),
+        ("[providers]\nacme = 7\n", "providers.acme: it is a table"),
+        ("[providers.acme]\n", "providers.acme.issuer: needed, or else authorize and token."),
+        (SMALL + 'isuer = "x"\n', "providers.acme.isuer: unknown"),
+        (SMALL + "label = 7\n", "providers.acme.label: it is a text."),
+        (SMALL + 'sends_issuer = "yes"\n', "providers.acme.sends_issuer: it is true or false."),
+        (SMALL + 'always = "openid"\n', "providers.acme.always: it is a list of texts."),
+        (SMALL + "extra = { a = 1 }\n", "providers.acme.extra: it is a table of texts."),
+        (SMALL + 'covers = { a = "b" }\n', "providers.acme.covers: it is a table of lists"),
+        (SMALL + 'body = "xml"\n', "providers.acme.body: it must be form or json."),
+        (SMALL + 'always = ["email"]\n', "providers.acme.always: needs"),
+        (SMALL + 'extra = { state = "x" }\n', "providers.acme.extra: state is what the flow"),
+        (SMALL.replace("https", "http"), "providers.acme.issuer: The address must be https"),
+        (SMALL + "person = 7\n", "providers.acme.person: it is a table of texts."),
+        (SMALL + 'person = { id = "x" }\n', "providers.acme.person.url: needed."),
+        (SMALL + 'person = { name2 = "x" }\n', "providers.acme.person.name2: unknown"),
+        (ENDPOINTS, "providers.acme.person: needed"),
+        (ENDPOINTS.replace("api = ", "label = "), "providers.acme.api: needed"),
+        ("= 1", "it is no TOML (at line 1, column 1)."),
+        ("a = " + "[" * 100_000, "it is no TOML"),
+    ],
+)
+def test_a_mistake_is_told_by_its_table_and_key(text: str, problem: str) -> None:
+    assert any(one.startswith(problem) for one in problems_of(text))
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = (
+        '[providers.github]\nissuer = "https://x.example"\n'
+        '[providers.one]\nissuer = "http://x.example"\n'
+        '[providers.two]\nlabel = 1\nsecret = "s"\n'
+    )
+    problems = problems_of(text)
+    for place in ("github:", "one.issuer:", "two.label:", "two.secret:", "two.issuer:"):
+        assert any(problem.startswith(f"providers.{place}") for problem in problems)
+
+
+def test_a_file_is_read_from_the_path_that_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "elicit.toml"
+    path.write_text(SMALL, "utf-8")
+    assert list(load_declarations(path)) == ["acme"]
+
+
+def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(BadDeclaration, match="it cannot be read: No such file"):
+        load_declarations(tmp_path / "elicit.toml")
+    path = tmp_path / "latin.toml"
+    path.write_bytes(b"# caf\xe9\n")
+    with pytest.raises(BadDeclaration, match="not UTF-8"):
+        load_declarations(path)

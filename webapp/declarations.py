@@ -1,0 +1,180 @@
+"""Declarations: providers that an operator adds in `elicit.toml`, beside those that come with it.
+
+What could go wrong: a file that takes the name of a built-in provider and leads people elsewhere,
+or that holds a secret and is shown around. Both are refused, and no value of the file is repeated.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from flows.errors import InvalidQuestion
+from flows.provider import NAME, PersonProbe, Provider
+from flows.providers import PROVIDERS
+
+_TEXT, _TEXTS, _FLAG = "a text", "a list of texts", "true or false"
+_TABLE, _LISTS = "a table of texts", "a table of lists of texts"
+_TYPES: Mapping[str, Any] = {
+    _TEXT: str,
+    _TEXTS: tuple[str, ...],
+    _FLAG: bool,
+    _TABLE: dict[str, str],
+    _LISTS: dict[str, tuple[str, ...]],
+}
+_KEYS: Mapping[str, str] = {
+    "account_hint": _TEXT,
+    "always": _TEXTS,
+    "api": _TEXT,
+    "api_hosts": _TEXTS,
+    "authorize": _TEXT,
+    "body": _TEXT,
+    "client_auth": _TEXT,
+    "covers": _LISTS,
+    "extra": _TABLE,
+    "issuer": _TEXT,
+    "label": _TEXT,
+    "person": _TABLE,
+    "replies": _TEXT,
+    "reply_scope_separator": _TEXT,
+    "scope_separator": _TEXT,
+    "scope_words": _TABLE,
+    "sends_issuer": _FLAG,
+    "token": _TEXT,
+    "token_path": _TEXTS,
+}
+_PERSON_KEYS = frozenset(PersonProbe.__dataclass_fields__)
+_SECRETS = re.compile(
+    r"secret|passw|private_?key|api_?key|(access|refresh|bearer|auth)_?token|token_value|credential"
+)
+_NAMES_OF_SCOPES = frozenset({"scope_words", "covers"})  # a scope may be called what it likes
+
+
+class BadDeclaration(ValueError):
+    """What is wrong with the file; `problems` has a sentence for each table and key."""
+
+    def __init__(self, problems: list[str], *, source: str) -> None:
+        self.problems = problems
+        super().__init__("\n".join(f"{source}: {problem}" for problem in problems))
+
+
+def load_declarations(path: Path) -> Mapping[str, Provider]:
+    """Read the file at this path. Raises BadDeclaration, also if it cannot be read."""
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise BadDeclaration(["it is not UTF-8."], source=str(path)) from None
+    except OSError as error:
+        problem = f"it cannot be read: {error.strerror}."
+        raise BadDeclaration([problem], source=str(path)) from error
+    return read_declarations(text, source=str(path))
+
+
+def read_declarations(text: str, *, source: str) -> Mapping[str, Provider]:
+    """The providers that the text declares, by name; `source` is what messages call it.
+
+    Raises BadDeclaration with all problems at once.
+    """
+    try:
+        found = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        where = re.search(r"\(at .*\)$", str(error))
+        problem = f"it is no TOML {where[0] if where else ''}".rstrip() + "."
+        raise BadDeclaration([problem], source=source) from None
+    problems = [f"{key}: unknown; only [providers.NAME]." for key in found if key != "providers"]
+    problems += _secrets_in(found)
+    providers: dict[str, Provider] = {}
+    tables = found.get("providers", {})
+    if not isinstance(tables, dict):
+        problems.append("providers: it is a table of tables, [providers.NAME].")
+        tables = {}
+    for name, table in cast("dict[str, Any]", tables).items():
+        place = f"providers.{name}"
+        if not NAME.fullmatch(name):
+            problems.append(f"{place}: a name is 1 to 32 of a-z, 0-9 and _, a letter first.")
+        elif name in PROVIDERS:
+            problems.append(f"{place}: this name is built in; choose another one.")
+        elif not isinstance(table, dict):
+            problems.append(f"{place}: it is a table, [{place}].")
+        else:
+            provider = _provider(name, cast("dict[str, Any]", table), problems)
+            if provider is not None:
+                providers[name] = provider
+    if problems:
+        raise BadDeclaration(problems, source=source)
+    return providers
+
+
+def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provider | None:
+    place = f"providers.{name}"
+    faults = [*_key_faults(name, table)]
+    read = {key: table[key] for key in table if key in _KEYS}
+    for key, value in read.items():
+        try:
+            read[key] = msgspec.convert(value, _TYPES[_KEYS[key]])
+        except msgspec.ValidationError:
+            faults.append(f"{key}: it is {_KEYS[key]}.")
+    if "person" in read and not any(fault.startswith("person:") for fault in faults):
+        faults += _person_faults(read["person"])
+    if not faults:
+        try:
+            return _declared(name, read)
+        except InvalidQuestion as error:
+            faults += str(error).splitlines()
+    problems += [f"{place}.{fault}" for fault in faults]
+    return None
+
+
+def _declared(name: str, read: dict[str, Any]) -> Provider:
+    discovers = "issuer" in read and "authorize" not in read and "token" not in read
+    person = read.pop("person", None)
+    extra = read.pop("extra", {})
+    if discovers:
+        read = {"always": ("openid",), "api": read["issuer"], **read}
+    values: dict[str, Any] = {
+        "name": name,
+        "label": name.replace("_", " ").title(),
+        "discovers": discovers,
+        "person": PersonProbe(**person) if person is not None else None,
+        "extra": tuple(extra.items()),
+        **read,
+    }
+    return Provider(**values)
+
+
+def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+    for key in table:
+        if key == "client_id":
+            yield f"client_id: it does not stand here; set ELICIT_{name.upper()}_CLIENT_ID."
+        elif key not in _KEYS and not _SECRETS.search(key.lower()):
+            yield f"{key}: unknown; the keys are {', '.join(_KEYS)}."
+    if "issuer" not in table and not {"authorize", "token"} & set(table):
+        yield "issuer: needed, or else authorize and token."
+    if "api" not in table and {"authorize", "token"} & set(table):
+        yield "api: needed, the address of what the key is for."
+
+
+def _person_faults(person: Mapping[str, str]) -> list[str]:
+    faults = [f"person.{key}: needed." for key in ("url", "id", "label") if key not in person]
+    faults += [
+        f"person.{key}: unknown; the keys are {', '.join(sorted(_PERSON_KEYS))}."
+        for key in person
+        if key not in _PERSON_KEYS
+    ]
+    return faults
+
+
+def _secrets_in(table: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[str]:
+    for key, value in table.items():
+        here = (*place, key)
+        if _SECRETS.search(key.lower()):
+            name = here[1].upper() if len(here) > 2 and here[0] == "providers" else "NAME"
+            yield (
+                f"{'.'.join(here)}: a secret does not belong in this file; set "
+                f"ELICIT_{name}_CLIENT_SECRET in the environment instead."
+            )
+        if isinstance(value, dict) and key not in _NAMES_OF_SCOPES:
+            yield from _secrets_in(cast("dict[str, Any]", value), here)

@@ -1,0 +1,101 @@
+"""Departures: one press of Continue, from the form to the address that the browser is sent to.
+
+What could go wrong: an answer that outruns its record. The attempt, with all that its way back
+will need, is stored before anything leaves; what was learned on the way out, before the browser
+is sent on.
+"""
+
+import hashlib
+import secrets
+from datetime import timedelta
+
+from flows import attempts
+from flows.elicitation import Attempt, Elicitation, Json, Status
+from flows.errors import InvalidToken, NotPossible
+from flows.flow import Flow, Trip
+from flows.tokens import Claims, Purpose
+from webapp.kind import Kind
+from webapp.service import Service
+
+STATE_BYTES = 16
+
+
+def state_hash(rest: str) -> str:
+    return hashlib.sha256(b"elicit-url state" + rest.encode()).hexdigest()
+
+
+async def depart(service: Service, elicitation: Elicitation, *, cookie: str) -> str:
+    """The address to send the browser to.
+
+    Raises Failed if the provider cannot be talked to (the elicitation goes on), NotPossible if it
+    is over, TooManyAttempts.
+    """
+    kind = service.kinds[elicitation.kind]
+    flow = kind.flow
+    if flow is None:
+        raise NotPossible(status=elicitation.status, wanted="left for elsewhere")
+    rest = secrets.token_urlsafe(STATE_BYTES)
+    opened = await _open(service, elicitation, kind, flow, cookie=cookie, rest=rest)
+    assert opened.attempt is not None
+    trip = _trip(service, opened, kind, number=opened.attempt.number, rest=rest)
+    departure = await service.outbound.run(flow.begin(opened, trip))
+    if departure.kept is not None:
+        number, kept = trip.number, departure.kept
+        await service.elicitations.change(
+            opened.id, lambda e: attempts.keep(e, number=number, kept=kept)
+        )
+    if not opened.asked.waits:
+        await service.elicitations.settle(opened.id, Status.ACCEPTED, content={})
+    return departure.url
+
+
+async def returned(service: Service, states: list[str]) -> tuple[Elicitation, Attempt | None, str]:
+    """The elicitation that a state belongs to, its attempt if it is still the latest, the hash.
+
+    Raises InvalidToken.
+    """
+    if len(states) != 1:
+        raise InvalidToken("missing or repeated")
+    claims = service.links.read(states[0], purpose=Purpose.STATE, now=service.clock())
+    elicitation = await service.elicitations.get(claims.id)
+    if elicitation is None:
+        raise InvalidToken("erased")
+    attempt = elicitation.attempt
+    is_latest = attempt is not None and attempt.number == claims.attempt
+    return elicitation, attempt if is_latest else None, state_hash(claims.rest)
+
+
+async def _open(
+    service: Service, elicitation: Elicitation, kind: Kind, flow: Flow, *, cookie: str, rest: str
+) -> Elicitation:
+    browser, state = service.browser.hash(cookie), state_hash(rest)
+
+    def open_one(current: Elicitation) -> Elicitation:
+        number = attempts.next_attempt(current)
+        trip = _trip(service, current, kind, number=number, rest=rest)
+        kept: Json = flow.prepare(current, trip)
+        opened = attempts.open_attempt(
+            current, browser=browser, state=state, kept=kept, now=trip.now
+        )
+        return attempts.hold_open(opened) if kind.holds_open else opened
+
+    return await service.elicitations.change(elicitation.id, open_one)
+
+
+def _trip(
+    service: Service, elicitation: Elicitation, kind: Kind, *, number: int, rest: str
+) -> Trip:
+    now = service.clock()
+    claims = Claims(
+        purpose=Purpose.STATE,
+        id=elicitation.id,
+        attempt=number,
+        rest=rest,
+        expires_at=elicitation.expires_at + timedelta(days=1),
+    )
+    return Trip(
+        number=number,
+        return_url=service.public_url + kind.return_path(elicitation),
+        state=service.links.state(claims, now=now),
+        now=now,
+    )

@@ -1,0 +1,94 @@
+"""Secrets (the kind `secret`): typed on our page, handed to the tool, kept only by name.
+
+What could go wrong: it outlives its use. Without a name it is in the elicitation alone, which is
+wiped on delivery or 10 minutes after the answer; with one it is the owner's and the server's.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from flows.elicitation import Asked, Completion, Elicitation, Json
+from flows.page import Secret, Terms
+from flows.question import Link
+from flows.schema import check
+from webapp.acceptance import accept
+from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.kind import AskedBy
+from webapp.rows import KeptSecret, Value
+from webapp.stores import Conflict
+
+
+class KeptSecrets:
+    """Implements webapp.kind.Kind for requests of type Secret."""
+
+    flow = None
+    holds_open = False
+
+    def __init__(self, *, elicitations: Elicitations) -> None:
+        self._elicitations = elicitations
+
+    def facts(self, request: Secret) -> Json:
+        return request.facts()
+
+    async def known(self, request: Secret, by: AskedBy) -> Json | None:
+        """What was kept by this name, if it still fits what is asked."""
+        if request.name is None:
+            return None
+        found = await self._kept(by.owner, by.server, request.name)
+        if found is None or found.content is None or check(request.schema, found.content):
+            return None
+        return found.content
+
+    def asked(self, request: Secret, asked: Asked, *, link: Link) -> Asked:
+        terms = Terms(schema=request.schema.json, name=request.name)
+        return replace(asked, terms=msgspec.to_builtins(terms))
+
+    async def answer(self, taken: Elicitation) -> Json:
+        return taken.content
+
+    async def used_up(self, delivered: Elicitation) -> list[Value]:
+        return []
+
+    def return_path(self, elicitation: Elicitation) -> str:
+        return ""
+
+    async def save(self, elicitation: Elicitation, content: Json) -> Completion:
+        """The person has typed it; whoever calls this has checked it against the schema."""
+        name = msgspec.convert(elicitation.asked.terms, Terms).name
+
+        async def also(current: Elicitation) -> Sequence[Value]:
+            return [] if name is None else [await self._named(current, name, content)]
+
+        return await self._elicitations.whole(
+            accept(self._elicitations, elicitation, content, also=also)
+        )
+
+    async def forget(self, *, owner: str, server: str, name: str) -> bool:
+        for _ in range(TRIES_AT_MOST):
+            found = await self._kept(owner, server, name)
+            if found is None or found.content is None:
+                return False
+            try:
+                await self._elicitations.write(
+                    replace(found, content=None, erase_at=self._elicitations.clock())
+                )
+            except Conflict:
+                continue
+            return True
+        raise Contended(name)
+
+    async def _named(self, current: Elicitation, name: str, content: Json) -> KeptSecret:
+        found = await self._kept(current.owner, current.asked.server, name)
+        if found is not None:
+            return replace(found, content=content, erase_at=None)
+        id = self._id(current.owner, current.asked.server, name)
+        return KeptSecret(id=id, owner=current.owner, content=content)
+
+    async def _kept(self, owner: str, server: str, name: str) -> KeptSecret | None:
+        id = self._id(owner, server, name)
+        return await self._elicitations.read(KeptSecret, owner=owner, id=id)
+
+    def _id(self, owner: str, server: str, name: str) -> str:
+        return owner + self._elicitations.owners.pepper.tag("secret", server, name, size=18)

@@ -1,0 +1,57 @@
+"""What the service must know of one kind of question; each kind is a module of its own."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flows.elicitation import Asked, Elicitation, Json
+from flows.flow import Flow
+from flows.question import Link
+from webapp.rows import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedBy:
+    """Who asks: the owner, and the tool of the served server that asks for them."""
+
+    owner: str
+    server: str
+    tool: str
+
+
+class Kind(Protocol):
+    @property
+    def flow(self) -> Flow | None:
+        """What leads elsewhere; None where our own page takes the answer."""
+        ...
+
+    @property
+    def holds_open(self) -> bool:
+        """Whether an attempt leaves something at the provider that must end with the question."""
+        ...
+
+    def facts(self, request: Any) -> Json:
+        """What makes two questions the same, the server's own settings included.
+
+        Raises NotConfigured.
+        """
+        ...
+
+    async def known(self, request: Any, by: AskedBy) -> Json | None:
+        """What `Question.answer` takes, where nobody has to be asked."""
+        ...
+
+    def asked(self, request: Any, asked: Asked, *, link: Link) -> Asked:
+        """With what this kind shows and needs."""
+        ...
+
+    async def answer(self, taken: Elicitation) -> Json:
+        """What `Question.answer` takes, of an accepted elicitation."""
+        ...
+
+    def return_path(self, elicitation: Elicitation) -> str:
+        """Where a provider sends the browser back to; empty where none does."""
+        ...
+
+    async def used_up(self, delivered: Elicitation) -> list[Value]:
+        """What else is written when the result that used it went out."""
+        ...

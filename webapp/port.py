@@ -1,0 +1,149 @@
+"""The port of the pages: who owns it, and who takes it over.
+
+Of several processes on one store one serves the pages for all. What could go wrong: the port
+belongs to another program, perhaps to one that would like to be taken for us. So whoever holds it
+must prove that it serves the same store at the same address, and what it proves helps nobody else.
+"""
+
+import asyncio
+import errno
+import hmac
+import json
+import secrets
+import socket
+import ssl
+
+import httpx
+
+from flows.vault import Pepper
+
+RETRY_SECONDS = 0.5
+_ANSWER_SECONDS = 2.0
+_PATIENCE_SECONDS = 5.0
+_ANSWER_BYTES_AT_MOST = 4096
+_BACKLOG = 2048
+_NONCE_BYTES = 24
+_PROOF_BYTES = 30
+
+
+class PortUnusable(Exception):
+    """The port cannot be had; the message is for the terminal."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that has the port and does not listen yet. Raises PortUnusable."""
+    listener = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise PortUnusable(_why_not(error, host, port)) from error
+    return listener
+
+
+def listen(listener: socket.socket) -> None:
+    """Raises PortUnusable: two may bind a port, and the first to listen has it."""
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        raise PortUnusable(_why_not(error, *listener.getsockname()[:2])) from error
+
+
+def proof(pepper: Pepper, *, url: str, nonce: str) -> str:
+    """What only a process with this store open, which serves it at this address, can answer."""
+    return pepper.tag("port", url, nonce, size=_PROOF_BYTES)
+
+
+async def own_or_find(host: str, port: int, *, url: str, pepper: Pepper) -> socket.socket | None:
+    """The listening socket of a port that is ours now; None where one of ours owns it.
+
+    Raises PortUnusable if the port is somebody else's.
+    """
+    loop = asyncio.get_running_loop()
+    patient_until = loop.time() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return _own(host, port)
+        except PortUnusable as error:
+            if not _is_taken(error):
+                raise
+            is_ours = await _is_ours(host, port, url=url, pepper=pepper)
+            if is_ours:
+                return None
+            # No answer may come of an owner that ends or begins just now.
+            if is_ours is False or loop.time() > patient_until:
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+async def take_over(host: str, port: int) -> socket.socket:
+    """The listening socket, as soon as the owner is gone: the kernel frees what a dead one held."""
+    while True:
+        try:
+            return _own(host, port)
+        except PortUnusable:
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+def _own(host: str, port: int) -> socket.socket:
+    listener = bind(host, port)
+    try:
+        listen(listener)
+    except PortUnusable:
+        listener.close()
+        raise
+    return listener
+
+
+async def _is_ours(host: str, port: int, *, url: str, pepper: Pepper) -> bool | None:
+    """Whether one of ours has the port; None if whoever has it does not answer."""
+    nonce = secrets.token_urlsafe(_NONCE_BYTES)
+    body = b""
+    try:
+        async with (
+            asyncio.timeout(_ANSWER_SECONDS),
+            # Nothing here speaks TLS, and the proxies of the environment are not asked.
+            httpx.AsyncClient(
+                verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False
+            ) as client,
+            client.stream(
+                "GET",
+                httpx.URL(scheme="http", host=host, port=port, path="/health"),
+                params={"nonce": nonce},
+                headers={"host": httpx.URL(url).netloc.decode()},
+            ) as response,
+        ):
+            async for piece in response.aiter_raw():
+                body += piece
+                if len(body) > _ANSWER_BYTES_AT_MOST:
+                    return False
+    except (httpx.ConnectError, httpx.ReadError, TimeoutError, httpx.TimeoutException):
+        return None
+    except httpx.HTTPError:
+        return False
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return False
+    proven = told.get("proof") if isinstance(told, dict) else None
+    expected = proof(pepper, url=url, nonce=nonce)
+    return isinstance(proven, str) and hmac.compare_digest(proven.encode(), expected.encode())
+
+
+def _is_taken(error: PortUnusable) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"Port {port} of {host} is taken by another program; "
+            "stop that one, or choose another with --port."
+        )
+    return f"Port {port} of {host} cannot be used: {error.strerror or error}."

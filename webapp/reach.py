@@ -1,0 +1,29 @@
+"""The reach of accounts and receipts: what they do for their owner once a tool has them."""
+
+from typing import TYPE_CHECKING
+
+from flows.elicitation import Json
+from webapp.payments import Payments
+
+if TYPE_CHECKING:
+    import httpx
+
+    from webapp.outbound import Outbound
+
+
+class OwnersReach:
+    """Implements flows.question.Reach for one owner."""
+
+    def __init__(self, *, owner: str, payments: Payments, outbound: "Outbound") -> None:
+        self._owner = owner
+        self._payments = payments
+        self._outbound = outbound
+
+    def client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.AsyncClient":
+        return self._outbound.client(base_url=base_url, auth=auth)
+
+    async def spend(self, receipt_id: str) -> Json:
+        return await self._payments.spend(self._owner, receipt_id)
+
+    async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
+        return await self._payments.refund(self._owner, receipt_id, reason=reason)

@@ -1,0 +1,118 @@
+"""Callbacks: the browser comes back from a provider, with its answer.
+
+They change something on a GET, as every way back from a provider must. What keeps a scanner, a
+forwarded address and another person's browser out: the state, which is used up by the first; the
+cookie of the browser that pressed Continue; and whoever asked. All three come before the exchange.
+"""
+
+import logging
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl
+
+from litestar import Request, Response, get
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+
+from flows.checkout import Mismatch
+from flows.elicitation import Elicitation
+from flows.errors import Denied, Failed, InvalidToken, NotPossible
+from flows.flow import Arrival
+from flows.oauth import Mixed
+from webapp.departures import returned
+from webapp.routes.answers import Answers
+from webapp.routes.links import see_other
+from webapp.service import Service
+from webapp.shown import Shown
+from webapp.views import BadRequest, SomeoneElse, Used
+
+_FIELDS_AT_MOST = 50
+_log = logging.getLogger(__name__)
+
+
+@get("/callback/{provider:str}")
+async def provider_answers(
+    request: Request[Any, Any, Any],
+    provider: FromPath[str],
+    service: NamedDependency[Service],
+    answers: NamedDependency[Answers],
+) -> Response[Any]:
+    """An authorisation server's answer (RFC 6749, 4.1.2)."""
+    arrival = _arrival(request)
+    elicitation, attempt, state = await returned(service, arrival.all("state"))
+    accounts = service.kinds.accounts
+    if elicitation.kind != "oauth" or accounts.terms(elicitation).provider != provider:
+        raise InvalidToken("another provider")
+    refused = _refuse(elicitation, request, service, answers)
+    if refused is not None:
+        return refused
+    here = service.links.of(elicitation, now=service.clock())
+    if attempt is None or attempt.state != state:
+        if await Shown(service, elicitation, here=here, csrf="").ended() is not None:
+            return see_other(here)
+        label = service.kinds.label(elicitation)
+        used = Used(server=elicitation.asked.server, provider=label, here_url=here)
+        return answers.page(used, status=HTTPStatus.CONFLICT)
+    try:
+        code = accounts.flow.code_of(elicitation, arrival)
+    except Mixed as error:
+        _log.warning("callback.mixed", extra={"id": elicitation.id, "why": error.reason})
+        mixed = BadRequest(server=elicitation.asked.server, problem=str(error))
+        return answers.page(mixed, status=HTTPStatus.BAD_REQUEST)
+    except (Denied, Failed) as error:
+        await accounts.refuse(elicitation, error)
+        return see_other(here)
+    with suppress(NotPossible):  # pressed twice: the first is at it, and the page tells how far
+        await accounts.connect(elicitation, state=state, code=code)
+    return see_other(here)
+
+
+@get("/return/{seller:str}")
+async def seller_returns(
+    request: Request[Any, Any, Any],
+    seller: FromPath[str],
+    service: NamedDependency[Service],
+    answers: NamedDependency[Answers],
+) -> Response[Any]:
+    """The way back from a checkout; whether it is paid, the seller is asked."""
+    arrival = _arrival(request)
+    elicitation, _, _ = await returned(service, arrival.all("state"))
+    payments = service.kinds.payments
+    if elicitation.kind != "payment" or payments.seller_of(elicitation) != seller:
+        raise InvalidToken("another seller")
+    refused = _refuse(elicitation, request, service, answers)
+    if refused is not None:
+        return refused
+    try:
+        if arrival.all("cancelled"):
+            await payments.leave(elicitation)
+        else:
+            await payments.ask_seller(elicitation)
+    except (Failed, Mismatch) as error:
+        # The webhook will tell; until then the page waits.
+        _log.warning("return.unanswered", exc_info=error, extra={"id": elicitation.id})
+    return see_other(service.links.of(elicitation, now=service.clock()))
+
+
+def _arrival(request: Request[Any, Any, Any]) -> Arrival:
+    text = request.scope.get("query_string", b"").decode("ascii", "replace")
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS_AT_MOST)
+    except ValueError:
+        raise InvalidToken("too many parameters") from None
+    return Arrival(parameters=tuple(pairs))
+
+
+def _refuse(
+    elicitation: Elicitation,
+    request: Request[Any, Any, Any],
+    service: Service,
+    answers: Answers,
+) -> Response[Any] | None:
+    """Another browser than the one that pressed Continue, or another person's."""
+    may_not = service.identity.why_may_not_open(elicitation, request.scope)
+    if may_not is None and service.completing.is_bound(elicitation, request.cookies):
+        return None
+    view = SomeoneElse(server=elicitation.asked.server, other="browser")
+    return answers.page(view, status=HTTPStatus.FORBIDDEN)

@@ -1,0 +1,156 @@
+"""The sandbox as one ASGI application on an origin of its own.
+
+What could go wrong: a stranger's page that rebinds its name to this machine, or a sandbox that
+strangers reach. It answers under its own host and port only, and is not made for anything but
+loopback.
+"""
+
+import json
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, cast
+
+import httpx
+from litestar import Litestar, Request, Response, Router, get, post
+from litestar.exceptions import HTTPException, NotFoundException
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, RawBody
+
+from webapp.browser import Browser
+from webapp.guard import Guard
+from webapp.sandbox.authorization import authorization_router
+from webapp.sandbox.authorization_client import bearer_of
+from webapp.sandbox.authorization_faults import Fault, Faults
+from webapp.sandbox.checkout import checkout_router
+from webapp.sandbox.pages import NO_STORE, SandboxPages, assets
+from webapp.sandbox.people import person_of
+from webapp.sandbox.settings import Sandbox, require_loopback
+
+BODY_BYTES_AT_MOST = 64 * 1024
+_CSRF_KEY_BYTES = 32
+_log = logging.getLogger(__name__)
+
+
+def create_sandbox(
+    sandbox: Sandbox,
+    *,
+    clock: Callable[[], datetime],
+    deliver: Callable[[httpx.Request], Awaitable[httpx.Response]],
+) -> Litestar:
+    """Everything of the sandbox; `deliver` posts what the checkout has to tell.
+
+    Raises ValueError unless it stands on loopback and serves nothing but loopback.
+    """
+    for url in (sandbox.url, *sandbox.redirect_origins):
+        require_loopback(url)
+    require_loopback(_origin(sandbox.webhook_url))
+    faults = Faults()
+    pages = SandboxPages(form_targets=sandbox.redirect_origins)
+    browser = Browser(public_url=sandbox.url, csrf_key=secrets.token_bytes(_CSRF_KEY_BYTES))
+    app = Litestar(
+        [
+            authorization_router(sandbox, clock=clock, faults=faults, pages=pages, browser=browser),
+            checkout_router(sandbox, clock=clock, deliver=deliver),
+            Router("/", route_handlers=[*_assets(), _control(sandbox, faults)]),
+        ],
+        exception_handlers={Exception: _for_error(pages), HTTPException: _for_error(pages)},
+        on_shutdown=[faults.release],
+        openapi_config=None,
+        logging_config=None,
+        request_max_body_size=BODY_BYTES_AT_MOST,
+    )
+    # Around the routing too: a middleware would not see a path that nobody has.
+    guard = Guard(cast("Any", app.asgi_handler), public_url=sandbox.url)
+    app.asgi_handler = cast("Any", guard)
+    return app
+
+
+def _assets() -> list[HTTPRouteHandler]:
+    kept = assets()
+
+    def asset(name: str) -> Response[Any]:
+        content, media_type = kept[name]
+        return _public(content, media_type=media_type)
+
+    @get("/sandbox.css", sync_to_thread=False)
+    def style() -> Response[Any]:
+        return asset("sandbox.css")
+
+    @get("/sandbox.svg", sync_to_thread=False)
+    def icon() -> Response[Any]:
+        return asset("sandbox.svg")
+
+    @get("/people/{name:str}", sync_to_thread=False)
+    def picture(name: FromPath[str]) -> Response[Any]:
+        person = person_of(name.removesuffix(".svg"))
+        if person is None:
+            raise NotFoundException
+        return _public(person.picture.encode(), media_type="image/svg+xml")
+
+    return [style, icon, picture]
+
+
+def _control(sandbox: Sandbox, faults: Faults) -> HTTPRouteHandler:
+    @post("/control", status_code=HTTPStatus.OK, sync_to_thread=False)
+    def control(request: Request[Any, Any, Any], body: RawBody) -> Response[Any]:
+        """Plan a fault: {"next": "500"}; let held replies go: {"release": true}."""
+        key = (bearer_of(request.headers) or "").encode()
+        if not secrets.compare_digest(key, sandbox.client_secret.encode()):
+            return _problem(HTTPStatus.UNAUTHORIZED, "The bearer must be the client's password.")
+        try:
+            wish = json.loads(body)
+            fault = Fault(wish["next"]) if "next" in wish else None
+            is_released = wish.get("release", False) is True
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            known = ", ".join(Fault)
+            return _problem(HTTPStatus.BAD_REQUEST, f'Say "next" with one of {known}.')
+        if fault is not None:
+            faults.plan(fault)
+        if is_released:
+            faults.release()
+        return Response({"next": faults.planned}, headers=NO_STORE)
+
+    return control
+
+
+def _for_error(pages: SandboxPages) -> Callable[[Request[Any, Any, Any], Exception], Response[Any]]:
+    """A page for a browser, problem details for a program."""
+
+    def answer(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+        if isinstance(error, HTTPException) and error.status_code < 500:
+            status = HTTPStatus(error.status_code)
+            detail = f"{status.phrase}."
+        else:
+            _log.error("sandbox.failed", exc_info=error)
+            status, detail = HTTPStatus.INTERNAL_SERVER_ERROR, "Something broke in the sandbox."
+        if "text/html" in request.headers.get("accept", ""):
+            title = "There is no such page" if status == 404 else "That did not work"
+            return pages.trouble(title, detail, status=status)
+        return _problem(status, detail)
+
+    return answer
+
+
+def _problem(status: HTTPStatus, detail: str) -> Response[Any]:
+    """RFC 9457."""
+    problem = {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail}
+    return Response(
+        problem, status_code=status, media_type="application/problem+json", headers=NO_STORE
+    )
+
+
+def _public(content: bytes, *, media_type: str) -> Response[Any]:
+    headers = {
+        "cache-control": "max-age=3600",
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    }
+    return Response(content, media_type=media_type, headers=headers)
+
+
+def _origin(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"

@@ -1,0 +1,67 @@
+"""Faults on request: what a provider does on a bad day, planned by a test or a curious person."""
+
+import asyncio
+from collections import deque
+from enum import StrEnum
+
+from litestar.types import Receive
+
+
+class Fault(StrEnum):
+    """Each happens once; the first six to a token reply, the others to a redirect."""
+
+    SERVER_ERROR = "500"
+    HTML = "html"
+    ERROR_WITH_200 = "200-with-error"
+    NO_TOKEN = "no-token"  # noqa: S105 - the name of a fault
+    HUGE_TOKEN = "huge-token"  # noqa: S105 - the name of a fault
+    SLOW = "slow"
+    DROP_ISS = "drop-iss"
+    WRONG_ISS = "wrong-iss"
+
+
+REDIRECT_FAULTS = frozenset({Fault.DROP_ISS, Fault.WRONG_ISS})
+TOKEN_FAULTS = frozenset(Fault) - REDIRECT_FAULTS
+
+
+class Faults:
+    """The faults that are planned, and the replies that are held."""
+
+    def __init__(self) -> None:
+        self._planned: deque[Fault] = deque()
+        self._released = asyncio.Event()
+
+    @property
+    def planned(self) -> list[Fault]:
+        return list(self._planned)
+
+    def plan(self, fault: Fault) -> None:
+        self._planned.append(fault)
+        if fault is Fault.SLOW:
+            self._released.clear()
+
+    def take(self, kinds: frozenset[Fault]) -> Fault | None:
+        """The next planned fault of these kinds, which is then used up."""
+        for fault in self._planned:
+            if fault in kinds:
+                self._planned.remove(fault)
+                return fault
+        return None
+
+    def release(self) -> None:
+        """Let every held reply go."""
+        self._released.set()
+
+    async def hold(self, receive: Receive) -> None:
+        """Say nothing until the replies are released or the client has gone."""
+        async with asyncio.TaskGroup() as group:
+            waits = [group.create_task(self._released.wait()), group.create_task(_gone(receive))]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+
+
+async def _gone(receive: Receive) -> bool:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    return True

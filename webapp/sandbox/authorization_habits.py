@@ -1,0 +1,142 @@
+"""How providers differ: the switches of the one authorisation server.
+
+The names of errors are the ones that GitHub and Slack document; where they have none for something
+of the standard, the standard's own stands.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Refusal(StrEnum):
+    """What the token endpoint refuses, in the standard's words (RFC 6749, 5.2)."""
+
+    INVALID_REQUEST = "invalid_request"
+    INVALID_CLIENT = "invalid_client"
+    INVALID_GRANT = "invalid_grant"
+    INVALID_SCOPE = "invalid_scope"
+    UNSUPPORTED_GRANT_TYPE = "unsupported_grant_type"
+    # The standard says invalid_grant for these three, others tell them apart.
+    SPENT_CODE = "spent_code"
+    WRONG_REDIRECT = "wrong_redirect"
+    INVALID_REFRESH = "invalid_refresh"
+
+
+STANDARD_NAMES: Mapping[Refusal, str] = {
+    **{refusal: refusal.value for refusal in Refusal},
+    Refusal.SPENT_CODE: "invalid_grant",
+    Refusal.WRONG_REDIRECT: "invalid_grant",
+    Refusal.INVALID_REFRESH: "invalid_grant",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """Paths are below the sandbox's url; `issuer` None means that replies name none."""
+
+    name: str
+    authorize: str
+    token: str
+    issuer: str | None
+    scopes: Mapping[str, str] = field(repr=False)  # each in words for the person
+    is_openid: bool = False
+    separator: str = " "  # of the scopes in the token reply
+    takes_commas: bool = False  # between the scopes of a request
+    needs_types: bool = True  # response_type and grant_type must be said
+    needs_scope: bool = False
+    drops_unknown_scopes: bool = False
+    fails_with_200: bool = False
+    says_ok: bool = False  # Slack's {"ok": ...}, with the person's own token nested
+    answers_form_encoded: bool = False  # unless JSON is asked for
+    error_names: Mapping[Refusal, str] = field(default_factory=lambda: STANDARD_NAMES, repr=False)
+    token_type: str = "Bearer"  # noqa: S105 - the name of a type
+    access_prefix: str = "sandbox_at_"
+    refresh_prefix: str = "sandbox_rt_"
+
+
+OIDC = Habits(
+    name="Sandbox Identity",
+    authorize="/oidc/authorize",
+    token="/oidc/token",  # noqa: S106 - a path
+    issuer="/oidc",
+    is_openid=True,
+    scopes={
+        "openid": "Know that it is you",
+        "profile": "See your name and picture",
+        "email": "See your e-mail address",
+        "offline_access": "Stay connected when you are away",
+    },
+)
+
+GITHUB = Habits(
+    name="Sandbox GitHub",
+    authorize="/github/login/oauth/authorize",
+    token="/github/login/oauth/access_token",  # noqa: S106 - a path
+    issuer="/github/login/oauth",
+    separator=",",
+    takes_commas=True,
+    needs_types=False,
+    drops_unknown_scopes=True,
+    fails_with_200=True,
+    answers_form_encoded=True,
+    scopes={
+        "repo": "Read and change your repositories, private ones too",
+        "public_repo": "Read and change your public repositories",
+        "read:user": "See your profile",
+        "user:email": "See your e-mail addresses",
+        "user": "See and change your profile",
+        "read:org": "See your organisations",
+        "gist": "Write gists",
+        "notifications": "Read your notifications",
+        "workflow": "Change the workflows of your repositories",
+        "delete_repo": "Delete your repositories",
+    },
+    error_names={
+        **STANDARD_NAMES,
+        Refusal.INVALID_CLIENT: "incorrect_client_credentials",
+        Refusal.INVALID_GRANT: "bad_verification_code",
+        Refusal.SPENT_CODE: "bad_verification_code",
+        Refusal.WRONG_REDIRECT: "redirect_uri_mismatch",
+        Refusal.INVALID_REFRESH: "bad_refresh_token",
+    },
+    token_type="bearer",  # noqa: S106 - the name of a type
+    access_prefix="gho_sandbox_",
+    refresh_prefix="ghr_sandbox_",
+)
+
+SLACK = Habits(
+    name="Sandbox Slack",
+    authorize="/slack/oauth/v2/authorize",
+    token="/slack/api/oauth.v2.access",  # noqa: S106 - a path
+    issuer=None,
+    separator=",",
+    takes_commas=True,
+    needs_types=False,
+    needs_scope=True,
+    fails_with_200=True,
+    says_ok=True,
+    scopes={
+        "chat:write": "Send messages",
+        "channels:read": "See the channels",
+        "channels:history": "Read the messages of channels",
+        "users:read": "See the people of the workspace",
+        "users:read.email": "See their e-mail addresses",
+        "files:read": "See files",
+        "search:read": "Search the workspace",
+        "identity.basic": "See who you are",
+    },
+    error_names={
+        **STANDARD_NAMES,
+        Refusal.INVALID_REQUEST: "invalid_arguments",
+        Refusal.INVALID_CLIENT: "bad_client_secret",
+        Refusal.INVALID_GRANT: "invalid_code",
+        Refusal.SPENT_CODE: "code_already_used",
+        Refusal.WRONG_REDIRECT: "bad_redirect_uri",
+        Refusal.INVALID_REFRESH: "invalid_refresh_token",
+        Refusal.UNSUPPORTED_GRANT_TYPE: "invalid_grant_type",
+    },
+    token_type="bot",  # noqa: S106 - the name of a type
+    access_prefix="xoxb-sandbox-",
+    refresh_prefix="xoxe-1-sandbox-",
+)

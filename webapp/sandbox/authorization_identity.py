@@ -1,0 +1,106 @@
+"""Who somebody is, in OpenID Connect's words: id_tokens, keys, metadata, userinfo."""
+
+import hashlib
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from joserfc import jwt
+from joserfc.jwk import ECKey, KeySet
+
+from webapp.sandbox.authorization_grants import ACCESS_LIFE, Issued
+from webapp.sandbox.authorization_habits import OIDC
+from webapp.sandbox.people import Person
+from webapp.sandbox.settings import Sandbox
+
+_ALGORITHM = "ES256"
+
+
+class Identity:
+    """Signs what is said about a person, with a key of this sandbox's life."""
+
+    def __init__(self, *, sandbox: Sandbox, clock: Callable[[], datetime]) -> None:
+        self._url = sandbox.url
+        self._client_id = sandbox.client_id
+        self._clock = clock
+        self._key = ECKey.generate_key(
+            "P-256", {"use": "sig", "alg": _ALGORITHM}, private=True, auto_kid=True
+        )
+
+    @property
+    def issuer(self) -> str:
+        return f"{self._url}{OIDC.issuer}"
+
+    def id_token(self, issued: Issued) -> str:
+        """OpenID Connect Core, 2."""
+        family = issued.family
+        now = self._clock()
+        half = hashlib.sha256(issued.access_token.encode()).digest()[:16]
+        claims: dict[str, Any] = {
+            "iss": self.issuer,
+            "aud": self._client_id,
+            "iat": int(now.timestamp()),
+            "exp": int((now + ACCESS_LIFE).timestamp()),
+            "auth_time": int(family.began_at.timestamp()),
+            "at_hash": urlsafe_b64encode(half).rstrip(b"=").decode(),
+            **self.claims(family.person, scopes=issued.family.access_scopes),
+        }
+        if family.nonce is not None:
+            claims["nonce"] = family.nonce
+        header = {"alg": _ALGORITHM, "kid": self._key.kid}
+        return jwt.encode(header, claims, self._key, algorithms=[_ALGORITHM])
+
+    def claims(self, person: Person, *, scopes: tuple[str, ...]) -> dict[str, Any]:
+        """What these scopes tell of a person."""
+        claims: dict[str, Any] = {"sub": f"sandbox-{person.number}"}
+        if "profile" in scopes:
+            claims |= {
+                "name": person.name,
+                "preferred_username": person.login,
+                "picture": f"{self._url}/people/{person.login}.svg",
+            }
+        if "email" in scopes:
+            claims |= {"email": person.email, "email_verified": True}
+        return claims
+
+    def keys(self) -> dict[str, Any]:
+        """The public half, as a JSON Web Key Set."""
+        return {"keys": KeySet([self._key]).as_dict(private=False)["keys"]}
+
+    def metadata(self) -> dict[str, Any]:
+        """OpenID Connect Discovery, 3, and RFC 8414, 2."""
+        ways_to_say_who = ["client_secret_basic", "client_secret_post"]
+        return {
+            "issuer": self.issuer,
+            "authorization_endpoint": f"{self._url}{OIDC.authorize}",
+            "token_endpoint": f"{self._url}{OIDC.token}",
+            "userinfo_endpoint": f"{self.issuer}/userinfo",
+            "jwks_uri": f"{self.issuer}/jwks",
+            "revocation_endpoint": f"{self.issuer}/revoke",
+            "scopes_supported": list(OIDC.scopes),
+            "response_types_supported": ["code"],
+            "response_modes_supported": ["query"],
+            "grant_types_supported": ["authorization_code", "refresh_token"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": [_ALGORITHM],
+            "token_endpoint_auth_methods_supported": ways_to_say_who,
+            "revocation_endpoint_auth_methods_supported": ways_to_say_who,
+            "code_challenge_methods_supported": ["S256"],
+            "authorization_response_iss_parameter_supported": True,
+            "claims_supported": [
+                "iss",
+                "sub",
+                "aud",
+                "exp",
+                "iat",
+                "auth_time",
+                "nonce",
+                "at_hash",
+                "name",
+                "preferred_username",
+                "picture",
+                "email",
+                "email_verified",
+            ],
+        }

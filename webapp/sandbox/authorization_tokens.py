@@ -1,0 +1,180 @@
+"""The token endpoint: a code or a refresh token for new tokens, in the reply each habit has."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode
+
+from litestar import MediaType, Request, Response
+
+from webapp.sandbox.authorization_client import require_client
+from webapp.sandbox.authorization_faults import TOKEN_FAULTS, Fault, Faults
+from webapp.sandbox.authorization_grants import ACCESS_LIFE, Grants, Issued, Refused
+from webapp.sandbox.authorization_habits import Habits, Refusal
+from webapp.sandbox.authorization_identity import Identity
+from webapp.sandbox.pages import NO_STORE
+from webapp.sandbox.parameters import Parameters, Repeated
+from webapp.sandbox.settings import Sandbox
+
+_REFRESH_LIFE_SECONDS = 184 * 24 * 60 * 60
+_HUGE_TOKEN_BYTES = 100_000
+_TEAM = {"id": "T0SANDBOX", "name": "Sandbox workspace"}
+
+
+class Tokens:
+    """The token and revocation endpoints of one authorisation server."""
+
+    def __init__(
+        self,
+        *,
+        sandbox: Sandbox,
+        habits: Habits,
+        grants: Grants,
+        identity: Identity,
+        faults: Faults,
+    ) -> None:
+        self._sandbox = sandbox
+        self._habits = habits
+        self._grants = grants
+        self._identity = identity
+        self._faults = faults
+
+    async def give(self, request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
+        """Answer the token endpoint, or misbehave as planned."""
+        fault = self._faults.take(TOKEN_FAULTS)
+        if fault is Fault.SLOW:
+            await self._faults.hold(request.receive)
+        elif fault is not None:
+            return _misbehave(fault)
+        wants_json = "json" in request.headers.get("accept", "")
+        try:
+            form = self._form(request, body)
+            reply = self._exchange(form)
+        except Refused as refused:
+            return self._refuse(refused, wants_json=wants_json)
+        return self._answer(reply, wants_json=wants_json)
+
+    def revoke(self, request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
+        """RFC 7009: a token that is not known is no error."""
+        try:
+            form = self._form(request, body)
+            token = _required(form, "token")
+        except Refused as refused:
+            return self._refuse(refused, wants_json=True)
+        self._grants.revoke(token)
+        return Response(None, status_code=HTTPStatus.OK, headers=NO_STORE)
+
+    def _form(self, request: Request[Any, Any, Any], body: bytes) -> Parameters:
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != "application/x-www-form-urlencoded":
+            raise Refused(Refusal.INVALID_REQUEST, "A form is expected.")
+        try:
+            form = Parameters(body)
+            form.check_unrepeated()
+        except Repeated as err:
+            raise Refused(Refusal.INVALID_REQUEST, str(err)) from err
+        except ValueError as err:
+            raise Refused(Refusal.INVALID_REQUEST, "This is no form.") from err
+        require_client(request.headers, form, sandbox=self._sandbox)
+        return form
+
+    def _exchange(self, form: Parameters) -> dict[str, Any]:
+        otherwise = "" if self._habits.needs_types else "authorization_code"
+        match form.get("grant_type") or otherwise:
+            case "authorization_code":
+                issued = self._grants.redeem(
+                    _required(form, "code"),
+                    redirect_uri=form.get("redirect_uri"),
+                    verifier=form.get("code_verifier") or "",
+                )
+                return self._slack_reply(issued) if self._habits.says_ok else self._reply(issued[0])
+            case "refresh_token":
+                text = form.get("scope")
+                one = self._grants.refresh(
+                    _required(form, "refresh_token"),
+                    scopes=tuple(text.split()) if text else None,
+                )
+                return (
+                    {"ok": True, **self._reply(one)} if self._habits.says_ok else self._reply(one)
+                )
+            case "":
+                raise Refused(Refusal.INVALID_REQUEST, "The grant_type is missing.")
+            case _:
+                raise Refused(Refusal.UNSUPPORTED_GRANT_TYPE, "This grant_type is not offered.")
+
+    def _reply(self, issued: Issued) -> dict[str, Any]:
+        reply: dict[str, Any] = {
+            "access_token": issued.access_token,
+            "token_type": "user" if issued.family.is_for_person else self._habits.token_type,
+            "expires_in": int(ACCESS_LIFE.total_seconds()),
+            "refresh_token": issued.refresh_token,
+            "scope": self._habits.separator.join(issued.family.access_scopes),
+        }
+        if self._habits.answers_form_encoded:
+            reply["refresh_token_expires_in"] = _REFRESH_LIFE_SECONDS
+        if self._habits.is_openid and "openid" in issued.family.access_scopes:
+            reply["id_token"] = self._identity.id_token(issued)
+        return reply
+
+    def _slack_reply(self, issued: list[Issued]) -> dict[str, Any]:
+        """The bot's token stands outside, the person's own inside."""
+        reply: dict[str, Any] = {
+            "ok": True,
+            "app_id": "A0SANDBOX",
+            "team": _TEAM,
+            "enterprise": None,
+            "is_enterprise_install": False,
+            "authed_user": {"id": f"U{issued[0].family.person.number}"},
+        }
+        for one in issued:
+            if one.family.is_for_person:
+                reply["authed_user"] |= self._reply(one)
+            else:
+                reply |= {"bot_user_id": "U0SANDBOX", **self._reply(one)}
+        return reply
+
+    def _refuse(self, refused: Refused, *, wants_json: bool) -> Response[Any]:
+        name = self._habits.error_names[refused.refusal]
+        if self._habits.says_ok:
+            return self._answer({"ok": False, "error": name}, wants_json=True)
+        reply = {"error": name, "error_description": refused.description}
+        if self._habits.fails_with_200:
+            return self._answer(reply, wants_json=wants_json)
+        if refused.refusal is Refusal.INVALID_CLIENT:
+            headers = {**NO_STORE, "www-authenticate": 'Basic realm="sandbox"'}
+            return Response(reply, status_code=HTTPStatus.UNAUTHORIZED, headers=headers)
+        return Response(reply, status_code=HTTPStatus.BAD_REQUEST, headers=NO_STORE)
+
+    def _answer(self, reply: Mapping[str, Any], *, wants_json: bool) -> Response[Any]:
+        if self._habits.answers_form_encoded and not wants_json:
+            return Response(
+                urlencode(reply),
+                status_code=HTTPStatus.OK,
+                media_type="application/x-www-form-urlencoded; charset=utf-8",
+                headers=NO_STORE,
+            )
+        return Response(reply, status_code=HTTPStatus.OK, headers=NO_STORE)
+
+
+def _misbehave(fault: Fault) -> Response[Any]:
+    match fault:
+        case Fault.SERVER_ERROR:
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            return Response("Something broke.", status_code=status, media_type=MediaType.TEXT)
+        case Fault.HTML:
+            page = "<!doctype html><title>Maintenance</title><p>We are back soon."
+            return Response(page, status_code=HTTPStatus.OK, media_type=MediaType.HTML)
+        case Fault.ERROR_WITH_200:
+            reply: dict[str, Any] = {"ok": False, "error": "temporarily_unavailable"}
+        case Fault.HUGE_TOKEN:
+            reply = {"access_token": "x" * _HUGE_TOKEN_BYTES, "token_type": "bearer"}
+        case _:
+            reply = {"token_type": "bearer", "scope": ""}
+    return Response(reply, status_code=HTTPStatus.OK, headers=NO_STORE)
+
+
+def _required(form: Parameters, name: str) -> str:
+    value = form.get(name)
+    if value is None:
+        raise Refused(Refusal.INVALID_REQUEST, f"The parameter {name} is missing.")
+    return value

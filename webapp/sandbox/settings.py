@@ -1,0 +1,62 @@
+"""What a sandbox is told when it is made: where it stands, whom it serves, its secrets.
+
+What could go wrong: a sandbox that strangers reach would connect made-up accounts and take
+made-up money in earnest. So both it and the server it serves stand on loopback, or there is none.
+"""
+
+import secrets
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from flows.visit import is_loopback
+
+_SECRET_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """Addresses are origins without a slash at the end."""
+
+    url: str
+    client_id: str = "elicit-sandbox"
+    client_secret: str = field(repr=False)
+    redirect_origins: tuple[str, ...]
+    stripe_key: str = field(repr=False)
+    webhook_secret: str = field(repr=False)
+    webhook_url: str
+
+
+def new_sandbox(*, url: str, serves: str) -> Sandbox:
+    """Make the settings of a sandbox at `url` for the server at `serves`, with random secrets.
+
+    Raises ValueError unless both are origins on loopback, like http://127.0.0.1:8766.
+    """
+    require_loopback(url)
+    require_loopback(serves)
+    return Sandbox(
+        url=url,
+        client_secret=secrets.token_urlsafe(_SECRET_BYTES),
+        redirect_origins=(serves,),
+        stripe_key=f"sk_test_sandbox_{secrets.token_hex(_SECRET_BYTES)}",
+        webhook_secret=f"whsec_{secrets.token_urlsafe(_SECRET_BYTES)}",
+        webhook_url=f"{serves}/webhooks/stripe",
+    )
+
+
+def require_loopback(url: str) -> None:
+    """Raise ValueError unless it is an http origin of this machine."""
+    if not _is_loopback(url):
+        raise ValueError(
+            f"The sandbox works only on this machine, and {url!r} is no address like "
+            "http://127.0.0.1:8766."
+        )
+
+
+def _is_loopback(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return False
+    is_origin = url == f"http://{parts.netloc}" and "@" not in url and port != 0
+    return is_origin and host is not None and is_loopback(host)

@@ -1,0 +1,179 @@
+"""Form parameters as Stripe takes them, and the errors that it answers with.
+
+Every parameter is read by name, and what is left over is refused: a misspelt one would otherwise do
+nothing, and the program that sent it would not hear of that.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
+
+ErrorType: TypeAlias = Literal["invalid_request_error", "idempotency_error", "api_error"]
+_PARAMETERS_AT_MOST = 500
+_TEXT_AT_MOST = 5000
+_SHOWN_AT_MOST = 80
+_METADATA_AT_MOST = 50
+_METADATA_NAME_AT_MOST = 40
+_METADATA_VALUE_AT_MOST = 500
+
+
+class StripeError(Exception):
+    """What a request gets instead of an answer; the facts are those of Stripe's error object."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        error_type: ErrorType = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.error_type: ErrorType = error_type
+        self.code = code
+        self.param = param
+
+    def as_json(self) -> dict[str, dict[str, str]]:
+        facts = {
+            "type": self.error_type,
+            "message": self.message,
+            "code": self.code,
+            "param": self.param,
+        }
+        return {"error": {name: fact for name, fact in facts.items() if fact is not None}}
+
+
+def missing_resource(kind: str, id: str, *, param: str, status: int = 404) -> StripeError:
+    return StripeError(
+        f"No such {kind}: '{_shown(id)}'", status=status, code="resource_missing", param=param
+    )
+
+
+def read_pairs(encoded: bytes) -> tuple[tuple[str, str], ...]:
+    """Names and values of a form or a query. Raises StripeError."""
+    try:
+        pairs = parse_qsl(
+            encoded.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(encoded),
+            errors="strict",
+            max_num_fields=_PARAMETERS_AT_MOST,
+        )
+    except ValueError:  # not ASCII, not UTF-8 behind it, no pairs, too many of them
+        raise StripeError(
+            "Invalid request (check that your POST content type is "
+            "application/x-www-form-urlencoded)."
+        ) from None
+    return tuple(pairs)
+
+
+class Form:
+    """Each is read once; an empty one counts as not given."""
+
+    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
+        self._left = dict(pairs)
+
+    def text(self, name: str, *, at_most: int = _TEXT_AT_MOST) -> str:
+        value = self.text_or_none(name, at_most=at_most)
+        if value is None:
+            raise StripeError(
+                f"Missing required param: {name}.", code="parameter_missing", param=name
+            )
+        return value
+
+    def text_or_none(self, name: str, *, at_most: int = _TEXT_AT_MOST) -> str | None:
+        value = self._left.pop(name, "")
+        if len(value) > at_most:
+            raise StripeError(
+                f"Invalid string: {_shown(value)}; must be at most {at_most} characters",
+                code="parameter_invalid_string",
+                param=name,
+            )
+        return value or None
+
+    def choice(self, name: str, *choices: str) -> str:
+        return _one_of(choices, self.text(name), name)
+
+    def choice_or_none(self, name: str, *choices: str) -> str | None:
+        value = self.text_or_none(name)
+        return None if value is None else _one_of(choices, value, name)
+
+    def whole(self, name: str, *, least: int, most: int) -> int:
+        """A whole number within limits, both included."""
+        text = self.text(name, at_most=_SHOWN_AT_MOST)
+        if not (text.isascii() and text.removeprefix("-").isdecimal()):
+            raise StripeError(
+                f"Invalid integer: {text}", code="parameter_invalid_integer", param=name
+            )
+        value = int(text)
+        if not least <= value <= most:
+            bound = f"greater than or equal to {least}" if value < least else f"at most {most}"
+            raise StripeError(
+                f"Invalid value for {name}: must be {bound}.",
+                code="parameter_invalid_integer",
+                param=name,
+            )
+        return value
+
+    def whole_or_none(self, name: str, *, least: int, most: int) -> int | None:
+        return self.whole(name, least=least, most=most) if self._left.get(name) else None
+
+    def url(self, name: str) -> str:
+        return _checked_url(self.text(name), name)
+
+    def url_or_none(self, name: str) -> str | None:
+        value = self.text_or_none(name)
+        return None if value is None else _checked_url(value, name)
+
+    def metadata(self, name: str) -> dict[str, str]:
+        """What stands under `name[...]`; an empty value is none."""
+        found: dict[str, str] = {}
+        for full in [full for full in self._left if full.startswith(f"{name}[")]:
+            key = full.removeprefix(f"{name}[").removesuffix("]")
+            value = self.text_or_none(full, at_most=_METADATA_VALUE_AT_MOST)
+            if not full.endswith("]") or "[" in key or not 0 < len(key) <= _METADATA_NAME_AT_MOST:
+                raise StripeError(f"Invalid metadata key: {_shown(key)}", param=name)
+            if value is not None:
+                found[key] = value
+        if len(found) > _METADATA_AT_MOST:
+            raise StripeError(f"{name} can have {_METADATA_AT_MOST} keys at most.", param=name)
+        return found
+
+    def has(self, start: str) -> bool:
+        """Whether a name that was not read yet starts so."""
+        return any(name.startswith(start) for name in self._left)
+
+    def end(self) -> None:
+        """Refuse what nobody asked for."""
+        for name in self._left:
+            shown = _shown(name)
+            raise StripeError(
+                f"Received unknown parameter: {shown}", code="parameter_unknown", param=shown
+            )
+
+
+def _one_of(choices: Sequence[str], value: str, name: str) -> str:
+    if value not in choices:
+        raise StripeError(
+            f"Invalid {name}: must be one of {', '.join(choices)}, not {_shown(value)}", param=name
+        )
+    return value
+
+
+def _checked_url(url: str, name: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and url.isascii()
+    except ValueError:
+        is_good = False
+    if not is_good or not url.isprintable() or " " in url:
+        raise StripeError("Not a valid URL", code="url_invalid", param=name)
+    return url
+
+
+def _shown(text: str) -> str:
+    """As much of what was sent as an error may repeat."""
+    return text if len(text) <= _SHOWN_AT_MOST else text[:_SHOWN_AT_MOST] + "…"

@@ -1,0 +1,116 @@
+"""What the sandbox's checkout keeps, a session and its payment, and how Stripe would write them.
+
+A session's success address has a place for its id. It is filled only when the browser leaves, so
+that the API gives back what it was given.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from flows.elicitation import Json
+from flows.money import Money
+
+_ID_PLACE = "{CHECKOUT_SESSION_ID}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One visit to the checkout."""
+
+    id: str
+    url: str
+    what: tuple[str, ...]
+    amount: int  # as Stripe counts
+    price: Money  # the same, for people
+    success_url: str
+    cancel_url: str | None
+    client_reference_id: str | None
+    metadata: Mapping[str, str]
+    payment_metadata: Mapping[str, str]
+    created: int
+    expires_at: int
+    status: Literal["open", "complete", "expired"] = "open"
+    payment_status: Literal["paid", "unpaid"] = "unpaid"
+    payment: str | None = None
+    was_declined: bool = False
+
+    @property
+    def currency(self) -> str:
+        return self.price.currency.lower()
+
+    @property
+    def back_url(self) -> str:
+        """Where the browser goes after a payment."""
+        return self.success_url.replace(_ID_PLACE, self.id)
+
+    def as_json(self) -> dict[str, Json]:
+        return {
+            "id": self.id,
+            "object": "checkout.session",
+            "amount_subtotal": self.amount,
+            "amount_total": self.amount,
+            "cancel_url": self.cancel_url,
+            "client_reference_id": self.client_reference_id,
+            "created": self.created,
+            "currency": self.currency,
+            "expires_at": self.expires_at,
+            "livemode": False,
+            "metadata": self.metadata,
+            "mode": "payment",
+            "payment_intent": self.payment,
+            "payment_method_types": ["card", "customer_balance"],
+            "payment_status": self.payment_status,
+            "status": self.status,
+            "success_url": self.success_url,
+            "url": self.url if self.status == "open" else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payment:
+    """A payment intent together with its one charge."""
+
+    id: str
+    charge: str
+    amount: int
+    currency: str
+    metadata: Mapping[str, str]
+    created: int
+    status: Literal["succeeded", "processing", "requires_payment_method"]
+    refunded: int = 0
+
+    @property
+    def received(self) -> int:
+        return self.amount if self.status == "succeeded" else 0
+
+    def as_json(self) -> dict[str, Json]:
+        return {
+            "id": self.id,
+            "object": "payment_intent",
+            "amount": self.amount,
+            "amount_received": self.received,
+            "created": self.created,
+            "currency": self.currency,
+            "latest_charge": self.charge if self.received else None,
+            "livemode": False,
+            "metadata": self.metadata,
+            "status": self.status,
+        }
+
+    def charge_as_json(self) -> dict[str, Json]:
+        return {
+            "id": self.charge,
+            "object": "charge",
+            "amount": self.amount,
+            "amount_captured": self.received,
+            "amount_refunded": self.refunded,
+            "created": self.created,
+            "currency": self.currency,
+            "livemode": False,
+            "metadata": self.metadata,
+            "paid": bool(self.received),
+            "payment_intent": self.id,
+            "refunded": self.refunded == self.amount,
+            "status": "succeeded",
+        }

@@ -1,0 +1,272 @@
+"""What a person is shown of an elicitation: before they go on, on the way, and at its end."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from flows.checkout import terms_of
+from flows.connection import Connection
+from flows.elicitation import EXCHANGE_AT_MOST, Elicitation, Json, Status
+from flows.page import Terms as SecretTerms
+from flows.schema import Schema, schema_of, with_secrets
+from flows.visit import is_loopback
+from webapp.elicitations import OWNER_TAG_CHARACTERS
+from webapp.forms import Form, form_of
+from webapp.pages_secret import StartSecret
+from webapp.service import Service
+from webapp.views import (
+    Done,
+    DoneAccount,
+    DonePayment,
+    DoneSecret,
+    Ended,
+    Ending,
+    Finishing,
+    Kind,
+    Late,
+    PaymentPending,
+    Person,
+    Scope,
+    StartAccount,
+    StartPayment,
+    StartUrl,
+    UseAccount,
+    View,
+    Waiting,
+)
+
+KINDS: dict[str, Kind] = {
+    "url": "url",
+    "oauth": "account",
+    "payment": "payment",
+    "secret": "secret",
+}
+ENDINGS: dict[Status, Ending] = {
+    Status.DECLINED: "declined",
+    Status.DENIED: "denied",
+    Status.CANCELLED: "cancelled",
+    Status.EXPIRED: "expired",
+    Status.FAILED: "failed",
+    Status.SUPERSEDED: "superseded",
+}
+
+
+class Shown:
+    """One elicitation, as the page at `here` shows it."""
+
+    def __init__(self, service: Service, elicitation: Elicitation, *, here: str, csrf: str) -> None:
+        self._service = service
+        self._elicitation = elicitation
+        self._asked = elicitation.asked
+        self._here = here
+        self._csrf = csrf
+        self._now = service.clock()
+
+    async def view(self, *, is_bound: bool, offers: bool = True) -> View:
+        """`is_bound`: to the browser that went on; `offers`: what is connected already."""
+        ended = await self.ended()
+        if ended is not None:
+            return ended
+        if self._elicitation.status is Status.EXCHANGING:
+            return self._finishing()
+        if self._elicitation.progress == "pending":
+            return self._pending()
+        if is_bound:
+            return self._waiting()
+        return await self.start(offers=offers)
+
+    async def ended(self) -> View | None:
+        """What became of it; None while it is going on."""
+        status = self._elicitation.status
+        if status is Status.ACCEPTED:
+            return await self._done()
+        if not status.is_final and self._now >= self._elicitation.expires_at:
+            status = Status.EXPIRED
+        if status not in ENDINGS or status is Status.EXCHANGING:
+            return None
+        return Ended(
+            server=self._asked.server,
+            ending=ENDINGS[status],
+            kind=KINDS[self._elicitation.kind],
+            provider=self._label(),
+        )
+
+    async def start(self, *, offers: bool) -> View:
+        match self._elicitation.kind:
+            case "oauth":
+                offered = await self._service.kinds.accounts.offered(self._elicitation)
+                if offers and offered is not None:
+                    return self._use_account(offered)
+                return self._start_account()
+            case "payment":
+                return self._start_payment()
+            case "secret":
+                return self.start_secret(form_of(self.schema()))
+            case _:
+                return self._start_url()
+
+    def start_secret(self, form: Form) -> StartSecret:
+        return StartSecret(
+            **self._common(),
+            message=self._asked.message,
+            form=form,
+            continue_action=self._here,
+            name=self._secret_terms().name,
+        )
+
+    def schema(self) -> Schema[Any]:
+        return with_secrets(schema_of(cast("Mapping[str, Json]", self._secret_terms().schema)))
+
+    def _start_url(self) -> StartUrl:
+        return StartUrl(
+            **self._common(),
+            message=self._asked.message,
+            origins=self._asked.origins,
+            continue_action=self._here,
+        )
+
+    def _start_account(self) -> StartAccount:
+        terms = self._service.kinds.accounts.terms(self._elicitation)
+        return StartAccount(
+            **self._common(),
+            provider=self._label(),
+            place=self._asked.origins[0],
+            scopes=self._scopes(terms.scopes),
+            reason=terms.reason,
+            continue_action=self._here,
+            is_sandbox=self._is_sandbox,
+        )
+
+    def _use_account(self, offered: Connection) -> UseAccount:
+        terms = self._service.kinds.accounts.terms(self._elicitation)
+        return UseAccount(
+            **self._common(),
+            provider=self._label(),
+            person=Person(label=offered.label, name=offered.name),
+            connected_for=offered.tools,
+            scopes=self._scopes(terms.scopes),
+            reason=terms.reason,
+            allow_action=f"{self._here}/allow",
+            other_action=self._here,
+            is_sandbox=self._is_sandbox,
+        )
+
+    def _start_payment(self) -> StartPayment:
+        terms = terms_of(self._elicitation)
+        return StartPayment(
+            **self._common(),
+            price=terms.price.shown,
+            what=terms.what,
+            seller=self._label(),
+            place=self._asked.origins[0],
+            continue_action=self._here,
+            is_test=not terms.is_live,
+        )
+
+    def _waiting(self) -> Waiting:
+        return Waiting(
+            server=self._asked.server,
+            origins=self._asked.origins,
+            status=self._elicitation.status,
+            now=self._now,
+            expires_at=self._elicitation.expires_at,
+            live_url=f"{self._here}/live",
+            here_url=self._here,
+            again_action=self._here,
+            decline_action=f"{self._here}/decline",
+            csrf=self._csrf,
+        )
+
+    def _finishing(self) -> Finishing:
+        attempt = self._elicitation.attempt
+        began_at = attempt.started_at if attempt is not None else self._now
+        return Finishing(
+            server=self._asked.server,
+            provider=self._label(),
+            status=self._elicitation.status,
+            now=self._now,
+            expires_at=began_at + EXCHANGE_AT_MOST,
+            live_url=f"{self._here}/live",
+            here_url=self._here,
+        )
+
+    def _pending(self) -> PaymentPending:
+        terms = terms_of(self._elicitation)
+        return PaymentPending(
+            server=self._asked.server,
+            price=terms.price.shown,
+            seller=self._label(),
+            is_test=not terms.is_live,
+        )
+
+    async def _done(self) -> View:
+        server, kind = self._asked.server, self._elicitation.kind
+        if self._elicitation.is_late:
+            return Late(server=server, kind=KINDS[kind])
+        if kind == "oauth":
+            connected = await self._service.kinds.accounts.connected(self._elicitation)
+            if connected is not None:
+                return DoneAccount(
+                    server=server,
+                    provider=self._label(),
+                    person=Person(label=connected.label, name=connected.name),
+                    is_sandbox=self._is_sandbox,
+                )
+        if kind == "payment":
+            terms = terms_of(self._elicitation)
+            paid = await self._service.kinds.payments.paid(self._elicitation)
+            if paid is not None:
+                return DonePayment(
+                    server=server,
+                    price=terms.price.shown,
+                    what=terms.what,
+                    receipt=paid.id[OWNER_TAG_CHARACTERS:],
+                    is_test=not terms.is_live,
+                )
+        if kind == "secret":
+            return DoneSecret(server=server, kept=self._secret_terms().name is not None)
+        return Done(server=server)
+
+    def _common(self) -> "_Common":
+        asked = self._asked
+        return {
+            "server": asked.server,
+            "host": urlsplit(self._service.public_url).netloc,
+            "tool": asked.tool,
+            "client": asked.client,
+            "asked_at": self._elicitation.created_at,
+            "now": self._now,
+            "expires_at": self._elicitation.expires_at,
+            "decline_action": f"{self._here}/decline",
+            "csrf": self._csrf,
+        }
+
+    def _scopes(self, scopes: Sequence[str]) -> tuple[Scope, ...]:
+        client = self._service.kinds.accounts.client_for(self._elicitation)
+        words = {} if client is None else client.provider.scope_words
+        return tuple(Scope(words=words.get(scope, scope), raw=scope) for scope in scopes)
+
+    def _label(self) -> str:
+        return self._service.kinds.label(self._elicitation)
+
+    def _secret_terms(self) -> SecretTerms:
+        return msgspec.convert(self._asked.terms, SecretTerms)
+
+    @property
+    def _is_sandbox(self) -> bool:
+        return any(is_loopback(urlsplit(origin).hostname or "") for origin in self._asked.origins)
+
+
+class _Common(TypedDict):
+    server: str
+    host: str
+    tool: str
+    client: str | None
+    asked_at: datetime
+    now: datetime
+    expires_at: datetime
+    decline_action: str
+    csrf: str

@@ -1,0 +1,90 @@
+"""What a running tool may do beside asking: keep work, complete, forget, use what it was given."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+
+from flows.elicitation import Completion, Json
+from flows.errors import ElicitError
+from flows.question import ReturningRequest
+from flows.run import Run
+from webapp.completion import Completing
+from webapp.elicitations import Elicitations
+from webapp.identity import Caller
+from webapp.kinds import Kinds
+from webapp.once import do_once, do_unkept
+from webapp.outbound import Outbound
+from webapp.reach import OwnersReach
+from webapp.runs import CurrentRun, ToolCall
+
+
+class Verbs(ABC):
+    """The part of flows.question.Asker that no waiting belongs to; `Call` has the rest."""
+
+    def __init__(
+        self,
+        *,
+        elicitations: Elicitations,
+        completing: Completing,
+        kinds: Kinds,
+        outbound: Outbound,
+        caller: Caller,
+        tool: ToolCall,
+        run: CurrentRun,
+    ) -> None:
+        self.elicitations = elicitations
+        self.kinds = kinds
+        self.run = run
+        self.tool = tool
+        self.caller = caller
+        self.last_error: ElicitError | None = None
+        self.is_over = False
+        self._completing = completing
+        self._outbound = outbound
+
+    @property
+    def reach(self) -> OwnersReach:
+        owner = self.caller.must_be_answerable()
+        return OwnersReach(owner=owner, payments=self.kinds.payments, outbound=self._outbound)
+
+    async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
+        """Kept under the run: the same call made again after a crash carries it on."""
+        try:
+            return await self._once(name, work)
+        except ElicitError as error:
+            self.last_error = error
+            raise
+
+    async def complete(self, elicitation_id: str, content: Json) -> Completion:
+        return await self._completing.complete(elicitation_id, content)
+
+    async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
+        return await self._completing.complete_return(request, content)
+
+    async def forget(self, name: str) -> bool:
+        await self._must_be_going_on()
+        owner = self.caller.must_be_answerable()
+        return await self.kinds.secrets.forget(owner=owner, server=self.tool.server, name=name)
+
+    def failed(self, error: ElicitError) -> None:
+        self.last_error = error
+
+    async def _once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
+        await self._must_be_going_on()
+        if self.caller.owner is None:
+            return await do_unkept(name, work)
+        run = await self._the_run()
+        if not run.version:
+            await self.run.change(_same)
+        return await do_once(self.elicitations, owner=run.owner, scope=run.id, name=name, work=work)
+
+    @abstractmethod
+    async def _must_be_going_on(self) -> None:
+        """Raises CallOver."""
+
+    @abstractmethod
+    async def _the_run(self) -> Run:
+        """This leg's run; does not return where its result is there already."""
+
+
+def _same(run: Run) -> Run:
+    return run

@@ -1,0 +1,371 @@
+"""What each page is told: one value for each, and its template.
+
+A field that a template does not show is a field too many: what is not here cannot leak into a page.
+"""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar, Literal
+
+Kind = Literal["url", "account", "payment", "secret", "form", "confirm"]
+Ending = Literal["declined", "cancelled", "expired", "superseded", "failed", "denied"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What every page is told: the name of the server that asks."""
+
+    template: ClassVar[str]
+    server: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking(View):
+    """What every page that asks says: who, where, since when, how long, and how to say no."""
+
+    host: str
+    tool: str
+    asked_at: datetime
+    now: datetime
+    expires_at: datetime
+    decline_action: str
+    csrf: str
+    client: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartUrl(Asking):
+    """Where a tool sends the person, and why; `message` is the tool's."""
+
+    template: ClassVar[str] = "start_url.html"
+    message: str
+    origins: tuple[str, ...]
+    continue_action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Something that an account lets a tool do: in words, and as its provider calls it."""
+
+    words: str
+    raw: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Whose account it is: what the provider calls them, and their own name.
+
+    There is no picture: it would be loaded from a third party, which then knew who looks at which
+    page. The first letter stands in its place.
+    """
+
+    label: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartAccount(Asking):
+    """An account is to be connected; `place` is the origin that comes next, `reason` the tool's.
+
+    `provider` is a label such as GitHub. No scopes: the tool learns only who the person is there.
+    """
+
+    template: ClassVar[str] = "start_account.html"
+    provider: str
+    place: str
+    scopes: tuple[Scope, ...]
+    continue_action: str
+    reason: str | None = None
+    is_sandbox: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseAccount(Asking):
+    """Another tool of the same server wants an account that is connected already."""
+
+    template: ClassVar[str] = "use_account.html"
+    provider: str
+    person: Person
+    connected_for: tuple[str, ...]
+    scopes: tuple[Scope, ...]
+    allow_action: str
+    other_action: str
+    reason: str | None = None
+    is_sandbox: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartPayment(Asking):
+    """Something is to be paid at `place`, an origin; `price` is formatted, `what` the tool's.
+
+    `seller` is a label of the service that takes the money, such as Stripe.
+    """
+
+    template: ClassVar[str] = "start_payment.html"
+    price: str
+    what: str
+    seller: str
+    place: str
+    continue_action: str
+    is_test: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeforeOpener(View):
+    """A request whose details stay hidden; `why` says in a sentence how to go on."""
+
+    template: ClassVar[str] = "before_opener.html"
+    kind: Kind
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(View):
+    """The person has gone on, and nothing has come back yet.
+
+    `live_url` answers with server-sent events; the first whose data is not `status` moves the page
+    to `here_url`.
+    """
+
+    template: ClassVar[str] = "waiting.html"
+    origins: tuple[str, ...]
+    status: str
+    now: datetime
+    expires_at: datetime
+    live_url: str
+    here_url: str
+    again_action: str
+    decline_action: str
+    csrf: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finishing(View):
+    """The person has come back, and the provider's answer is on its way.
+
+    `expires_at` is when we stop waiting for it; `live_url` and `here_url` are as for Waiting.
+    """
+
+    template: ClassVar[str] = "finishing.html"
+    provider: str
+    status: str
+    now: datetime
+    expires_at: datetime
+    live_url: str
+    here_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done(View):
+    """It worked, and the tool goes on."""
+
+    template: ClassVar[str] = "done.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoneAccount(View):
+    """An account is connected, or was allowed to one more tool."""
+
+    template: ClassVar[str] = "done_account.html"
+    provider: str
+    person: Person
+    is_sandbox: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DonePayment(View):
+    """It is paid; `receipt` is our id of the receipt."""
+
+    template: ClassVar[str] = "done_payment.html"
+    price: str
+    what: str
+    receipt: str
+    is_test: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoneSecret(View):
+    """What was typed has arrived; `kept` beyond this one use or not."""
+
+    template: ClassVar[str] = "done_secret.html"
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaymentPending(View):
+    """It was paid in a way that takes days."""
+
+    template: ClassVar[str] = "payment_pending.html"
+    price: str
+    seller: str
+    is_test: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftCheckout(View):
+    """The person came back from the checkout without paying, and can still pay."""
+
+    template: ClassVar[str] = "left_checkout.html"
+    price: str
+    seller: str
+    now: datetime
+    expires_at: datetime
+    again_action: str
+    decline_action: str
+    csrf: str
+    is_test: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late(View):
+    """It worked when nobody waited any more."""
+
+    template: ClassVar[str] = "late.html"
+    kind: Kind = "url"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended(View):
+    """It is over without an answer.
+
+    `provider` is a label. `remove_at` is where it lists connected apps, if an exchange broke off
+    and may have left us among them. `again_action`, with its `csrf`, is there where a new attempt
+    is possible.
+    """
+
+    template: ClassVar[str] = "ended.html"
+    ending: Ending
+    kind: Kind = "url"
+    provider: str | None = None
+    remove_at: str | None = None
+    again_action: str | None = None
+    csrf: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used(View):
+    """The answer was given before; `here_url` is where it stands now."""
+
+    template: ClassVar[str] = "used.html"
+    provider: str | None = None
+    here_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SomeoneElse(View):
+    """Another person than the one who asked, or another browser than the one that began."""
+
+    template: ClassVar[str] = "someone_else.html"
+    other: Literal["person", "browser"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown(View):
+    """A link that is damaged, or that we never made."""
+
+    template: ClassVar[str] = "unknown.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooMany(View):
+    """No attempt is left for this link."""
+
+    template: ClassVar[str] = "too_many.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble(View):
+    """A fault of ours or of the other side; `again_url` is a GET."""
+
+    template: ClassVar[str] = "trouble.html"
+    error_id: str
+    again_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderTrouble(View):
+    """A provider did not answer, or not so that it could be understood.
+
+    The way on is a new attempt, `again_action` with its `csrf`, or `again_url`, a GET.
+    """
+
+    template: ClassVar[str] = "provider_trouble.html"
+    provider: str
+    error_id: str
+    again_action: str | None = None
+    csrf: str | None = None
+    again_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFound(View):
+    """No such page."""
+
+    template: ClassVar[str] = "not_found.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRequest(View):
+    """The browser sent what we cannot take; `problem` is a sentence of ours."""
+
+    template: ClassVar[str] = "bad_request.html"
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoCookie(View):
+    """A form that came without the cookie of its page."""
+
+    template: ClassVar[str] = "no_cookie.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home(View):
+    """What this server is and how to add it; `tools` are pairs of name and description.
+
+    `sandbox_url` is where the sandbox is, if it is on.
+    """
+
+    template: ClassVar[str] = "home.html"
+    mcp_url: str
+    tools: tuple[tuple[str, str], ...]
+    sandbox_url: str | None = None
+
+    @property
+    def claude_command(self) -> str:
+        """What adds the server in Claude Code."""
+        return shlex.join(
+            ["claude", "mcp", "add", "--transport", "http", self._entry, self.mcp_url]
+        )
+
+    @property
+    def vscode_settings(self) -> str:
+        """The contents of .vscode/mcp.json."""
+        return _json({"servers": {self._entry: {"type": "http", "url": self.mcp_url}}})
+
+    @property
+    def cursor_settings(self) -> str:
+        """The contents of Cursor's mcp.json."""
+        return _json({"mcpServers": {self._entry: {"url": self.mcp_url}}})
+
+    @property
+    def desktop_settings(self) -> str:
+        """The contents of Claude Desktop's file, where the client starts the server itself."""
+        # A desktop client has no working directory of use, so Python is told where to look.
+        command = {
+            "command": "elicit",
+            "args": ["stdio", "my_tools:mcp"],
+            "env": {"PYTHONPATH": "/the/folder/of/my_tools"},
+        }
+        return _json({"mcpServers": {self._entry: command}})
+
+    @property
+    def _entry(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.server.lower())[:40].strip("-") or "server"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
