@@ -1,6 +1,7 @@
 """A tool awaits a person: the public names."""
 
 from flows import elicit
+from flows.account import Account
 from flows.elicit import complete_elicitation
 from flows.elicitation import Completion, Status
 from flows.errors import (
@@ -20,10 +21,14 @@ from flows.errors import (
     QuestionChanged,
     Superseded,
 )
+from flows.money import Money
+from flows.provider import Provider
 from flows.question import DEFAULT_TIMEOUT, Link, Outcome, Question
+from flows.receipt import Receipt, Refund
 
 __all__ = [
     "DEFAULT_TIMEOUT",
+    "Account",
     "CallOver",
     "Cancelled",
     "Completion",
@@ -34,14 +39,18 @@ __all__ = [
     "Failed",
     "InvalidQuestion",
     "Link",
+    "Money",
     "NoAsker",
     "NotAccepted",
     "NotAllowed",
     "NotConfigured",
     "NotSupported",
     "Outcome",
+    "Provider",
     "Question",
     "QuestionChanged",
+    "Receipt",
+    "Refund",
     "Status",
     "Superseded",
     "complete_elicitation",

@@ -16,7 +16,7 @@ from joserfc.jwk import KeySet
 from joserfc.jws import JWSRegistry
 
 from flows.errors import Failed
-from flows.oauth_replies import Person, person_of
+from flows.oauth_replies import Person, is_list, person_of
 from flows.provider import Provider
 
 ALGORITHMS = tuple(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512))
@@ -112,7 +112,7 @@ def _is_timely(claims: Mapping[str, Any], *, now: datetime) -> bool:
 
 def _is_for(claims: Mapping[str, Any], client_id: str) -> bool:
     audience = claims.get("aud")
-    several: list[Any] = audience if isinstance(audience, list) else [audience]
+    several = audience if is_list(audience) else [audience]
     if client_id not in several:
         return False
     # Others may read it too; then it must say that it was made for us.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeGuard, cast
 from urllib.parse import parse_qsl
 
 import httpx
@@ -83,6 +83,7 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
     token = _endpoint(says, "token_endpoint", provider)
     if authorize is None or token is None:
         raise Failed(f"{provider.label} does not say where to connect.")
+    auths = says.get("token_endpoint_auth_methods_supported")
     return Metadata(
         authorize=authorize,
         token=token,
@@ -90,9 +91,7 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
         userinfo=_endpoint(says, "userinfo_endpoint", provider),
         sends_issuer=says.get("authorization_response_iss_parameter_supported") is True,
         client_auths=tuple(
-            each
-            for each in _list(says.get("token_endpoint_auth_methods_supported")) or ()
-            if isinstance(each, str)
+            each for each in (auths if is_list(auths) else ()) if isinstance(each, str)
         ),
     )
 
@@ -167,10 +166,14 @@ def person_of(*, id: Any, labels: tuple[Any, ...], name: Any, picture: Any) -> P
 
 def keys_of(reply: httpx.Response) -> list[Mapping[str, Any]] | None:
     """The members of a key set (RFC 7517); None if it is none."""
-    keys = _list((_object(reply) or {}).get("keys"))
-    if reply.status_code != 200 or keys is None:
+    keys = (_object(reply) or {}).get("keys")
+    if reply.status_code != 200 or not is_list(keys):
         return None
     return [key for key in keys if isinstance(key, dict)]
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
 
 
 def _object(reply: httpx.Response) -> dict[str, Any] | None:
@@ -233,19 +236,11 @@ def _expiry(seconds: Any, *, now: datetime) -> datetime | None:
 def _scopes(said: Any, provider: Provider) -> tuple[str, ...] | None:
     if isinstance(said, str):
         said = said.split(provider.reply_scope_separator)
-    several = _list(said)
-    if several is None:
+    if not is_list(said):
         return None
-    words = (word.strip() for word in several if isinstance(word, str))
+    words = (word.strip() for word in said if isinstance(word, str))
     kept = dict.fromkeys(word for word in words if _TOKEN.fullmatch(word) and len(word) <= 512)
     return tuple(kept)[:SCOPES_AT_MOST]
-
-
-def _list(value: Any) -> list[Any] | None:
-    if not isinstance(value, list):
-        return None
-    several: list[Any] = value
-    return several
 
 
 def _inside(says: Mapping[str, Any], key: str) -> dict[str, Any]:

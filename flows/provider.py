@@ -29,6 +29,7 @@ OUR_PARAMETERS = frozenset(
         "response_type",
         "scope",
         "state",
+        "uri",
     }
 )
 

@@ -108,6 +108,12 @@ def refund(payment: Payment, now: datetime, reason: str | None, refund_id: str) 
     return replace(refunded, refunded_at=now, reason=reason, refund_id=refund_id)
 
 
+def given_back(payment: Payment, now: datetime, reason: str | None, refund_id: str) -> Payment:
+    """The provider has done it: that stands, also where a call spent it in the same moment."""
+    status = ReceiptStatus.REFUNDED
+    return replace(payment, status=status, refunded_at=now, reason=reason, refund_id=refund_id)
+
+
 def require(payment: Payment, wanted: ReceiptStatus) -> None:
     """Raises NotPossible where TRANSITIONS has no such row; ask before money moves."""
     if wanted not in TRANSITIONS[payment.status]:

@@ -103,6 +103,7 @@ async def open_app(
                 providers=settings.providers,
                 credentials=settings.credentials,
                 sellers=settings.sellers,
+                sandbox_url=settings.sandbox_url,
                 limits=limits,
             )
         )

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation import Asked, Completion, Elicitation, Json
+from flows.errors import Failed
 from flows.page import Secret, Terms
 from flows.question import Link
 from flows.schema import check
@@ -38,6 +39,10 @@ class KeptSecrets:
             return None
         found = await self._kept(by.owner, by.server, request.name)
         if found is None or found.content is None or check(request.schema, found.content):
+            return None
+        try:
+            request.schema.typed(found.content)
+        except Failed:  # what the author asks for has changed
             return None
         return found.content
 

@@ -108,10 +108,16 @@ class Payments:
     async def ask_seller(self, elicitation: Elicitation) -> None:
         """Fetch the sessions that may have been paid, and act on what they say.
 
-        Raises Failed or an error of the network's if the provider cannot be asked.
+        Raises Failed if the provider cannot be asked, Mismatch if it tells of something else.
         """
+        failure: Failed | Mismatch | None = None
         for session in sessions_of(elicitation):
-            await self._fetch(elicitation, session)
+            try:
+                await self._fetch(elicitation, session)
+            except (Failed, Mismatch) as error:
+                failure = failure or error  # another one may be paid
+        if failure is not None:
+            raise failure
 
     async def leave(self, elicitation: Elicitation) -> None:
         """The person came back by the checkout's cancel: unless it is paid, that is a no."""
@@ -170,6 +176,8 @@ class Payments:
         async def with_payment(changed: Elicitation) -> Sequence[Value]:
             return [*await self._paid(changed, session), *await self._new(hook)]
 
+        # What became of an earlier try says nothing of the one that is going on, unless it is paid.
+        is_latest = session.id == next(iter(sessions_of(elicitation)), None)
         match verdict:
             case Verdict.PAID:
                 content = {"payment": self._payment_id(elicitation, session.id)}
@@ -178,7 +186,7 @@ class Payments:
                     # Paid twice, or told twice: the ledger has each paid session once.
                     await self._write(lambda: with_payment(elicitation))
                 return done
-            case Verdict.FAILED:
+            case Verdict.FAILED if is_latest:
                 with suppress(NotPossible):
                     await self._elicitations.settle(
                         elicitation.id,
@@ -187,7 +195,7 @@ class Payments:
                         also=with_hook,
                     )
                     return None
-            case Verdict.PENDING if not elicitation.status.is_final:
+            case Verdict.PENDING if is_latest and not elicitation.status.is_final:
                 await self._elicitations.change(
                     elicitation.id, lambda e: replace(e, progress="pending"), also=with_hook
                 )
@@ -200,7 +208,12 @@ class Payments:
     async def spend(self, owner: str, id: str) -> Json:
         """Raises NotPossible if it was refunded."""
         now = self._elicitations.clock()
-        spent = await self._change(owner, id, lambda p: receipts.spend(_in_hand(p), now))
+        spent = await self._change(
+            owner,
+            id,
+            # A body that runs again spends again.
+            lambda p: p if p.status is ReceiptStatus.SPENT else receipts.spend(_in_hand(p), now),
+        )
         return _json(spent)
 
     async def refund(self, owner: str, id: str, *, reason: str | None) -> Json:
@@ -217,7 +230,7 @@ class Payments:
         def give_back(current: Payment) -> Payment:
             if current.status is ReceiptStatus.REFUNDED:
                 return current
-            return receipts.refund(current, now, reason, refund.id)
+            return receipts.given_back(current, now, reason, refund.id)
 
         await self._change(owner, id, give_back)
         return refund.as_json()

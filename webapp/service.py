@@ -40,6 +40,7 @@ class Service:
     clock: Clock
     limits: Limits
     public_url: str
+    sandbox_url: str | None
     request_state_keys: tuple[bytes, ...] = field(repr=False)
 
 
@@ -55,6 +56,7 @@ async def open_service(
     providers: Mapping[str, Provider] = PROVIDERS,
     credentials: Mapping[str, tuple[str, str]] | None = None,
     sellers: Mapping[str, Seller] | None = None,
+    sandbox_url: str | None = None,
     limits: Limits | None = None,
 ) -> AsyncGenerator[Service]:
     """Build the service on an open store.
@@ -93,6 +95,7 @@ async def open_service(
         clock=clock,
         limits=limits or Limits(),
         public_url=public_url.rstrip("/"),
+        sandbox_url=sandbox_url,
         request_state_keys=tuple(
             ring.derive(fingerprint, "request state") for fingerprint in ring.fingerprints
         ),

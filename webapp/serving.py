@@ -142,7 +142,9 @@ async def opened_app(
 ) -> ASGIApp:
     """The application, running until the stack is left. Raises Refused."""
     try:
-        return await stack.enter_async_context(open_app(settings, server, store=store, wires=wires))
+        return await stack.enter_async_context(
+            open_app(settings, server, store=store, wires=wires, sandbox=sandbox)
+        )
     except Unreadable as error:
         raise under_another_secret(settings) from error
 

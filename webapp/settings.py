@@ -54,6 +54,7 @@ class Settings:
         default_factory=dict[str, tuple[str, str]], repr=False
     )
     sellers: Mapping[str, Seller] = field(default_factory=dict[str, Seller])
+    sandbox_url: str | None = None
 
     @property
     def is_local(self) -> bool:
@@ -113,6 +114,7 @@ def with_sandbox(settings: Settings, sandbox: Sandbox) -> Settings:
         providers={**settings.providers, **played},
         credentials={**settings.credentials, **credentials},
         sellers=settings.sellers or {seller.name: seller},
+        sandbox_url=sandbox.url,
     )
 
 

@@ -205,21 +205,6 @@ class PaymentPending(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftCheckout(View):
-    """The person came back from the checkout without paying, and can still pay."""
-
-    template: ClassVar[str] = "left_checkout.html"
-    price: str
-    seller: str
-    now: datetime
-    expires_at: datetime
-    again_action: str
-    decline_action: str
-    csrf: str
-    is_test: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Late(View):
     """It worked when nobody waited any more."""
 

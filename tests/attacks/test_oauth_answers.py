@@ -209,6 +209,15 @@ def claims_for(away: Elicitation, **changes: Any) -> dict[str, Any]:
     return claims
 
 
+def without(claim: str) -> Callable[[Elicitation], str]:
+    def forge(away: Elicitation) -> str:
+        claims = claims_for(away)
+        del claims[claim]
+        return jwt.encode({"alg": "ES256", "kid": "one"}, claims, KEY)
+
+    return forge
+
+
 def signed_with(key: Any, alg: str, **header: Any) -> Callable[[Elicitation], str]:
     registry = JWSRegistry(algorithms=[alg], strict_check_header=False)
     return lambda away: jwt.encode({"alg": alg, **header}, claims_for(away), key, registry=registry)
@@ -232,6 +241,7 @@ UNKNOWN = ECKey.generate_key("P-256", parameters={"kid": "two"})
         signed_with(STRANGER, "ES256", kid="one", jku="https://evil.example/jwks"),
         lambda away: id_token(away)[:-8] + "AAAAAAAA",
         lambda away: id_token(away, exp=NOW - 61),
+        *map(without, ("iss", "aud", "exp", "iat", "nonce")),
         lambda away: id_token(away, exp="never"),
         lambda away: id_token(away, exp=None),
         lambda away: id_token(away, iat=NOW + 3600),

@@ -233,6 +233,8 @@ def test_nobody_is_led_elsewhere_to_pay(url: str) -> None:
         b"\xef\xbb\xbf{}",
         b"[" * 100_000,
         b'{"id":' * 20_000,
+        b'{"id":"evt_1","x":' + b"[" * 100_000,
+        json.dumps(told(COMPLETED, {"x": "DEEP"})).encode().replace(b'"DEEP"', b"[" * 100_000),
         b'{"id":"evt_1","type":"\xff"}',
         b'{"id":"evt_1","type":1}',
         b'{"id":"evt/1","type":"x"}',

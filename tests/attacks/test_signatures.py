@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.errors import Unverified
@@ -468,6 +468,7 @@ header_text = st.text(max_size=60) | st.text(alphabet="tv1a=, whsec0f.", max_siz
 
 
 @each
+@settings(deadline=None)
 @given(
     body=st.binary(max_size=60),
     values=st.lists(st.tuples(st.integers(0, 5), header_text), max_size=6),
@@ -480,6 +481,7 @@ def test_whatever_is_sent_nothing_but_unverified_is_raised(
 
 
 @each
+@settings(deadline=None)
 @given(secret=st.text(max_size=40), tail=st.sampled_from(["", "whsec_", "whpk_"]))
 def test_whatever_secret_is_configured_nothing_but_unverified_is_raised(
     scheme: Scheme, secret: str, tail: str

@@ -2,10 +2,11 @@
 
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from flows.vault import Ring
-from tests.cli.running import run
+from tests.cli.running import Server, ended, run, serving
 from webapp import cli, settings
 
 
@@ -29,7 +30,9 @@ async def test_it_tells_its_version(tmp_path):
     assert end.out.startswith("elicit-url ")
 
 
-@pytest.mark.parametrize("arguments", [(), ("keys",), ("serve", "--port", "99999"), ("fly",)])
+@pytest.mark.parametrize(
+    "arguments", [(), ("keys",), ("serve", "--port", "99999"), ("stdio",), ("fly",)]
+)
 def test_what_is_no_command_is_answered_with_the_usage(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
@@ -37,7 +40,9 @@ def test_what_is_no_command_is_answered_with_the_usage(arguments, capsys):
     assert "usage: elicit" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [(), ("serve",), ("demo",), ("keys",), ("keys", "new")])
+@pytest.mark.parametrize(
+    "arguments", [(), ("serve",), ("stdio",), ("demo",), ("keys",), ("keys", "new")]
+)
 def test_every_command_explains_itself(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments, "--help"])
@@ -53,3 +58,40 @@ def test_an_address_that_is_none_is_refused(capsys):
     assert urlsplit("nonsense").hostname is None
     assert cli.main(["demo", "--url", "nonsense"]) == 2
     assert "is no address like http://127.0.0.1:8765" in capsys.readouterr().err
+
+
+async def test_the_demo_has_its_sandbox_and_stops_with_it(tmp_path):
+    async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
+        sandbox = sandbox_of(server)
+        assert sandbox is not None
+        assert sandbox != server.url
+        metadata = await browser.get(f"{sandbox}/.well-known/openid-configuration")
+        assert metadata.json()["issuer"].startswith(sandbox)
+        server.process.terminate()
+        end = await ended(server.process)
+        assert (end.status, end.err) == (0, "")
+        with pytest.raises(httpx.ConnectError):
+            await browser.get(sandbox)
+
+
+async def test_ones_own_tools_have_a_sandbox_if_asked_for(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from mcp.server.mcpserver import MCPServer\nmcp = MCPServer('mine')\n"
+    )
+    async with serving("mine:mcp", home=tmp_path) as without:
+        assert sandbox_of(without) is None
+    async with serving("mine:mcp", "--sandbox", home=tmp_path) as with_one:
+        assert sandbox_of(with_one) is not None
+
+
+@pytest.mark.parametrize("url", ["https://example.org", "https://localhost:8765"])
+async def test_a_sandbox_is_refused_where_strangers_could_reach_it(tmp_path, url):
+    extra = {"ELICIT_URL": url, "ELICIT_SECRET": "s" * 32}
+    end = await run("serve", "--sandbox", "--port", "0", home=tmp_path, extra=extra)
+    assert (end.status, end.out) == (2, "")
+    assert end.err.startswith("elicit: ELICIT_URL: The sandbox works only on this machine")
+
+
+def sandbox_of(server: Server) -> str | None:
+    lines = [line.split() for line in server.said.splitlines()]
+    return next((line[1] for line in lines if line[0] == "sandbox"), None)

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 from decimal import Decimal, localcontext
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from iso4217 import Currency
 
@@ -258,6 +258,7 @@ def test_nothing_is_rounded_to_the_callers_precision() -> None:
 amounts = st.integers(1, 10**MINOR_UNIT_DIGITS_AT_MOST - 1)
 
 
+@settings(deadline=None)
 @given(number=amounts, currency=st.sampled_from(WITH_MINOR_UNITS))
 def test_every_amount_survives_every_way_of_writing_it(number: int, currency: str) -> None:
     money = Money.from_minor_units(number, currency)
@@ -268,6 +269,7 @@ def test_every_amount_survives_every_way_of_writing_it(number: int, currency: st
     assert int(figures) == number
 
 
+@settings(deadline=None)
 @given(amount=st.text(max_size=40) | st.decimals() | st.integers() | st.floats())
 def test_whatever_is_written_it_is_money_or_one_clear_error(
     amount: str | Decimal | float,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 from stripe import SignatureVerificationError, WebhookSignature
@@ -101,6 +101,7 @@ def sha256(key: bytes, message: bytes) -> bytes:
 # The vendors' own libraries
 
 
+@settings(deadline=None)
 @given(
     body=st.text(), secret=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1)
 )
@@ -119,6 +120,7 @@ def test_what_stripe_signs_is_accepted_and_what_is_signed_stripe_accepts(
         WebhookSignature.verify_header(body + " ", ours, secret)
 
 
+@settings(deadline=None)
 @given(body=st.text(), key=st.binary(min_size=24, max_size=64).filter(any))
 def test_what_standard_webhooks_signs_is_accepted_and_what_is_signed_it_accepts(
     body: str, key: bytes
@@ -290,6 +292,7 @@ def test_a_scheme_believes_no_time_and_no_id_that_it_does_not_sign(fields: dict[
 
 
 @named
+@settings(deadline=None)
 @given(body=st.binary(max_size=300))
 def test_every_body_comes_back_byte_for_byte(scheme: Scheme, body: bytes) -> None:
     assert received(scheme, signed(scheme, body), body=body).body == body
@@ -370,6 +373,7 @@ def privately(
     ]
 
 
+@settings(deadline=None)
 @given(body=st.binary(max_size=300))
 def test_a_signature_by_the_private_key_is_accepted(body: bytes) -> None:
     delivery = received(STANDARD_WEBHOOKS, privately(body), PUBLIC, body=body)

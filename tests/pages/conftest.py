@@ -17,7 +17,6 @@ from webapp.views import (
     Ending,
     Kind,
     Late,
-    LeftCheckout,
     PaymentPending,
     Person,
     ProviderTrouble,
@@ -164,7 +163,6 @@ def _payment_variants() -> dict[str, View]:
         "StartPayment for real": _made(StartPayment, {**real, "client": None}),
         "DonePayment for real": _made(module.DonePayment, real),
         "PaymentPending for real": _made(PaymentPending, real),
-        "LeftCheckout for real": _made(LeftCheckout, real),
         **{
             f"Ended {ending} payment": Ended(server="my tools", ending=ending, kind="payment")
             for ending in get_args(Ending)

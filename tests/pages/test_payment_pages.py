@@ -14,12 +14,11 @@ from webapp.views import (
     Ended,
     Ending,
     Home,
-    LeftCheckout,
     PaymentPending,
     StartPayment,
 )
 
-TESTABLE = (StartPayment, DonePayment, LeftCheckout, PaymentPending)
+TESTABLE = (StartPayment, DonePayment, PaymentPending)
 
 
 @pytest.fixture
@@ -79,14 +78,6 @@ def test_a_slow_payment_asks_for_nothing_more(pages: Pages) -> None:
     assert "There is nothing more to do here, and you need not pay again." in said
     assert "if it has stopped waiting by then, ask it to continue." in said
     assert page.named("form") == page.named("a") == []
-
-
-def test_leaving_the_checkout_charges_nothing_and_it_can_be_opened_again(pages: Pages) -> None:
-    page = Page(pages.render(LeftCheckout(**_values(LeftCheckout))))
-    assert page.text("h1") == "You left the checkout"
-    assert "without paying 9.00 €. Nothing was charged." in _said(page)
-    assert page.text("button") == "Open the checkout againDecline"
-    assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
 
 
 @pytest.mark.parametrize("ending", get_args(Ending))

@@ -444,6 +444,14 @@ async def test_nobody_else_plans_faults(person: Person):
         assert answer.status_code == 401
 
 
+async def test_the_checkout_stands_on_the_same_origin(person: Person):
+    refused = await person.http.post("/stripe/v1/refunds")
+    assert refused.status_code == 401
+    key = {"authorization": f"Bearer {person.sandbox.stripe_key}"}
+    unknown = await person.http.get("/stripe/v1/checkout/sessions/cs_nothing", headers=key)
+    assert unknown.status_code == 404
+
+
 async def test_no_secret_is_in_a_repr(person: Person):
     sandbox = person.sandbox
     for secret in (sandbox.client_secret, sandbox.stripe_key, sandbox.webhook_secret):

@@ -33,8 +33,11 @@ FIRST_TOOL = "sign_guest_book"
 WALK_SECONDS_AT_MOST = 60
 REVISIONS = ("legacy", "2026-07-28")
 # What the walker writes into forms, and what each demo tool must then say.
-ANSWERS = {"name": "Ada", "line": "I was here."}
+ANSWERS = {"name": "Ada", "line": "I was here.", "answer.value": "a-key-of-20-letters."}
 EXPECTED = {
+    "list_my_repositories": r"octocat has \d+ repositories: .+\.",
+    "buy_report": r"The premium report is yours; 9\.00 EUR was paid\.",
+    "use_key": r"The station answers to a key of 20 letters\.",
     FIRST_TOOL: r"Ada wrote: I was here\.",
     "visit_terms": r"The person has accepted the rules of the house\.",
     "draw_ticket": r"Ticket \d{3} was handed in\.",
@@ -52,6 +55,7 @@ class Demo:
     url: str
     browser: httpx.AsyncClient
     walks: bool
+    sandbox_url: str | None = None
 
     async def call(self, tool: str, *, mode: str) -> bool:
         """Call the tool, see the person through, print the result; True if that is right."""
@@ -96,7 +100,13 @@ class Demo:
     async def _see_through(self, link: str) -> None:
         if self.walks:
             async with asyncio.timeout(WALK_SECONDS_AT_MOST):
-                await walk(self.browser, link, answers=ANSWERS, say=lambda step: _say(f"  {step}"))
+                await walk(
+                    self.browser,
+                    link,
+                    answers=ANSWERS,
+                    also=[self.sandbox_url] if self.sandbox_url else [],
+                    say=lambda step: _say(f"  {step}"),
+                )
             return
         await asyncio.to_thread(webbrowser.open, link)
         await Waiting(self.browser, link, out=sys.stdout).show()
@@ -133,8 +143,8 @@ def text_of(result: CallToolResult) -> str:
 async def _demonstrate(url: str, *, mode: str | None, tool: str | None, walks: bool) -> bool:
     # The person's browser, so to say: it keeps cookies from one page to the next.
     async with httpx.AsyncClient(timeout=10) as browser:
-        await _find_server(browser, url)
-        demo = Demo(url=url, browser=browser, walks=walks)
+        sandbox_url = await _find_server(browser, url)
+        demo = Demo(url=url, browser=browser, walks=walks, sandbox_url=sandbox_url)
         if not walks:
             return await demo.call(tool or FIRST_TOOL, mode=mode or "auto")
         results = [
@@ -148,21 +158,25 @@ async def _demonstrate(url: str, *, mode: str | None, tool: str | None, walks: b
     return all(is_right for _, _, is_right in results)
 
 
-async def _find_server(browser: httpx.AsyncClient, url: str) -> None:
+async def _find_server(browser: httpx.AsyncClient, url: str) -> str | None:
+    """Where its sandbox is, if it has one. Raises Unusable."""
+    told: dict[str, str] = {}
     try:
         response = await browser.get(f"{url}/health")
-        is_ours = response.status_code == 200 and response.json() == {"status": "ok"}
+        told = response.json()
+        is_ours = response.status_code == 200 and told.get("status") == "ok"
     except httpx.TransportError:
         raise Unusable(
             f"No server answers at {url}. Start one in another terminal: make run"
         ) from None
-    except ValueError:
+    except (ValueError, AttributeError):
         is_ours = False
     if not is_ours:
         raise Unusable(
             f"Something answers at {url}, but not as `elicit serve` does. "
             "Is that its address? Start the demo server with: make run"
         )
+    return told.get("sandbox")
 
 
 def _sentence(error: BaseException, url: str) -> str | None:
@@ -191,9 +205,11 @@ def _is_right(tool: str, text: str, messages: list[str]) -> bool:
     expected = EXPECTED.get(tool)
     if expected is None:
         return True
-    said = re.findall(r"\d+", text)
-    was_asked = all(re.findall(r"\d+", message) == said for message in messages)
-    return bool(messages) and was_asked and re.fullmatch(expected, text) is not None
+    ticket = re.findall(r"\d+", text) if tool == "draw_ticket" else []
+    is_same = all(re.findall(r"\d+", message) == ticket for message in messages if ticket)
+    # An account that is connected already is used without asking.
+    is_asked = bool(messages) or tool == "list_my_repositories"
+    return is_asked and is_same and re.fullmatch(expected, text) is not None
 
 
 def _is_http(url: str) -> bool:

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from flows import Completion, Link, NotAllowed, complete_elicitation, elicit
 from flows.elicitation import Json
 from webapp.browser import page_headers
+from webapp.demo.tools import add_tools
 from webapp.pages import Pages, template_folder
 from webapp.views import BadRequest, Done, Late, SomeoneElse, Unknown, Used, View
 
@@ -63,6 +64,7 @@ class Counter(View):
 def demo_server(public_url: str) -> MCPServer:
     """The demo's MCP server, whose pages are reached under `public_url`."""
     server = MCPServer(NAME, log_level="WARNING")
+    add_tools(server)
     _add_tools(server, public_url)
     Service(public_url).add_to(server)
     return server

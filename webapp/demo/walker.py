@@ -4,7 +4,7 @@ What could go wrong: a link that leads away, where the walker would fill in stra
 stays at one origin and stops anywhere else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from urllib.parse import urljoin, urlsplit
@@ -25,6 +25,7 @@ class Form:
     action: str
     fields: dict[str, str] = field(default_factory=dict[str, str])
     asks: list[str] = field(default_factory=list[str])
+    is_pressed: bool = False  # by its first button that says something
 
 
 class Page(HTMLParser):
@@ -51,12 +52,18 @@ class Page(HTMLParser):
         elif tag == "form" and (given.get("method") or "").lower() == "post":
             self._form = Form(action=given.get("action") or "")
             self.forms.append(self._form)
-        elif tag in {"input", "textarea"} and self._form is not None and given.get("name"):
-            name = given["name"] or ""
-            if given.get("type") == "hidden":
-                self._form.fields[name] = given.get("value") or ""
-            else:
-                self._form.asks.append(name)
+        elif self._form is not None and given.get("name"):
+            self._fill(self._form, tag, given["name"] or "", given)
+
+    @staticmethod
+    def _fill(form: Form, tag: str, name: str, given: dict[str, str | None]) -> None:
+        kind = given.get("type")
+        is_chosen = kind == "hidden" or (kind in {"radio", "checkbox"} and "checked" in given)
+        if is_chosen or (tag == "button" and not form.is_pressed):
+            form.fields[name] = given.get("value") or ""
+            form.is_pressed |= tag == "button"
+        elif tag in {"input", "textarea"} and kind not in {"radio", "checkbox"}:
+            form.asks.append(name)
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "h1":
@@ -74,20 +81,24 @@ async def walk(
     link: str,
     *,
     answers: Mapping[str, str],
+    also: Collection[str] = (),
     say: Callable[[str], None],
 ) -> None:
-    """Go from the link to a page without a form. Raises WalkFailed."""
-    origin = _origin(link)
+    """Go from the link to a page without a form. Raises WalkFailed.
+
+    It enters no origin but the link's own and `also`.
+    """
+    origins = {_origin(link), *also}
     method, address, fields = "GET", link, dict[str, str]()
     for _ in range(STEPS_AT_MOST):
-        if _origin(address) != origin:
+        if _origin(address) not in origins:
             raise WalkFailed(f"The link leads on to {_origin(address)}, where a person must go.")
         response = await client.request(
             method, address, data=fields if method == "POST" else None, follow_redirects=False
         )
         page = Page(response.text)
         location = response.headers.get("location", "") if response.has_redirect_location else ""
-        outcome = f"on to {_shown(location)}" if location else page.heading
+        outcome = f"on to {_shown(urljoin(address, location))}" if location else page.heading
         say(f"{method:4} {_shown(address):<16} {response.status_code}  {outcome}")
         if location:
             method, address = "GET", urljoin(address, location)

@@ -36,6 +36,7 @@ async def home(
         server=answers.server,
         mcp_url=f"{service.public_url}/mcp",
         tools=await served.tools(),
+        sandbox_url=service.sandbox_url,
     )
     return answers.page(view)
 
@@ -60,6 +61,8 @@ async def health(
     """200 if the store answers; with a nonce, the proof that it is the store of whoever asks."""
     await service.elicitations.store.read("~", "pepper", "~")
     told = {"status": "ok"}
+    if service.sandbox_url is not None:
+        told["sandbox"] = service.sandbox_url
     nonce = request.query_params.get("nonce")
     if nonce is not None:
         pepper = service.elicitations.owners.pepper

@@ -25,7 +25,7 @@ from webapp.service import Service
 from webapp.shown import KINDS, Shown
 from webapp.views import BeforeOpener, NoCookie, ProviderTrouble
 
-_FIELDS_AT_MOST = 200
+_FIELDS_AT_MOST = 1000
 _log = logging.getLogger(__name__)
 
 

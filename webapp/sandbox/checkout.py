@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
-from litestar import Response, Router, get, post
+from litestar import MediaType, Response, Router, get, post
 from litestar.background_tasks import BackgroundTask
 from litestar.di import NamedDependency, Provide
 from litestar.exceptions import HTTPException, NotFoundException
@@ -68,7 +68,11 @@ def checkout_router(
         route_handlers=[show, press, stylesheet],
         request_max_body_size=BODY_BYTES_AT_MOST,
         # By type; that for HTTPException covers what the framework itself refuses.
-        exception_handlers={HTTPException: checkout.refusal, Exception: checkout.failure},
+        # Litestar copies what a handler is bound to, and with it all the state; not a function.
+        exception_handlers={
+            HTTPException: lambda request, error: checkout.refusal(request, error),
+            Exception: lambda request, error: checkout.failure(request, error),
+        },
     )
     return Router(
         "/",
@@ -128,7 +132,14 @@ class Checkout:
             case _:  # too late: the page tells what became of it
                 url = here
         headers = {"location": url, "cache-control": "no-store", "referrer-policy": "no-referrer"}
-        return self._behind(Response(None, status_code=HTTPStatus.SEE_OTHER, headers=headers))
+        return self._behind(
+            Response(
+                b"",
+                status_code=HTTPStatus.SEE_OTHER,
+                media_type=MediaType.TEXT,
+                headers=headers,
+            )
+        )
 
     def is_ours(self, session: Session, request: AnyRequest, body: bytes) -> bool:
         """Whether a form came from our page in this browser."""
