@@ -120,7 +120,9 @@ class Account:
         )
 
 
-class _Content(msgspec.Struct, frozen=True, kw_only=True):
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """An account as the service hands it to the tool."""
+
     provider: str
     id: str
     label: str
@@ -131,10 +133,13 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
     api: str
     api_hosts: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"Content({self.provider!r}, {self.label!r})"
+
 
 def account_of(content: Json, reach: Reach) -> Account:
     """Make the account of what an accepted question holds; raises msgspec.ValidationError."""
-    found = msgspec.convert(content, _Content)
+    found = msgspec.convert(content, Content)
     return Account(
         provider=found.provider,
         id=found.id,

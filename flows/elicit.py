@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, cast, overload
 
-from flows.account import Account
+from flows.account import Account, account_of
 from flows.elicitation import Completion, Json
 from flows.errors import ElicitError, InvalidQuestion
 from flows.money import Money
@@ -21,7 +21,7 @@ from flows.question import (
     tell_asker,
 )
 from flows.receipt import Receipt
-from flows.requests import AccountRequest, PaymentRequest, account_of, receipt_of
+from flows.requests import AccountRequest, PaymentRequest, receipt_of
 from flows.visit import Visit, is_origin, origin_of
 
 __all__ = [

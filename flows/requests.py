@@ -7,10 +7,8 @@ where the answer comes from, is a fact of the question; 9 EUR paid never answers
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import Struct
 
 from flows import receipt
-from flows.account import Account
 from flows.checkout_seller import charge_amount
 from flows.elicitation import Json
 from flows.errors import InvalidQuestion
@@ -97,29 +95,6 @@ class PaymentRequest:
             "seller": self.seller,
             "once": self.once,
         }
-
-
-class Connected(Struct, frozen=True, kw_only=True):
-    """An account as the service hands it to the tool."""
-
-    provider: str
-    id: str
-    label: str
-    name: str | None
-    picture: str | None
-    scopes: tuple[str, ...]
-    access_token: str
-    api: str
-    api_hosts: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return f"Connected({self.provider!r}, {self.label!r})"
-
-
-def account_of(content: Json, reach: Reach) -> Account:
-    """The account that a `Connected` tells of."""
-    fields = msgspec.structs.asdict(msgspec.convert(content, Connected))
-    return Account(**fields, reach=reach)
 
 
 def receipt_of(content: Json, reach: Reach) -> Receipt:

@@ -13,12 +13,20 @@ from mcp import Client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from tests.cli.running import HOUSE, serving
-from webapp.demo.client import text_of
-from webapp.demo.walker import Page
+from webapp.demo.client import ANSWERS, text_of
+from webapp.demo.walker import Page, walk
 
 README = (HOUSE / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 PROGRAM = next(block for block in BLOCKS if "# finish.py" in block)
+TOOL_NAMES = (
+    "list_my_repositories",
+    "buy_report",
+    "check_the_weather",
+    "open_an_account",
+    "order_lunch",
+    "pay_at_the_till",
+)
 TOOLS = "\n".join(block for block in BLOCKS if block is not PROGRAM)
 
 
@@ -49,13 +57,17 @@ async def test_the_code_of_the_readme_does_what_it_says(tmp_path, revision):
     (tmp_path / "my_tools.py").write_text(TOOLS.replace("http://127.0.0.1:8765", here))
     said = list[str]()
     async with (
-        serving("my_tools:mcp", home=tmp_path, port=port, extra=environment) as server,
+        serving("my_tools:mcp", "--sandbox", home=tmp_path, port=port, extra=environment) as server,
         httpx.AsyncClient() as browser,
         asyncio.TaskGroup() as group,
     ):
+        sandbox = (await browser.get(f"{here}/health")).json()["sandbox"]
 
         async def be_a_person(link: str) -> None:
             page = Page((await browser.get(link)).text)
+            if "asks you to open" not in page.heading:
+                await walk(browser, link, answers=ANSWERS, also=[sandbox], say=lambda _: None)
+                return
             sent = await browser.post(link, data=page.forms[0].fields)
             place = sent.headers["location"]
             if place.startswith("https://example.com/terms?back="):
@@ -73,11 +85,12 @@ async def test_the_code_of_the_readme_does_what_it_says(tmp_path, revision):
             return ElicitResult(action="accept")
 
         async with Client(f"{server.url}/mcp", mode=revision, elicitation_callback=show) as client:
-            results = [
-                text_of(await client.call_tool(tool, {}))
-                for tool in ("open_an_account", "order_lunch", "pay_at_the_till")
-            ]
+            results = [text_of(await client.call_tool(tool, {})) for tool in TOOL_NAMES]
+    report = results.pop(1)
+    assert re.fullmatch(r"Report \S{20,} is yours; 9\.00 EUR was paid\.", report)
     assert results == [
+        "octocat/hello-sandbox\noctocat/secret-plans\noctocat/sand-castle",
+        "The service answers to a key of 20 letters.",
         "The person has accepted the terms.",
         "The person would like soup.",
         "Paid by card.",

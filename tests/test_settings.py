@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from webapp.settings import SECRET_NAMES, BadSettings, Settings, read_settings
+from webapp.sandbox.settings import new_sandbox
+from webapp.settings import SECRET_NAMES, BadSettings, Settings, read_settings, with_sandbox
 
 SECRET = "a secret of at least thirty-two bytes"
 OTHER = "another secret of thirty-two bytes or more"
@@ -245,3 +246,123 @@ def test_what_is_right_is_read(home: dict[str, str]) -> None:
     assert settings.origins == {"https://a.example", "https://b.example:8443"}
     assert settings.proxies == (ip_network("10.0.0.0/8"), ip_network("::1"))
     assert settings.templates == (Path(home["HOME"]),)
+
+
+def test_the_registration_at_a_provider_is_read_by_its_name(tmp_path: Path) -> None:
+    settings = read_settings(
+        {
+            "HOME": str(tmp_path),
+            "ELICIT_GITHUB_CLIENT_ID": "an id",
+            "ELICIT_GITHUB_CLIENT_SECRET": "a secret",
+            "ELICIT_ACME_CLIENT_ID": "another id",
+            "ELICIT_ACME_CLIENT_SECRET": "another secret",
+        }
+    )
+    assert settings.credentials == {
+        "github": ("an id", "a secret"),
+        "acme": ("another id", "another secret"),
+    }
+    assert "secret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ("ELICIT_GITHUB_CLIENT_ID", "ELICIT_GITHUB_CLIENT_SECRET"),
+        ("ELICIT_GITHUB_CLIENT_SECRET", "ELICIT_GITHUB_CLIENT_ID"),
+        ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"),
+        ("ELICIT_STRIPE_WEBHOOK_SECRET", "ELICIT_STRIPE_KEY"),
+    ],
+)
+def test_half_a_registration_is_named(tmp_path: Path, given: str, missing: str) -> None:
+    with pytest.raises(BadSettings) as error:
+        read_settings({"HOME": str(tmp_path), given: "sk_test_1"})
+    assert error.value.problems == [f"{missing}: not set, and the other one is."]
+
+
+def test_a_key_that_is_none_of_stripes_is_refused_without_being_repeated(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings) as error:
+        read_settings(
+            {
+                "HOME": str(tmp_path),
+                "ELICIT_STRIPE_KEY": "pk_live_1234",
+                "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_1",
+            }
+        )
+    (problem,) = error.value.problems
+    assert problem.startswith("ELICIT_STRIPE_KEY: ")
+    assert "1234" not in problem
+
+
+def test_several_webhook_secrets_are_read_while_one_replaces_another(tmp_path: Path) -> None:
+    settings = read_settings(
+        {
+            "HOME": str(tmp_path),
+            "ELICIT_STRIPE_KEY": "sk_test_1",
+            "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_new,whsec_old",
+        }
+    )
+    assert settings.sellers["stripe"].webhook_secrets == ("whsec_new", "whsec_old")
+    assert not settings.sellers["stripe"].is_live
+
+
+def test_providers_are_declared_in_the_configuration_folder(tmp_path: Path) -> None:
+    folder = tmp_path / ".config" / "elicit-url"
+    folder.mkdir(parents=True)
+    (folder / "elicit.toml").write_text('[providers.acme]\nissuer = "https://acme.example"\n')
+    assert read_settings({"HOME": str(tmp_path)}).providers["acme"].label == "Acme"
+
+
+def test_a_file_in_the_working_directory_declares_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elicit.toml").write_text('[providers.acme]\nissuer = "https://acme.example"\n')
+    monkeypatch.chdir(tmp_path)
+    assert "acme" not in read_settings({"HOME": str(tmp_path / "home")}).providers
+
+
+def test_what_is_wrong_with_the_declarations_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[providers.github]\nissuer = "https://evil.example"\n')
+    with pytest.raises(BadSettings) as error:
+        read_settings({"HOME": str(tmp_path), "ELICIT_CONFIG": str(file)})
+    (problem,) = error.value.problems
+    assert problem.startswith(f"ELICIT_CONFIG: {file}: providers.github: this name is built in")
+
+
+def test_a_configuration_that_is_not_there_is_named_only_if_it_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    read_settings({"HOME": str(tmp_path)})
+    with pytest.raises(BadSettings, match=r"ELICIT_CONFIG: .* cannot be read"):
+        read_settings({"HOME": str(tmp_path), "ELICIT_CONFIG": str(tmp_path / "nowhere.toml")})
+
+
+def test_the_sandbox_plays_only_what_is_not_configured(tmp_path: Path) -> None:
+    sandbox = new_sandbox(url="http://127.0.0.1:8766", serves="http://127.0.0.1:8765")
+    own = read_settings(
+        {
+            "HOME": str(tmp_path),
+            "ELICIT_GITHUB_CLIENT_ID": "an id",
+            "ELICIT_GITHUB_CLIENT_SECRET": "a secret",
+        }
+    )
+    settings = with_sandbox(own, sandbox)
+    assert settings.providers["github"] == own.providers["github"]
+    assert settings.credentials["github"] == ("an id", "a secret")
+    assert settings.providers["google"].issuer == "http://127.0.0.1:8766/oidc"
+    assert settings.credentials["google"][0] == sandbox.client_id
+    assert settings.sellers["stripe"].api == "http://127.0.0.1:8766/stripe"
+
+
+def test_a_server_that_others_reach_has_no_sandbox(tmp_path: Path) -> None:
+    sandbox = new_sandbox(url="http://127.0.0.1:8766", serves="http://127.0.0.1:8765")
+    settings = read_settings(
+        {
+            "HOME": str(tmp_path),
+            "ELICIT_URL": "https://tools.example",
+            "ELICIT_SECRET": "a secret of the tests, 32 bytes or more",
+        }
+    )
+    with pytest.raises(ValueError, match="on this machine only"):
+        with_sandbox(settings, sandbox)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from flows.account import Content
 from flows.attempts import come_back
 from flows.connection import Connection, allow, renewed
 from flows.elicitation import Asked, Completion, Elicitation, Json, Status
@@ -19,7 +20,7 @@ from flows.errors import Denied, Failed, NotAccepted, NotConfigured, NotPossible
 from flows.oauth import Client, Grant, OauthFlow, Terms
 from flows.provider import Provider
 from flows.question import Link
-from flows.requests import AccountRequest, Connected
+from flows.requests import AccountRequest
 from webapp.acceptance import accept
 from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
@@ -146,6 +147,11 @@ class Accounts:
         except (Denied, Failed) as error:
             await self.refuse(current, error)
             return
+        wanted = self.terms(current).account
+        if wanted not in (None, grant.person.id, grant.person.label):
+            why = f"{grant.person.label} was connected, and {wanted} was asked for"
+            await self.refuse(current, Failed(why))
+            return
         connection = self._connection(current, grant)
 
         async def also(_: Elicitation) -> Sequence[Value]:
@@ -206,7 +212,7 @@ class Accounts:
     def _content(self, found: Connection) -> Json:
         provider = self._clients[found.provider].provider
         connected: Json = msgspec.to_builtins(
-            Connected(
+            Content(
                 provider=found.provider,
                 id=found.person_id,
                 label=found.label,

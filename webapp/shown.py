@@ -246,8 +246,11 @@ class Shown:
 
     def _scopes(self, scopes: Sequence[str]) -> tuple[Scope, ...]:
         client = self._service.kinds.accounts.client_for(self._elicitation)
-        words = {} if client is None else client.provider.scope_words
-        return tuple(Scope(words=words.get(scope, scope), raw=scope) for scope in scopes)
+        if client is None:
+            return tuple(Scope(words=scope, raw=scope) for scope in scopes)
+        words = client.provider.scope_words
+        asks = client.provider.asks(tuple(scopes))
+        return tuple(Scope(words=words.get(scope, scope), raw=scope) for scope in asks)
 
     def _label(self) -> str:
         return self._service.kinds.label(self._elicitation)

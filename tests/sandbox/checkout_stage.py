@@ -142,6 +142,7 @@ class OverHttpx(stripe.HTTPClient):
 def sandbox(url: str) -> Sandbox:
     return Sandbox(
         url=url,
+        client_id="unused",
         client_secret="unused",
         redirect_origins=(SHOP,),
         stripe_key=KEY,

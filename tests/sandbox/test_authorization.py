@@ -51,7 +51,7 @@ async def test_the_id_token_is_signed_and_says_what_it_must(person: Person, cloc
     jwt.JWTClaimsRegistry(
         now=now,
         iss={"essential": True, "value": f"{URL}/oidc"},
-        aud={"essential": True, "value": "elicit-sandbox"},
+        aud={"essential": True, "value": person.sandbox.client_id},
         exp={"essential": True},
         nonce={"essential": True, "value": "the-nonce"},
     ).validate(token.claims)
@@ -60,7 +60,7 @@ async def test_the_id_token_is_signed_and_says_what_it_must(person: Person, cloc
         token.header,
         options={"iss": {"value": f"{URL}/oidc"}, "sub": {"value": "sandbox-583231"}},
         params={
-            "client_id": "elicit-sandbox",
+            "client_id": person.sandbox.client_id,
             "nonce": "the-nonce",
             "access_token": reply["access_token"],
         },
@@ -336,7 +336,7 @@ async def test_a_token_of_one_provider_opens_nothing_at_another(person: Person):
 
 async def test_github_deletes_a_token_for_its_own_client_only(person: Person):
     token = (await person.connect(GITHUB, scope=None))["access_token"]
-    path = "/github/api/applications/elicit-sandbox/token"
+    path = f"/github/api/applications/{person.sandbox.client_id}/token"
 
     async def delete(path: str, body: Any, headers: dict[str, str]) -> int:
         return (await person.http.request("DELETE", path, json=body, headers=headers)).status_code

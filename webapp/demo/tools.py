@@ -1,4 +1,4 @@
-"""The demo's three main tools: connect an account, pay, type a secret; by the sandbox unless set."""
+"""The demo's main tools: connect an account, pay, type a secret; at the sandbox unless set."""
 
 from mcp.server.mcpserver import MCPServer
 

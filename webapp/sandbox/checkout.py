@@ -70,8 +70,8 @@ def checkout_router(
         # By type; that for HTTPException covers what the framework itself refuses.
         # Litestar copies what a handler is bound to, and with it all the state; not a function.
         exception_handlers={
-            HTTPException: lambda request, error: checkout.refusal(request, error),
-            Exception: lambda request, error: checkout.failure(request, error),
+            HTTPException: lambda request, error: checkout.refusal(request, error),  # noqa: PLW0108
+            Exception: lambda request, error: checkout.failure(request, error),  # noqa: PLW0108
         },
     )
     return Router(

@@ -18,7 +18,7 @@ class Sandbox:
     """Addresses are origins without a slash at the end."""
 
     url: str
-    client_id: str = "elicit-sandbox"
+    client_id: str
     client_secret: str = field(repr=False)
     redirect_origins: tuple[str, ...]
     stripe_key: str = field(repr=False)
@@ -35,6 +35,8 @@ def new_sandbox(*, url: str, serves: str) -> Sandbox:
     require_loopback(serves)
     return Sandbox(
         url=url,
+        # Its accounts end with it, so what an earlier one connected must not be found again.
+        client_id=f"elicit-sandbox-{secrets.token_hex(4)}",
         client_secret=secrets.token_urlsafe(_SECRET_BYTES),
         redirect_origins=(serves,),
         stripe_key=f"sk_test_sandbox_{secrets.token_hex(_SECRET_BYTES)}",
