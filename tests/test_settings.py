@@ -255,14 +255,14 @@ def test_the_registration_at_a_provider_is_read_by_its_name(tmp_path: Path) -> N
             "ELICIT_GITHUB_CLIENT_ID": "an id",
             "ELICIT_GITHUB_CLIENT_SECRET": "a secret",
             "ELICIT_ACME_CLIENT_ID": "another id",
-            "ELICIT_ACME_CLIENT_SECRET": "another secret",
+            "ELICIT_ACME_CLIENT_SECRET": "hunter2",
         }
     )
     assert settings.credentials == {
         "github": ("an id", "a secret"),
-        "acme": ("another id", "another secret"),
+        "acme": ("another id", "hunter2"),
     }
-    assert "secret" not in repr(settings)
+    assert "hunter2" not in repr(settings)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_a_server_that_others_reach_has_no_sandbox(tmp_path: Path) -> None:
         {
             "HOME": str(tmp_path),
             "ELICIT_URL": "https://tools.example",
-            "ELICIT_SECRET": "a secret of the tests, 32 bytes or more",
+            "ELICIT_SECRET": SECRET,
         }
     )
     with pytest.raises(ValueError, match="on this machine only"):
