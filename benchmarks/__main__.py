@@ -9,10 +9,11 @@ from pathlib import Path
 
 from benchmarks.calling import tool_calls
 from benchmarks.figure import Figure, table
+from benchmarks.hooking import webhooks
 from benchmarks.settling import lifecycles, settle_to_resumed
 from benchmarks.waiting import bytes_each, register_and_wake
 
-SECONDS = {"waking": 15.0, "settling": 25.0, "lifecycles": 35.0, "calls": 50.0}
+SECONDS = {"waking": 15.0, "settling": 25.0, "lifecycles": 35.0, "webhooks": 25.0, "calls": 50.0}
 _QUICK = 6  # so many times shorter
 
 
@@ -31,7 +32,11 @@ def measure(seconds: dict[str, float]) -> Iterator[Figure]:
     """Each line as it is known; files live in a temporary folder."""
     yield bytes_each()
     yield register_and_wake(seconds=seconds["waking"])
-    for name, settling in (("settling", settle_to_resumed), ("lifecycles", lifecycles)):
+    for name, settling in (
+        ("settling", settle_to_resumed),
+        ("lifecycles", lifecycles),
+        ("webhooks", webhooks),
+    ):
         with tempfile.TemporaryDirectory() as folder:
             yield asyncio.run(settling(Path(folder), seconds=seconds[name]))
     yield from asyncio.run(tool_calls(seconds=seconds["calls"]))

@@ -3,15 +3,16 @@
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from flows.checkout import Seller
 from flows.elicitation import Asked, Elicitation
 from flows.vault import Ring
 from webapp.elicitations import Elicitations
-from webapp.service import open_service
+from webapp.service import Service, open_service
 from webapp.stores import open_store
 
 
@@ -20,7 +21,9 @@ def utc_now() -> datetime:
 
 
 @asynccontextmanager
-async def open_elicitations(folder: Path) -> AsyncIterator[tuple[Elicitations, str]]:
+async def open_service_here(
+    folder: Path, *, sellers: Mapping[str, Seller] | None = None
+) -> AsyncIterator[tuple[Service, str]]:
     """The service, listening to other processes as it does when it serves, and an owner."""
     store = await open_store(f"sqlite:///{folder / 'ours.db'}")
     try:
@@ -30,17 +33,24 @@ async def open_elicitations(folder: Path) -> AsyncIterator[tuple[Elicitations, s
             public_url="http://127.0.0.1:8765",
             uid=os.getuid(),
             clock=utc_now,
+            sellers=sellers,
         ) as service:
             owner = service.identity.local_owner
             await service.elicitations.owners.locker(owner)
             listening = asyncio.create_task(service.elicitations.listen())
             try:
-                yield service.elicitations, owner
+                yield service, owner
             finally:
                 listening.cancel()
                 await asyncio.wait({listening})
     finally:
         await store.aclose()
+
+
+@asynccontextmanager
+async def open_elicitations(folder: Path) -> AsyncIterator[tuple[Elicitations, str]]:
+    async with open_service_here(folder) as (service, owner):
+        yield service.elicitations, owner
 
 
 class Leg:

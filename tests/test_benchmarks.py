@@ -2,6 +2,7 @@
 
 from benchmarks.calling import REVISIONS, tool_calls
 from benchmarks.figure import Figure, summary, table
+from benchmarks.hooking import webhooks
 from benchmarks.settling import lifecycles, settle_to_resumed
 from benchmarks.waiting import bytes_each, register_and_wake
 
@@ -26,6 +27,10 @@ async def test_settling_is_measured_against_a_bare_commit(tmp_path):
 
 async def test_lifecycles_are_measured_against_four_bare_writes(tmp_path):
     assert is_measured(await lifecycles(tmp_path, seconds=0, times=20, log_bytes=1))
+
+
+async def test_webhooks_are_measured_and_each_wakes_its_waiter(tmp_path):
+    assert is_measured(await webhooks(tmp_path, seconds=0, times=10, log_bytes=1))
 
 
 async def test_tool_calls_are_measured_on_both_revisions():

@@ -8,12 +8,13 @@ must prove that it serves the same store at the same address, and what it proves
 import asyncio
 import errno
 import hmac
-import json
 import secrets
 import socket
 import ssl
 
 import httpx
+from msgspec import DecodeError, Struct
+from msgspec.json import decode
 
 from flows.vault import Pepper
 
@@ -24,6 +25,10 @@ _ANSWER_BYTES_AT_MOST = 4096
 _BACKLOG = 2048
 _NONCE_BYTES = 24
 _PROOF_BYTES = 30
+
+
+class _Health(Struct):
+    proof: str
 
 
 class PortUnusable(Exception):
@@ -128,12 +133,12 @@ async def _is_ours(host: str, port: int, *, url: str, pepper: Pepper) -> bool | 
     except httpx.HTTPError:
         return False
     try:
-        told = json.loads(body)
-    except ValueError:
+        proven = decode(body, type=_Health).proof
+    except (DecodeError, RecursionError):
         return False
-    proven = told.get("proof") if isinstance(told, dict) else None
-    expected = proof(pepper, url=url, nonce=nonce)
-    return isinstance(proven, str) and hmac.compare_digest(proven.encode(), expected.encode())
+    return hmac.compare_digest(
+        proven.encode("utf-8", "replace"), proof(pepper, url=url, nonce=nonce).encode()
+    )
 
 
 def _is_taken(error: PortUnusable) -> bool:

@@ -8,7 +8,6 @@ thread that wrote it.
 
 import asyncio
 import contextlib
-import io
 import os
 import queue
 import socket
@@ -115,7 +114,9 @@ class Incoming:
         await self.aclose()
 
     async def _forget(self, request_id: int | str) -> None:
-        self._wires.end(self._wires.take(request_id), is_delivered=False)
+        wire = self._wires.take(request_id)
+        if wire is not None:
+            wire.end(is_delivered=False)
 
     def _listen(self, source: int) -> None:
         begun = bytearray()
@@ -153,9 +154,8 @@ class Outgoing:
         written.add_done_callback(self._unwritten.discard)
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             wire = self._wires.take(message.id) if message.id is not None else None
-            written.add_done_callback(
-                lambda _: self._wires.end(wire, is_delivered=written.result())
-            )
+            if wire is not None:
+                written.add_done_callback(lambda _: wire.end(is_delivered=written.result()))
         text = message.model_dump_json(by_alias=True, exclude_unset=True)
         self._pieces.put((text.encode() + b"\n", written))
         await asyncio.wait({written})
@@ -214,8 +214,9 @@ def _put_away() -> tuple[int, int]:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # as stderr is
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(line_buffering=True)  # as stderr is
     return source, target
 
 

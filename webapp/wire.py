@@ -12,7 +12,18 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
-__all__ = ["ASGIApp", "Message", "Receive", "Scope", "Send", "Wire", "Wires", "watched", "wire_of"]
+__all__ = [
+    "ASGIApp",
+    "Message",
+    "Receive",
+    "Scope",
+    "Send",
+    "StreamWire",
+    "Wire",
+    "Wires",
+    "watched",
+    "wire_of",
+]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -85,31 +96,42 @@ class Wire:
             _call(callback, self._is_delivered)
 
 
+class StreamWire(Wire):
+    """A wire whose end is told by whoever writes the stream."""
+
+    __slots__ = ()
+
+    def end(self, *, is_delivered: bool) -> None:
+        self._end(is_delivered=is_delivered)
+
+    def lose(self) -> None:
+        """The client went away before the answer."""
+        self._break()
+
+
 class Wires:
     """The exchanges of one connection that carries many at once, by the ids of their requests."""
 
     def __init__(self) -> None:
-        self._unanswered: dict[int | str, Wire] = {}
+        self._unanswered: dict[int | str, StreamWire] = {}
 
     def begin(self, request_id: int | str) -> None:
-        self.end(self.take(request_id), is_delivered=False)  # a client that uses an id twice
-        self._unanswered[request_id] = Wire()
+        replaced = self.take(request_id)
+        self._unanswered[request_id] = StreamWire()
+        if replaced is not None:  # a client that uses an id twice
+            replaced.end(is_delivered=False)
 
     def find(self, request_id: int | str) -> Wire | None:
         return self._unanswered.get(request_id)
 
-    def take(self, request_id: int | str) -> Wire | None:
+    def take(self, request_id: int | str) -> StreamWire | None:
         """The wire of a request that has its answer, whose end the caller tells from now on."""
         return self._unanswered.pop(request_id, None)
-
-    def end(self, wire: Wire | None, *, is_delivered: bool) -> None:
-        if wire is not None:
-            wire._end(is_delivered=is_delivered)  # noqa: SLF001 - the same module
 
     def break_all(self) -> None:
         """The client is gone: nothing that is not on its way by now will be delivered."""
         while self._unanswered:
-            self._unanswered.popitem()[1]._break()  # noqa: SLF001 - the same module
+            self._unanswered.popitem()[1].lose()
 
 
 def watched(app: ASGIApp) -> ASGIApp:

@@ -60,6 +60,8 @@ async def test_a_port_of_ours_is_left_to_its_owner():
         b'["PROOF"]',
         b"<h1>PROOF</h1>",
         b"\xff",
+        b"[" * 4000,
+        b'{"more": ' + b"[" * 4000,
         b"",
         b'{"proof": "PROOF", "more": "' + b"x" * 100_000 + b'"}',
     ],

@@ -89,7 +89,7 @@ class Desktop:
         async with httpx.AsyncClient() as browser:
             await walk(browser, link, answers={"dish": "soup"}, say=lambda _: None)
 
-    async def start(self) -> "Pipe":
+    async def start(self, *, shows_links: bool = True) -> "Pipe":
         """The same without a library on the client's side."""
         process = await start(*self.arguments, home=self.home, extra=self.extra, stdin=PIPE)
         pipe = Pipe(process)
@@ -98,7 +98,7 @@ class Desktop:
             method="initialize",
             params={
                 "protocolVersion": "2025-11-25",
-                "capabilities": {"elicitation": {"url": {}}},
+                "capabilities": {"elicitation": {"url": {}}} if shows_links else {},
                 "clientInfo": {"name": "test", "version": "1"},
             },
         )
@@ -141,6 +141,12 @@ class Pipe:
         link: str = asked["params"]["url"]
         return link
 
+    async def result(self) -> str:
+        """Call the tool; its result, of a call that asks nothing."""
+        await self.say(id=2, method="tools/call", params={"name": "order_lunch"})
+        text: str = (await self.hear())["result"]["content"][0]["text"]
+        return text
+
     def close(self, descriptor: int) -> None:
         """Close our end of one of its pipes."""
         transport: Any = self.process._transport  # type: ignore[attr-defined]
@@ -154,6 +160,10 @@ def desktop(tmp_path: Path, request: pytest.FixtureRequest) -> Desktop:
     with bound("127.0.0.1") as free:
         port = free.getsockname()[1]
     return Desktop(home=tmp_path, port=port)
+
+
+def link_in(text: str) -> str:
+    return next(word for word in text.split() if "/e/" in word)
 
 
 def calling(client: Client) -> asyncio.Task[CallToolResult]:
@@ -191,8 +201,7 @@ async def test_a_tool_awaits_a_person_whatever_is_printed_meanwhile(desktop, rev
 async def test_a_client_that_shows_no_links_gets_one_in_the_result(desktop, revision):
     async with desktop.client(revision, shows_links=False) as client:
         first = text_of(await calling(client))
-        link = next(word for word in first.split() if word.startswith(f"{desktop.url}/e/"))
-        await desktop.open(link)
+        await desktop.open(link_in(first))
         assert text_of(await calling(client)) == SOUP
 
 
@@ -300,19 +309,25 @@ async def test_rubbish_from_the_client_ends_nothing(desktop):
     assert (await ended(pipe.process)).status == 0
 
 
-async def test_a_result_that_went_into_a_broken_pipe_is_there_for_the_same_call(desktop):
-    pipe = await desktop.start()
-    link = await pipe.order()
-    pipe.close(1)
+@pytest.mark.parametrize("shows_links", [True, False])
+async def test_a_result_that_went_into_a_broken_pipe_is_there_for_the_same_call(
+    desktop, shows_links
+):
     async with desktop.client() as other:
         await process_of(other)
+        pipe = await desktop.start(shows_links=shows_links)
+        if shows_links:
+            link = await pipe.order()
+        else:
+            link = link_in(await pipe.result())
+            await pipe.say(id=2, method="tools/call", params={"name": "order_lunch"})
+        pipe.close(1)
         await desktop.open(link)
         assert (await ended(pipe.process)).status == 0
-    again = await desktop.start()
-    await again.say(id=2, method="tools/call", params={"name": "order_lunch"})
-    assert (await again.hear())["result"]["content"][0]["text"] == SOUP
-    again.close(0)
-    await ended(again.process)
+        again = await desktop.start()
+        assert await again.result() == SOUP
+        again.close(0)
+        await ended(again.process)
 
 
 async def test_a_result_that_was_written_is_not_given_to_the_next_call(desktop):

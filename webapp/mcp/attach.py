@@ -72,6 +72,10 @@ class Middleware:
     ) -> HandlerResult:
         if context.method != "tools/call" or context.request_id is None:
             return await call_next(context)
+        if context.request is not None:
+            wire = wire_of(context.request.scope)
+        else:
+            wire = self._wires.find(context.request_id)
         service = self._service
         params = dict(context.params or {})
         state = params.get("requestState")
@@ -91,10 +95,6 @@ class Middleware:
             if responses is not None:
                 params["inputResponses"] = responses
             context = replace(context, params=params)
-        if context.request is not None:
-            wire = wire_of(context.request.scope)
-        else:
-            wire = self._wires.find(context.request_id)
 
         async def body() -> HandlerResult:
             return await self._body(call, presenter, context, call_next)

@@ -1,0 +1,231 @@
+"""The demo's tools served with the sandbox, as `elicit serve` does: two origins and a caller.
+
+Everything that the server and the sandbox heard and said is kept, so that a test can look whether
+something that was typed is anywhere in it.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeAlias, cast
+
+import httpx
+import httpx2
+from mcp import Client
+from mcp.client.session import ClientRequestContext
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver import MCPServer
+from mcp_types import (
+    CallToolResult,
+    ElicitRequestParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    Implementation,
+)
+
+from flows import elicit
+from flows.elicitation import Elicitation
+from flows.providers import github
+from flows.vault import Ring
+from tests.browser.shop import Calling
+from tests.crash.shop import no_certificates
+from tests.web.serving import bound, serving, serving_at
+from webapp.app import open_app
+from webapp.demo.tools import add_tools
+from webapp.elicitations import Elicitations
+from webapp.sandbox.app import create_sandbox
+from webapp.sandbox.settings import Sandbox, new_sandbox
+from webapp.service import Service
+from webapp.settings import Settings
+from webapp.stores import open_store
+from webapp.sweeper import fall_due
+from webapp.wire import ASGIApp, Message, Receive, Scope, Send
+
+Action: TypeAlias = Literal["accept", "decline", "cancel"]
+SERVER = "Field notes"
+
+
+class Tape:
+    """An app, and every byte that went into it and came out, by path."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.heard: list[tuple[str, bytes]] = []
+        self.said: list[tuple[str, bytes]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = f"{scope['method']} {scope['path']}"
+        self.heard.append((path, scope["raw_path"] + b"?" + scope["query_string"]))
+        self.heard += [(path, b"%s: %s" % header) for header in scope["headers"]]
+
+        async def hear() -> Message:
+            message = await receive()
+            self.heard.append((path, message.get("body", b"")))
+            return message
+
+        async def say(message: Message) -> None:
+            self.said += [(path, b"%s: %s" % header) for header in message.get("headers", ())]
+            self.said.append((path, message.get("body", b"")))
+            await send(message)
+
+        await self._app(scope, hear, say)
+
+    def places_of(self, text: str) -> set[str]:
+        """Where it was heard or said."""
+        sought = text.encode()
+        return {path for path, part in (*self.heard, *self.said) if sought in part}
+
+
+class Post:
+    """Carries the sandbox's webhooks; while it `waits` they lie there."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+        self._goes = asyncio.Event()
+        self._goes.set()
+
+    async def deliver(self, request: httpx.Request) -> httpx.Response:
+        await self._goes.wait()
+        return await self._client.send(request)
+
+    def wait(self) -> None:
+        self._goes.clear()
+
+    def go(self) -> None:
+        self._goes.set()
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """`later` moves the clocks of the server and of the sandbox."""
+
+    url: str
+    sandbox_url: str
+    later: timedelta = timedelta()
+    service: Service = field(init=False)
+    tape: Tape = field(init=False)
+    post: Post = field(init=False)
+
+    def clock(self) -> datetime:
+        return datetime.now(UTC) + self.later
+
+    async def pass_time(self, time: timedelta) -> None:
+        """Let it pass, and whatever falls due by it."""
+        self.later += time
+        await fall_due(self.service)
+
+    async def elicitations(self) -> list[Elicitation]:
+        """All there are, oldest first."""
+        found: Elicitations = self.service.elicitations
+        rows = [
+            await found.rows.open(record, Elicitation)
+            for record in await found.store.list("elicitation")
+        ]
+        return sorted(rows, key=lambda row: row.created_at)
+
+    @asynccontextmanager
+    async def calling(
+        self, tool: str, *, mode: str = "legacy", action: Action = "accept"
+    ) -> AsyncIterator[Calling]:
+        """Call the tool; what is left of the call ends with the block."""
+        call = Calling()
+
+        async def agree(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+            assert isinstance(params, ElicitRequestURLParams)
+            call.links.put_nowait(params.url)
+            return ElicitResult(action=action)
+
+        async def run() -> CallToolResult:
+            async with (
+                httpx2.AsyncClient(verify=no_certificates(), timeout=60) as http_client,
+                Client(
+                    streamable_http_client(f"{self.url}/mcp", http_client=http_client),
+                    mode=mode,
+                    elicitation_callback=agree,
+                    client_info=Implementation(name="Claude", version="1"),
+                ) as client,
+            ):
+                return await client.call_tool(tool, {})
+
+        call.task = asyncio.create_task(run())
+        try:
+            yield call
+        finally:
+            call.task.cancel()
+            await asyncio.gather(call.task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def open_stage() -> AsyncIterator[Stage]:
+    """The server and the sandbox, each on a port of 127.0.0.1."""
+    store = await open_store("memory:")
+    with bound("127.0.0.1") as reserved:
+        port = reserved.getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        stage = Stage(url=url, sandbox_url="")
+        settings = Settings(url=url, ring=Ring([b"s" * 32]), store="memory:", uid=os.getuid())
+        made: list[Sandbox] = []
+
+        def outside(sandbox_url: str) -> ASGIApp:
+            made.append(new_sandbox(url=sandbox_url, serves=url))
+            app = create_sandbox(made[0], clock=stage.clock, deliver=stage.post.deliver)
+            return cast("ASGIApp", app)
+
+        async with httpx.AsyncClient(verify=no_certificates()) as client:
+            stage.post = Post(client)
+            async with serving_at(outside) as stage.sandbox_url:
+                (sandbox,) = made
+                async with open_app(
+                    settings, _server(), store=store, clock=stage.clock, sandbox=sandbox
+                ) as app:
+                    stage.service = cast("Any", app)._app._service
+                    stage.tape = Tape(app)
+                    async with serving(stage.tape, port=port):
+                        yield stage
+            stage.post.go()
+    await store.aclose()
+
+
+def _server() -> MCPServer:
+    """The demo's tools, another one that wants the same account, and one with a fuller form."""
+    server = MCPServer(SERVER, log_level="WARNING")
+    add_tools(server)
+
+    @server.tool()
+    async def export_all() -> str:
+        """Export everything from GitHub."""
+        account = await elicit.oauth(
+            github, scopes=["repo"], reason="To copy your repositories into one archive."
+        )
+        return f"Exported everything of {account.label}."
+
+    @server.tool()
+    async def add_station() -> str:
+        """Add a weather station."""
+        given = await elicit.secret(
+            "Which station is yours, and what is its key?",
+            {
+                "type": "object",
+                "properties": {
+                    "station": {"type": "string", "title": "Station"},
+                    "key": {
+                        "type": "string",
+                        "title": "Key",
+                        "description": "Twelve letters at least, from the back of the station.",
+                        "minLength": 12,
+                        "writeOnly": True,
+                    },
+                },
+                "required": ["station", "key"],
+            },
+            name="station",
+        )
+        return f"Station {given['station']} was added with a key of {len(str(given['key']))} letters."
+
+    return server

@@ -1,0 +1,289 @@
+"""The child's side for accounts, payments and secrets: a server that dies, and its providers.
+
+Run as a module it is a nursery like the other one, of two sorts of children: a server whose tools
+ask for the three, and the sandbox, which survives it. The sandbox can keep a reply back, so that
+it is lost with the process that waited for it.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import httpx
+from mcp.server.mcpserver import MCPServer
+
+from flows import Money, elicit
+from flows.elicitation import Json
+from flows.providers import github
+from tests.crash.nursery import ORDER_BYTES_AT_MOST
+from tests.crash.server import Dying, DyingStore, Orders, Write, die, settings_of
+from tests.web.serving import serving
+from webapp.app import open_app
+from webapp.sandbox import Sandbox
+from webapp.sandbox.app import create_sandbox
+from webapp.stores import Record, Store, open_store
+from webapp.wire import ASGIApp, Message, Receive, Scope, Send
+
+# As those of the other server; these are about what leads to a provider and back.
+WRITES: Mapping[str, Write] = {
+    # The state is used up, and the provider was not asked yet.
+    "exchanging": Write(when="after", is_it=lambda r: _is(r, "elicitation", "exchanging")),
+    # The provider has answered the exchange, and nothing of it is durable.
+    "exchanged": Write(when="before", is_it=lambda r: _is(r, "elicitation", "accepted")),
+    # It is durable that the money went back, and the tool has not heard of it.
+    "refunded": Write(when="after", is_it=lambda r: _is(r, "payment", "refunded")),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandOrders(Orders):
+    """What a child is to be; it is the sandbox itself where `is_sandbox` says so."""
+
+    sandbox: dict[str, Any]
+    is_sandbox: bool = False
+
+    @property
+    def settings(self) -> Sandbox:
+        given = self.sandbox
+        return Sandbox(**{**given, "redirect_origins": tuple(given["redirect_origins"])})
+
+
+async def serve(orders: StandOrders, line: socket.socket) -> None:
+    """Serve until killed, as the other server does; the sandbox's clock is never moved."""
+    reader, writer = await asyncio.open_connection(sock=line)
+    later = timedelta(seconds=orders.later)
+
+    def say(what: str) -> None:
+        writer.write(f"{what}\n".encode())
+
+    def clock() -> datetime:
+        return datetime.now(UTC) + later
+
+    if orders.is_sandbox:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            app = create_sandbox(orders.settings, clock=clock, deliver=client.send)
+            async with serving(Withholding(app), port=orders.port):  # type: ignore[arg-type]
+                say("serving")
+                await reader.read()
+        return
+    settings = settings_of(public_port=orders.public_port, folder=orders.folder)
+    store = StandStore(await open_store(settings.store), die=orders.die, say=say)
+    opening = open_app(
+        settings, tools(orders), store=store, clock=clock, sandbox=orders.settings
+    )
+    async with opening as opened, serving(Dying(opened, die=orders.die), port=orders.port):
+        say("serving")
+        while order := await reader.readline():
+            later = timedelta(seconds=int(order.split()[1]))
+
+
+def tools(orders: StandOrders) -> MCPServer:
+    server = MCPServer("stand")
+
+    async def work(key: str) -> Json:
+        with (Path(orders.folder) / "work").open("a") as file:
+            file.write(f"{key}\n")
+        return key
+
+    def have(answer: str) -> None:
+        if orders.die == "taken":  # the line has returned, and nothing was done with it yet
+            assert answer
+            die()
+
+    @server.tool()
+    async def connect() -> str:
+        account = await elicit.oauth(github, scopes=["repo"])
+        have(account.access_token)
+        async with account.client() as api:
+            login = (await api.get("/user")).raise_for_status().json()["login"]
+        return f"tea for {login} under {await elicit.once('work', work)}"
+
+    @server.tool()
+    async def buy() -> str:
+        receipt = await elicit.payment(Money("9.00", "EUR"), "Tea")
+        have(receipt.id)
+        return f"tea for {receipt.price} under {await elicit.once('work', work)}"
+
+    @server.tool()
+    async def give_back() -> str:
+        receipt = await elicit.payment(Money("9.00", "EUR"), "Tea")
+        refund = await receipt.refund(reason="out of tea")
+        return f"{refund.price} back under {await elicit.once('work', work)}"
+
+    @server.tool()
+    async def unlock() -> str:
+        key = await elicit.secret("The key of the tea room")
+        have(key)
+        return f"tea for {len(key)} letters under {await elicit.once('work', work)}"
+
+    @server.tool()
+    async def unlock_for_good() -> str:
+        key = await elicit.secret("The key of the tea room", name="tea-room")
+        have(key)
+        return f"tea for {len(key)} letters under {await elicit.once('work', work)}"
+
+    return server
+
+
+class StandStore(DyingStore):
+    """A store that dies at the points of this module as well."""
+
+    def __init__(self, inner: Store, *, die: str | None, say: Callable[[str], None]) -> None:
+        super().__init__(inner, die=die, say=say)
+        self._point = self._point or WRITES.get(die or "")
+
+
+class Withholding:
+    """The sandbox, which notes what it is asked and can keep one reply back for ever.
+
+    `POST /withhold?path=` names whose; the answer to `GET /withheld` comes once that request was
+    carried out, and is the body of the reply that nobody will get. `GET /asked` lists requests.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._path: str | None = None
+        self._withheld: asyncio.Future[bytes] | None = None
+        self._asked: list[dict[str, str | None]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        match scope["path"]:
+            case "/withhold":
+                self._path = parse_qs(scope["query_string"].decode())["path"][0]
+                self._withheld = asyncio.get_running_loop().create_future()
+                await _answer(send, b"{}")
+            case "/withheld":
+                assert self._withheld is not None
+                await _answer(send, await self._withheld)
+            case "/asked":
+                await _answer(send, json.dumps(self._asked).encode())
+            case path if path == self._path:
+                await self._keep_back(scope, receive)
+            case _:
+                await self._app(scope, await self._noted(scope, receive), send)
+
+    async def _keep_back(self, scope: Scope, receive: Receive) -> None:
+        self._path = None
+        assert self._withheld is not None
+        body = bytearray()
+
+        async def keep(message: Message) -> None:
+            body.extend(message.get("body", b""))
+
+        await self._app(scope, await self._noted(scope, receive), keep)
+        self._withheld.set_result(bytes(body))
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def _noted(self, scope: Scope, receive: Receive) -> Receive:
+        message = await receive()
+        headers = dict(scope["headers"])
+        key = headers.get(b"idempotency-key")
+        self._asked.append(
+            {
+                "what": f"{scope['method']} {scope['path']}",
+                "key": None if key is None else key.decode(),
+                "body": message.get("body", b"").decode(),
+            }
+        )
+        messages = [message]
+
+        async def again() -> Message:
+            return messages.pop() if messages else await receive()
+
+        return again
+
+
+async def _answer(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _is(record: Record, kind: str, status: str) -> bool:
+    return (record.kind, record.status) == (kind, status)
+
+
+async def warm_up() -> None:
+    """Use once what is slow at its first use, so that every fork has it."""
+    sandbox = {
+        "url": "http://127.0.0.1:81",
+        "client_secret": "warm",
+        "redirect_origins": ["http://127.0.0.1:80"],
+        "stripe_key": "sk_test_warm",
+        "webhook_secret": "warm",
+        "webhook_url": "http://127.0.0.1:80/webhooks/stripe",
+    }
+    orders = StandOrders(port=80, public_port=80, folder="nowhere", sandbox=sandbox)
+    settings = settings_of(public_port=80, folder="nowhere")
+    store = await open_store("memory:")
+    outside: Any = create_sandbox(orders.settings, clock=_now, deliver=_nobody)
+    opening = open_app(settings, tools(orders), store=store, sandbox=orders.settings)
+    async with opening as app:
+        for one, url in ((app, settings.url), (outside, orders.settings.url)):
+            transport = httpx.ASGITransport(one)
+            async with httpx.AsyncClient(transport=transport, base_url=url) as client:
+                assert (await client.get("/")).status_code < 500
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def _nobody(request: httpx.Request) -> httpx.Response:
+    raise AssertionError(request)
+
+
+def main() -> None:
+    """See tests.crash.nursery: an order comes with the child's own line."""
+    asyncio.run(warm_up())
+    control = socket.socket(fileno=sys.stdin.fileno())
+    control.send(b"ready")
+    children: set[int] = set()
+    while True:
+        text, descriptors, _, _ = socket.recv_fds(control, ORDER_BYTES_AT_MOST, 1)
+        if not text:
+            break
+        if descriptors:
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                _live(text, descriptors[0])
+            os.close(descriptors[0])
+            children.add(pid)
+            control.send(str(pid).encode())
+        else:
+            pid = int(text)
+            _, status = os.waitpid(pid, 0)
+            children.discard(pid)
+            control.send(str(os.waitstatus_to_exitcode(status)).encode())
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _live(text: bytes, descriptor: int) -> None:
+    warnings.simplefilter("ignore")
+    code = 0
+    try:
+        asyncio.run(serve(StandOrders(**json.loads(text)), socket.socket(fileno=descriptor)))
+    except BaseException:  # noqa: BLE001 - nothing may get back into the nursery's own loop
+        traceback.print_exc()
+        code = 1
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
