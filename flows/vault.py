@@ -6,7 +6,6 @@ older version of the same row. Each is part of the associated data, so none of t
 
 import base64
 import hashlib
-import hmac
 import secrets
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -121,10 +120,13 @@ class Pepper:
         self._key = key
 
     def tag(self, purpose: str, *parts: str, size: int = 15) -> str:
-        """A keyed hash of the parts, `size` bytes as base64url (a multiple of 3: no padding)."""
+        """A keyed hash (BLAKE2b, RFC 7693) of the parts, `size` bytes of it as base64url.
+
+        A multiple of 3 needs no padding.
+        """
         message = bytearray()
         for part in (purpose, *parts):
             data = part.encode("utf-8", "surrogatepass")
             message += len(data).to_bytes(8, "big") + data
-        mac = hmac.digest(self._key, message, "sha256")
-        return base64.urlsafe_b64encode(mac[:size]).decode()
+        mac = hashlib.blake2b(message, key=self._key, digest_size=size).digest()
+        return base64.urlsafe_b64encode(mac).decode()

@@ -80,6 +80,10 @@ class Elicitations:
     async def get(self, id: str) -> Elicitation | None:
         return await self.read(Elicitation, owner=owner_of(id), id=id)
 
+    async def recent(self, id: str) -> Elicitation | None:
+        """As this process wrote it last, if it did: good for a decision that a write follows."""
+        return self._recent.get(id) or await self.get(id)
+
     async def run(self, *, owner: str, id: str) -> Run | None:
         return await self.read(Run, owner=owner, id=id)
 
@@ -267,6 +271,8 @@ class Elicitations:
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it to its end, also when the caller is cancelled meanwhile."""
+        if asyncio.current_task() in self._works:
+            return await work  # a part of what is done to its end already
         task = asyncio.create_task(work)
         self._works.add(task)
         task.add_done_callback(self._forget)

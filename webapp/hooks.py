@@ -44,17 +44,19 @@ class Hooks:
         event = read_event(delivery)
         if event.type not in SETTLING_EVENTS or event.reference is None:
             return "ignored"
-        elicitation = await self._elicitations.get(event.reference)
+        elicitation = await self._elicitations.recent(event.reference)
         if elicitation is None or elicitation.kind != "payment":
             return "unknown"
         hook = self._hook(elicitation, seller, event, delivery)
-        if await self._elicitations.read(Hook, owner=hook.owner, id=hook.id) is not None:
-            return "duplicate"
         try:
-            await self._apply(elicitation, event, seller, hook)
+            return await self._apply(elicitation, event, seller, hook)
+        except Mismatch:
+            pass  # perhaps another process has begun the session
+        elicitation = await self._elicitations.get(event.reference) or elicitation
+        try:
+            return await self._apply(elicitation, event, seller, hook)
         except Mismatch as error:
             return await self._keep(hook, error)
-        return "applied"
 
     async def reconcile(self, hook: Hook) -> None:
         """An event about a session that we did not know: is it ours after all? We ask.
@@ -75,10 +77,11 @@ class Hooks:
 
     async def _apply(
         self, elicitation: Elicitation, event: Event, seller: Seller, hook: Hook
-    ) -> None:
+    ) -> str:
         assert event.session is not None
         verdict = judge_event(elicitation, event, seller=seller)
-        await self._payments.apply(elicitation, event.session, verdict, hook=hook)
+        done = await self._payments.apply(elicitation, event.session, verdict, hook=hook)
+        return str(done or verdict)
 
     async def _keep(self, hook: Hook, error: Mismatch) -> str:
         """Authentic, but not what was asked: kept, and looked into where it may be ours."""

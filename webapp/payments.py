@@ -6,7 +6,7 @@ and each paid session has exactly one row in the ledger, whatever became of its 
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -33,11 +33,11 @@ from flows.question import Link
 from flows.receipt import Payment, ReceiptStatus
 from flows.requests import PaymentRequest
 from webapp.acceptance import accept
-from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
+from webapp.ledger import Ledger, in_hand
 from webapp.outbound import Outbound
 from webapp.rows import Hook, Value
-from webapp.stores import Conflict
 
 NO_SELLER = ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET")
 
@@ -53,6 +53,7 @@ class Payments:
         self._elicitations = elicitations
         self._outbound = outbound
         self._sellers = sellers
+        self._ledger = Ledger(elicitations)
         self.flow = CheckoutFlow(sellers)
 
     def facts(self, request: PaymentRequest) -> Json:
@@ -78,14 +79,14 @@ class Payments:
         found = await self._of(taken)
         if found is None or found.status is ReceiptStatus.REFUNDED:
             raise Failed("The payment was given back meanwhile.", elicitation_id=taken.id)
-        return _json(_in_hand(found))
+        return _json(in_hand(found))
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         """The result that used it went out: it is spent."""
         found = await self._of(delivered)
         if found is None or found.status.is_final:
             return []
-        return [receipts.spend(_in_hand(found), self._elicitations.clock())]
+        return [receipts.spend(in_hand(found), self._elicitations.clock())]
 
     def return_path(self, elicitation: Elicitation) -> str:
         return f"/return/{terms_of(elicitation).seller}"
@@ -94,7 +95,7 @@ class Payments:
         """The payment that settled it; also when it was delivered."""
         for session in sessions_of(elicitation):
             id = self._payment_id(elicitation, session)
-            found = await self._elicitations.read(Payment, owner=elicitation.owner, id=id)
+            found = await self._ledger.read(elicitation.owner, id)
             if found is not None:
                 return found
         return None
@@ -170,11 +171,22 @@ class Payments:
     async def _apply(
         self, elicitation: Elicitation, session: Session, verdict: Verdict, hook: Hook | None
     ) -> Completion | None:
+        is_first = True
+
         async def with_hook(_: Elicitation) -> Sequence[Value]:
-            return await self._new(hook)
+            return await unless_there([hook] if hook is not None else [])
 
         async def with_payment(changed: Elicitation) -> Sequence[Value]:
-            return [*await self._paid(changed, session), *await self._new(hook)]
+            payment = await self._payment(changed, session)
+            return await unless_there([payment, hook] if hook is not None else [payment])
+
+        async def unless_there(rows: Sequence[Payment | Hook]) -> Sequence[Value]:
+            # Nearly always it is news: only what has met a conflict is looked up before it.
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                return rows
+            return [row for row in rows if not await self._ledger.has(row)]
 
         # What became of an earlier try says nothing of the one that is going on, unless it is paid.
         is_latest = session.id == next(iter(sessions_of(elicitation)), None)
@@ -184,7 +196,7 @@ class Payments:
                 done = await accept(self._elicitations, elicitation, content, also=with_payment)
                 if done is Completion.ALREADY_SETTLED:
                     # Paid twice, or told twice: the ledger has each paid session once.
-                    await self._write(lambda: with_payment(elicitation))
+                    await self._ledger.write(lambda: with_payment(elicitation))
                 return done
             case Verdict.FAILED if is_latest:
                 with suppress(NotPossible):
@@ -202,99 +214,44 @@ class Payments:
                 return None
             case _:
                 pass
-        await self._write(lambda: with_hook(elicitation))
+        await self._ledger.write(lambda: with_hook(elicitation))
         return None
 
     async def spend(self, owner: str, id: str) -> Json:
         """Raises NotPossible if it was refunded."""
-        now = self._elicitations.clock()
-        spent = await self._change(
-            owner,
-            id,
-            # A body that runs again spends again.
-            lambda p: p if p.status is ReceiptStatus.SPENT else receipts.spend(_in_hand(p), now),
-        )
-        return _json(spent)
+        return _json(await self._ledger.spend(owner, id))
 
     async def refund(self, owner: str, id: str, *, reason: str | None) -> Json:
         """Give the money back; the same again gives the same refund.
 
         Raises NotPossible if it was spent, Failed if the provider cannot be asked.
         """
-        payment = await self._read(owner, id)
-        if payment.status is not ReceiptStatus.REFUNDED:
-            receipts.require(payment, ReceiptStatus.REFUNDED)
+        payment = await self._ledger.refundable(owner, id)
         refund = await self._outbound.run(self.flow.refund(payment, reason=reason))
-        now = self._elicitations.clock()
-
-        def give_back(current: Payment) -> Payment:
-            if current.status is ReceiptStatus.REFUNDED:
-                return current
-            return receipts.given_back(current, now, reason, refund.id)
-
-        await self._change(owner, id, give_back)
+        await self._ledger.give_back(owner, id, refund, reason=reason)
         return refund.as_json()
-
-    async def _change(self, owner: str, id: str, change: Callable[[Payment], Payment]) -> Payment:
-        for _ in range(TRIES_AT_MOST):
-            current = await self._read(owner, id)
-            changed = change(current)
-            if changed == current:
-                return current
-            try:
-                await self._elicitations.write(changed)
-            except Conflict:
-                continue
-            return changed
-        raise Contended(id)
-
-    async def _write(self, values: Callable[[], Awaitable[Sequence[Value]]]) -> None:
-        for _ in range(TRIES_AT_MOST):
-            rows = await values()
-            try:
-                if rows:
-                    await self._elicitations.write(*rows)
-            except Conflict:
-                continue
-            return
-        raise Contended("the ledger")
-
-    async def _read(self, owner: str, id: str) -> Payment:
-        found = await self._elicitations.read(Payment, owner=owner, id=id)
-        if found is None:
-            raise KeyError(id)
-        return found
 
     async def _of(self, elicitation: Elicitation) -> Payment | None:
         content = elicitation.content
         id = content.get("payment") if isinstance(content, Mapping) else None
         if not isinstance(id, str):
             return None
-        return await self._elicitations.read(Payment, owner=elicitation.owner, id=id)
-
-    async def _new(self, hook: Hook | None) -> list[Value]:
-        """The row, unless it is there already."""
-        if hook is None:
-            return []
-        found = await self._elicitations.read(Hook, owner=hook.owner, id=hook.id)
-        return [hook] if found is None else []
+        return await self._ledger.read(elicitation.owner, id)
 
     def _payment_id(self, elicitation: Elicitation, session: str) -> str:
         parts = (terms_of(elicitation).seller, session)
         return elicitation.owner + self._elicitations.owners.pepper.tag("payment", *parts, size=18)
 
-    async def _paid(self, elicitation: Elicitation, session: Session) -> list[Value]:
-        """The ledger's row of a paid session, unless it is there already."""
+    async def _payment(self, elicitation: Elicitation, session: Session) -> Payment:
+        """The ledger's row of a paid session."""
         terms = terms_of(elicitation)
         asked = elicitation.asked
         id = join = self._payment_id(elicitation, session.id)
-        if await self._elicitations.read(Payment, owner=elicitation.owner, id=id) is not None:
-            return []
         if terms.once:
             bought = self._bought(terms, server=asked.server, tool=asked.tool)
             holder = await self._elicitations.holder(Payment, owner=elicitation.owner, key=bought)
             join = id if holder is not None else bought  # bought already: it is money to give back
-        payment = Payment(
+        return Payment(
             id=id,
             owner=elicitation.owner,
             elicitation_id=elicitation.id,
@@ -311,7 +268,6 @@ class Payments:
             once=terms.once,
             paid_at=self._elicitations.clock(),
         )
-        return [payment]
 
     def _bought(self, terms: Terms, *, server: str, tool: str) -> str:
         text = hashlib.sha256(msgspec.json.encode(terms)).hexdigest()
@@ -336,11 +292,6 @@ class Payments:
         if not self._sellers:
             raise NotConfigured(*NO_SELLER)
         return next(iter(self._sellers.values()))
-
-
-def _in_hand(payment: Payment) -> Payment:
-    """As the tool has it: the elicitation's lease is what says that it is taken."""
-    return receipts.take(payment) if payment.status is ReceiptStatus.OPEN else payment
 
 
 def _json(payment: Payment) -> Json:

@@ -1,0 +1,90 @@
+"""The ledger: each paid session has one row, and what becomes of it is decided there.
+
+What could go wrong: a payment that is spent twice, or spent and given back. A row changes by
+compare-and-set through the one table of `flows.receipt`.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from flows import receipt as receipts
+from flows.receipt import Payment, ReceiptStatus, Refund
+from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.rows import Hook, Value
+from webapp.stores import Conflict
+
+
+class Ledger:
+    def __init__(self, elicitations: Elicitations) -> None:
+        self._elicitations = elicitations
+
+    async def read(self, owner: str, id: str) -> Payment | None:
+        return await self._elicitations.read(Payment, owner=owner, id=id)
+
+    async def spend(self, owner: str, id: str) -> Payment:
+        """Use it up; a body that runs again spends again. Raises NotPossible if it was refunded."""
+        now = self._elicitations.clock()
+
+        def use_up(payment: Payment) -> Payment:
+            if payment.status is ReceiptStatus.SPENT:
+                return payment
+            return receipts.spend(in_hand(payment), now)
+
+        return await self._change(owner, id, use_up)
+
+    async def refundable(self, owner: str, id: str) -> Payment:
+        """Raises NotPossible if it was spent; one that was refunded may be asked for again."""
+        payment = await self._require(owner, id)
+        if payment.status is not ReceiptStatus.REFUNDED:
+            receipts.require(payment, ReceiptStatus.REFUNDED)
+        return payment
+
+    async def give_back(self, owner: str, id: str, refund: Refund, *, reason: str | None) -> None:
+        """The provider has given the money back: that stands, whatever happened meanwhile."""
+        now = self._elicitations.clock()
+
+        def given_back(payment: Payment) -> Payment:
+            if payment.status is ReceiptStatus.REFUNDED:
+                return payment
+            return receipts.given_back(payment, now, reason, refund.id)
+
+        await self._change(owner, id, given_back)
+
+    async def write(self, values: Callable[[], Awaitable[Sequence[Value]]]) -> None:
+        """Write what is given, which is asked for again after a conflict."""
+        for _ in range(TRIES_AT_MOST):
+            rows = await values()
+            try:
+                if rows:
+                    await self._elicitations.write(*rows)
+            except Conflict:
+                continue
+            return
+        raise Contended("the ledger")
+
+    async def has(self, row: Payment | Hook) -> bool:
+        found = await self._elicitations.read(type(row), owner=row.owner, id=row.id)  # type: ignore[type-var]
+        return found is not None
+
+    async def _change(self, owner: str, id: str, change: Callable[[Payment], Payment]) -> Payment:
+        for _ in range(TRIES_AT_MOST):
+            current = await self._require(owner, id)
+            changed = change(current)
+            if changed == current:
+                return current
+            try:
+                await self._elicitations.write(changed)
+            except Conflict:
+                continue
+            return changed
+        raise Contended(id)
+
+    async def _require(self, owner: str, id: str) -> Payment:
+        found = await self.read(owner, id)
+        if found is None:
+            raise KeyError(id)
+        return found
+
+
+def in_hand(payment: Payment) -> Payment:
+    """As the tool has it: the elicitation's lease is what says that it is taken."""
+    return receipts.take(payment) if payment.status is ReceiptStatus.OPEN else payment
