@@ -32,13 +32,10 @@ def measure(seconds: dict[str, float]) -> Iterator[Figure]:
     """Each line as it is known; files live in a temporary folder."""
     yield bytes_each()
     yield register_and_wake(seconds=seconds["waking"])
-    for name, settling in (
-        ("settling", settle_to_resumed),
-        ("lifecycles", lifecycles),
-        ("webhooks", webhooks),
-    ):
+    for name, settling in (("settling", settle_to_resumed), ("lifecycles", lifecycles)):
         with tempfile.TemporaryDirectory() as folder:
             yield asyncio.run(settling(Path(folder), seconds=seconds[name]))
+    yield asyncio.run(webhooks(seconds=seconds["webhooks"]))
     yield from asyncio.run(tool_calls(seconds=seconds["calls"]))
 
 

@@ -50,12 +50,12 @@ async def tool_calls(*, seconds: float, times: int = 10) -> list[Figure]:
 
 
 @asynccontextmanager
-async def serving(which: str) -> AsyncIterator[str]:
-    """The address of `benchmarks.served` in a process that ends with this block, or with us."""
+async def serving(which: str, *, module: str = "benchmarks.served") -> AsyncIterator[str]:
+    """The address of a server in a process that ends with this block, or with us."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "benchmarks.served",
+        module,
         which,
         cwd=_ROOT,
         stdin=subprocess.PIPE,

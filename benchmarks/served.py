@@ -5,6 +5,7 @@ standard input ends. In both a GET of /done/{item} is what lets the tool go on.
 """
 
 import asyncio
+import inspect
 import os
 import secrets
 import socket
@@ -90,17 +91,24 @@ def with_elicit(base: str, *, folder: Path) -> Any:
 
 
 async def serve(which: str) -> None:
-    with (
-        # The protocol is named, or asyncio does not set TCP_NODELAY and each answer may wait 40 ms.
-        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener,
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    with tempfile.TemporaryDirectory() as folder:
+
+        def build(base: str) -> Any:
+            return by_hand(base) if which == "by_hand" else with_elicit(base, folder=Path(folder))
+
+        await until_stdin_ends(build)
+
+
+async def until_stdin_ends(app: Any) -> None:
+    """Serve on a free port, whose address is printed; `app` may be made of that address."""
+    # The protocol is named, or asyncio does not set TCP_NODELAY and each answer may wait 40 ms.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         base = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        app = by_hand(base) if which == "by_hand" else with_elicit(base, folder=Path(folder))
+        built = app(base) if inspect.isfunction(app) else app
         config = uvicorn.Config(
-            app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=2
+            built, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=2
         )
         server = uvicorn.Server(config)
         loop = asyncio.get_running_loop()

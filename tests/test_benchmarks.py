@@ -29,8 +29,8 @@ async def test_lifecycles_are_measured_against_four_bare_writes(tmp_path):
     assert is_measured(await lifecycles(tmp_path, seconds=0, times=20, log_bytes=1))
 
 
-async def test_webhooks_are_measured_and_each_wakes_its_waiter(tmp_path):
-    assert is_measured(await webhooks(tmp_path, seconds=0, times=10, log_bytes=1))
+async def test_webhooks_are_measured_and_each_wakes_its_waiter():
+    assert is_measured(await webhooks(seconds=0, times=10))
 
 
 async def test_tool_calls_are_measured_on_both_revisions():

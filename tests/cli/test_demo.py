@@ -10,8 +10,11 @@ import pytest
 from tests.cli.running import ended, run, serving, start
 from tests.web.serving import bound
 from tests.web.serving import serving as serving_app
+from webapp.demo.client import ANSWERS, EXPECTED, MAIN_TOOLS
 from webapp.demo.waiting import Waiting
 from webapp.demo.walker import Page, WalkFailed, walk
+
+TOOLS = tuple(EXPECTED)
 
 
 async def test_the_walk_is_right_on_both_revisions_from_anywhere(tmp_path):
@@ -20,11 +23,36 @@ async def test_the_walk_is_right_on_both_revisions_from_anywhere(tmp_path):
             "demo", "--no-browser", "--url", server.url, home=tmp_path, cwd=tmp_path.root
         )
     assert (end.status, end.err) == (0, "")
-    tools = ("sign_guest_book", "visit_terms", "draw_ticket")
-    assert end.out.splitlines()[-6:] == [
-        f"right  {revision}  {tool}" for revision in ("2025-11-25", "2026-07-28") for tool in tools
+    assert end.out.splitlines()[-12:] == [
+        f"right  {revision}  {tool}" for revision in ("2025-11-25", "2026-07-28") for tool in TOOLS
     ]
-    assert end.out.count("POST /e/…") == 6
+    # On the second revision the account is connected already, and nobody is asked for it.
+    assert end.out.count("POST /e/…") == 11
+    assert end.out.count("GitHub is connected") == 1
+    assert end.out.count("Paid 9.00 €") == 2
+    assert end.out.count("200  Saved") == 2
+
+
+async def test_a_person_is_led_through_an_account_a_payment_and_a_secret(tmp_path):
+    async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
+        sandbox = (await browser.get(f"{server.url}/health")).json()["sandbox"]
+        demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
+        assert demo.stdout is not None
+        said = ""
+        async with asyncio.timeout(60):
+            for _ in MAIN_TOOLS:
+                link = ""
+                while not link:
+                    line = (await demo.stdout.readline()).decode()
+                    said += line
+                    link = line.strip() if f"{server.url}/e/" in line else ""
+                await walk(browser, link, answers=ANSWERS, also=[sandbox], say=lambda _: None)
+            end = await ended(demo)
+    assert (end.status, end.err) == (0, "")
+    said += end.out
+    assert "octocat has 3 repositories" in said
+    assert "9.00 EUR was paid" in said
+    assert "a key of 20 letters" in said
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28", "auto"])
@@ -32,7 +60,9 @@ async def test_a_person_is_waited_for_and_the_result_is_printed(tmp_path, mode):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
         # `true` is a browser that opens nothing: the test is the person.
         demo = await start(
-            "demo", "--mode", mode, "--url", server.url, home=tmp_path, extra={"BROWSER": "true"}
+            *("demo", "--mode", mode, "--tool", "sign_guest_book", "--url", server.url),
+            home=tmp_path,
+            extra={"BROWSER": "true"},
         )
         assert demo.stdout is not None
         said = ""
@@ -49,7 +79,11 @@ async def test_a_person_is_waited_for_and_the_result_is_printed(tmp_path, mode):
 
 async def test_a_no_on_the_page_ends_the_demo_with_the_tools_words(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
-        demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
+        demo = await start(
+            *("demo", "--tool", "sign_guest_book", "--url", server.url),
+            home=tmp_path,
+            extra={"BROWSER": "true"},
+        )
         assert demo.stdout is not None
         said = ""
         async with asyncio.timeout(60):
@@ -91,7 +125,8 @@ async def test_a_tool_that_is_not_there_is_answered_with_those_that_are(tmp_path
     assert end.status == 1
     assert end.err == (
         f"elicit: The server at {server.url} has no tool 'fly'. "
-        "Name one of its own with --tool: sign_guest_book, visit_terms, draw_ticket.\n"
+        "Name one of its own with --tool: list_my_repositories, buy_report, use_key, "
+        "sign_guest_book, visit_terms, draw_ticket.\n"
     )
 
 
@@ -123,7 +158,11 @@ async def test_the_walker_fills_in_no_form_of_another_place():
 
 async def test_the_demos_forms_can_only_be_finished_by_the_browser_that_was_sent(tmp_path):
     async with serving(home=tmp_path) as server:
-        demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
+        demo = await start(
+            *("demo", "--tool", "sign_guest_book", "--url", server.url),
+            home=tmp_path,
+            extra={"BROWSER": "true"},
+        )
         assert demo.stdout is not None
         said = ""
         async with asyncio.timeout(60):

@@ -1,0 +1,114 @@
+"""The webhook route served over HTTP, bare and ours.
+
+`python -m benchmarks.hooked bare` or `ours` prints its address and serves until its standard input
+ends. Ours prepares what the deliveries are about, each with a leg that waits for it, and says
+afterwards how many of those legs were woken.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from litestar import Litestar, Request, Response, get, post
+from litestar.di import Provide
+from litestar.params import FromQuery, RawBody
+
+from benchmarks.bare import BareWriter
+from benchmarks.ours import TAKER, fresh, open_service_here, utc_now
+from benchmarks.served import until_stdin_ends
+from flows.attempts import hold_open, open_attempt
+from flows.checkout import Kept, Terms, stripe
+from flows.elicitation import Elicitation
+from webapp.routes.webhooks import hooked
+from webapp.service import Service
+from webapp.waiters import Waiter  # noqa: TC001 - beside those that are needed
+
+SECRET = "whsec_of_the_benchmarks"
+SELLER = stripe("sk_test_of_the_benchmarks", [SECRET])
+
+
+def bare(writer: BareWriter) -> Litestar:
+    key = SECRET.encode()
+
+    @post("/webhooks/stripe", status_code=200)
+    async def take(request: Request[Any, Any, Any], body: RawBody) -> Response[dict[str, str]]:
+        parts = dict(part.split("=", 1) for part in request.headers["stripe-signature"].split(","))
+        mac = hmac.new(key, parts["t"].encode() + b"." + body, hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(mac, parts["v1"]):
+            return Response({"received": "no"}, status_code=400)
+        await writer.write(json.loads(body)["id"], body)
+        return Response({"received": "yes"})
+
+    return Litestar([take], openapi_config=None, logging_config=None)
+
+
+def ours(service: Service, owner: str) -> Litestar:
+    waiters: list[Waiter] = []
+
+    @get("/prepare")
+    async def prepare(times: FromQuery[int]) -> list[tuple[str, str]]:
+        waiting = [_opened(owner) for _ in range(times)]
+        for one, _ in waiting:
+            await service.elicitations.write(one)
+            waiters.append(
+                service.elicitations.waiters.waiter(one.id, leg="leg", run="run", taker=TAKER)
+            )
+        return [(one.id, session) for one, session in waiting]
+
+    @get("/woken")
+    async def woken() -> int:
+        count = 0
+        while waiters:
+            waiter, now = waiters.pop(), utc_now()
+            count += bool(await waiter.changes(until=now + timedelta(seconds=5), now=now))
+            service.elicitations.waiters.remove(waiter)
+        return count
+
+    return Litestar(
+        [hooked, prepare, woken],
+        dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+def _opened(owner: str) -> tuple[Elicitation, str]:
+    """A question whose person is at the checkout, and the session there."""
+    now = utc_now()
+    session = f"cs_test_{secrets.token_hex(24)}"
+    terms = Terms(seller="stripe", amount=900, currency="EUR", what="A report", is_live=False)
+    kept = Kept(request="x" * 700, expires_at=int(now.timestamp()) + 1800, session=session)
+    asked = fresh(owner, now=now)
+    asked = msgspec.structs.replace(
+        asked,
+        kind="payment",
+        asked=msgspec.structs.replace(asked.asked, terms=msgspec.to_builtins(terms)),
+    )
+    opened = open_attempt(asked, browser="0" * 64, now=now, kept=msgspec.to_builtins(kept))
+    return hold_open(opened), session
+
+
+async def serve(which: str) -> None:
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if which == "bare":
+            writer = BareWriter(folder / "bare.db")
+            stack.callback(writer.close)
+            app = bare(writer)
+        else:
+            here = open_service_here(folder, sellers={"stripe": SELLER})
+            app = ours(*await stack.enter_async_context(here))
+        await until_stdin_ends(app)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1]))
