@@ -34,8 +34,9 @@ def open_attempt(
         raise TooManyAttempts(limit=ATTEMPTS_AT_MOST)
     attempt = Attempt(number=number, browser=browser, started_at=now, state=state, kept=kept)
     former = elicitation.former
-    if elicitation.is_open_there and elicitation.attempt is not None:
-        former = (*former, elicitation.attempt)
+    last = elicitation.attempt
+    if elicitation.is_open_there and last is not None and last.kept != kept:
+        former = (*former, last)
     return replace(elicitation, status=Status.OPENED, attempt=attempt, former=former)
 
 

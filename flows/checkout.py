@@ -88,7 +88,15 @@ class CheckoutFlow:
         return self._sellers[name]
 
     def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
-        """The request as it will be sent. Raises InvalidQuestion for a price it cannot charge."""
+        """The request as it will be sent, or the page that is open already: nobody pays twice.
+
+        Raises InvalidQuestion for a price it cannot charge.
+        """
+        before = kept_of(elicitation.attempt)
+        if before is not None and before.url is not None:
+            opened: Json = msgspec.to_builtins(before)
+            if before.expires_at > (trip.now + CLOCKS_DIFFER).timestamp():
+                return opened
         terms = terms_of(elicitation)
         back = f"{trip.return_url}?{urlencode({'state': trip.state})}"
         expires_at = _expiry(elicitation.expires_at, now=trip.now)
@@ -111,6 +119,10 @@ class CheckoutFlow:
     def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
         """Open the payment page. Raises Failed, with a sentence for the person."""
         assert elicitation.attempt is not None
+        self._seller_of(elicitation)
+        opened = kept_of(elicitation.attempt)
+        if opened is not None and opened.url is not None:
+            return Departure(url=opened.url)
         kept = yield from self.repeat(elicitation, elicitation.attempt)
         assert kept.url is not None
         return Departure(url=kept.url, kept=msgspec.to_builtins(kept))

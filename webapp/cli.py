@@ -172,7 +172,11 @@ def _parser() -> argparse.ArgumentParser:
         choices=("auto", "legacy", "2026-07-28"),
         help="the protocol revision; legacy is 2025-11-25; default: auto",
     )
-    demo.add_argument("--tool", metavar="NAME", help="the tool to call; default: an account, a payment and a secret, one after the other")
+    demo.add_argument(
+        "--tool",
+        metavar="NAME",
+        help="the tool to call; default: all three of an account, a payment and a secret",
+    )
     demo.set_defaults(run=_demo)
 
     keys = commands.add_parser("keys", help="make secrets").add_subparsers(

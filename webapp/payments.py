@@ -39,6 +39,7 @@ from webapp.ledger import Ledger, in_hand
 from webapp.outbound import Outbound
 from webapp.rows import Hook, Value
 
+ON_ITS_WAY = "on its way"  # paid by a method that takes days
 NO_SELLER = ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET")
 
 
@@ -209,7 +210,7 @@ class Payments:
                     return None
             case Verdict.PENDING if is_latest and not elicitation.status.is_final:
                 await self._elicitations.change(
-                    elicitation.id, lambda e: replace(e, progress="pending"), also=with_hook
+                    elicitation.id, lambda e: replace(e, progress=ON_ITS_WAY), also=with_hook
                 )
                 return None
             case _:

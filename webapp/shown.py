@@ -16,6 +16,7 @@ from flows.visit import is_loopback
 from webapp.elicitations import OWNER_TAG_CHARACTERS
 from webapp.forms import Form, form_of
 from webapp.pages_secret import StartSecret
+from webapp.payments import ON_ITS_WAY
 from webapp.service import Service
 from webapp.views import (
     Done,
@@ -72,7 +73,7 @@ class Shown:
             return ended
         if self._elicitation.status is Status.EXCHANGING:
             return self._finishing()
-        if self._elicitation.progress == "pending":
+        if self._elicitation.progress == ON_ITS_WAY:
             return self._pending()
         if is_bound:
             return self._waiting()

@@ -1,8 +1,9 @@
 """The payment page: what is asked of its provider, byte for byte, and what its replies mean."""
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
@@ -514,10 +515,27 @@ def test_a_long_reason_is_cut_to_what_the_provider_takes() -> None:
 
 
 TALKS: list[Callable[[CheckoutFlow, Elicitation], Talk[Any]]] = [
-    lambda flow, elicitation: flow.begin(elicitation, TRIP),
+    lambda flow, elicitation: flow.begin(prepared(replace(elicitation, attempt=None)), TRIP),
     lambda flow, elicitation: flow.fetch(elicitation, "cs_test_1"),
     lambda flow, elicitation: flow.expire(elicitation, "cs_test_1"),
 ]
+
+
+def test_a_second_press_leads_to_the_page_that_is_open_already() -> None:
+    first = begun()
+    assert first.attempt is not None
+    kept = FLOW.prepare(first, TRIP)
+    assert kept == first.attempt.kept
+    assert run(FLOW.begin(first, TRIP)) == (Departure(url=PAGE), [])
+
+
+def test_a_page_that_is_about_to_close_is_not_led_to_again() -> None:
+    first = begun()
+    assert first.attempt is not None
+    until = msgspec.convert(first.attempt.kept, Kept).expires_at
+    late = dataclasses.replace(TRIP, now=datetime.fromtimestamp(until - 120, UTC))
+    fresh = msgspec.convert(FLOW.prepare(first, late), Kept)
+    assert (fresh.session, fresh.url) == (None, None)
 
 
 @pytest.mark.parametrize("talk", TALKS)

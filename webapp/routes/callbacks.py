@@ -6,6 +6,7 @@ cookie of the browser that pressed Continue; and whoever asked. All three come b
 """
 
 import logging
+import secrets
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -16,8 +17,8 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 
 from flows.checkout import Mismatch
-from flows.elicitation import Elicitation
-from flows.errors import Denied, Failed, InvalidToken, NotPossible
+from flows.elicitation import Elicitation, Status
+from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossible
 from flows.flow import Arrival
 from flows.oauth import Mixed
 from webapp.departures import returned
@@ -25,7 +26,7 @@ from webapp.routes.answers import Answers
 from webapp.routes.links import see_other
 from webapp.service import Service
 from webapp.shown import Shown
-from webapp.views import BadRequest, SomeoneElse, Used
+from webapp.views import BadRequest, SomeoneElse, Trouble, Used
 
 _FIELDS_AT_MOST = 50
 _log = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ async def provider_answers(
         return refused
     here = service.links.of(elicitation, now=service.clock())
     if attempt is None or attempt.state != state:
-        if await Shown(service, elicitation, here=here, csrf="").ended() is not None:
+        is_at_it = elicitation.status is Status.EXCHANGING  # a double click: the page tells how far
+        if is_at_it or await Shown(service, elicitation, here=here, csrf="").ended() is not None:
             return see_other(here)
         label = service.kinds.label(elicitation)
         used = Used(server=elicitation.asked.server, provider=label, here_url=here)
@@ -60,6 +62,11 @@ async def provider_answers(
         _log.warning("callback.mixed", extra={"id": elicitation.id, "why": error.reason})
         mixed = BadRequest(server=elicitation.asked.server, problem=str(error))
         return answers.page(mixed, status=HTTPStatus.BAD_REQUEST)
+    except NotConfigured as error:  # here, now: what was asked is not over for that
+        error_id = secrets.token_hex(6)
+        _log.warning("provider.unknown", exc_info=error, extra={"error_id": error_id})
+        trouble = Trouble(server=elicitation.asked.server, error_id=error_id, again_url=here)
+        return answers.page(trouble, status=HTTPStatus.SERVICE_UNAVAILABLE)
     except (Denied, Failed) as error:
         await accounts.refuse(elicitation, error)
         return see_other(here)

@@ -6,6 +6,7 @@ shown and again before anything is done.
 
 import logging
 import secrets
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
@@ -108,7 +109,8 @@ async def allow(
     if refused is not None:
         return refused
     if elicitation.kind == "oauth":
-        await service.kinds.accounts.share(elicitation)
+        with suppress(NotPossible):  # it was disconnected, or the question is over: the page tells
+            await service.kinds.accounts.share(elicitation)
     return see_other(f"/e/{token}")
 
 

@@ -38,7 +38,7 @@ async def _statuses(elicitation: Elicitation, service: Service) -> AsyncIterator
     with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
         current = await elicitations.get(elicitation.id)
         while current is not None:
-            yield f"data: {current.status}\n\n"
+            yield f"data: {current.progress or current.status}\n\n"
             if current.status.is_final:
                 return
             changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())
