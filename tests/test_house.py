@@ -23,15 +23,19 @@ MUST_NOT_IMPORT = {
 # A module imports from its own layer or from one that stands before it, never from a later one.
 FLOWS_LAYERS = (
     ("errors", "money"),
-    ("elicitation", "tokens", "vault", "schema", "signatures", "question"),
-    ("account",),
+    ("elicitation", "run", "tokens", "vault", "schema", "signatures", "question"),
+    ("account", "attempts", "connection", "receipt"),
     ("flow",),
-    ("oauth", "checkout", "page", "visit"),
-    ("providers",),
+    ("provider", "oauth", "checkout", "page", "visit"),
+    ("providers", "requests"),
+    ("elicit",),
 )
 WEBAPP_LAYERS = (
     ("stores", "waiters"),
     ("elicitations",),
+    ("acceptance", "kind"),
+    ("accounts", "ledger", "payments", "kept_secrets", "visits"),
+    ("kinds",),
     ("call", "identity"),
     ("mcp", "routes"),
     ("app",),
@@ -127,6 +131,20 @@ def test_imports_point_one_way() -> None:
         and (there := layer_of(imported)) is not None
         and module_of(path).split(".")[0] == imported.split(".")[0]
         and there > here
+    ]
+    assert not wrong
+
+
+def test_the_sandbox_is_reached_by_its_address_alone() -> None:
+    serves = {"webapp/serving.py": "webapp.sandbox", "webapp/app.py": "webapp.sandbox.settings"}
+    serves["webapp/settings.py"] = serves["webapp/app.py"]
+    wrong = [
+        f"{path} imports {imported}"
+        for path in SOURCES
+        if not path.startswith("webapp/sandbox/")
+        for imported in imports(path)
+        if belongs_to(imported, "webapp.sandbox") and imported != "webapp.sandbox"
+        if path not in serves or not belongs_to(imported, serves[path])
     ]
     assert not wrong
 
