@@ -5,6 +5,7 @@ owner, the served server and the very provider that it came from, and a tool tha
 it asks the person once. An account is not used up, so nothing of it is wiped on delivery.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -22,10 +23,13 @@ from flows.provider import Provider
 from flows.question import Link
 from flows.requests import AccountRequest
 from webapp.acceptance import accept
-from webapp.elicitations import Elicitations
+from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
 from webapp.kind import AskedBy
 from webapp.outbound import Outbound
 from webapp.rows import Value
+from webapp.stores import Conflict
+
+_log = logging.getLogger(__name__)
 
 
 class Accounts:
@@ -98,7 +102,10 @@ class Accounts:
         id = _mapping(elicitation.content).get("account")
         if isinstance(id, str):
             return await self._elicitations.read(Connection, owner=elicitation.owner, id=id)
-        return await self.offered(elicitation)
+        found, settled_at = await self.offered(elicitation), elicitation.settled_at
+        if found is None or settled_at is None or found.connected_at > settled_at:
+            return None  # another one by now, perhaps another person's
+        return found
 
     async def offered(self, elicitation: Elicitation) -> Connection | None:
         """What another tool of the server has connected, and would do for this question."""
@@ -110,29 +117,32 @@ class Accounts:
         by = AskedBy(owner=elicitation.owner, server=asked.server, tool=asked.tool)
         return await self._usable(terms.scopes, terms.account, client, by)
 
-    async def share(self, elicitation: Elicitation) -> Completion:
+    async def share(self, elicitation: Elicitation) -> None:
         """The person allows the tool that asks to use what is connected already.
 
-        Raises NotPossible if that is not there any more.
+        Does nothing if that is not there any more, or the question is over: a press here is no
+        provider's proof, so it is never a late yes.
         """
         offered = await self.offered(elicitation)
-        if offered is None:
-            raise NotPossible(status="gone", wanted="shared")
+        if offered is None or self._elicitations.clock() >= elicitation.expires_at:
+            return
 
         async def also(_: Elicitation) -> Sequence[Value]:
             current = await self._elicitations.read(Connection, owner=offered.owner, id=offered.id)
             return [] if current is None else [allow(current, elicitation.asked.tool)]
 
-        work = accept(self._elicitations, elicitation, {"account": offered.id}, also=also)
-        return await self._elicitations.whole(work)
+        with suppress(NotPossible):
+            content: Json = {"account": offered.id}
+            await self._elicitations.settle(
+                elicitation.id, Status.ACCEPTED, content=content, also=also
+            )
 
     async def connect(self, elicitation: Elicitation, *, state: str, code: str) -> None:
-        """Exchange the code, once, and settle. Raises NotPossible if the state was used."""
-        now = self._elicitations.clock()
-        exchanging = await self._elicitations.change(
-            elicitation.id, lambda e: come_back(e, state=state, now=now)
-        )
-        await self._elicitations.whole(self._exchange(exchanging, code))
+        """Exchange the code, once, and settle; goes on to its end when cancelled.
+
+        Raises NotPossible if the state was used.
+        """
+        await self._elicitations.whole(self._connect(elicitation, state=state, code=code))
 
     async def refuse(self, elicitation: Elicitation, error: NotAccepted) -> None:
         """The provider answered no, or that it cannot."""
@@ -140,12 +150,23 @@ class Accounts:
         with suppress(NotPossible):
             await self._elicitations.settle(elicitation.id, status, why=_why(error))
 
+    async def _connect(self, elicitation: Elicitation, *, state: str, code: str) -> None:
+        now = self._elicitations.clock()
+        exchanging = await self._elicitations.change(
+            elicitation.id, lambda e: come_back(e, state=state, now=now)
+        )
+        await self._exchange(exchanging, code)
+
     async def _exchange(self, current: Elicitation, code: str) -> None:
         talk = self.flow.finish(current, code=code, now=self._elicitations.clock())
         try:
             grant = await self._outbound.run(talk)
         except (Denied, Failed) as error:
             await self.refuse(current, error)
+            return
+        except Exception:  # noqa: BLE001 - the edge of a task
+            _log.exception("exchange.failed", extra={"id": current.id})
+            await self.refuse(current, Failed("The provider's answer could not be understood."))
             return
         wanted = self.terms(current).account
         if wanted not in (None, grant.person.id, grant.person.label):
@@ -160,7 +181,16 @@ class Accounts:
         done = await accept(self._elicitations, current, {"account": connection.id}, also=also)
         if done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN):
             # Too late for the question; the account is there all the same, for the next one.
-            await self._elicitations.write(*await self._to_write(connection))
+            await self._keep(connection)
+
+    async def _keep(self, connection: Connection) -> None:
+        for _ in range(TRIES_AT_MOST):
+            try:
+                await self._elicitations.write(*await self._to_write(connection))
+            except Conflict:
+                continue
+            return
+        raise Contended(connection.id)
 
     def _connection(self, current: Elicitation, grant: Grant) -> Connection:
         terms = self.terms(current)

@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -23,6 +23,7 @@ from flows.errors import ElicitError
 from flows.provider import Provider
 from flows.providers import github
 from flows.question import asking
+from flows.tokens import Purpose
 from flows.vault import Ring
 from tests.clock import Clock
 from tests.mcp.stage import Page, Person, eventually, new_browser, soon
@@ -268,21 +269,17 @@ async def process(
             await here.aclose()
 
 
-def with_providers(
-    settings: Settings, providers: Sequence[Provider], sandbox: Sandbox
-) -> Settings:
+def with_providers(settings: Settings, providers: Sequence[Provider], sandbox: Sandbox) -> Settings:
     """With providers that are declared in the settings, our registration at each the sandbox's."""
-    import dataclasses
-
     ours = (sandbox.client_id, sandbox.client_secret)
-    return dataclasses.replace(
+    return replace(
         settings,
         providers={**settings.providers, **{each.name: each for each in providers}},
         credentials={**settings.credentials, **{each.name: ours for each in providers}},
     )
 
 
-async def decide(person: Person, at_provider: str, decision: str, **changes: str) -> str:
+async def decide(person: Person, at_provider: str, decision: str, /, **changes: str) -> str:
     """Press a button of the sandbox's page; where that leads back to."""
     page = await person.browser.get(at_provider)
     assert page.status_code == 200, page.text
@@ -294,7 +291,7 @@ async def decide(person: Person, at_provider: str, decision: str, **changes: str
     return location
 
 
-async def approve(person: Person, at_provider: str, **changes: str) -> str:
+async def approve(person: Person, at_provider: str, /, **changes: str) -> str:
     return await decide(person, at_provider, "approve", **changes)
 
 
@@ -318,6 +315,4 @@ async def ends(person: Person, page: Page) -> Page:
 
 
 def id_in(service: Service, token: str) -> str:
-    from flows.tokens import Purpose
-
     return service.links.read(token, purpose=Purpose.LINK, now=service.clock()).id

@@ -103,7 +103,7 @@ async def seller_returns(
 
 
 def _arrival(request: Request[Any, Any, Any]) -> Arrival:
-    text = request.scope.get("query_string", b"").decode("ascii", "replace")
+    text = request.scope["query_string"].decode("ascii", "replace")
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS_AT_MOST)
     except ValueError:

@@ -1,0 +1,633 @@
+"""Callbacks as a thief, a forwarder and a link scanner see them: each a story and how it ends."""
+
+import asyncio
+import dataclasses
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+from msgspec.structs import replace
+
+from flows import elicit
+from flows.elicitation import Status
+from flows.errors import Declined
+from flows.providers import github, openid
+from flows.tokens import Claims, Purpose
+from tests.mcp.stage import LEGACY, MODERN, Page, Person, Stage, _Posts, soon
+from tests.web.connecting import (
+    Asking,
+    Town,
+    approve,
+    changed,
+    decide,
+    ends,
+    id_in,
+    parameter,
+    process,
+    town,
+)
+from webapp.departures import depart
+from webapp.sweeper import fall_due
+
+SECRETS = ("gho_sandbox_", "ghr_sandbox_", "sandbox_at_", "sandbox_rt_")
+
+
+async def sent_out(here: Town, *scopes: str, **about: Any) -> tuple[Asking, Person, str, str]:
+    """A tool that asks, a person who said yes at the provider, the link, and the way back."""
+    asked, person = here.ask(*scopes or ("repo",), **about), await here.person()
+    link = await asked.link()
+    return asked, person, link, await approve(person, await person.go_on(link))
+
+
+async def is_untouched(here: Town, link: str) -> bool:
+    """Whether nothing has come of it: no exchange, no account, still to be answered."""
+    row = await here.row(link)
+    return (
+        here.gate.exchanges == 0
+        and row.status is Status.OPENED
+        and row.attempt is not None
+        and row.attempt.state is not None
+        and not await here.connections()
+    )
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        "",
+        "x",
+        "x" * 5000,
+        "é" * 20,
+        "../../etc/passwd",
+        "AQjLCVCT.x",
+        "\x00",
+        "%00%ff",
+        "null",
+        "a b\r\nc",
+    ],
+)
+async def test_a_made_up_state_is_a_link_that_we_do_not_know(state: str | None) -> None:
+    async with town() as here:
+        _, person, link, callback = await sent_out(here)
+        page = await person.visit(changed(callback, state=state))
+        assert (page.status, page.heading) == (404, "We do not know this link")
+        assert await is_untouched(here, link)
+        assert "octocat" not in page.text
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "%ff=%fe&state=%ff",
+        "&".join(f"p{i}=1" for i in range(200)),
+        "state",
+        "=&=&=",
+        "state[]=1",
+        ";state=1;",
+        "",
+        "a" * 8000,
+    ],
+)
+async def test_a_strange_query_is_refused_without_a_fault(query: str) -> None:
+    async with town() as here:
+        person = await here.person()
+        page = await person.visit(f"{here.url}/callback/github?{query}")
+        assert page.status == 404
+
+
+async def test_no_other_token_of_ours_is_a_state() -> None:
+    async with town() as here:
+        _, person, link, callback = await sent_out(here)
+        now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
+        for purpose in set(Purpose) - {Purpose.STATE}:
+            claims = Claims(purpose=purpose, id=id, attempt=1, expires_at=now + timedelta(hours=1))
+            token = here.service.links.state(claims, now=now)
+            page = await person.visit(changed(callback, state=token))
+            assert page.status == 404
+        assert await is_untouched(here, link)
+
+
+async def test_a_state_with_our_seal_and_another_secret_in_it_is_none() -> None:
+    async with town() as here:
+        _, person, link, callback = await sent_out(here)
+        now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
+        for rest, number in (("", 1), ("guess", 1), ("guess", 0), ("guess", 2)):
+            claims = Claims(
+                purpose=Purpose.STATE,
+                id=id,
+                attempt=number,
+                rest=rest,
+                expires_at=now + timedelta(hours=1),
+            )
+            token = here.service.links.state(claims, now=now)
+            page = await person.visit(changed(callback, state=token))
+            assert page.status == 409
+        assert await is_untouched(here, link)
+
+
+async def test_a_state_that_nobody_has_a_record_for_is_unknown() -> None:
+    async with town() as here:
+        person, now = await here.person(), here.clock()
+        nobody = here.service.elicitations.new_id(here.service.identity.local_owner)
+        claims = Claims(
+            purpose=Purpose.STATE, id=nobody, attempt=1, expires_at=now + timedelta(hours=1)
+        )
+        token = here.service.links.state(claims, now=now)
+        page = await person.visit(f"{here.url}/callback/github?code=c&state={token}")
+        assert page.status == 404
+
+
+async def test_the_answer_to_one_question_settles_no_other() -> None:
+    async with town() as here:
+        _, ann, first_link, first = await sent_out(here, arguments="first")
+        _, bob, second_link, second = await sent_out(here, arguments="second")
+        # The thief's code with the victim's state, and the other way round: PKCE and the browser.
+        for person, callback, other in ((ann, first, second), (bob, second, first)):
+            page = await person.visit(other)
+            assert (page.status, page.heading) == (403, "This link was opened in another browser")
+            page = await person.visit(changed(callback, state=parameter(other, "state")))
+            assert page.status == 403
+        assert await is_untouched(here, first_link)
+        assert await is_untouched(here, second_link)
+
+
+async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state() -> None:
+    async with town() as here:
+        asked, person, link, callback = await sent_out(here)
+        _, _, _, stolen = await sent_out(here, arguments="another")
+        mixed = changed(callback, code=parameter(stolen, "code"))
+        page = await ends(person, await person.visit(mixed))
+        assert page.heading == "This did not work"  # the verifier is not the stolen code's
+        assert (await here.row(link)).status is Status.FAILED
+        assert not await here.connections()
+        assert asked.has_asked
+
+
+async def test_an_answer_at_another_providers_address_is_not_taken() -> None:
+    async with town() as here:
+        _, person, link, callback = await sent_out(here)
+        for other in ("google", "GitHub", "github2", "stripe", "%67ithub%00", "x" * 300):
+            page = await person.visit(callback.replace("/callback/github", f"/callback/{other}"))
+            assert page.status in (400, 404)
+        assert await is_untouched(here, link)
+
+
+async def test_the_state_of_an_account_pays_for_nothing() -> None:
+    async with town() as here:
+        _, person, link, callback = await sent_out(here)
+        for seller in ("stripe", "github"):
+            page = await person.visit(callback.replace("/callback/github", f"/return/{seller}"))
+            assert page.status == 404
+        assert await is_untouched(here, link)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "&state={state}",
+        "&state=x",
+        "&code=another",
+        "&code={code}",
+        "&iss=http://127.0.0.1:1/evil",
+        "&error=access_denied",
+        "&error=access_denied&error=server_error",
+        "&error=",
+    ],
+)
+async def test_an_answer_put_together_from_two_is_not_acted_upon(more: str) -> None:
+    async with town() as here:
+        asked, person, link, callback = await sent_out(here)
+        state, code = parameter(callback, "state"), parameter(callback, "code")
+        page = await person.visit(callback + more.format(state=state, code=code))
+        assert page.status in (400, 404)
+        assert await is_untouched(here, link)
+        assert (await ends(person, await person.visit(callback))).heading == "GitHub is connected"
+        assert (await asked.account()).label == "octocat"
+
+
+@pytest.mark.parametrize("code", [None, "", "x" * 5000, "a\x00b", "é", "a\nb"])
+async def test_a_code_that_is_none_is_not_exchanged(code: str | None) -> None:
+    async with town() as here:
+        _, person, link, callback = await sent_out(here)
+        page = await person.visit(changed(callback, code=code))
+        assert page.status == 400
+        assert await is_untouched(here, link)
+
+
+async def test_a_browser_that_did_not_press_continue_is_turned_away() -> None:
+    async with town() as here:
+        asked, person, link, callback = await sent_out(here)
+        thief = await here.person()
+        page = await thief.visit(callback)  # no cookie at all
+        assert (page.status, page.heading) == (403, "This link was opened in another browser")
+        await thief.visit(link)  # a cookie of its own
+        assert (await thief.visit(callback)).status == 403
+        name = here.service.browser.cookie_name
+        for forged in ("", "x", "x" * 32, "x" * 5000, here.service.browser.fresh()):
+            headers = {"cookie": f"{name}={forged}"}
+            page = Page.of(await thief.browser.get(callback, headers=headers))
+            assert page.status == 403
+            assert "octocat" not in page.text
+        assert await is_untouched(here, link)
+        await person.visit(callback)
+        assert (await asked.account()).label == "octocat"
+
+
+async def test_the_attackers_own_yes_is_not_put_on_the_victim() -> None:
+    """Login CSRF: the attacker lets the victim's browser bring the attacker's code."""
+    async with town() as here:
+        _, _, attackers_link, callback = await sent_out(here, arguments="the attacker's")
+        asked = here.ask("repo", arguments="the victim's")
+        victim = await here.person()
+        await victim.go_on(await asked.link())
+        page = await victim.visit(callback)
+        assert page.status == 403
+        assert await is_untouched(here, attackers_link)
+        assert not asked.task.done()
+
+
+async def test_an_earlier_attempts_answer_is_void_after_a_second_press() -> None:
+    async with town() as here:
+        asked, person, link, earlier = await sent_out(here)
+        later = await approve(person, await person.go_on(link))
+        page = await person.visit(earlier)
+        assert (page.status, page.heading) == (409, "This link has been used")
+        assert await is_untouched(here, link)
+        assert (await ends(person, await person.visit(later))).heading == "GitHub is connected"
+        assert (await asked.account()).label == "octocat"
+        assert here.gate.exchanges == 1
+
+
+async def test_after_a_press_in_a_second_browser_the_first_cannot_finish() -> None:
+    async with town() as here:
+        asked, first, link, callback = await sent_out(here)
+        second = await here.person()
+        later = await approve(second, await second.go_on(link))
+        page = await first.visit(callback)
+        assert (page.status, page.heading) == (403, "This link was opened in another browser")
+        await second.visit(later)
+        assert (await asked.account()).label == "octocat"
+        assert here.gate.exchanges == 1
+
+
+async def test_another_owners_question_is_neither_shown_nor_finished() -> None:
+    async with town() as here:
+        stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
+        asked = here.ask("repo", owner=stranger)
+        link, person = await asked.link(), await here.person()
+        page = await person.visit(link)
+        assert page.status == 403
+        assert "GitHub" not in page.text
+        row = await here.row(link)
+        cookie = here.service.browser.fresh()
+        at_provider = await depart(here.service, row, cookie=cookie)
+        headers = {"cookie": f"{here.service.browser.cookie_name}={cookie}"}
+        callback = await approve(person, at_provider)
+        page = Page.of(await person.browser.get(callback, headers=headers))
+        assert page.status == 403
+        assert await is_untouched(here, link)
+
+
+async def test_a_scanner_that_opens_every_address_changes_nothing() -> None:
+    async with town() as here:
+        asked, person, link, callback = await sent_out(here)
+        before = await here.row(link)
+        scanner = await here.person(**{"user-agent": "scanner"})
+        addresses = [
+            link,
+            f"{link}/allow",
+            f"{link}/decline",
+            f"{link}/live",
+            callback,
+            changed(callback, code=None, error="access_denied"),
+            changed(callback, code=None),
+            f"{here.url}/",
+        ]
+        for address in addresses:
+            for method in ("HEAD", "GET", "OPTIONS"):
+                if (method, address) != ("GET", f"{link}/live"):  # a stream without an end
+                    answer = await scanner.browser.request(method, address)
+                    assert answer.status_code < 500
+        assert await here.row(link) == before
+        assert await is_untouched(here, link)
+        # A scanner that keeps the cookies it is given is as harmless.
+        for address in addresses[:1] * 3 + addresses[4:]:
+            await scanner.browser.get(address)
+        assert await here.row(link) == before
+        await person.visit(callback)
+        assert (await asked.account()).label == "octocat"
+
+
+async def test_a_form_without_its_field_does_nothing() -> None:
+    async with town() as here:
+        asked, person, link, _ = await sent_out(here)
+        before = await here.row(link)
+        for path in ("", "/allow", "/decline"):
+            for data in ({}, {"csrf": "x"}, {"csrf": ["a", "b"]}):
+                answer = await person.browser.post(link + path, data=data)
+                assert answer.status_code == 403
+        assert await here.row(link) == before
+        assert not asked.task.done()
+
+
+async def test_a_no_cannot_be_forged_from_another_browser() -> None:
+    async with town() as here:
+        _, _, link, callback = await sent_out(here)
+        thief = await here.person()
+        forged = changed(callback, code=None, error="access_denied")
+        assert (await thief.visit(forged)).status == 403
+        assert await is_untouched(here, link)
+
+
+async def test_after_the_yes_no_error_takes_it_back() -> None:
+    async with town() as here:
+        asked, person, link, callback = await sent_out(here)
+        await person.visit(callback)
+        await asked.account()
+        forged = changed(callback, code=None, error="access_denied")
+        assert (await ends(person, await person.visit(forged))).heading == "GitHub is connected"
+        assert (await here.row(link)).status is Status.ACCEPTED
+
+
+async def test_allow_after_decline_does_not_undo_the_decline() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        asked, person = here.ask("repo", tool="export_all"), await here.person()
+        link = await asked.link()
+        page = await person.visit(link)
+        assert page.heading.startswith("export_all wants to use octocat")
+        await person.browser.post(f"{link}/decline", data={"csrf": page.csrf})
+        with pytest.raises(Declined):
+            await asked.account()
+        answer = await person.browser.post(f"{link}/allow", data={"csrf": page.csrf})
+        assert answer.status_code == 303
+        assert (await here.row(link)).status is Status.DECLINED
+        (connection,) = await here.connections()
+        assert connection.tools == ("list",)
+
+
+async def test_allow_after_the_time_is_over_allows_nothing() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        asked, person = here.ask("repo", tool="export_all"), await here.person()
+        link = await asked.link()
+        page = await person.visit(link)
+        here.clock.tick(minutes=6)
+        answer = await person.browser.post(f"{link}/allow", data={"csrf": page.csrf})
+        assert answer.status_code == 303
+        assert (await person.visit(link)).heading == "The time is over"
+        (connection,) = await here.connections()
+        assert connection.tools == ("list",)
+
+
+async def test_allow_when_the_account_is_gone_asks_afresh() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        here.clock.tick(minutes=58)
+        asked, person = here.ask("repo", tool="export_all"), await here.person()
+        link = await asked.link()
+        page = await person.visit(link)
+        here.clock.tick(minutes=3)  # the account's key ends after an hour
+        answer = await person.browser.post(f"{link}/allow", data={"csrf": page.csrf})
+        assert answer.status_code == 303
+        assert (await person.visit(link)).heading == "Connect GitHub to shop"
+
+
+@pytest.mark.xfail(reason="the form of Allow does not say which account the page showed")
+async def test_allow_gives_the_account_that_the_page_showed() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        asked, person = here.ask("repo", tool="export_all"), await here.person()
+        link = await asked.link()
+        page = await person.visit(link)
+        assert "octocat" in page.text
+        other = here.ask("repo", tool="paste")  # and meanwhile, in another window
+        at_provider = await person.go_on(await other.link())
+        await person.visit(await approve(person, at_provider, person="hubot"))
+        assert (await other.account()).label == "hubot"
+        pressed = await person.browser.post(f"{link}/allow", data={"csrf": page.csrf})
+        assert pressed.status_code < 500
+        shared = [each.label for each in await here.connections() if "export_all" in each.tools]
+        assert shared in ([], ["octocat"])
+        assert asked.has_asked
+
+
+async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server = MCPServer("shop")
+    held: list[Any] = []
+
+    @server.tool()
+    async def show() -> str:
+        """Show all that can be shown."""
+        account = await elicit.oauth(github, scopes=["repo"])
+        held.append(account)
+        async with account.client() as api:
+            answer = await api.get("/user")
+        return f"{account} {account!r} {account.client()!r} {api.auth!r} {answer.json()}"
+
+    @server.tool()
+    async def leak() -> Any:
+        """Return the account itself."""
+        return await elicit.oauth(github, scopes=["repo"])
+
+    @server.tool()
+    async def crash() -> str:
+        """Break off with the account in hand."""
+        account = await elicit.oauth(github, scopes=["repo"])
+        raise RuntimeError(f"no luck with {account!r}", account)
+
+    pages: list[Page] = []
+    answers: list[str] = []
+    async with town(server=server) as here:
+        for revision in (LEGACY, MODERN):
+            async with staged_caller(here, revision) as caller:
+                for tool in ("show", "leak", "crash"):
+                    call = caller.call(tool)
+                    if revision == LEGACY:
+                        await answer_one(here, await caller.link(), pages)
+                    result = await soon(call)
+                    answers.append(result.model_dump_json())
+        keys = [each.access_token for each in held]
+        keys += [each.access_token for each in await here.connections()]
+        keys += [str(each.refresh_token) for each in await here.connections()]
+        assert all(key.startswith(SECRETS) for key in keys)
+        rows = [repr(each) for each in await here.connections()]
+        rows += [str(record) for record in await here.service.elicitations.store.list("account")]
+    log = [f"{each.getMessage()} {each.__dict__} {each.exc_text}" for each in caplog.records]
+    texts = [each.text + str(each.location) for each in pages] + answers + rows + log
+    assert answers[0].count("octocat") >= 1
+    for key in [*keys, here.sandbox.client_secret]:
+        assert not any(key in text for text in texts)
+    # Nor what opens the way to one, but in the sandbox's own and the browser's lines.
+    ours = [each for each in caplog.records if each.name.startswith(("webapp", "flows"))]
+    for page in pages:
+        if page.location is not None and "code=" in page.location:
+            code = parameter(page.location, "code")
+            assert not any(code in f"{each.getMessage()} {each.__dict__}" for each in ours)
+
+
+def staged_caller(here: Town, revision: str) -> Any:
+    stage = Stage(
+        url=here.url,
+        service=here.service,
+        settings=here.settings,
+        posts=_Posts(here.gate),
+    )
+    return stage.caller(revision)
+
+
+async def answer_one(here: Town, link: str, pages: list[Page]) -> None:
+    """Connect, or allow what is connected; every page on the way is kept."""
+    person = await here.person()
+    page = await person.visit(link)
+    pages.append(page)
+    if "wants to use" in page.heading:
+        page = await person.press(link, to="/allow")
+    else:
+        callback = await approve(person, await person.go_on(link))
+        pages.append(replace_location(page, callback))
+        page = await person.visit(callback)
+    pages.append(page)
+    pages.append(await ends(person, page))
+
+
+def replace_location(page: Page, location: str) -> Page:
+    return dataclasses.replace(page, location=location)
+
+
+async def test_what_a_failed_exchange_says_holds_no_secret(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with town() as here:
+        for fault in ("500", "html", "200-with-error", "no-token", "huge-token"):
+            asked, person, link, callback = await sent_out(here, arguments=fault)
+            await here.plan(fault)
+            page = await ends(person, await person.visit(callback))
+            with pytest.raises(Exception, match="GitHub") as failed:
+                await asked.account()
+            row = await here.row(link)
+            assert row.attempt is not None
+            kept: Any = row.attempt.kept
+            said = [repr(row), str(failed.value), repr(failed.value), page.text]
+            said += [f"{each.getMessage()} {each.exc_text}" for each in caplog.records]
+            for secret in (
+                kept["verifier"],
+                here.sandbox.client_secret,
+                "x" * 1000,
+            ):
+                assert not any(secret in text for text in said)
+
+
+async def test_a_live_registration_never_uses_the_sandboxs_account() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        kinds = here.service.kinds.accounts
+        live = kinds._clients["github"]
+        assert live.provider.api.startswith(here.sandbox.url)
+        # The same store and owner, with our registration at the real one.
+        settings = dataclasses.replace(here.settings, credentials={"github": ("id", "secret")})
+        async with process(
+            settings,
+            store=here.service.elicitations.store,
+            clock=here.clock,
+            gate=here.gate,
+            sandbox=here.sandbox,
+        ) as there:
+            asked = there.ask("repo", arguments="live")
+            link = await asked.link()
+            row = await there.row(link)
+            assert row.asked.origins == ("https://github.com",)
+            person = await here.person(host=here.url.removeprefix("http://"))
+            page = await person.visit(link.replace(here.url, there.url))
+            assert page.heading == "Connect GitHub to shop"
+            assert "octocat" not in page.text
+            assert "sandbox" not in page.text.lower()
+            # And the other way round: what is connected at the real one is not the sandbox's.
+            (connection,) = await there.connections()
+            row_key = kinds._key(there.service.kinds.accounts._clients["github"], server="shop")
+            assert connection.key != row_key
+            lived = replace(
+                connection,
+                id=connection.owner + "a-live-account-of-the-same",
+                key=row_key,
+                label="somebody",
+                version=0,
+            )
+            await there.service.elicitations.write(lived)
+            assert (await soon(there.ask("repo", arguments="x").task)).label == "somebody"
+            assert (await soon(here.ask("repo", arguments="y").task)).label == "octocat"
+
+
+async def test_a_sandbox_on_another_port_is_another_provider() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        async with town(store=here.service.elicitations.store) as there:
+            asked = there.ask("repo", arguments="there")
+            await asked.link()
+            assert not asked.task.done()
+
+
+async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked() -> None:
+    """A provider whose metadata changes between the way out and back gets nothing."""
+    async with town() as here:
+        acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
+        ours = (here.sandbox.client_id, here.sandbox.client_secret)
+        here.service.kinds.accounts._credentials["acme"] = ours  # type: ignore[index]
+        asked, person = here.ask(provider=acme), await here.person()
+        link = await asked.link()
+        callback = await approve(person, await person.go_on(link))
+        row = await here.row(link)
+        assert row.attempt is not None
+        kept: Any = row.attempt.kept
+        assert kept["token"] == f"{here.sandbox.url}/oidc/token"
+        assert kept["redirect_uri"] == f"{here.url}/callback/acme"
+        assert (await ends(person, await person.visit(callback))).heading == "Acme is connected"
+        await asked.account()
+
+
+async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing() -> None:
+    async with town() as here:
+        asked, person, link, callback = await sent_out(here)
+        thieves = [await here.person() for _ in range(4)]
+        wrong = [
+            thief.visit(address)
+            for thief in thieves
+            for address in (callback, changed(callback, state="x"), changed(callback, code="y"))
+        ]
+        right = person.visit(callback)
+        await asyncio.gather(*wrong[:6], right, *wrong[6:])
+        assert (await asked.account()).label == "octocat"
+        assert here.gate.exchanges == 1
+        await fall_due(here.service)
+        assert (await here.row(link)).status is Status.ACCEPTED
+
+
+async def test_the_callback_is_no_open_redirect() -> None:
+    async with town() as here:
+        _, person, _, callback = await sent_out(here)
+        elsewhere = f"{callback}&redirect_uri=https://evil.example&return_to=https://evil.example"
+        answer = await person.browser.get(elsewhere)
+        assert answer.status_code == 303
+        assert answer.headers["location"].startswith(f"{here.url}/e/")
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_a_deny_that_carries_words_of_its_own_shows_none_of_them() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        denied = await decide(person, await person.go_on(await asked.link()), "deny")
+        said = changed(
+            denied, error_description="Call 0800 to win", error_uri="https://evil.example"
+        )
+        page = await ends(person, await person.visit(said))
+        assert page.heading == "You said no at GitHub"
+        assert "0800" not in page.text
+        assert "evil" not in page.text
