@@ -66,12 +66,19 @@ class Accounts:
         found = await self._usable(request.scopes, request.account, self._client(request), by)
         return self._content(found) if found is not None and by.tool in found.tools else None
 
-    def asked(self, request: AccountRequest, asked: Asked, *, link: Link) -> Asked:
+    async def asked(
+        self, request: AccountRequest, asked: Asked, *, link: Link, by: AskedBy
+    ) -> Asked:
+        """With all that the account in its place may do: a narrower one would not take it."""
         client = self._client(request)
+        key = self._key(client, server=by.server)
+        held = await self._elicitations.holder(Connection, owner=by.owner, key=key)
+        is_same = held is not None and request.account in (None, held.person_id, held.label)
+        also = held.scopes if held is not None and is_same else ()
         terms = Terms(
             provider=client.provider.name,
             client_id=client.client_id,
-            scopes=request.scopes,
+            scopes=tuple(dict.fromkeys((*request.scopes, *also))),
             account=request.account,
             reason=request.reason,
         )
@@ -117,15 +124,17 @@ class Accounts:
         by = AskedBy(owner=elicitation.owner, server=asked.server, tool=asked.tool)
         return await self._usable(terms.scopes, terms.account, client, by)
 
-    async def share(self, elicitation: Elicitation) -> None:
+    async def share(self, elicitation: Elicitation, *, account: str) -> None:
         """The person allows the tool that asks to use what is connected already.
 
-        Does nothing if that is not there any more, or the question is over: a press here is no
-        provider's proof, so it is never a late yes.
+        `account` is the end of the id of what was shown. Does nothing if that is not there any
+        more, or the question is over: a press here is no provider's proof, so it is never late.
         """
         offered = await self.offered(elicitation)
-        if offered is None or self._elicitations.clock() >= elicitation.expires_at:
+        is_shown = offered is not None and offered.id == elicitation.owner + account
+        if not is_shown or self._elicitations.clock() >= elicitation.expires_at:
             return
+        assert offered is not None
 
         async def also(_: Elicitation) -> Sequence[Value]:
             current = await self._elicitations.read(Connection, owner=offered.owner, id=offered.id)

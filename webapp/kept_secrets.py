@@ -46,7 +46,7 @@ class KeptSecrets:
             return None
         return found.content
 
-    def asked(self, request: Secret, asked: Asked, *, link: Link) -> Asked:
+    async def asked(self, request: Secret, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
         terms = Terms(schema=request.schema.json, name=request.name)
         return replace(asked, terms=msgspec.to_builtins(terms))
 

@@ -40,7 +40,7 @@ class Kind(Protocol):
         """What `Question.answer` takes, where nobody has to be asked."""
         ...
 
-    def asked(self, request: Any, asked: Asked, *, link: Link) -> Asked:
+    async def asked(self, request: Any, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
         """With what this kind shows and needs."""
         ...
 

@@ -18,6 +18,7 @@ from flows.run import Asking, Place, Run
 from flows.visit import Visit
 from webapp.aliases import give_alias
 from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.kind import AskedBy
 from webapp.kinds import Kinds
 from webapp.links import Links
 from webapp.runs import OPEN_AT_LEAST, CurrentRun, ToolCall
@@ -71,7 +72,7 @@ class Line:
             current, former = await self._look(run, known, join)
             changed: list[Elicitation | Run] = []
             if current is None:
-                current = self._start(question, place, join, run)
+                current = await self._start(question, place, join, run)
                 changed.append(current)
                 if former is not None:
                     changed.append(states.let_go(former))
@@ -155,7 +156,9 @@ class Line:
         pepper = self._elicitations.owners.pepper
         return pepper.tag("join", self._tool.server, self._client_id, *about, size=18)
 
-    def _start(self, question: Question[Any], place: Place, join: str, run: Run) -> Elicitation:
+    async def _start(
+        self, question: Question[Any], place: Place, join: str, run: Run
+    ) -> Elicitation:
         request = question.request
         id = self._elicitations.new_id(run.owner)
         now = self._elicitations.clock()
@@ -168,7 +171,8 @@ class Line:
             digest=place.digest,
         )
         link = self._links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
-        asked = self._kinds[request.kind].asked(request, asked, link=link)
+        by = AskedBy(owner=run.owner, server=self._tool.server, tool=self._tool.tool)
+        asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
         return Elicitation(
             id=id,
             owner=run.owner,

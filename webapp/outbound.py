@@ -83,9 +83,9 @@ class Outbound:
     async def _send(self, request: httpx.Request) -> httpx.Response:
         if self._client is None:
             raise Failed("Nobody outside can be reached from here.")
-        await self._check_address(request.url)
         try:
             async with asyncio.timeout(SECONDS_A_REQUEST):
+                await self._check_address(request.url)
                 reply = await self._client.send(request, stream=True, follow_redirects=False)
                 try:
                     body = bytearray()
@@ -127,6 +127,6 @@ def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 async def _addresses(host: str, port: int) -> Sequence[str]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a label of more than 63 letters is the latter
         raise Failed("The other side's name cannot be found.") from error
     return [str(entry[4][0]) for entry in found]

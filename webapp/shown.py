@@ -150,7 +150,8 @@ class Shown:
             connected_for=offered.tools,
             scopes=self._scopes(terms.scopes),
             reason=terms.reason,
-            allow_action=f"{self._here}/allow",
+            # Named, so that what is allowed is what was shown.
+            allow_action=f"{self._here}/allow?account={offered.id[OWNER_TAG_CHARACTERS:]}",
             other_action=self._here,
             is_sandbox=self._is_sandbox,
         )

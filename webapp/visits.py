@@ -26,7 +26,7 @@ class Visits:
     async def known(self, request: Visit, by: AskedBy) -> Json | None:
         return None
 
-    def asked(self, request: Visit, asked: Asked, *, link: Link) -> Asked:
+    async def asked(self, request: Visit, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
         return replace(
             asked, url=request.address(link), origins=request.origins, waits=request.waits
         )

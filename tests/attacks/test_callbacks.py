@@ -396,7 +396,6 @@ async def test_allow_when_the_account_is_gone_asks_afresh() -> None:
         assert (await person.visit(link)).heading == "Connect GitHub to shop"
 
 
-@pytest.mark.xfail(reason="the form of Allow does not say which account the page showed")
 async def test_allow_gives_the_account_that_the_page_showed() -> None:
     async with town() as here:
         await here.connect("repo")

@@ -6,7 +6,6 @@ shown and again before anything is done.
 
 import logging
 import secrets
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
@@ -109,8 +108,8 @@ async def allow(
     if refused is not None:
         return refused
     if elicitation.kind == "oauth":
-        with suppress(NotPossible):  # it was disconnected, or the question is over: the page tells
-            await service.kinds.accounts.share(elicitation)
+        account = str(request.query_params.get("account", ""))
+        await service.kinds.accounts.share(elicitation, account=account)
     return see_other(f"/e/{token}")
 
 
