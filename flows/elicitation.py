@@ -223,9 +223,9 @@ def settle(
         status=status,
         settled_at=now,
         content=content if status is Status.ACCEPTED else None,
-        why=why,
+        why=why or (elicitation.progress if status is Status.EXPIRED else None),
         take=take,
-        progress=None,
+        progress=elicitation.progress if status is Status.EXPIRED else None,
     )
 
 

@@ -86,6 +86,8 @@ class Shown:
             return await self._done()
         if not status.is_final and self._now >= self._elicitation.expires_at:
             status = Status.EXPIRED
+        if status is Status.EXPIRED and self._elicitation.progress == ON_ITS_WAY:
+            return self._pending()
         if status not in ENDINGS or status is Status.EXCHANGING:
             return None
         return Ended(

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
 ARGUMENTS = (
     "--no-sandbox",
@@ -23,7 +24,12 @@ class Visitor:
 
     context: BrowserContext
     complaints: list[str] = field(default_factory=list)
-    elsewhere: set[str] = field(default_factory=set)  # hosts that were asked for anything
+    urls: list[str] = field(default_factory=list)  # of everything that was asked for
+
+    @property
+    def origins(self) -> set[str]:
+        """Whom its pages asked for anything."""
+        return {f"{parts.scheme}://{parts.netloc}" for parts in map(urlsplit, self.urls)}
 
     async def page(self) -> Page:
         """A page whose every complaint is noted, refused policies and failed loads included."""
@@ -44,7 +50,7 @@ class Visitor:
         self.complaints.append(str(error))
 
     def _on_request(self, request: Request) -> None:
-        self.elsewhere.add(request.url.split("/")[2].partition(":")[0])
+        self.urls.append(request.url)
 
 
 @asynccontextmanager
@@ -66,3 +72,18 @@ async def visitor(
         yield Visitor(context=context)
     finally:
         await context.close()
+
+
+async def press(page: Page, name: str) -> None:
+    await page.get_by_role("button", name=name).click()
+
+
+async def reads(page: Page, heading: str) -> None:
+    await expect(page.get_by_role("heading", level=1)).to_contain_text(heading)
+
+
+def is_untroubled(*visitors: Visitor) -> bool:
+    """Nothing broke a policy or failed to load, and no other machine was asked for anything."""
+    complaints = [complaint for one in visitors for complaint in one.complaints]
+    hosts = {urlsplit(origin).hostname for one in visitors for origin in one.origins}
+    return not complaints and hosts <= {"127.0.0.1", "localhost"}

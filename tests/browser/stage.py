@@ -35,7 +35,6 @@ from tests.crash.shop import no_certificates
 from tests.web.serving import bound, serving, serving_at
 from webapp.app import open_app
 from webapp.demo.tools import add_tools
-from webapp.elicitations import Elicitations
 from webapp.sandbox.app import create_sandbox
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.service import Service
@@ -49,56 +48,64 @@ SERVER = "Field notes"
 
 
 class Tape:
-    """An app, and every byte that went into it and came out, by path."""
+    """Every address, header and body that went into the recorded apps and came out of them."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self.heard: list[tuple[str, bytes]] = []
-        self.said: list[tuple[str, bytes]] = []
+    def __init__(self) -> None:
+        self._parts: list[tuple[str, bytes]] = []
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        path = f"{scope['method']} {scope['path']}"
-        self.heard.append((path, scope["raw_path"] + b"?" + scope["query_string"]))
-        self.heard += [(path, b"%s: %s" % header) for header in scope["headers"]]
+    def places_of(self, text: str) -> list[str]:
+        """In what it was, each time: an address, a header, or a body that was heard or said."""
+        return [place for place, part in self._parts if text.encode() in part]
 
-        async def hear() -> Message:
-            message = await receive()
-            self.heard.append((path, message.get("body", b"")))
-            return message
+    def record(self, app: ASGIApp) -> ASGIApp:
+        async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                self._add("address", scope["raw_path"], scope["query_string"])
+                self._add("header", *(value for _, value in scope["headers"]))
 
-        async def say(message: Message) -> None:
-            self.said += [(path, b"%s: %s" % header) for header in message.get("headers", ())]
-            self.said.append((path, message.get("body", b"")))
-            await send(message)
+            async def hear() -> Message:
+                message = await receive()
+                self._add(f"{scope.get('method')} heard", message.get("body", b""))
+                return message
 
-        await self._app(scope, hear, say)
+            async def say(message: Message) -> None:
+                self._add("header", *(value for _, value in message.get("headers", ())))
+                self._add("said", message.get("body", b""))
+                await send(message)
 
-    def places_of(self, text: str) -> set[str]:
-        """Where it was heard or said."""
-        sought = text.encode()
-        return {path for path, part in (*self.heard, *self.said) if sought in part}
+            await app(scope, hear, say)
+
+        return recorded
+
+    def _add(self, place: str, *parts: bytes) -> None:
+        self._parts += [(place, part) for part in parts if part]
 
 
 class Post:
-    """Carries the sandbox's webhooks; while it `waits` they lie there."""
+    """Carries the sandbox's webhooks; while it is `held` they lie there."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
         self._goes = asyncio.Event()
         self._goes.set()
+        self._carried: set[asyncio.Task[httpx.Response]] = set()
 
     async def deliver(self, request: httpx.Request) -> httpx.Response:
-        await self._goes.wait()
-        return await self._client.send(request)
+        carrying = asyncio.create_task(self._carry(request))
+        self._carried.add(carrying)
+        return await carrying
 
-    def wait(self) -> None:
+    def hold(self) -> None:
         self._goes.clear()
 
-    def go(self) -> None:
+    async def arrive(self) -> list[str]:
+        """Let go what lies there, and wait until it has arrived; what it was answered."""
         self._goes.set()
+        return [(await one).text for one in tuple(self._carried)]
+
+    async def _carry(self, request: httpx.Request) -> httpx.Response:
+        await self._goes.wait()
+        return await self._client.send(request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,7 +116,7 @@ class Stage:
     sandbox_url: str
     later: timedelta = timedelta()
     service: Service = field(init=False)
-    tape: Tape = field(init=False)
+    tape: Tape = field(default_factory=Tape)
     post: Post = field(init=False)
 
     def clock(self) -> datetime:
@@ -122,7 +129,7 @@ class Stage:
 
     async def elicitations(self) -> list[Elicitation]:
         """All there are, oldest first."""
-        found: Elicitations = self.service.elicitations
+        found = self.service.elicitations
         rows = [
             await found.rows.open(record, Elicitation)
             for record in await found.store.list("elicitation")
@@ -175,7 +182,7 @@ async def open_stage() -> AsyncIterator[Stage]:
         def outside(sandbox_url: str) -> ASGIApp:
             made.append(new_sandbox(url=sandbox_url, serves=url))
             app = create_sandbox(made[0], clock=stage.clock, deliver=stage.post.deliver)
-            return cast("ASGIApp", app)
+            return stage.tape.record(cast("ASGIApp", app))
 
         async with httpx.AsyncClient(verify=no_certificates()) as client:
             stage.post = Post(client)
@@ -185,10 +192,11 @@ async def open_stage() -> AsyncIterator[Stage]:
                     settings, _server(), store=store, clock=stage.clock, sandbox=sandbox
                 ) as app:
                     stage.service = cast("Any", app)._app._service
-                    stage.tape = Tape(app)
-                    async with serving(stage.tape, port=port):
-                        yield stage
-            stage.post.go()
+                    async with serving(stage.tape.record(app), port=port):
+                        try:
+                            yield stage
+                        finally:
+                            await stage.post.arrive()
     await store.aclose()
 
 
@@ -226,6 +234,8 @@ def _server() -> MCPServer:
             },
             name="station",
         )
-        return f"Station {given['station']} was added with a key of {len(str(given['key']))} letters."
+        return (
+            f"Station {given['station']} was added with a key of {len(str(given['key']))} letters."
+        )
 
     return server

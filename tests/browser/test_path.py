@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from tests.browser.chrome import ARGUMENTS, DESKTOP, PHONE, Scheme, Visitor, visitor
+from tests.browser.chrome import ARGUMENTS, DESKTOP, PHONE, Scheme, is_untroubled, reads, visitor
 from tests.browser.shop import TIMEOUT, open_shop
 from tests.crash.shop import no_certificates
 
@@ -32,16 +32,6 @@ async def call_back(page: Page) -> None:
     callback = parse_qs(urlsplit(page.url).query)["callback"][0]
     async with httpx.AsyncClient(verify=no_certificates()) as till:
         assert (await till.post(callback, json={"paid": 9})).is_success
-
-
-async def reads(page: Page, heading: str) -> None:
-    await expect(page.get_by_role("heading", level=1)).to_contain_text(heading)
-
-
-def is_untroubled(*visitors: Visitor) -> bool:
-    """Nothing broke a policy or failed to load, and no other machine was asked for anything."""
-    complaints = [complaint for one in visitors for complaint in one.complaints]
-    return not complaints and all(one.elsewhere <= {"127.0.0.1", "localhost"} for one in visitors)
 
 
 @pytest.mark.parametrize(

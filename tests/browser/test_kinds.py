@@ -1,0 +1,505 @@
+"""A person connects an account, pays and types a secret in Chromium: the sandbox's pages and ours.
+
+Every meeting ends with the same question: did a page break its policy, and was anybody asked for
+anything but the server and its sandbox?
+"""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Locator, Page, expect
+
+from tests.browser.chrome import DESKTOP, PHONE, Scheme, Visitor, press, reads, visitor
+from tests.browser.shop import Calling
+from tests.browser.stage import SERVER, Stage, open_stage
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How somebody comes: the client's revision (as its `mode` names it) and their browser."""
+
+    mode: str
+    size: tuple[int, int]
+    scheme: Scheme
+
+
+OLD = Way(mode="legacy", size=PHONE, scheme="dark")
+NEW = Way(mode="2026-07-28", size=DESKTOP, scheme="light")
+both_ways = pytest.mark.parametrize(
+    "way", [OLD, NEW], ids=["2025-11-25-phone-dark", "2026-07-28-desktop-light"]
+)
+REPOSITORIES = "octocat has 3 repositories: octocat/hello-sandbox, octocat/secret-plans, "
+REPORT = "The premium report is yours; 9.00 EUR was paid."
+PAYMENT_TIME = timedelta(minutes=30)
+
+
+@asynccontextmanager
+async def meeting(
+    browser: Browser, way: Way = NEW, **options: Any
+) -> AsyncIterator[tuple[Stage, Visitor]]:
+    async with (
+        open_stage() as stage,
+        visitor(browser, size=way.size, scheme=way.scheme, **options) as ann,
+    ):
+        yield stage, ann
+        assert ann.complaints == []
+        assert ann.origins <= {stage.url, stage.sandbox_url}
+
+
+async def opened(call: Calling, ann: Visitor) -> Page:
+    page = await ann.page()
+    await page.goto(await call.link())
+    return page
+
+
+async def at_sandbox(call: Calling, ann: Visitor) -> Page:
+    """Open the link and press Continue."""
+    page = await opened(call, ann)
+    await press(page, "Continue")
+    await expect(page.get_by_text("Sandbox: nothing here is real.")).to_be_visible()
+    return page
+
+
+async def connect(stage: Stage, ann: Visitor, *, mode: str) -> None:
+    async with stage.calling("list_my_repositories", mode=mode) as call:
+        page = await at_sandbox(call, ann)
+        await press(page, "Approve")
+        await reads(page, "GitHub is connected")
+        assert (await call.text()).startswith(REPOSITORIES)
+
+
+async def asks_nothing(stage: Stage, tool: str, *, mode: str) -> str:
+    """What the tool says to a call that shows nobody a link."""
+    async with stage.calling(tool, mode=mode) as call:
+        text = await call.text()
+        assert call.links.empty()
+        return text
+
+
+async def link_of(stage: Stage) -> str:
+    """The link of the latest question, for another tab."""
+    latest = (await stage.elicitations())[-1]
+    return stage.service.links.of(latest, now=stage.clock())
+
+
+def fact(page: Page, name: str) -> Locator:
+    return page.locator("div", has=page.get_by_text(name, exact=True)).locator("dd")
+
+
+# Connecting an account.
+
+
+@both_ways
+async def test_an_account_is_connected_once_and_each_further_tool_asks_once(
+    browser: Browser, way: Way
+) -> None:
+    async with meeting(browser, way) as (stage, ann):
+        async with stage.calling("list_my_repositories", mode=way.mode) as call:
+            page = await opened(call, ann)
+            await reads(page, f"Connect GitHub to {SERVER}")
+            main = page.get_by_role("main")
+            host, next_host = stage.url.partition("//")[2], stage.sandbox_url.partition("//")[2]
+            await expect(main).to_contain_text(
+                f"{SERVER} ({host}) asks for this because you used list_my_repositories in Claude"
+            )
+            await expect(main).to_contain_text("Sandbox: this is only practice.")
+            await expect(main).to_contain_text("Read and write all your repositories")
+            await expect(page.get_by_role("region", name="Next:")).to_contain_text(next_host)
+            await expect(fact(page, "Time left")).to_contain_text("until")
+            await expect(page.get_by_role("button", name="Decline")).to_be_visible()
+            await press(page, "Continue")
+            await reads(page, "Connect your Sandbox GitHub account?")
+            assert not call.task.done()
+            await press(page, "Approve")
+            await reads(page, "GitHub is connected")
+            await expect(page.get_by_role("main")).to_contain_text("Octo Cat")
+            assert (await call.text()).startswith(REPOSITORIES)
+        text = await asks_nothing(stage, "list_my_repositories", mode=way.mode)
+        assert text.startswith(REPOSITORIES)
+        async with stage.calling("export_all", mode=way.mode) as call:
+            page = await opened(call, ann)
+            await reads(page, "export_all wants to use octocat")
+            main = page.get_by_role("main")
+            await expect(main).to_contain_text("connected for list_my_repositories")
+            await expect(main).to_contain_text("To copy your repositories into one archive.")
+            await press(page, "Allow")
+            await reads(page, "GitHub is connected")
+            assert await call.text() == "Exported everything of octocat."
+        text = await asks_nothing(stage, "export_all", mode=way.mode)
+        assert text == "Exported everything of octocat."
+
+
+@both_ways
+async def test_a_no_at_the_provider_ends_the_call_and_keeps_nothing(
+    browser: Browser, way: Way
+) -> None:
+    async with meeting(browser, way) as (stage, ann):
+        async with stage.calling("list_my_repositories", mode=way.mode) as call:
+            page = await at_sandbox(call, ann)
+            await press(page, "Deny")
+            await reads(page, "You said no at GitHub")
+            result = await call.result()
+            assert result.is_error
+            assert "ELICITATION_DENIED" in await call.text()
+        async with stage.calling("list_my_repositories", mode=way.mode) as call:
+            page = await opened(call, ann)
+            await reads(page, "Connect GitHub")
+            await press(page, "Decline")
+            await reads(page, "You declined")
+            assert "ELICITATION_DECLINED" in await call.text()
+
+
+async def test_another_account_takes_the_place_of_the_one_that_is_offered(browser: Browser) -> None:
+    async with meeting(browser, NEW) as (stage, ann):
+        await connect(stage, ann, mode=NEW.mode)
+        async with stage.calling("export_all", mode=NEW.mode) as call:
+            page = await opened(call, ann)
+            await press(page, "Another account")
+            await page.get_by_role("radio", name="Hubot").check()
+            await press(page, "Approve")
+            await reads(page, "GitHub is connected")
+            await expect(page.get_by_role("main")).to_contain_text("Hubot")
+            assert await call.text() == "Exported everything of hubot."
+
+
+# Paying.
+
+
+@both_ways
+async def test_a_card_that_is_declined_and_then_one_that_is_not_pay_once(
+    browser: Browser, way: Way
+) -> None:
+    async with meeting(browser, way) as (stage, ann):
+        async with stage.calling("buy_report", mode=way.mode) as call:
+            page = await opened(call, ann)
+            await reads(page, "Pay 9.00 €")
+            main = page.get_by_role("main")
+            await expect(main).to_contain_text("Test mode: no real money moves.")
+            await expect(main).to_contain_text(f"{SERVER} ({stage.url.partition('//')[2]}) asks")
+            await expect(main.get_by_role("figure")).to_contain_text("Premium report")
+            await expect(fact(page, "Who is paid")).to_contain_text("through Stripe (sandbox)")
+            await expect(page.get_by_role("button", name="Decline")).to_be_visible()
+            await press(page, "Continue to payment")
+            await press(page, "Card that is declined")
+            await expect(page.get_by_role("alert")).to_contain_text("The card was declined.")
+            assert not call.task.done()
+            await press(page, "Pay with a test card")
+            await reads(page, "Paid 9.00 €")
+            assert await call.text() == REPORT
+        async with stage.calling("buy_report", mode=way.mode) as call:
+            await reads(await opened(call, ann), "Pay 9.00 €")  # the first one is used up
+
+
+async def test_whoever_leaves_the_checkout_has_said_no_and_cannot_pay_there_any_more(
+    browser: Browser,
+) -> None:
+    async with (
+        meeting(browser, OLD) as (stage, ann),
+        stage.calling("buy_report", mode=OLD.mode) as call,
+    ):
+        page = await at_sandbox(call, ann)
+        checkout = page.url
+        await press(page, "Cancel")
+        await reads(page, "You did not pay")
+        assert "ELICITATION_DENIED" in await call.text()
+        await stage.pass_time(timedelta())
+        await page.goto(checkout)
+        await reads(page, "This checkout is over")
+
+
+async def test_a_transfer_that_arrives_later_lets_the_tool_go_on(browser: Browser) -> None:
+    async with meeting(browser) as (stage, ann), stage.calling("buy_report", mode=NEW.mode) as call:
+        page = await at_sandbox(call, ann)
+        await press(page, "Pay by bank, arrives later")
+        await reads(page, "The pretended transfer is under way")
+        checkout = page.url
+        await page.get_by_role("link", name="Go back now").click()
+        await reads(page, "Your payment is on its way")
+        assert not call.task.done()
+        await page.goto(checkout)
+        await press(page, "Let the transfer arrive")
+        await reads(page, "Paid 9.00 €")
+        assert await call.text() == REPORT
+
+
+async def test_a_transfer_that_fails_ends_the_call_and_claims_no_payment(browser: Browser) -> None:
+    async with (
+        meeting(browser, OLD) as (stage, ann),
+        stage.calling("buy_report", mode=OLD.mode) as call,
+    ):
+        page = await at_sandbox(call, ann)
+        await press(page, "Pay by bank, arrives later")
+        await press(page, "Let the transfer fail")
+        await reads(page, "The payment did not arrive")
+        assert "ELICITATION_FAILED" in await call.text()
+
+
+@both_ways
+async def test_what_is_paid_after_the_tool_gave_up_serves_the_next_call(
+    browser: Browser, way: Way
+) -> None:
+    async with meeting(browser, way) as (stage, ann):
+        async with stage.calling("buy_report", mode=way.mode) as call:
+            page = await at_sandbox(call, ann)
+            await press(page, "Pay by bank, arrives later")
+            await reads(page, "The pretended transfer is under way")
+            await stage.pass_time(PAYMENT_TIME)
+            assert "ELICITATION_TIMEOUT" in await call.text()
+        other = await ann.page()
+        await other.goto(await link_of(stage))
+        await reads(other, "The time is over")
+        await expect(other.get_by_role("main")).to_contain_text("before you pay again")
+        await expect(other.get_by_role("main")).to_contain_text("as far as we know nothing")
+        await press(page, "Let the transfer arrive")
+        await reads(page, "It worked, and it is kept")
+        await expect(page.get_by_role("main")).to_contain_text("Ask it to continue")
+        assert await asks_nothing(stage, "buy_report", mode=way.mode) == REPORT
+
+
+async def test_what_is_paid_when_the_client_had_dismissed_it_serves_the_next_call(
+    browser: Browser,
+) -> None:
+    async with meeting(browser) as (stage, ann):
+        async with stage.calling("buy_report", mode=NEW.mode, action="cancel") as call:
+            assert "ELICITATION_CANCELLED" in await call.text()
+            page = await at_sandbox(call, ann)
+            await press(page, "Pay with a test card")
+            await reads(page, "Paid 9.00 €")
+            await expect(page.get_by_role("main")).to_contain_text("ask it to continue")
+        assert await asks_nothing(stage, "buy_report", mode=NEW.mode) == REPORT
+
+
+@both_ways
+async def test_the_waiting_page_moves_on_by_the_webhook_of_a_browser_that_never_came_back(
+    browser: Browser, way: Way
+) -> None:
+    async with (
+        meeting(browser, way) as (stage, ann),
+        stage.calling("buy_report", mode=way.mode) as call,
+    ):
+        page = await at_sandbox(call, ann)
+        waiting = await ann.page()
+        await waiting.goto(await link_of(stage))
+        await expect(waiting.get_by_role("status")).to_contain_text("moves on by itself")
+        # Pressed, and then the window is shut before the way back has begun.
+        form = page.locator("form", has=page.get_by_role("button", name="Pay with a test card"))
+        pressed = await ann.context.request.post(
+            stage.sandbox_url + (await form.get_attribute("action") or ""),
+            form={"csrf": await form.locator("input").get_attribute("value") or ""},
+            max_redirects=0,
+        )
+        assert pressed.status == 303
+        await reads(waiting, "Paid 9.00 €")
+        assert await call.text() == REPORT
+
+
+async def test_a_webhook_that_comes_after_the_person_is_back_changes_nothing(
+    browser: Browser,
+) -> None:
+    async with meeting(browser) as (stage, ann), stage.calling("buy_report", mode=NEW.mode) as call:
+        stage.post.hold()
+        page = await at_sandbox(call, ann)
+        await press(page, "Pay with a test card")
+        await reads(page, "Paid 9.00 €")
+        assert await call.text() == REPORT
+        before = await stage.elicitations()
+        assert len(await stage.post.arrive()) == 1
+        assert await stage.elicitations() == before
+        await page.reload()
+        await reads(page, "Paid 9.00 €")
+
+
+# Typing a secret.
+
+
+SECRET = "kestrel-harbour-42-violet"
+
+
+@both_ways
+async def test_a_secret_reaches_the_tool_and_is_nowhere_else(
+    browser: Browser, way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with (
+        meeting(browser, way) as (stage, ann),
+        stage.calling("use_key", mode=way.mode) as call,
+    ):
+        page = await opened(call, ann)
+        await reads(page, f"{SERVER} asks you for something secret")
+        await expect(fact(page, "Where it goes")).to_contain_text("your assistant does not see it")
+        field = page.get_by_role("textbox", name="Your answer")
+        await field.fill(SECRET)
+        await expect(field).to_have_attribute("type", "password")
+        await page.get_by_role("button", name="Show").click()
+        await expect(field).to_have_attribute("type", "text")
+        assert SECRET not in await page.content()
+        await press(page, "Save")
+        await reads(page, "Saved")
+        assert await call.text() == f"The station answers to a key of {len(SECRET)} letters."
+        assert SECRET not in await page.content()
+        await page.go_back()
+        await reads(page, "Saved")
+        await expect(page.get_by_role("textbox")).to_have_count(0)
+        assert not any(SECRET in url for url in ann.urls)
+        assert stage.tape.places_of(SECRET) == ["POST heard"]
+        assert caplog.records
+        assert SECRET not in caplog.text
+
+
+async def test_a_fault_is_corrected_and_what_is_kept_by_name_is_not_asked_again(
+    browser: Browser,
+) -> None:
+    async with meeting(browser, OLD) as (stage, ann):
+        async with stage.calling("add_station", mode=OLD.mode) as call:
+            page = await opened(call, ann)
+            key = page.get_by_role("textbox", name="Key")
+            await page.get_by_role("textbox", name="Station").fill("north")
+            await key.fill("short-one")
+            await press(page, "Save")
+            alert = page.get_by_role("alert")
+            await expect(alert).to_contain_text("What is secret was not kept here.")
+            assert "short-one" not in await page.content()
+            await alert.get_by_role("link", name="Key").click()
+            await expect(key).to_be_focused()
+            await expect(key).to_have_value("")
+            assert not call.task.done()
+            await page.get_by_role("textbox", name="Station").fill("north")
+            await key.fill(SECRET)
+            await press(page, "Save")
+            await reads(page, "Saved")
+            assert (
+                await call.text() == f"Station north was added with a key of {len(SECRET)} letters."
+            )
+        assert (await asks_nothing(stage, "add_station", mode=OLD.mode)).startswith("Station north")
+
+
+async def test_nobody_has_to_type_a_secret(browser: Browser) -> None:
+    async with (
+        meeting(browser, NEW) as (stage, ann),
+        stage.calling("use_key", mode=NEW.mode) as call,
+    ):
+        page = await opened(call, ann)
+        await page.get_by_role("textbox").fill(SECRET)
+        await press(page, "Decline")
+        await reads(page, "You declined")
+        assert "ELICITATION_DECLINED" in await call.text()
+        assert stage.tape.places_of(SECRET) == []
+
+
+# What people do to pages.
+
+
+async def test_all_three_work_without_javascript(browser: Browser) -> None:
+    async with meeting(browser, OLD, java_script_enabled=False) as (stage, ann):
+        await connect(stage, ann, mode=OLD.mode)
+        async with stage.calling("buy_report", mode=OLD.mode) as call:
+            page = await at_sandbox(call, ann)
+            waiting = await ann.page()
+            await waiting.goto(await link_of(stage))
+            await press(page, "Pay with a test card")
+            await reads(page, "Paid 9.00 €")
+            await waiting.get_by_role("link", name="Check now").click()
+            await reads(waiting, "Paid 9.00 €")
+            assert await call.text() == REPORT
+        async with stage.calling("use_key", mode=OLD.mode) as call:
+            page = await opened(call, ann)
+            await page.get_by_role("textbox").fill(SECRET)
+            await press(page, "Save")
+            await reads(page, "Saved")
+            assert not (await call.result()).is_error
+
+
+@pytest.mark.parametrize("java_script_enabled", [True, False], ids=["with js", "without js"])
+async def test_a_double_click_does_everything_once(
+    browser: Browser, java_script_enabled: bool
+) -> None:
+    async with meeting(browser, java_script_enabled=java_script_enabled) as (stage, ann):
+        async with stage.calling("list_my_repositories", mode=NEW.mode) as call:
+            page = await opened(call, ann)
+            await page.get_by_role("button", name="Continue").dblclick()
+            await press(page, "Approve")
+            await reads(page, "GitHub is connected")
+            assert (await call.text()).startswith(REPOSITORIES)
+        async with stage.calling("buy_report", mode=NEW.mode) as call:
+            page = await opened(call, ann)
+            await page.get_by_role("button", name="Continue").dblclick()
+            await press(page, "Pay with a test card")
+            await reads(page, "Paid 9.00 €")
+            assert await call.text() == REPORT
+        async with stage.calling("use_key", mode=NEW.mode) as call:
+            page = await opened(call, ann)
+            await page.get_by_role("textbox").fill(SECRET)
+            await page.get_by_role("button", name="Save").dblclick()
+            await reads(page, "Saved")
+            assert not (await call.result()).is_error
+
+
+async def test_going_back_after_the_end_does_nothing_again(browser: Browser) -> None:
+    async with meeting(browser) as (stage, ann):
+        async with stage.calling("list_my_repositories", mode=NEW.mode) as call:
+            page = await at_sandbox(call, ann)
+            await press(page, "Approve")
+            await reads(page, "GitHub is connected")
+            await call.result()
+        settled = await stage.elicitations()
+        await page.go_back()
+        await press(page, "Approve")
+        await reads(page, "GitHub is connected")
+        await page.go_back()
+        await page.go_back()
+        await reads(page, "GitHub is connected")
+        assert await stage.elicitations() == settled
+        async with stage.calling("buy_report", mode=NEW.mode) as call:
+            page = await at_sandbox(call, ann)
+            await press(page, "Pay with a test card")
+            await reads(page, "Paid 9.00 €")
+            await call.result()
+        await page.go_back()
+        await reads(page, "This is paid")
+        await page.get_by_role("link", name="Back to").click()
+        await reads(page, "Paid 9.00 €")
+
+
+async def test_of_two_tabs_the_later_one_connects_and_the_other_says_so(browser: Browser) -> None:
+    async with (
+        meeting(browser) as (stage, ann),
+        stage.calling("list_my_repositories", mode=NEW.mode) as call,
+    ):
+        first = await at_sandbox(call, ann)
+        second = await ann.page()
+        await second.goto(await link_of(stage))
+        await press(second, "again")
+        await reads(second, "Connect your Sandbox GitHub account?")
+        await press(first, "Approve")
+        await expect(first.get_by_role("main")).to_contain_text("in another tab")
+        assert not call.task.done()
+        await press(second, "Approve")
+        await reads(second, "GitHub is connected")
+        assert (await call.text()).startswith(REPOSITORIES)
+        await first.get_by_role("link", name="See where it stands").click()
+        await reads(first, "GitHub is connected")
+
+
+async def test_two_tabs_lead_to_one_checkout_that_takes_money_once(browser: Browser) -> None:
+    async with meeting(browser) as (stage, ann), stage.calling("buy_report", mode=NEW.mode) as call:
+        first = await at_sandbox(call, ann)
+        second = await ann.page()
+        await second.goto(await link_of(stage))
+        await press(second, "again")
+        await reads(second, "Pretend to pay")
+        assert second.url == first.url
+        await press(second, "Pay with a test card")
+        await reads(second, "Paid 9.00 €")
+        assert await call.text() == REPORT
+        await press(first, "Pay with a test card")
+        await reads(first, "This is paid")
+        await expect(first.get_by_role("main")).to_contain_text("paid once")
+        await first.get_by_role("link", name="Back to").click()
+        await reads(first, "Paid 9.00 €")
