@@ -362,7 +362,7 @@ async def test_allow_after_decline_does_not_undo_the_decline() -> None:
         await person.browser.post(f"{link}/decline", data={"csrf": page.csrf})
         with pytest.raises(Declined):
             await asked.account()
-        answer = await person.browser.post(f"{link}/allow", data={"csrf": page.csrf})
+        answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
         assert answer.status_code == 303
         assert (await here.row(link)).status is Status.DECLINED
         (connection,) = await here.connections()
@@ -376,7 +376,7 @@ async def test_allow_after_the_time_is_over_allows_nothing() -> None:
         link = await asked.link()
         page = await person.visit(link)
         here.clock.tick(minutes=6)
-        answer = await person.browser.post(f"{link}/allow", data={"csrf": page.csrf})
+        answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
         assert answer.status_code == 303
         assert (await person.visit(link)).heading == "The time is over"
         (connection,) = await here.connections()
@@ -391,7 +391,7 @@ async def test_allow_when_the_account_is_gone_asks_afresh() -> None:
         link = await asked.link()
         page = await person.visit(link)
         here.clock.tick(minutes=3)  # the account's key ends after an hour
-        answer = await person.browser.post(f"{link}/allow", data={"csrf": page.csrf})
+        answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
         assert answer.status_code == 303
         assert (await person.visit(link)).heading == "Connect GitHub to shop"
 
@@ -407,7 +407,7 @@ async def test_allow_gives_the_account_that_the_page_showed() -> None:
         at_provider = await person.go_on(await other.link())
         await person.visit(await approve(person, at_provider, person="hubot"))
         assert (await other.account()).label == "hubot"
-        pressed = await person.browser.post(f"{link}/allow", data={"csrf": page.csrf})
+        pressed = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
         assert pressed.status_code < 500
         shared = [each.label for each in await here.connections() if "export_all" in each.tools]
         assert shared in ([], ["octocat"])

@@ -82,6 +82,7 @@ class Page:
     text: str
     location: str | None
     csrf: str | None
+    actions: tuple[str, ...] = ()  # where its forms go
 
     @classmethod
     def of(cls, response: httpx.Response) -> "Page":
@@ -94,7 +95,15 @@ class Page:
             text=response.text,
             location=urljoin(str(response.url), location) if location else None,
             csrf=csrf[1] if csrf else None,
+            actions=tuple(
+                urljoin(str(response.url), unescape(action))
+                for action in re.findall(r'<form[^>]*action="([^"]+)"', response.text)
+            ),
         )
+
+    def leading(self, to: str) -> str:
+        """The address of the form that goes there."""
+        return next(action for action in self.actions if to in action)
 
 
 class Person:
@@ -110,7 +119,8 @@ class Person:
         """Open the link and press a button on it."""
         page = await self.visit(url)
         assert page.csrf is not None, f"{page.status} {page.heading}"
-        return Page.of(await self.browser.post(url + to, data={"csrf": page.csrf}))
+        place = page.leading(to) if to else url
+        return Page.of(await self.browser.post(place, data={"csrf": page.csrf}))
 
     async def go_on(self, url: str) -> str:
         """Press Continue; where it leads."""

@@ -173,9 +173,7 @@ async def test_an_unknown_id_is_acknowledged_and_changes_nothing(shop: Shop) -> 
 
 
 @pytest.mark.parametrize("has_length", [True, False])
-async def test_ten_megabytes_are_refused_before_they_are_read(
-    shop: Shop, has_length: bool
-) -> None:
+async def test_ten_megabytes_are_refused_before_they_are_read(shop: Shop, has_length: bool) -> None:
     read = 0
 
     async def pieces() -> AsyncIterator[bytes]:

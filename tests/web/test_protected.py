@@ -1,0 +1,296 @@
+"""The MCP endpoint as a protected resource: what callers are told, and what tools see of them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.auth.middleware.auth_context import get_access_token
+
+from flows.access_token import Resource
+from flows.providers import openid
+from tests.clock import NOON, Clock
+from tests.flows.test_access_token import HERE, ISSUER, KEYS, RESOURCE, token
+from tests.mcp.stage import LEGACY, LIBRARIES, MODERN, TLS, new_server
+from tests.web.serving import serving_at
+from webapp.issuer import Issuer
+from webapp.protected import Protected
+from webapp.served import Served
+from webapp.wire import Message, Receive, Scope, Send
+
+DOCUMENT = "https://tools.example/.well-known/oauth-protected-resource/mcp"
+
+
+class There:
+    """The issuer out there."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self.fetches = 0
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if self.is_down:
+            raise httpx.ConnectError("down", request=request)
+        if request.url.path == "/jwks":
+            self.fetches += 1
+            return httpx.Response(200, json={"keys": KEYS})
+        places = {"authorization_endpoint": "authorize", "token_endpoint": "token"}
+        says = {name: f"{ISSUER}/{place}" for name, place in places.items()}
+        return httpx.Response(200, json={"issuer": ISSUER, "jwks_uri": f"{ISSUER}/jwks", **says})
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came of a request: the scope that reached the app, or the refusal."""
+
+    passed: Scope | None = None
+    seen: Any = None
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def problem(self) -> Any:
+        assert self.headers["content-type"] == "application/problem+json"
+        return json.loads(self.body)
+
+
+class Door:
+    """The protected endpoint, without a network."""
+
+    def __init__(self, resource: Resource = RESOURCE) -> None:
+        self.there = There()
+        self.clock = Clock()
+        provider = openid("signin", resource.issuer, label="Example")
+        self.issuer = Issuer(provider, fetch=self.there, clock=self.clock)
+        self._answer = Answer()
+        self.app = Protected(
+            self._pass,
+            issuer=self.issuer,
+            resource=resource,
+            name="my tools",
+            clock=self.clock,
+        )
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._answer.passed = scope
+        self._answer.seen = get_access_token()
+
+    async def ask(
+        self, *headers: tuple[str, str], path: str = "/mcp", query: str = "", **changes: Any
+    ) -> Answer:
+        answer = self._answer = Answer()
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer.status = message["status"]
+                answer.headers = {k.decode(): v.decode() for k, v in message["headers"]}
+            else:
+                answer.body += message.get("body", b"")
+                answer.status = answer.status or message.get("code", 0)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
+            **changes,
+        }
+        await self.app(scope, asyncio.Queue[Message]().get, send)
+        assert (answer.passed is None) == (answer.status != 0)
+        return answer
+
+
+def bearer(text: str | None = None) -> tuple[str, str]:
+    return ("Authorization", f"Bearer {text or token()}")
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
+async def test_a_caller_with_a_good_token_goes_through_and_is_known(door: Door) -> None:
+    answer = await door.ask(bearer())
+    assert answer.passed is not None
+    assert answer.passed["user"].scopes == ["tools", "more"]
+    seen = answer.seen
+    assert (seen.subject, seen.client_id, seen.claims) == (
+        "alice",
+        "an assistant",
+        {"iss": ISSUER},
+    )
+    assert seen.resource == HERE
+    assert get_access_token() is None
+
+
+async def test_the_text_of_the_token_is_not_handed_to_tools(door: Door) -> None:
+    answer = await door.ask(bearer(token()))
+    assert token().partition(".")[0] not in repr(answer.seen)
+    assert answer.seen.token == ""
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_the_scheme_is_written_in_any_case(door: Door, scheme: str) -> None:
+    assert (await door.ask(("Authorization", f"{scheme} {token()}"))).seen.subject == "alice"
+
+
+@pytest.mark.parametrize("headers", [[], [("Authorization", "Basic YTpi")]])
+async def test_a_caller_without_a_token_is_told_where_to_get_one(
+    door: Door, headers: list[tuple[str, str]]
+) -> None:
+    answer = await door.ask(*headers)
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == f'Bearer resource_metadata="{DOCUMENT}"'
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.problem["code"] == "token_required"
+
+
+async def test_a_caller_with_a_bad_token_is_told_that_it_is_one(door: Door) -> None:
+    answer = await door.ask(bearer(token(aud="elsewhere")))
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == (
+        f'Bearer resource_metadata="{DOCUMENT}", error="invalid_token", error_description="This '
+        'access token is too old, damaged, or not made for this server."'
+    )
+    assert answer.problem["code"] == "invalid_token"
+    assert "audience" not in answer.body.decode() + str(answer.headers)
+
+
+async def test_a_token_without_the_scopes_is_told_which_are_needed() -> None:
+    door = Door(replace(RESOURCE, scopes=("tools", "pay")))
+    answer = await door.ask(bearer())
+    assert answer.status == 403
+    assert 'error="insufficient_scope"' in answer.headers["www-authenticate"]
+    assert answer.headers["www-authenticate"].endswith(', scope="tools pay"')
+    assert (await door.ask(bearer(token(scope="pay tools")))).seen.subject == "alice"
+    assert (await door.ask()).headers["www-authenticate"].endswith(', scope="tools pay"')
+
+
+async def test_a_caller_is_asked_to_wait_while_the_issuer_is_down(door: Door) -> None:
+    door.there.is_down = True
+    answer = await door.ask(bearer())
+    assert answer.status == 503
+    assert answer.headers["retry-after"] == "30"
+    assert "www-authenticate" not in answer.headers
+    assert answer.problem["code"] == "issuer_unavailable"
+    door.there.is_down = False
+    door.clock.tick(seconds=30)
+    assert (await door.ask(bearer())).seen.subject == "alice"
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/anything"])
+async def test_all_of_the_endpoint_is_protected(door: Door, path: str) -> None:
+    assert (await door.ask(path=path)).status == 401
+    for method in ("GET", "DELETE", "OPTIONS", "HEAD"):
+        assert (await door.ask(path=path, method=method)).status == 401
+
+
+@pytest.mark.parametrize("path", ["/", "/e/token", "/mcpx", "/webhooks/stripe", "/health"])
+async def test_the_rest_is_not(door: Door, path: str) -> None:
+    answer = await door.ask(path=path)
+    assert answer.passed is not None
+    assert answer.seen is None
+    assert "user" not in answer.passed
+
+
+async def test_a_websocket_is_not_a_way_around(door: Door) -> None:
+    assert (await door.ask(type="websocket")).status == 1008
+
+
+async def test_a_lifespan_goes_through(door: Door) -> None:
+    assert (await door.ask(type="lifespan")).passed is not None
+
+
+@pytest.mark.parametrize("path", ["", "/mcp"])
+async def test_the_document_says_whose_tokens_count_and_for_what(path: str) -> None:
+    door = Door(replace(RESOURCE, scopes=("tools",)))
+    place = f"/.well-known/oauth-protected-resource{path}"
+    answer = await door.ask(path=place, method="GET")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert json.loads(answer.body) == {
+        "resource": HERE,
+        "authorization_servers": [ISSUER],
+        "bearer_methods_supported": ["header"],
+        "resource_name": "my tools",
+        "scopes_supported": ["tools"],
+    }
+    head = await door.ask(path=place, method="HEAD")
+    assert head.body == b""
+    assert head.headers == answer.headers
+    posted = await door.ask(path=place)
+    assert (posted.status, posted.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_other_documents_are_not_ours(door: Door) -> None:
+    for path in ("/.well-known/oauth-protected-resource/other", "/.well-known/security.txt"):
+        assert (await door.ask(path=path, method="GET")).passed is not None
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        replace(RESOURCE, issuer="https://other.example"),
+        replace(RESOURCE, url="https://tools.example"),
+        replace(RESOURCE, url="https://tools.example/"),
+    ],
+)
+def test_a_resource_of_another_issuer_or_without_a_path_is_refused(
+    door: Door, resource: Resource
+) -> None:
+    with pytest.raises(ValueError, match="cannot be protected"):
+        Protected(door.app, issuer=door.issuer, resource=resource, name="x", clock=door.clock)
+
+
+@asynccontextmanager
+async def client_of(url: str, revision: str, **claims: Any) -> AsyncIterator[Client]:
+    """A real client that brings a token with these claims."""
+    text = token(aud=f"{url}/mcp", **claims)
+    headers = {"Authorization": f"Bearer {text}"}
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(
+            httpx2.AsyncClient(headers=headers, timeout=30, verify=TLS)
+        )
+        transport = streamable_http_client(f"{url}/mcp", http_client=http)
+        yield await stack.enter_async_context(Client(transport, mode=revision))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_tools_of_both_libraries_see_who_calls(library: str, revision: str) -> None:
+    server = new_server(library)
+
+    def who() -> str:
+        found = get_access_token()
+        assert found is not None
+        return f"{(found.claims or {})['iss']} {found.subject} {found.client_id}"
+
+    server.tool()(who)
+    served = Served(server)
+    there = There()
+    issuers: list[Issuer] = []
+
+    def protected(url: str) -> Protected:
+        resource = Resource(url=f"{url}/mcp", issuer=ISSUER)
+        provider = openid("signin", ISSUER)
+        issuers.append(Issuer(provider, fetch=there, clock=lambda: NOON))
+        return Protected(
+            served, issuer=issuers[0], resource=resource, name="shop", clock=lambda: NOON
+        )
+
+    async with serving_at(protected) as url:  # which runs the lifespan
+        for name in ("alice", "bob"):
+            async with client_of(url, revision, sub=name) as client:
+                result = await client.call_tool("who", {})
+                text: Any = result.content[0]
+                assert text.text == f"{ISSUER} {name} an assistant"
+    assert there.fetches == 1
+    await issuers[0].aclose()
