@@ -26,6 +26,10 @@ class Connection(Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     name: str | None = None
     picture: str | None = None
+    issued_at: datetime | None = None  # the key; None in what was stored before this was known
+    token: str | None = None  # where the exchange was made
+    client_auth: str | None = None  # how we said there who we are
+    issuer: str | None = None  # who granted it
     holds_key: bool = True  # the one that this server uses now
     version: int = 0
 

@@ -6,34 +6,31 @@ another issuer (`iss`, one redirect address for each provider), an answer put to
 the browser the same is checked before any of this is called.
 """
 
-import base64
 import secrets
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
-from urllib.parse import quote
 
 import httpx
 import msgspec
-from authlib.oauth2 import rfc7636  # type: ignore[import-untyped]
-from authlib.oauth2.rfc6749 import parameters  # type: ignore[import-untyped]
 
 from flows.elicitation import Elicitation, Json
 from flows.errors import Denied, ElicitError, Failed, NotConfigured
 from flows.flow import Arrival, Departure, Talk, Trip
+from flows.oauth_discovery import discover
 from flows.oauth_identity import person_in, verified_claims
+from flows.oauth_refusals import tokens_in
 from flows.oauth_replies import (
     ERROR_CODE,
     Person,
     TokenReply,
     Tokens,
     keys_of,
-    read_metadata,
     read_person,
-    read_token_reply,
     read_userinfo,
 )
+from flows.oauth_requests import ask, authorize_url, get, post, probe
 from flows.provider import Client, Provider
 from flows.visit import origin_of
 
@@ -42,9 +39,6 @@ __all__ = ["Client", "Grant", "Mixed", "OauthFlow", "Person", "Provider", "Terms
 VERIFIER_BYTES = 64
 NONCE_BYTES = 24
 CODE_AT_MOST = 4096
-USER_AGENT = "elicit-url"  # GitHub answers nobody without one
-_RFC6749: Any = parameters  # authlib has no types
-_RFC7636: Any = rfc7636
 _ONCE = ("code", "state", "iss", "error")
 
 
@@ -122,9 +116,8 @@ class OauthFlow:
         terms, client = self._client(elicitation)
         provider, kept, authorize = client.provider, _kept(elicitation), client.provider.authorize
         if provider.discovers:
-            assert provider.issuer is not None
-            place = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
-            found = read_metadata((yield from _ask(_get(place), provider)), provider)
+            discovered = yield from discover(provider)
+            found = discovered.metadata
             if kept.nonce is not None and found.jwks is None:
                 raise Failed(f"{provider.label} does not publish the keys that it signs with.")
             authorize = found.authorize
@@ -134,23 +127,17 @@ class OauthFlow:
                 token=found.token,
                 jwks=found.jwks,
                 userinfo=found.userinfo,
-                client_auth=_client_auth(kept.client_auth, found.client_auths),
+                client_auth=discovered.client_auth(kept.client_auth),
             )
-        more = dict(provider.extra)
-        if provider.account_hint is not None and terms.account is not None:
-            more.setdefault(provider.account_hint, terms.account)
-        if kept.nonce is not None:
-            more["nonce"] = kept.nonce
-        url: str = _RFC6749.prepare_grant_uri(
-            authorize,
-            client.client_id,
-            "code",
+        url = authorize_url(
+            client,
+            place=authorize,
             redirect_uri=kept.redirect_uri,
-            scope=provider.scope_separator.join(provider.asks(terms.scopes)),
+            scopes=provider.asks(terms.scopes),
             state=trip.state,
-            code_challenge=_RFC7636.create_s256_code_challenge(kept.verifier),
-            code_challenge_method="S256",
-            **more,
+            verifier=kept.verifier,
+            nonce=kept.nonce,
+            account=terms.account,
         )
         return Departure(url=url, kept=cast("Json", msgspec.to_builtins(kept)))
 
@@ -181,18 +168,13 @@ class OauthFlow:
         """Exchange the code, once, and find out whose account it is. Raises Failed."""
         terms, client = self._client(elicitation)
         provider, kept = client.provider, _kept(elicitation)
-        reply = yield from _ask(_exchange(client, kept, code), provider)
-        granted = read_token_reply(reply, provider, now=now)
-        asked = provider.asks(terms.scopes)
-        scopes = asked
-        if granted.scopes is not None:
-            missing = provider.missing(asked, granted=granted.scopes)
-            scopes = (*granted.scopes, *(scope for scope in asked if scope not in missing))
+        reply = yield from ask(_exchange(client, kept, code), provider)
+        granted = tokens_in(reply, provider, now=now)
         person = yield from _person(client, kept, granted, now=now)
         issuer = kept.issuer or origin_of(provider.authorize or provider.api)
         return Grant(
             tokens=granted.tokens,
-            scopes=tuple(dict.fromkeys(scopes)),
+            scopes=provider.granted(provider.asks(terms.scopes), said=granted.scopes),
             person=person,
             issuer=issuer,
         )
@@ -234,7 +216,7 @@ def _person(client: Client, kept: Kept, granted: TokenReply, *, now: datetime) -
     if kept.nonce is not None:
         assert kept.issuer is not None
         assert kept.jwks is not None
-        keys = keys_of((yield from _ask(_get(kept.jwks), provider)))
+        keys = keys_of((yield from ask(get(kept.jwks, provider=provider), provider)))
         claims = verified_claims(
             granted.id_token,
             provider=provider,
@@ -246,59 +228,28 @@ def _person(client: Client, kept: Kept, granted: TokenReply, *, now: datetime) -
         )
     token = granted.tokens.access_token
     if provider.person is not None:
-        reply = yield from _ask(_get(provider.person.url, token=token), provider)
+        reply = yield from ask(probe(provider.person, provider=provider, token=token), provider)
         return read_person(reply, provider, provider.person)
     more = None
     if claims is not None and kept.userinfo is not None and not _has_label(claims):
-        more = read_userinfo(
-            (yield from _ask(_get(kept.userinfo, token=token), provider)), provider
-        )
+        request = get(kept.userinfo, provider=provider, token=token)
+        more = read_userinfo((yield from ask(request, provider)), provider)
     person = person_in(claims, more=more) if claims is not None else None
     if person is None:
         raise Failed(f"{provider.label} did not say whose account it is.")
     return person
 
 
-def _ask(
-    request: httpx.Request, provider: Provider
-) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
-    try:
-        return (yield request)
-    except httpx.HTTPError as error:
-        raise Failed(f"{provider.label} did not answer.") from error
-
-
 def _exchange(client: Client, kept: Kept, code: str) -> httpx.Request:
     assert kept.token is not None
-    values = {"code": code, "redirect_uri": kept.redirect_uri, "code_verifier": kept.verifier}
-    headers = {"Accept": "application/json", "User-Agent": USER_AGENT}
-    if kept.client_auth == "basic":
-        # Each part encoded before they are joined (RFC 6749, 2.3.1).
-        pair = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
-        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-    else:
-        values |= {"client_id": client.client_id, "client_secret": client.client_secret}
-    if client.provider.body == "json":
-        body = {"grant_type": "authorization_code", **values}
-        return httpx.Request("POST", kept.token, json=body, headers=headers)
-    headers["Content-Type"] = "application/x-www-form-urlencoded"
-    text: str = _RFC6749.prepare_token_request("authorization_code", **values)
-    return httpx.Request("POST", kept.token, content=text, headers=headers)
-
-
-def _get(url: str, *, token: str | None = None) -> httpx.Request:
-    headers = {"Accept": "application/json", "User-Agent": USER_AGENT}
-    if token is not None:
-        headers["Authorization"] = f"Bearer {token}"
-    return httpx.Request("GET", url, headers=headers)
-
-
-def _client_auth(ours: str, theirs: tuple[str, ...]) -> str:
-    """The declared way, unless the issuer takes only the other one."""
-    other = "post" if ours == "basic" else "basic"
-    if f"client_secret_{ours}" not in theirs and f"client_secret_{other}" in theirs:
-        return other
-    return ours
+    values = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": kept.redirect_uri,
+        "code_verifier": kept.verifier,
+    }
+    body = client.provider.body
+    return post(client, place=kept.token, values=values, client_auth=kept.client_auth, body=body)
 
 
 def _has_label(claims: Mapping[str, Any]) -> bool:

@@ -1,7 +1,8 @@
 """A provider: where accounts come from, as a declaration that any part of the flow can read.
 
 What could go wrong: a declaration that leads a key elsewhere. Every address is https (http on
-loopback), and the key goes to the provider's own hosts only, the probe of the person included.
+loopback), and the key goes to the provider's own hosts only, the probe of the person included; for
+what renews it and gives it back, to the addresses declared here.
 """
 
 import re
@@ -9,11 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from flows.errors import InvalidQuestion
 from flows.visit import is_origin, origin_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 LABEL_AT_MOST = 40
 # What the flow itself says in an authorize address; a declaration must not say it again.
 OUR_PARAMETERS = frozenset(
@@ -32,13 +36,28 @@ OUR_PARAMETERS = frozenset(
         "uri",
     }
 )
+# What a request says by itself; a declaration must not say it again.
+OUR_HEADERS = frozenset(
+    {
+        "accept",
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "cookie",
+        "host",
+        "transfer-encoding",
+        "user-agent",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonProbe:
     """Where the provider says whose account it is: an address and the members of its reply.
 
-    A member inside another one is written with dots: `user.email`.
+    A member inside another one is written with dots: `user.email`. `post` is JSON to be sent
+    there, for a provider that is not asked with GET.
     """
 
     url: str
@@ -46,6 +65,19 @@ class PersonProbe:
     label: str
     name: str | None = None
     picture: str | None = None
+    post: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation:
+    """How a key is given back to the provider.
+
+    `form` is RFC 7009, and `json` the same in JSON. `github` is a DELETE with Basic and JSON, our
+    client id in the address as `{client_id}`. `bearer` is a POST with the key itself.
+    """
+
+    url: str
+    kind: Literal["form", "json", "github", "bearer"] = "form"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +86,14 @@ class Provider:
 
     `always` are scopes that are asked for whatever the tool asks: without them nobody could say
     whose account it is. `covers` says what a scope stands for beside itself, in the provider's
-    own reading or under another spelling in its replies. Without `person` it is read from the
-    id_token.
+    own reading or under another spelling in its replies; `unmentioned` are those that its replies
+    leave out though they were granted. Without `person` it is read from the id_token.
+
+    `refresh` is where a key is renewed if not at `token`, and `rotates` says that doing so kills
+    the pair before. `manage` is where a person removes what was granted by hand. `switch` is what
+    an authorize address says so that the person can choose another account; it takes the place of
+    what `extra` says. `headers` go with every request of ours to the provider. `troubles` are
+    sentences for codes in its error descriptions.
     """
 
     name: str
@@ -67,9 +105,17 @@ class Provider:
     token: str | None = None
     api: str
     api_hosts: tuple[str, ...] = ()
+    refresh: str | None = None
+    rotates: bool = False
+    revoke: Revocation | None = None
+    manage: str | None = None
+    device: str | None = None
+    has_scopes: bool = True
+    scope_parameter: str = "scope"
     scope_separator: str = " "
     reply_scope_separator: str = " "
     always: tuple[str, ...] = ()
+    unmentioned: tuple[str, ...] = ()
     covers: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict[str, tuple[str, ...]], hash=False, repr=False
     )
@@ -79,8 +125,11 @@ class Provider:
     replies: Literal["json", "form"] = "json"
     token_path: tuple[str, ...] = ()
     extra: tuple[tuple[str, str], ...] = ()
+    switch: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
     account_hint: str | None = None
     person: PersonProbe | None = None
+    troubles: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
     sandbox: "Callable[[str], Provider] | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +140,8 @@ class Provider:
             *self._finding_faults(),
             *self._address_faults(),
             *self._spelling_faults(),
+            *self._parameter_faults(),
+            *self._header_faults(),
         ]
         if faults:
             raise InvalidQuestion("\n".join(faults))
@@ -105,15 +156,24 @@ class Provider:
         return self.sandbox(base)
 
     def asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
-        """What is asked for when a tool asks for these."""
-        return tuple(dict.fromkeys((*self.always, *scopes)))
+        """What is asked for when a tool asks for these; nothing where there are no scopes."""
+        return tuple(dict.fromkeys((*self.always, *scopes))) if self.has_scopes else ()
 
     def missing(self, scopes: tuple[str, ...], *, granted: tuple[str, ...]) -> tuple[str, ...]:
         """Which of the scopes were not granted, neither by name nor by one that covers them."""
-        has = set(granted)
+        if not self.has_scopes:
+            return ()
+        has = {*granted, *self.unmentioned}
         for scope in granted:
             has.update(self.covers.get(scope, ()))
         return tuple(scope for scope in scopes if scope not in has)
+
+    def granted(self, asked: tuple[str, ...], *, said: tuple[str, ...] | None) -> tuple[str, ...]:
+        """What was granted of what was asked, by what the reply says; None: it does not say."""
+        if said is None:
+            return asked
+        missing = self.missing(asked, granted=said)
+        return tuple(dict.fromkeys((*said, *(scope for scope in asked if scope not in missing))))
 
     def _naming_faults(self) -> list[str]:
         faults: list[str] = []
@@ -145,7 +205,7 @@ class Provider:
 
     def _address_faults(self) -> list[str]:
         faults: list[str] = []
-        for key in ("issuer", "authorize", "token", "api"):
+        for key in ("issuer", "authorize", "token", "api", "refresh", "manage", "device"):
             address: str | None = getattr(self, key)
             if address is not None and (fault := _fault_of(address)):
                 faults.append(f"{key}: {fault}")
@@ -158,7 +218,7 @@ class Provider:
             for host in self.api_hosts
             if _fault_of(host) or not is_origin(host)
         ]
-        return [*faults, *self._probe_faults()]
+        return [*faults, *self._probe_faults(), *self._revocation_faults()]
 
     def _probe_faults(self) -> list[str]:
         if self.person is None:
@@ -167,6 +227,20 @@ class Provider:
             return [f"person.url: {fault}"]
         if origin_of(self.person.url) not in self.api_hosts:
             return ["person.url: its host is not among api_hosts, where alone the key may go."]
+        if self.person.post is not None and not _is_json(self.person.post):
+            return ["person.post: it is no JSON."]
+        return []
+
+    def _revocation_faults(self) -> list[str]:
+        if self.revoke is None:
+            return []
+        url, kind = self.revoke.url.replace("{client_id}", "id"), self.revoke.kind
+        if fault := _fault_of(url):
+            return [f"revoke: {fault}"]
+        if kind not in ("form", "json", "github", "bearer"):
+            return ["revoke: its kind must be form, json, github or bearer."]
+        if kind == "bearer" and origin_of(url) not in self.api_hosts:
+            return ["revoke: its host is not among api_hosts, where alone the key may go."]
         return []
 
     def _spelling_faults(self) -> list[str]:
@@ -176,6 +250,7 @@ class Provider:
                 ("client_auth", ("basic", "post")),
                 ("body", ("form", "json")),
                 ("replies", ("json", "form")),
+                ("scope_parameter", ("scope", "user_scope")),
             )
             if getattr(self, key) not in allowed
         ]
@@ -184,17 +259,39 @@ class Provider:
             for key in ("scope_separator", "reply_scope_separator")
             if len(getattr(self, key)) != 1
         ]
-        named = [name for name, _ in self.extra]
-        if self.account_hint is not None:
-            named.append(self.account_hint)
-        taken = sorted(OUR_PARAMETERS & set(named))
-        if taken:
-            faults.append(f"extra: {', '.join(taken)} is what the flow itself says.")
-        if len(set(named)) < len(named):
-            faults.append("extra: a parameter is given twice.")
-        if not all(SCOPE.fullmatch(scope) for scope in self.always):
-            faults.append("always: a scope is ASCII letters without spaces (RFC 6749, 3.3).")
+        faults += [
+            f"{key}: a scope is ASCII letters without spaces (RFC 6749, 3.3)."
+            for key in ("always", "unmentioned")
+            if not all(SCOPE.fullmatch(scope) for scope in getattr(self, key))
+        ]
         return faults
+
+    def _parameter_faults(self) -> list[str]:
+        faults: list[str] = []
+        hint = [] if self.account_hint is None else [self.account_hint]
+        for key, named in (
+            ("extra", [*(name for name, _ in self.extra), *hint]),
+            ("switch", [name for name, _ in self.switch]),
+        ):
+            taken = sorted((OUR_PARAMETERS | {self.scope_parameter}) & set(named))
+            if taken:
+                faults.append(f"{key}: {', '.join(taken)} is what the flow itself says.")
+            if len(set(named)) < len(named):
+                faults.append(f"{key}: a parameter is given twice.")
+        return faults
+
+    def _header_faults(self) -> list[str]:
+        named = [name.lower() for name, _ in self.headers]
+        if OUR_HEADERS & set(named):
+            return ["headers: one of them is what a request says by itself."]
+        if len(set(named)) < len(named):
+            return ["headers: one is given twice."]
+        if not all(
+            HEADER.fullmatch(name) and value.isascii() and _is_plain(value)
+            for name, value in self.headers
+        ):
+            return ["headers: a name is letters, digits and -, a value plain ASCII."]
+        return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +309,14 @@ def _fault_of(address: str) -> str | None:
     except InvalidQuestion as error:
         return str(error)
     return None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return False
+    return True
 
 
 def _is_plain(text: str) -> bool:

@@ -36,6 +36,8 @@ class Purpose(StrEnum):
     RETURN = "return"
     CALLBACK = "callback"
     RUN = "run"
+    SESSION = "session"
+    SIGNIN = "signin"
 
 
 _PURPOSES = tuple(Purpose)

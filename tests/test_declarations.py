@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.provider import PersonProbe
+from flows.provider import PersonProbe, Revocation
 from flows.providers import PROVIDERS
-from webapp.declarations import BadDeclaration, load_declarations, read_declarations
+from webapp.declarations import _KEYS, BadDeclaration, load_declarations, read_declarations
 
 WHOLE = """
 [providers.acme]
@@ -26,8 +26,19 @@ token_path = ["authed_user"]
 always = ["me"]
 account_hint = "login_hint"
 extra = { owner = "user", prompt = "consent" }
+switch = { prompt = "select_account" }
+headers = { Acme-Version = "2" }
+refresh = "https://acme.example/refresh"
+rotates = true
+revoke = { url = "https://acme.example/revoke", kind = "json" }
+manage = "https://acme.example/apps"
+device = "https://acme.example/device"
+scope_parameter = "user_scope"
+unmentioned = ["offline_access"]
+troubles = { ACME_1_secret = "An administrator has to agree first." }
 
 [providers.acme.person]
+post = "{}"
 url = "https://api.acme.example/v2/me"
 id = "user.id"
 label = "user.email"
@@ -64,10 +75,35 @@ def test_every_key_reaches_the_provider() -> None:
     assert acme.extra == (("owner", "user"), ("prompt", "consent"))
     assert acme.token_path == ("authed_user",)
     assert acme.person == PersonProbe(
-        url="https://api.acme.example/v2/me", id="user.id", label="user.email"
+        url="https://api.acme.example/v2/me", id="user.id", label="user.email", post="{}"
     )
+    assert acme.switch == (("prompt", "select_account"),)
+    assert acme.headers == (("Acme-Version", "2"),)
+    assert acme.refresh == "https://acme.example/refresh"
+    assert acme.rotates
+    assert acme.revoke == Revocation(url="https://acme.example/revoke", kind="json")
+    assert acme.manage == "https://acme.example/apps"
+    assert acme.device == "https://acme.example/device"
+    assert acme.scope_parameter == "user_scope"
+    assert acme.unmentioned == ("offline_access",)
+    assert acme.troubles == {"ACME_1_secret": "An administrator has to agree first."}
+    assert acme.has_scopes
     assert acme.scope_words["secrets:read"] == "Read your secrets"
     assert acme.missing(("me",), granted=("all",)) == ()
+
+
+def test_an_address_alone_is_the_standard_way_to_give_a_key_back() -> None:
+    text = SMALL + 'revoke = "https://login.example/revoke"\nhas_scopes = false\n'
+    acme = read_declarations(text, source="elicit.toml")["acme"]
+    assert acme.revoke == Revocation(url="https://login.example/revoke")
+    assert not acme.has_scopes
+
+
+def test_every_key_of_the_declaration_is_explained() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "providers.md").read_text("utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    explained = {word.strip(" `") for row in rows for word in row.split(",")}
+    assert explained == set(_KEYS)
 
 
 def test_an_issuer_alone_is_enough() -> None:
@@ -154,6 +190,20 @@ def test_our_client_id_stands_in_the_environment_too() -> None:
         (SMALL + "person = 7\n", "providers.acme.person: it is a table of texts."),
         (SMALL + 'person = { id = "x" }\n', "providers.acme.person.url: needed."),
         (SMALL + 'person = { name2 = "x" }\n', "providers.acme.person.name2: unknown"),
+        (SMALL + "revoke = 7\n", "providers.acme.revoke: it is a text, or a table of texts."),
+        (SMALL + "revoke = { url = 7 }\n", "providers.acme.revoke: it is a text, or a table"),
+        (SMALL + 'revoke = { kind = "form" }\n', "providers.acme.revoke.url: needed."),
+        (SMALL + 'revoke = { url2 = "x" }\n', "providers.acme.revoke.url2: unknown"),
+        (
+            SMALL + 'revoke = { url = "https://x.example", kind = "xml" }\n',
+            "providers.acme.revoke: its kind must be",
+        ),
+        (SMALL + 'revoke = "http://x.example"\n', "providers.acme.revoke: The address must be"),
+        (SMALL + 'device = "x"\n', "providers.acme.device: "),
+        (SMALL + 'switch = { nonce = "x" }\n', "providers.acme.switch: nonce is what the flow"),
+        (SMALL + 'headers = { Cookie = "x" }\n', "providers.acme.headers: one of them"),
+        (SMALL + 'headers = { X-Api-Key = "x" }\n', "providers.acme.headers.X-Api-Key: a secret"),
+        (SMALL + 'rotates = "yes"\n', "providers.acme.rotates: it is true or false."),
         (ENDPOINTS, "providers.acme.person: needed"),
         (ENDPOINTS.replace("api = ", "label = "), "providers.acme.api: needed"),
         ("= 1", "it is no TOML (at line 1, column 1)."),

@@ -13,17 +13,19 @@ from typing import Any, cast
 import msgspec
 
 from flows.errors import InvalidQuestion
-from flows.provider import NAME, PersonProbe, Provider
+from flows.provider import NAME, PersonProbe, Provider, Revocation
 from flows.providers import PROVIDERS
 
 _TEXT, _TEXTS, _FLAG = "a text", "a list of texts", "true or false"
 _TABLE, _LISTS = "a table of texts", "a table of lists of texts"
+_PLACE = "a text, or a table of texts"
 _TYPES: Mapping[str, Any] = {
     _TEXT: str,
     _TEXTS: tuple[str, ...],
     _FLAG: bool,
     _TABLE: dict[str, str],
     _LISTS: dict[str, tuple[str, ...]],
+    _PLACE: str | dict[str, str],
 }
 _KEYS: Mapping[str, str] = {
     "account_hint": _TEXT,
@@ -34,23 +36,37 @@ _KEYS: Mapping[str, str] = {
     "body": _TEXT,
     "client_auth": _TEXT,
     "covers": _LISTS,
+    "device": _TEXT,
     "extra": _TABLE,
+    "has_scopes": _FLAG,
+    "headers": _TABLE,
     "issuer": _TEXT,
     "label": _TEXT,
+    "manage": _TEXT,
     "person": _TABLE,
+    "refresh": _TEXT,
     "replies": _TEXT,
     "reply_scope_separator": _TEXT,
+    "revoke": _PLACE,
+    "rotates": _FLAG,
+    "scope_parameter": _TEXT,
     "scope_separator": _TEXT,
     "scope_words": _TABLE,
     "sends_issuer": _FLAG,
+    "switch": _TABLE,
     "token": _TEXT,
     "token_path": _TEXTS,
+    "troubles": _TABLE,
+    "unmentioned": _TEXTS,
 }
 _PERSON_KEYS = frozenset(PersonProbe.__dataclass_fields__)
+_REVOCATION_KEYS = frozenset(Revocation.__dataclass_fields__)
 _SECRETS = re.compile(
-    r"secret|passw|private_?key|api_?key|(access|refresh|bearer|auth)_?token|token_value|credential"
+    r"secret|passw|(private|api)[_-]?key|(access|refresh|bearer|auth)[_-]?token|token_value"
+    r"|credential"
 )
-_NAMES_OF_SCOPES = frozenset({"scope_words", "covers"})  # a scope may be called what it likes
+# A scope, or a provider's code for a trouble, may be called what it likes.
+_NAMES_OF_OTHERS = frozenset({"scope_words", "covers", "troubles"})
 
 
 class BadDeclaration(ValueError):
@@ -119,6 +135,8 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
             faults.append(f"{key}: it is {_KEYS[key]}.")
     if "person" in read and not any(fault.startswith("person:") for fault in faults):
         faults += _person_faults(read["person"])
+    if isinstance(read.get("revoke"), dict):
+        faults += _revocation_faults(read["revoke"])
     if not faults:
         try:
             return _declared(name, read)
@@ -131,7 +149,8 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
 def _declared(name: str, read: dict[str, Any]) -> Provider:
     discovers = "issuer" in read and "authorize" not in read and "token" not in read
     person = read.pop("person", None)
-    extra = read.pop("extra", {})
+    revoke = read.pop("revoke", None)
+    pairs = {key: tuple(read.pop(key, {}).items()) for key in ("extra", "headers", "switch")}
     if discovers:
         read = {"always": ("openid",), "api": read["issuer"], **read}
     values: dict[str, Any] = {
@@ -139,10 +158,17 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
         "label": name.replace("_", " ").title(),
         "discovers": discovers,
         "person": PersonProbe(**person) if person is not None else None,
-        "extra": tuple(extra.items()),
+        "revoke": _revocation(revoke),
+        **pairs,
         **read,
     }
     return Provider(**values)
+
+
+def _revocation(declared: str | dict[str, Any] | None) -> Revocation | None:
+    if declared is None:
+        return None
+    return Revocation(url=declared) if isinstance(declared, str) else Revocation(**declared)
 
 
 def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
@@ -167,6 +193,16 @@ def _person_faults(person: Mapping[str, str]) -> list[str]:
     return faults
 
 
+def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
+    if "url" not in revoke:
+        yield "revoke.url: needed."
+    for key, value in revoke.items():
+        if key not in _REVOCATION_KEYS:
+            yield f"revoke.{key}: unknown; the keys are {', '.join(sorted(_REVOCATION_KEYS))}."
+        elif not isinstance(value, str):
+            yield f"revoke: it is {_PLACE}."
+
+
 def _secrets_in(table: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[str]:
     for key, value in table.items():
         here = (*place, key)
@@ -176,5 +212,5 @@ def _secrets_in(table: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterat
                 f"{'.'.join(here)}: a secret does not belong in this file; set "
                 f"ELICIT_{name}_CLIENT_SECRET in the environment instead."
             )
-        if isinstance(value, dict) and key not in _NAMES_OF_SCOPES:
+        if isinstance(value, dict) and key not in _NAMES_OF_OTHERS:
             yield from _secrets_in(cast("dict[str, Any]", value), here)

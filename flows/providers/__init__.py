@@ -1,12 +1,51 @@
-"""The providers that come with the library, each a declaration; PROVIDERS has them by name."""
+"""The providers that come with the library, each a declaration; PROVIDERS has them by name.
+
+Those that depend on an address or a tenant are functions and make a declaration.
+"""
 
 from collections.abc import Mapping
 
 from flows.provider import Provider
+from flows.providers.atlassian import atlassian
+from flows.providers.discord import discord
+from flows.providers.dropbox import dropbox
 from flows.providers.github import github
+from flows.providers.github_app import github_app
+from flows.providers.gitlab import gitlab
 from flows.providers.google import google
+from flows.providers.linear import linear
+from flows.providers.microsoft import microsoft
+from flows.providers.notion import notion
 from flows.providers.openid import openid
+from flows.providers.slack import slack
 
-PROVIDERS: Mapping[str, Provider] = {each.name: each for each in (github, google)}
+PROVIDERS: Mapping[str, Provider] = {
+    each.name: each
+    for each in (
+        atlassian,
+        discord,
+        dropbox,
+        github,
+        github_app,
+        google,
+        linear,
+        notion,
+        slack,
+    )
+}
 
-__all__ = ["PROVIDERS", "github", "google", "openid"]
+__all__ = [
+    "PROVIDERS",
+    "atlassian",
+    "discord",
+    "dropbox",
+    "github",
+    "github_app",
+    "gitlab",
+    "google",
+    "linear",
+    "microsoft",
+    "notion",
+    "openid",
+    "slack",
+]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from flows.provider import PersonProbe, Provider
+from flows.provider import PersonProbe, Provider, Revocation
 
 
 def _in_sandbox(base: str) -> Provider:
@@ -12,12 +12,16 @@ def _in_sandbox(base: str) -> Provider:
         issuer=login,
         authorize=f"{login}/authorize",
         token=f"{login}/access_token",
+        revoke=Revocation(url=api + _DELETION, kind="github"),
+        manage=None,
+        device=None,
         api=api,
         api_hosts=(),
         person=replace(_PERSON, url=f"{api}/user"),
     )
 
 
+_DELETION = "/applications/{client_id}/token"
 _PERSON = PersonProbe(
     url="https://api.github.com/user", id="id", label="login", name="name", picture="avatar_url"
 )
@@ -29,6 +33,11 @@ github = Provider(
     sends_issuer=True,
     authorize="https://github.com/login/oauth/authorize",
     token="https://github.com/login/oauth/access_token",  # noqa: S106  # an address
+    rotates=True,  # where the app has chosen that keys expire
+    revoke=Revocation(url="https://api.github.com" + _DELETION, kind="github"),
+    manage="https://github.com/settings/applications",
+    device="https://github.com/login/device/code",
+    switch=(("prompt", "select_account"),),
     api="https://api.github.com",
     api_hosts=("https://api.github.com", "https://uploads.github.com"),
     reply_scope_separator=",",  # asked for with spaces, answered with commas

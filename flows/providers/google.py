@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from flows.provider import Provider
+from flows.provider import Provider, Revocation
 
 _API = "https://www.googleapis.com"
 _PRODUCTS = ("docs", "forms", "gmail", "people", "sheets", "slides", "tasks", "youtube")
@@ -10,7 +10,15 @@ _PRODUCTS = ("docs", "forms", "gmail", "people", "sheets", "slides", "tasks", "y
 
 def _in_sandbox(base: str) -> Provider:
     issuer = f"{base}/oidc"
-    return replace(google, issuer=issuer, api=issuer, api_hosts=())
+    return replace(
+        google,
+        issuer=issuer,
+        api=issuer,
+        api_hosts=(),
+        revoke=None,  # its metadata says where
+        manage=None,
+        device=None,
+    )
 
 
 google = Provider(
@@ -19,6 +27,9 @@ google = Provider(
     issuer="https://accounts.google.com",
     sends_issuer=True,
     discovers=True,
+    revoke=Revocation(url="https://oauth2.googleapis.com/revoke"),  # the whole grant
+    manage="https://myaccount.google.com/connections",
+    device="https://oauth2.googleapis.com/device/code",
     api=_API,
     api_hosts=(_API, *(f"https://{product}.googleapis.com" for product in _PRODUCTS)),
     always=("openid", "email"),
@@ -28,6 +39,7 @@ google = Provider(
         ("prompt", "consent"),
         ("include_granted_scopes", "true"),
     ),
+    switch=(("prompt", "select_account consent"),),
     account_hint="login_hint",
     client_auth="post",
     covers={

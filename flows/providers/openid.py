@@ -35,6 +35,7 @@ def openid(
         api=api or issuer,
         api_hosts=api_hosts,
         always=("openid",),
+        switch=(("prompt", "select_account"),),
         account_hint="login_hint",
         scope_words={**_WORDS, **(scope_words or {})},
     )

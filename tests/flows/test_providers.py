@@ -9,17 +9,32 @@ import pytest
 
 import flows.providers
 from flows.errors import InvalidQuestion
-from flows.provider import SCOPE, PersonProbe, Provider
-from flows.providers import PROVIDERS, github, google, openid
+from flows.provider import SCOPE, PersonProbe, Provider, Revocation
+from flows.providers import PROVIDERS, github, gitlab, google, microsoft, openid, slack
 from flows.visit import is_origin, origin_of
 
 SANDBOX = "http://127.0.0.1:8766"
+MADE = (microsoft(), microsoft("consumers"), gitlab(), openid("acme", "https://login.example"))
 every = pytest.mark.parametrize("provider", PROVIDERS.values(), ids=list(PROVIDERS))
+every_made = pytest.mark.parametrize(
+    "provider", [*PROVIDERS.values(), *MADE], ids=lambda provider: provider.name
+)
+PLAYED = {name: each for name, each in PROVIDERS.items() if each.sandbox is not None}
+every_played = pytest.mark.parametrize("provider", PLAYED.values(), ids=list(PLAYED))
 
 
 def addresses_of(provider: Provider) -> list[str]:
-    probed = provider.person.url if provider.person else None
-    places = (provider.issuer, provider.authorize, provider.token, provider.api, probed)
+    places = (
+        provider.issuer,
+        provider.authorize,
+        provider.token,
+        provider.refresh,
+        provider.manage,
+        provider.device,
+        provider.api,
+        provider.person.url if provider.person else None,
+        provider.revoke.url.replace("{client_id}", "id") if provider.revoke else None,
+    )
     return [place for place in (*places, *provider.api_hosts) if place]
 
 
@@ -27,8 +42,20 @@ def test_what_is_imported_by_name_is_the_declaration_and_not_its_module() -> Non
     assert isinstance(github, Provider)
     assert isinstance(google, Provider)
     assert flows.providers.github is github
-    assert dict(PROVIDERS) == {"github": github, "google": google}
-    assert flows.providers.__all__ == ["PROVIDERS", "github", "google", "openid"]
+    assert list(PROVIDERS) == [
+        "atlassian",
+        "discord",
+        "dropbox",
+        "github",
+        "github_app",
+        "google",
+        "linear",
+        "notion",
+        "slack",
+    ]
+    functions = ["gitlab", "microsoft", "openid"]
+    assert flows.providers.__all__ == ["PROVIDERS", *sorted([*PROVIDERS, *functions])]
+    assert all(getattr(flows.providers, name) is each for name, each in PROVIDERS.items())
 
 
 @every
@@ -39,41 +66,46 @@ def test_it_is_known_by_its_own_name(provider: Provider) -> None:
     assert hash(provider) == hash(replace(provider))
 
 
-@every
+@every_made
 def test_all_of_it_goes_over_https(provider: Provider) -> None:
     assert all(urlsplit(address).scheme == "https" for address in addresses_of(provider))
 
 
-@every
+@every_made
 def test_the_key_goes_to_named_origins_the_api_among_them(provider: Provider) -> None:
     assert all(is_origin(host) for host in provider.api_hosts)
     assert origin_of(provider.api) in provider.api_hosts
 
 
-@every
+@every_made
 def test_it_can_say_whose_account_it_is(provider: Provider) -> None:
     assert provider.person is not None or "openid" in provider.always
 
 
-@every
+@every_made
 def test_its_scopes_have_words_that_people_can_read(provider: Provider) -> None:
-    assert provider.scope_words
+    assert bool(provider.scope_words) is provider.has_scopes
     for scope, words in provider.scope_words.items():
         assert SCOPE.fullmatch(scope)
         assert words[0].isupper()
         assert words == words.strip()
         assert not words.endswith(".")
-    assert set(provider.always) <= set(provider.scope_words)
+    assert {*provider.always, *provider.unmentioned} <= set(provider.scope_words)
 
 
-@every
+@every_made
 def test_what_a_scope_covers_covers_nothing_beyond(provider: Provider) -> None:
     for covered in provider.covers.values():
         for scope in covered:
             assert set(provider.covers.get(scope, ())) <= set(covered)
 
 
-@every
+@every_made
+def test_a_key_is_given_back_or_it_is_said_where_a_person_removes_it(provider: Provider) -> None:
+    assert provider.revoke or provider.manage or provider.discovers
+
+
+@every_played
 def test_the_sandbox_plays_it_without_leaving_the_machine(provider: Provider) -> None:
     played = provider.at(SANDBOX)
     assert (played.name, played.label) == (provider.name, provider.label)
@@ -91,6 +123,8 @@ def test_the_sandbox_serves_them_where_it_says() -> None:
     assert played.person is not None
     assert played.person.url == f"{SANDBOX}/github/api/user"
     assert google.at(SANDBOX).issuer == f"{SANDBOX}/oidc"
+    assert slack.at(SANDBOX).token == f"{SANDBOX}/slack/api/oauth.v2.access"
+    assert list(PLAYED) == ["github", "google", "slack"]
 
 
 def test_the_sandbox_plays_only_what_it_knows() -> None:
@@ -113,6 +147,32 @@ def test_any_issuer_is_a_provider_by_its_address_alone() -> None:
     assert other.api_hosts == ("https://api.example",)
     assert other.scope_words["anvils"] == "Order anvils"
     assert "openid" in other.scope_words
+
+
+def test_a_gitlab_that_somebody_hosts_is_found_below_its_own_address() -> None:
+    hosted = gitlab("https://git.example/gitlab/", name="ours", label="Ours")
+    assert hosted.token == "https://git.example/gitlab/oauth/token"
+    assert hosted.api_hosts == ("https://git.example",)
+    with pytest.raises(InvalidQuestion, match="https"):
+        gitlab("http://git.example")
+
+
+@pytest.mark.parametrize("tenant", ["", "a/b", "a?b", "..", "a b", "x" * 300])
+def test_a_tenant_is_no_way_to_another_address(tenant: str) -> None:
+    with pytest.raises(InvalidQuestion, match="tenant"):
+        microsoft(tenant)
+
+
+def test_a_provider_without_scopes_asks_for_none_and_lacks_none() -> None:
+    plain = replace(github, has_scopes=False, always=("repo",))
+    assert plain.asks(("gist",)) == ()
+    assert plain.missing(("gist",), granted=()) == ()
+
+
+def test_a_scope_that_replies_leave_out_is_not_missing() -> None:
+    plain = replace(github, unmentioned=("offline_access",))
+    assert plain.missing(("offline_access", "repo"), granted=("repo",)) == ()
+    assert plain.granted(("offline_access",), said=()) == ("offline_access",)
 
 
 def test_what_was_asked_and_what_is_covered_is_not_missing() -> None:
@@ -165,6 +225,29 @@ def test_what_was_asked_and_what_is_covered_is_not_missing() -> None:
         ({"always": ("two words",)}, "always:"),
         ({"always": ("",)}, "always:"),
         ({"discovers": True}, "authorize, token:"),
+        ({"refresh": "http://github.com/refresh"}, "refresh:"),
+        ({"manage": "github.com/settings"}, "manage:"),
+        ({"device": "ftp://github.com"}, "device:"),
+        ({"revoke": Revocation(url="http://github.com/revoke")}, "revoke:"),
+        ({"revoke": Revocation(url="https://github.com", kind="bearer")}, "revoke:"),
+        ({"revoke": Revocation(url="https://github.com", kind="x")}, "revoke:"),  # type: ignore[arg-type]
+        ({"switch": (("state", "x"),)}, "switch:"),
+        ({"switch": (("a", "x"), ("a", "y"))}, "switch:"),
+        ({"scope_parameter": "client_id"}, "scope_parameter:"),
+        ({"scope_parameter": "user_scope", "extra": (("user_scope", "x"),)}, "extra:"),
+        ({"unmentioned": ("two words",)}, "unmentioned:"),
+        ({"headers": (("Authorization", "x"),)}, "headers:"),
+        ({"headers": (("X-A", "x"), ("x-a", "y"))}, "headers:"),
+        ({"headers": (("X-A", "x\r\nHost: evil.example"),)}, "headers:"),
+        ({"headers": (("X A", "x"),)}, "headers:"),
+        (
+            {
+                "person": PersonProbe(
+                    url="https://api.github.com/user", id="id", label="login", post="{"
+                )
+            },
+            "person.post:",
+        ),
     ],
 )
 def test_an_unsound_declaration_is_refused_by_the_name_of_its_field(

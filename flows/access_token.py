@@ -1,0 +1,182 @@
+"""Who calls, by an access token of the issuer (RFC 9068, RFC 7519).
+
+What could go wrong: a token that was made for another server, by another issuer, for a sign-in, or
+by nobody: `alg` none, or HMAC with the public key as its secret. Only asymmetric signatures by a
+key that the issuer publishes count, and every claim below is compared. An id_token can have our
+audience where one registration serves both, so what only an id_token says is refused.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import msgspec
+from joserfc.util import urlsafe_b64decode
+
+from flows.errors import ElicitError
+from flows.oauth_identity import (
+    ALGORITHMS,
+    _is_timely,  # pyright: ignore[reportPrivateUsage]
+    _signed_claims,  # pyright: ignore[reportPrivateUsage]
+)
+from flows.oauth_replies import SCOPES_AT_MOST, TOKEN_BYTES_AT_MOST, is_list
+
+SUBJECT_CLAIM = ("sub",)
+CLAIM_BYTES_AT_MOST = 255
+LIFE_AT_MOST = timedelta(days=3650)
+TYPES = frozenset({"at+jwt", "jwt"})
+# What an id_token or a logout token says and an access token does not.
+_OF_OTHERS = frozenset({"nonce", "at_hash", "c_hash", "events"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """What tokens must be made for: this server, by its one issuer.
+
+    `url` is the canonical address, as the metadata document says it. `audiences` are other names
+    for it, for issuers that know no addresses (RFC 8707) and write an id of theirs. `claim` names
+    what a person is known by, `scopes` what a call needs at least.
+    """
+
+    url: str
+    issuer: str
+    audiences: tuple[str, ...] = ()
+    claim: tuple[str, ...] = SUBJECT_CLAIM
+    scopes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """Whose call it is; only `verify` makes one. Without a subject it is nobody's in particular."""
+
+    issuer: str
+    subject: str | None
+    client_id: str
+    scopes: tuple[str, ...]
+    expires_at: datetime
+
+
+class BadBearer(ElicitError):
+    """A call without a token that counts; `reason` is for logs, never for the sender.
+
+    `error` is the code of RFC 6750, 3.1; None where nothing was sent at all.
+    """
+
+    name = "ELICITATION_BAD_BEARER"
+    http_status = 401
+
+    def __init__(self, reason: str, *, error: str | None = "invalid_token") -> None:
+        self.reason = reason
+        self.error = error
+        super().__init__(_WORDS[error])
+
+
+_WORDS = {
+    None: "This server answers those only who bring an access token.",
+    "invalid_request": "The access token must come in one Authorization header and nowhere else.",
+    "invalid_token": "This access token is too old, damaged, or not made for this server.",
+    "insufficient_scope": "This access token does not allow what this server is for.",
+}
+
+
+def key_id_of(token: str) -> str | None:
+    """Which key the token says it was signed with; nothing is proven by that.
+
+    Raises BadBearer for what is no token of ours, whatever key it was signed with.
+    """
+    if len(token) > TOKEN_BYTES_AT_MOST or not token.isascii() or token.count(".") != 2:
+        raise BadBearer("no token")
+    try:
+        header = msgspec.json.decode(urlsafe_b64decode(token.partition(".")[0].encode()))
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        raise BadBearer("no token") from None
+    if not isinstance(header, dict):
+        raise BadBearer("no token")
+    said = cast("dict[str, Any]", header)
+    if said.get("alg") not in ALGORITHMS:
+        raise BadBearer("algorithm")
+    kind = said.get("typ")
+    if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in TYPES:
+        raise BadBearer("type")
+    key_id = said.get("kid")
+    if key_id is not None and not isinstance(key_id, str):
+        raise BadBearer("no token")
+    return key_id
+
+
+def verify(
+    token: str, *, resource: Resource, keys: Sequence[Mapping[str, Any]], now: datetime
+) -> Verified:
+    """Whose token it is, by these keys of the issuer. Raises BadBearer unless all of it holds."""
+    key_id_of(token)
+    if not keys:
+        raise BadBearer("unknown key")
+    claims = _signed_claims(token, list(keys))
+    if claims is None:
+        raise BadBearer("signature")
+    if claims.get("iss") != resource.issuer:
+        raise BadBearer("issuer")
+    if not _is_for(claims.get("aud"), resource):
+        raise BadBearer("audience")
+    if not _is_timely(claims, now=now):
+        raise BadBearer("time")
+    if _OF_OTHERS & claims.keys():
+        raise BadBearer("another kind of token")
+    return Verified(
+        issuer=resource.issuer,
+        subject=subject_of(claims, claim=resource.claim),
+        client_id=_client(claims),
+        scopes=_scopes(claims),
+        expires_at=_expiry(claims["exp"], now=now),
+    )
+
+
+def subject_of(claims: Mapping[str, Any], *, claim: tuple[str, ...]) -> str | None:
+    """Whom the claims of a caller or of a browser speak of; None unless all of them are there.
+
+    `sub` stands as it is. Anything else is written with its names, so that it never equals the
+    `sub` of somebody else, nor another pair that reads the same when joined.
+    """
+    values = {name: claims.get(name) for name in claim}
+    if not values or not all(map(_is_identifier, values.values())):
+        return None
+    if claim == SUBJECT_CLAIM:
+        return str(values["sub"])
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _is_identifier(value: Any) -> bool:
+    return (
+        isinstance(value, str)
+        and value.isprintable()
+        and 0 < len(value.encode()) <= CLAIM_BYTES_AT_MOST
+    )
+
+
+def _is_for(audience: Any, resource: Resource) -> bool:
+    """Exactly our address, or that with one slash more or less at its end."""
+    plain = resource.url.removesuffix("/")
+    ours = {plain, f"{plain}/", *resource.audiences}
+    several = audience if is_list(audience) else [audience]
+    return any(isinstance(each, str) and each in ours for each in several)
+
+
+def _client(claims: Mapping[str, Any]) -> str:
+    """RFC 9068; OpenID Connect; Microsoft's first version. Empty where none is named."""
+    named = (claims.get(name) for name in ("client_id", "azp", "appid"))
+    return next((str(each) for each in named if _is_identifier(each)), "")
+
+
+def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
+    said = claims.get("scope", claims.get("scp"))
+    words = said.split(" ") if isinstance(said, str) else said if is_list(said) else []
+    kept = dict.fromkeys(word for word in words if isinstance(word, str) and word)
+    return tuple(kept)[:SCOPES_AT_MOST]
+
+
+def _expiry(seconds: float, *, now: datetime) -> datetime:
+    """Compared before it is converted: a number can lie beyond every calendar."""
+    latest = now + LIFE_AT_MOST
+    return latest if seconds > latest.timestamp() else datetime.fromtimestamp(seconds, UTC)

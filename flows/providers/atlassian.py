@@ -1,0 +1,39 @@
+"""Atlassian: Jira and Confluence in the cloud, on the sites that the person chooses.
+
+Which sites those are a tool asks with `GET /oauth/token/accessible-resources`; the id of one leads
+to its API: `/ex/jira/{id}/rest/api/3/...`. Experimental: made by Atlassian's documentation,
+unchecked. A key is never given back by us: Atlassian has no way for that.
+"""
+
+from flows.provider import PersonProbe, Provider
+
+_LOGIN, _API = "https://auth.atlassian.com", "https://api.atlassian.com"
+
+atlassian = Provider(
+    name="atlassian",
+    label="Atlassian",
+    authorize=f"{_LOGIN}/authorize",
+    token=f"{_LOGIN}/oauth/token",
+    rotates=True,
+    manage="https://id.atlassian.com/manage-profile/apps",
+    api=_API,
+    client_auth="post",
+    body="json",
+    always=("offline_access", "read:me"),
+    unmentioned=("offline_access",),
+    extra=(("audience", "api.atlassian.com"), ("prompt", "consent")),
+    person=PersonProbe(
+        url=f"{_API}/me", id="account_id", label="email", name="name", picture="picture"
+    ),
+    scope_words={
+        "offline_access": "Go on while you are away",
+        "read:me": "Read your profile",
+        "read:jira-user": "See the people in Jira",
+        "read:jira-work": "Read your projects and issues in Jira",
+        "write:jira-work": "Create and change issues in Jira",
+        "manage:jira-project": "Manage the settings of projects in Jira",
+        "read:confluence-content.all": "Read pages in Confluence",
+        "write:confluence-content": "Create and change pages in Confluence",
+        "search:confluence": "Search Confluence",
+    },
+)

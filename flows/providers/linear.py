@@ -1,0 +1,40 @@
+"""Linear: its API is GraphQL, and so is the question whose account it is.
+
+Experimental: made by Linear's documentation; what its revocation answers is unchecked.
+"""
+
+from flows.provider import PersonProbe, Provider, Revocation
+
+_API = "https://api.linear.app"
+_VIEWER = "data.viewer"
+
+linear = Provider(
+    name="linear",
+    label="Linear",
+    authorize="https://linear.app/oauth/authorize",
+    token=f"{_API}/oauth/token",
+    rotates=True,
+    revoke=Revocation(url=f"{_API}/oauth/revoke"),
+    api=_API,
+    scope_separator=",",
+    client_auth="post",
+    always=("read",),
+    switch=(("prompt", "consent"),),
+    person=PersonProbe(
+        url=f"{_API}/graphql",
+        id=f"{_VIEWER}.id",
+        label=f"{_VIEWER}.email",
+        name=f"{_VIEWER}.name",
+        picture=f"{_VIEWER}.avatarUrl",
+        post='{"query":"{ viewer { id email name avatarUrl } }"}',
+    ),
+    covers={"write": ("issues:create", "comments:create", "timeSchedule:write")},
+    scope_words={
+        "read": "Read all that you can",
+        "write": "Read and change all that you can",
+        "issues:create": "Create issues",
+        "comments:create": "Create comments",
+        "timeSchedule:write": "Create and change time schedules",
+        "admin": "Administer the workspace",
+    },
+)

@@ -1,0 +1,69 @@
+"""Microsoft, by its identity platform: accounts of one organisation, of any, or people's own.
+
+Experimental: made by Microsoft's documentation, unchecked. A key is never given back by us:
+Microsoft has no way for that.
+"""
+
+import re
+
+from flows.errors import InvalidQuestion
+from flows.provider import PersonProbe, Provider
+
+_LOGIN = "https://login.microsoftonline.com"
+_GRAPH = "https://graph.microsoft.com"
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,253}")
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ADMINISTRATOR = (
+    "An administrator of your organisation has to agree to this at Microsoft first; ask them to."
+)
+
+
+def microsoft(tenant: str = "common", *, name: str = "microsoft") -> Provider:
+    """Make the provider for a tenant: its id or domain, common, organizations or consumers.
+
+    The issuer is known only for an id. Raises InvalidQuestion.
+    """
+    if not _TENANT.fullmatch(tenant):
+        raise InvalidQuestion("tenant: it is an id, a domain, or common.")
+    place = f"{_LOGIN}/{tenant}/oauth2/v2.0"
+    manage = "https://myapps.microsoft.com"
+    if tenant == "consumers":
+        manage = "https://account.live.com/consent/Manage"
+    return Provider(
+        name=name,
+        label="Microsoft",
+        issuer=f"{_LOGIN}/{tenant}/v2.0" if _ID.fullmatch(tenant) else None,
+        authorize=f"{place}/authorize",
+        token=f"{place}/token",
+        device=f"{place}/devicecode",
+        manage=manage,
+        api=f"{_GRAPH}/v1.0",
+        client_auth="post",
+        always=("offline_access", "User.Read"),
+        unmentioned=("offline_access",),
+        switch=(("prompt", "select_account"),),
+        account_hint="login_hint",
+        person=PersonProbe(
+            url=f"{_GRAPH}/v1.0/me", id="id", label="userPrincipalName", name="displayName"
+        ),
+        troubles={"AADSTS65001": _ADMINISTRATOR, "AADSTS90094": _ADMINISTRATOR},
+        covers={
+            "Calendars.ReadWrite": ("Calendars.Read",),
+            "Contacts.ReadWrite": ("Contacts.Read",),
+            "Files.ReadWrite": ("Files.Read",),
+            "Mail.ReadWrite": ("Mail.Read",),
+            "User.ReadWrite": ("User.Read",),
+        },
+        scope_words={
+            "offline_access": "Go on while you are away",
+            "User.Read": "See your name and e-mail address",
+            "Calendars.Read": "See your calendars",
+            "Calendars.ReadWrite": "See and change your calendars",
+            "Contacts.Read": "See your contacts",
+            "Files.Read": "See your files in OneDrive",
+            "Files.ReadWrite": "See, change and delete your files in OneDrive",
+            "Mail.Read": "Read your mail",
+            "Mail.ReadWrite": "Read, change and delete your mail",
+            "Mail.Send": "Send mail as you",
+        },
+    )

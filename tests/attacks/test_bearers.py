@@ -1,0 +1,433 @@
+"""Tokens and sessions as an attacker brings them: each is a story with one end, refusal."""
+
+import base64
+import hmac
+import json
+from datetime import timedelta
+from string import ascii_letters
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from joserfc.jwk import ECKey
+from joserfc.jws import JWSRegistry
+
+from flows.access_token import BadBearer, Resource, verify
+from flows.oauth import Mixed
+from flows.signin import SignedIn
+from flows.tokens import Claims, Purpose, Tokens
+from flows.vault import Ring
+from tests.clock import NOON, Clock
+from tests.flows.test_access_token import (
+    HERE,
+    ISSUER,
+    KEY,
+    KEYS,
+    NOW,
+    RESOURCE,
+    RSA,
+    claims_of,
+    refusal,
+    token,
+)
+from tests.flows.test_signin import arrived, came_back, departed
+from tests.mcp.stage import LIBRARIES, new_browser, new_server
+from tests.service.test_sessions import (
+    ALICE,
+    KEPT,
+    LOCAL,
+    RING,
+    URL,
+    jar,
+    sessions_of,
+    signed_in,
+)
+from tests.web.serving import serving_at
+from tests.web.test_protected import Door, bearer
+from webapp.protected import Protected
+from webapp.served import Served
+from webapp.sessions import Sessions
+from webapp.stores.memory import MemoryStore
+
+GOOD = token()
+CLIENT = {"name": "an assistant", "version": "1"}
+MALLORY = SignedIn(issuer=ISSUER, subject="mallory", label="Mallory")
+STRANGER = ECKey.generate_key("P-256", parameters={"kid": "one"})
+PEM = RSA.as_pem(private=False)
+
+
+def written(header: dict[str, Any], claims: dict[str, Any], signature: bytes = b"") -> str:
+    """A token put together by hand."""
+    parts = [json.dumps(header).encode(), json.dumps(claims).encode(), signature]
+    return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
+
+
+def by_hmac(secret: bytes, kid: str) -> str:
+    signed = written({"alg": "HS256", "kid": kid, "typ": "at+jwt"}, claims_of())[:-1]
+    signature = base64.urlsafe_b64encode(hmac.digest(secret, signed.encode(), "sha256"))
+    return f"{signed}.{signature.rstrip(b'=').decode()}"
+
+
+@pytest.mark.parametrize("alg", ["none", "None", "NONE", "", None, ["ES256"]])
+@pytest.mark.parametrize("signature", [b"", b"signature"])
+def test_a_token_that_nobody_signed(alg: Any, signature: bytes) -> None:
+    header = {"alg": alg, "typ": "at+jwt", "kid": "one"}
+    assert refusal(written(header, claims_of(), signature)) in ("algorithm", "no token")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [PEM, json.dumps(RSA.as_dict(private=False)).encode(), str(KEYS[1]["n"]).encode()],
+)
+def test_a_token_signed_with_the_public_key_as_if_it_were_a_secret(secret: bytes) -> None:
+    assert refusal(by_hmac(secret, "two")) == "algorithm"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{}, {"jwk": STRANGER.as_dict(private=False)}, {"jku": "https://evil.example/jwks"}],
+)
+def test_a_token_signed_with_the_attackers_key_under_our_issuers_name(
+    header: dict[str, Any],
+) -> None:
+    assert refusal(token(key=STRANGER, header=header)) == "signature"
+
+
+def test_a_token_that_names_another_key_than_signed_it() -> None:
+    assert refusal(token(header={"kid": "two"})) == "signature"
+    assert refusal(token(header={"kid": "three"})) == "signature"
+    assert refusal(token(key=RSA, alg="RS256", header={"kid": "one"})) == "signature"
+    with pytest.raises(BadBearer) as refused:
+        verify(token(), resource=RESOURCE, keys=[], now=NOON)
+    assert refused.value.reason == "unknown key"
+
+
+def test_a_token_whose_claims_were_changed_after_it_was_signed() -> None:
+    head, _, signature = token().split(".")
+    body = written({}, claims_of(sub="bob")).split(".")[1]
+    assert refusal(f"{head}.{body}.{signature}") == "signature"
+
+
+@settings(deadline=None, max_examples=200)
+@given(at=st.integers(min_value=0), letter=st.sampled_from("AQgwabcXYZ019-_.=+ é"))
+def test_a_token_with_any_one_letter_changed(at: int, letter: str) -> None:
+    at %= len(GOOD)
+    changed = GOOD[:at] + letter + GOOD[at + 1 :]
+    if changed != GOOD:
+        refusal(changed)
+
+
+@settings(deadline=None)
+@given(text=st.text(max_size=80) | st.text(alphabet=ascii_letters + "-_.", max_size=80))
+def test_whatever_is_sent_nothing_but_a_refusal_comes_of_it(text: str) -> None:
+    refusal(text)
+    refusal(f"{GOOD.partition('.')[0]}.{text}")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_another_persons_session_of_the_protocol(library: str) -> None:
+    """Mallory has a good token of her own, and has got hold of the id of Alice's session."""
+    door = Door()
+    headers = {"accept": "application/json, text/event-stream"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
+    served = Served(new_server(library))
+
+    def protected(_: str) -> Protected:
+        return Protected(
+            served, issuer=door.issuer, resource=RESOURCE, name="shop", clock=door.clock
+        )
+
+    async def post(url: str, who: str, message: dict[str, Any]) -> httpx.Response:
+        said = {**headers, "authorization": f"Bearer {token(sub=who)}"}
+        body = {"jsonrpc": "2.0", "id": 1, **message}
+        return await browser.post(f"{url}/mcp", json=body, headers=said)
+
+    async with serving_at(protected) as url, new_browser() as browser:
+        opened = await post(url, "alice", {"method": "initialize", "params": hello})
+        assert opened.status_code == 200
+        headers["mcp-session-id"] = opened.headers["mcp-session-id"]
+        headers["mcp-protocol-version"] = "2025-11-25"
+        asks = {"method": "tools/list", "params": {}}
+        assert (await post(url, "mallory", asks)).status_code == 404
+        assert (await post(url, "alice", asks)).status_code == 200
+        door.clock.tick(minutes=10)
+        assert (await post(url, "alice", asks)).status_code == 401  # her token is too old by now
+
+
+@pytest.mark.parametrize(
+    "audience",
+    [
+        None,
+        "",
+        [],
+        "https://tools.example",
+        "https://tools.example/",
+        "https://tools.example/mcp2",
+        "https://tools.example/mcp?x=1",
+        "https://TOOLS.example/mcp",
+        "http://tools.example/mcp",
+        "https://tools.example.evil/mcp",
+        ["https://other.example/mcp"],
+        {"https://tools.example/mcp": True},
+        [[HERE]],
+    ],
+)
+def test_a_token_that_was_given_to_another_server(audience: Any) -> None:
+    """Whoever runs that server has it, and would be every one of its users here."""
+    assert refusal(token(aud=audience)) == "audience"
+
+
+@pytest.mark.parametrize(
+    "issuer",
+    [
+        "https://evil.example",
+        f"{ISSUER}/",
+        f"{ISSUER}/another-tenant",
+        "https://LOGIN.example",
+        None,
+        [ISSUER],
+    ],
+)
+def test_the_same_name_at_another_issuer(issuer: Any) -> None:
+    """Even one that signs with a key of ours, as tenants of one service may share theirs."""
+    assert refusal(token(iss=issuer)) == "issuer"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exp": NOW - 60},
+        {"exp": None},
+        {"exp": "never"},
+        {"exp": str(NOW + 300)},
+        {"exp": True},
+        {"nbf": NOW + 61},
+        {"nbf": "now"},
+        {"iat": NOW + 61},
+        {"iat": None},
+    ],
+)
+def test_a_token_of_another_time(changes: dict[str, Any]) -> None:
+    assert refusal(token(**changes)) == "time"
+
+
+def test_an_expiry_that_is_no_number_does_not_last_for_ever() -> None:
+    for word in ("NaN", "Infinity"):
+        payload = json.dumps(claims_of()).replace(str(NOW + 300), word).encode()
+        body = base64.urlsafe_b64encode(payload).rstrip(b"=").decode()
+        head = token().partition(".")[0]
+        signed = f"{head}.{body}".encode()
+        signature = JWSRegistry(algorithms=["ES256"]).get_alg("ES256").sign(signed, KEY)
+        text = base64.urlsafe_b64encode(signature).rstrip(b"=").decode()
+        assert refusal(f"{head}.{body}.{text}") in ("time", "signature")
+
+
+@pytest.mark.parametrize(
+    "claims", [{"nonce": "n"}, {"at_hash": "h"}, {"c_hash": "h"}, {"events": {}}]
+)
+def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims: dict[str, Any]) -> None:
+    """Where one registration serves both, its audience is ours too."""
+    one = Resource(url=HERE, issuer=ISSUER, audiences=("our id",))
+    assert refusal(token(aud="our id", header={"typ": "JWT"}, **claims), one) == (
+        "another kind of token"
+    )
+
+
+async def test_a_token_that_names_nobody_is_nobody() -> None:
+    door = Door()
+    for nameless in (token(sub=None), token(sub=""), token(sub=["alice"]), token(sub=0)):
+        answer = await door.ask(bearer(nameless))
+        assert answer.seen.subject is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ".",
+        "..",
+        "a.b.c",
+        "a.b",
+        token() + ".x",
+        token() + "=",
+        f" {token()}é",
+        "x" * 9000,
+        token().replace(".", ".."),
+        "e30." * 2,
+        written({"alg": "ES256", "typ": "at+jwt", "kid": 7}, {}),
+        written({"alg": "ES256", "typ": "at+jwt", "crit": ["exp"]}, {}),
+        base64.urlsafe_b64encode(b"[" * 4000).decode() + ".x.x",
+        base64.urlsafe_b64encode(b"7").decode() + ".x.x",
+    ],
+)
+async def test_rubbish_is_refused_in_a_sentence(text: str) -> None:
+    answer = await Door().ask(bearer(text or " "))
+    assert answer.status == 401
+    assert answer.problem["code"] == "invalid_token"
+
+
+async def test_a_flood_of_made_up_keys_does_not_reach_the_issuer() -> None:
+    door = Door()
+    for number in range(200):
+        answer = await door.ask(bearer(token(header={"kid": f"made up {number}"})))
+        assert answer.status == 401
+    assert door.there.fetches == 1
+    assert (await door.ask(bearer())).seen.subject == "alice"
+    door.clock.tick(seconds=30)
+    for number in range(200):
+        await door.ask(bearer(token(header={"kid": f"more {number}"})))
+    assert door.there.fetches == 2
+
+
+async def test_rubbish_does_not_reach_the_issuer_at_all() -> None:
+    door = Door()
+    for text in ("rubbish", written({"alg": "none", "kid": "x", "typ": "at+jwt"}, {})):
+        await door.ask(bearer(text))
+    assert door.there.fetches == 0
+
+
+@pytest.mark.parametrize("query", ["access_token={}", "a=b&access_token={}&c", "access%5Ftoken={}"])
+async def test_a_token_in_the_address(query: str) -> None:
+    """Logs, histories and Referers keep addresses; a second place is a second reading."""
+    door = Door()
+    for headers in ([], [bearer()]):
+        answer = await door.ask(*headers, query=query.format(token()))
+        assert answer.status == 400
+        assert answer.problem["code"] == "invalid_request"
+        assert token().partition(".")[0] not in answer.body.decode() + str(answer.headers)
+
+
+async def test_more_parameters_than_anybody_reads() -> None:
+    query = "&".join(f"a{number}=b" for number in range(1000)) + f"&access_token={token()}"
+    assert (await Door().ask(bearer(), query=query)).status == 400
+
+
+@pytest.mark.parametrize(
+    "second",
+    [bearer(), ("authorization", "Bearer x"), ("AUTHORIZATION", "Basic YTpi"), bearer(" ")],
+)
+async def test_two_headers_that_two_readers_read_differently(second: tuple[str, str]) -> None:
+    door = Door()
+    for headers in ((bearer(), second), (second, bearer())):
+        answer = await door.ask(*headers)
+        assert answer.status == 400
+        assert 'error="invalid_request"' in answer.headers["www-authenticate"]
+
+
+async def test_two_tokens_in_one_header() -> None:
+    for text in (f"{token()}, Bearer {token()}", f"{token()} {token()}", f"{token()},{token()}"):
+        assert (await Door().ask(bearer(text))).status == 401
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sessions(store: MemoryStore, clock: Clock) -> Sessions:
+    return sessions_of(store, clock)
+
+
+async def test_a_session_that_the_attacker_fixed_beforehand(sessions: Sessions) -> None:
+    """Mallory plants her cookie in Alice's browser and waits for Alice to sign in over it."""
+    planted = await signed_in(sessions, MALLORY)
+    cookies = await signed_in(sessions, ALICE, cookies=planted)
+    assert cookies != planted
+    session = await sessions.of(cookies)
+    assert session is not None
+    assert session.subject == "alice"
+    assert await sessions.of(planted) is None
+
+
+async def test_a_sign_in_that_the_attacker_began() -> None:
+    """Mallory leads Alice's browser to the way back with her own code: login CSRF."""
+    _, of_mallory = departed()
+    _, of_alice = departed()
+    with pytest.raises(Mixed):
+        came_back(of_alice, arrival=arrived(of_mallory))
+    with pytest.raises(Mixed):
+        came_back(None, arrival=arrived(of_mallory))
+
+
+async def test_a_cookie_that_was_stolen_dies_at_sign_out(
+    sessions: Sessions, store: MemoryStore, clock: Clock
+) -> None:
+    cookies = await signed_in(sessions)
+    clock.tick(minutes=10)
+    session = await sessions.of(cookies)
+    assert session is not None
+    later = jar(sessions.renewed(session) or "")
+    await sessions.end(session)
+    for stolen in (cookies, later):
+        assert await sessions.of(stolen) is None
+        assert await sessions_of(store.sibling(), clock).of(stolen) is None
+    await store.erase(owner="alice's own rows")
+    assert await sessions.of(later) is None
+
+
+async def test_a_session_of_another_server(store: MemoryStore, clock: Clock) -> None:
+    ours = sessions_of(store, clock)
+    theirs = Ring([b"another server's secret of 32 b."])
+    of_another_key = await signed_in(sessions_of(store, clock, ring=theirs))
+    assert await ours.of(of_another_key) is None
+    (text,) = (await signed_in(sessions_of(store, clock, public_url=LOCAL))).values()
+    assert await ours.of({ours.cookie_name: text}) is None
+
+
+async def test_another_token_of_ours_in_the_place_of_a_session(
+    sessions: Sessions, clock: Clock
+) -> None:
+    tokens = Tokens(RING, origin=URL)
+    rest = json.dumps({"id": "x", "issuer": ISSUER, "subject": "alice", "label": "Alice"})
+    for purpose in Purpose:
+        claims = Claims(
+            purpose=purpose, id="x", expires_at=clock.now + timedelta(hours=1), rest=rest
+        )
+        text = tokens.mint(claims, now=clock.now)
+        assert await sessions.of({sessions.cookie_name: text}) is None
+        assert sessions.left({sessions.leaving_name: text}) is None
+    (leaving,) = jar(sessions.leave(KEPT, back="/")).values()
+    assert await sessions.of({sessions.cookie_name: leaving}) is None
+
+
+async def test_a_cookie_whose_end_was_reckoned_by_longer_limits(
+    sessions: Sessions, clock: Clock
+) -> None:
+    cookies = await signed_in(sessions)
+    session = await sessions.of(cookies)
+    assert session is not None
+    claims = Claims(
+        purpose=Purpose.SESSION,
+        id=session.id,
+        expires_at=clock.now + timedelta(days=30),
+        rest=json.dumps(
+            {
+                "id": session.id,
+                "issuer": session.issuer,
+                "subject": session.subject,
+                "label": session.label,
+                "signed_in_at": session.signed_in_at.isoformat(),
+                "seen_at": session.seen_at.isoformat(),
+            }
+        ),
+    )
+    long = {sessions.cookie_name: Tokens(RING, origin=URL).mint(claims, now=clock.now)}
+    assert await sessions.of(long) is not None
+    clock.tick(hours=8)
+    assert await sessions.of(long) is None
+
+
+def test_what_the_issuer_says_of_an_attacker_is_not_shown_to_the_person() -> None:
+    _, kept = departed()
+    said = arrived(kept, code=None, error="x", error_description="Call +1 555 to unlock")
+    with pytest.raises(Exception, match="refused") as failed:
+        came_back(kept, httpx.Response(500), arrival=said)
+    assert "555" not in str(failed.value)

@@ -1,0 +1,66 @@
+"""How often: a bucket of tokens for each key, in this process's memory.
+
+What could go wrong: the memory itself. There are 10,000 buckets at most, and the one unused for
+longest makes room: whoever has more addresses than that is not held by limits for each address.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from ipaddress import IPv6Address, ip_network
+from typing import Any
+
+from webapp.address import plain_ip
+
+KEYS_AT_MOST = 10_000
+_HOUSEHOLD_BITS = 64  # what one customer is given of IPv6, and can choose addresses from freely
+
+
+class Rates:
+    """Lets `burst` through at once, then one in each `every`. `clock` gives monotonic seconds."""
+
+    def __init__(
+        self,
+        *,
+        burst: int,
+        every: timedelta,
+        clock: Callable[[], float],
+        keys_at_most: int = KEYS_AT_MOST,
+    ) -> None:
+        """Raises ValueError for limits that would let nothing or everything through."""
+        if burst < 1 or every <= timedelta() or keys_at_most < 1:
+            raise ValueError("burst and keys_at_most are 1 or more, every is more than nothing")
+        self._burst = burst
+        self._every = every.total_seconds()
+        self._clock = clock
+        self._keys_at_most = keys_at_most
+        # When the bucket will be full again: the one number that says how much is in it.
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def allow(self, key: str) -> float:
+        """0 if it may go on, which is counted; else the seconds to wait, which costs nothing."""
+        now = self._clock()
+        full_at = max(self._full_at.get(key, now), now)
+        wait = full_at - now - (self._burst - 1) * self._every
+        if wait <= 0:
+            self._full_at[key] = full_at + self._every
+        self._full_at.move_to_end(key)
+        if len(self._full_at) > self._keys_at_most:
+            self._full_at.popitem(last=False)
+        return max(wait, 0.0)
+
+
+def address_key(scope: Mapping[str, Any]) -> str:
+    """Who is counted as one: an IPv4 address, an IPv6 network of 64 bits; a peer without any."""
+    client = scope.get("client")
+    try:
+        address = plain_ip(client[0]) if client else ""
+        if ":" not in address:
+            return address
+        plain = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return ""
+    return str(ip_network((plain, _HOUSEHOLD_BITS), strict=False))
