@@ -19,17 +19,12 @@ from msgspec.json import encode
 from flows import elicitation as states
 from flows import run as runs
 from flows.elicitation import Elicitation, Status
-from flows.errors import (
-    CallOver,
-    ElicitError,
-    QuestionChanged,
-)
+from flows.errors import CallOver, ElicitError, Failed, QuestionChanged
 from flows.question import Outcome, Question, digest_of
 from flows.run import Place, Run
 from webapp.completion import Completing
 from webapp.elicitations import Elicitations
 from webapp.identity import Caller
-from webapp.kind import AskedBy
 from webapp.kinds import Kinds
 from webapp.line import Line
 from webapp.links import Links
@@ -101,6 +96,7 @@ class Call(Verbs):
         self._seen: set[Place] = set()
         self._is_repeated = False
         self._is_finished = False
+        self._is_known = False  # answered without asking
         self._waiters: set[Waiter] = set()
 
     @property
@@ -144,11 +140,14 @@ class Call(Verbs):
         """Wait until it is final, another leg took the wait over, `until`, or `stops` at a wake."""
         while self.is_waiting_for(current):
             now = self.now
-            if now >= current.expires_at:
+            # An exchange may end later; a broken one the sweeper ends.
+            is_exchanging = current.status is Status.EXCHANGING
+            if now >= current.expires_at and not is_exchanging:
                 return await self.elicitations.end(current, Status.EXPIRED)
             if now >= until or stops():
                 return current
-            changes = await waiter.changes(until=min(until, current.expires_at), now=now)
+            ends_at = until if is_exchanging else min(until, current.expires_at)
+            changes = await waiter.changes(until=ends_at, now=now)
             current = await self.elicitations.newest(current, changes)
         return current
 
@@ -205,16 +204,15 @@ class Call(Verbs):
         self._counts[fact] += 1
         is_ordered = asyncio.current_task() is self._task
         await self._must_be_going_on()
-        owner = self.caller.must_be_answerable()
+        self.caller.must_be_answerable()
         run = await self._the_run()
         if is_ordered:
             self._check_order(run, place, question.message)
         self._seen.add(place)
-        if run.at(place) is None:
-            by = AskedBy(owner=owner, server=self.tool.server, tool=self.tool.tool)
-            known = await kind.known(question.request, by)
-            if known is not None:
-                return Outcome(status=Status.ACCEPTED, content=question.answer(known))
+        known = await self._known(question.request, run.at(place))
+        if known is not None:
+            self._is_known = True
+            return Outcome(status=Status.ACCEPTED, content=question.answer(known))
         with self.elicitations.waiters.waiter(leg=self.leg, taker=self.taken) as waiter:
             self._waiters.add(waiter)
             try:
@@ -225,11 +223,13 @@ class Call(Verbs):
     async def _answered(
         self, question: Question[T], place: Place, waiter: Waiter, *, is_ordered: bool
     ) -> Outcome[T]:
-        is_again = self.run.value.at(place) is not None
+        before = self.run.value.at(place)
         limit = self._presenter.limit(now=self.now, timeout=question.timeout)
         while True:
             current = await self._line.stand(question, place, waiter, is_ordered=is_ordered)
             if not current.status.is_final:
+                # A new question at a place of old has been shown to nobody.
+                is_again = before is not None and before.elicitation_id == current.id
                 settled = await self._present(current, place, waiter, is_again=is_again)
                 if settled is None:
                     return cancelled(question, current)
@@ -328,7 +328,11 @@ class Call(Verbs):
 
     async def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:
         is_yes = taken.status is Status.ACCEPTED
-        content = await self.kinds[taken.kind].answer(taken) if is_yes else None
+        try:
+            content = await self.kinds[taken.kind].answer(taken) if is_yes else None
+        except Failed:  # what it led to is gone: the next call asks anew
+            self.taken.use(taken)
+            raise
         self.taken.use(taken)
         return outcome_of(question, taken, content=content)
 
@@ -336,7 +340,8 @@ class Call(Verbs):
     def _is_wish_granted(self) -> bool:
         """Whether the result of this leg used an answer, or needed none."""
         asked = self.run.value.asked if self.run.is_loaded else ()
-        return bool(self.taken.used or not asked or any(asking.is_used for asking in asked))
+        is_used = self._is_known or self.taken.used or any(asking.is_used for asking in asked)
+        return bool(is_used or not asked)
 
     async def _must_be_going_on(self) -> None:
         if self.is_over:

@@ -51,6 +51,8 @@ class KeptSecrets:
         return replace(asked, terms=msgspec.to_builtins(terms))
 
     async def answer(self, taken: Elicitation) -> Json:
+        if taken.content is None:
+            raise Failed("What was typed has been wiped meanwhile.", elicitation_id=taken.id)
         return taken.content
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 
 from flows.elicitation import Completion, Json
 from flows.errors import ElicitError
-from flows.question import ReturningRequest
-from flows.run import Run
+from flows.question import Request, ReturningRequest
+from flows.run import Asking, Run
 from webapp.completion import Completing
 from webapp.elicitations import Elicitations
 from webapp.identity import Caller
+from webapp.kind import AskedBy
 from webapp.kinds import Kinds
 from webapp.once import do_once, do_unkept
 from webapp.outbound import Outbound
@@ -67,6 +68,17 @@ class Verbs(ABC):
 
     def failed(self, error: ElicitError) -> None:
         self.last_error = error
+
+    async def _known(self, request: Request, asking: Asking | None) -> Json | None:
+        """An answer that needs no asking, unless what was asked there may still bring one."""
+        if asking is not None:
+            asked = await self.elicitations.get(asking.elicitation_id)
+            now = self.elicitations.clock()
+            if asked is not None and asked.delivered_at is None and now < asked.kept_until:
+                return None
+        owner = self.caller.must_be_answerable()
+        by = AskedBy(owner=owner, server=self.tool.server, tool=self.tool.tool)
+        return await self.kinds[request.kind].known(request, by)
 
     async def _once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
         await self._must_be_going_on()

@@ -33,7 +33,7 @@ from webapp.demo.walker import Page
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.stores import Record, Store, open_store
 
-TOKEN = "/github/login/oauth/access_token"  # noqa: S105 - a path
+TOKEN = "/github/login/oauth/access_token"
 SESSIONS = "/stripe/v1/checkout/sessions"
 REFUNDS = "/stripe/v1/refunds"
 
@@ -67,6 +67,10 @@ class Customer:
         reply = await self._browser.get(url)
         assert reply.status_code == 200, reply.text
         return reply.text
+
+    async def go(self, url: str) -> None:
+        """Open it, whatever comes of that."""
+        await self._browser.get(url)
 
     async def press(self, url: str, **answers: str) -> str:
         """Press the first button of the page there; where it leads."""
@@ -121,6 +125,18 @@ class Market:
 
     async def statuses(self, kind: str = "elicitation") -> list[str]:
         return [record.status for record in await self.records(kind)]
+
+    async def until(self, status: str, kind: str = "elicitation") -> None:
+        """Wait until something stands so; the server's first sweep may be over before it serves."""
+        async with asyncio.timeout(20):
+            while status not in await self.statuses(kind):  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0)
+
+    async def come_to(self, kind: str, *statuses: str) -> None:
+        """Wait until there are just these: a result is noted as delivered after it went out."""
+        async with asyncio.timeout(20):
+            while sorted(await self.statuses(kind)) != sorted(statuses):  # noqa: ASYNC110
+                await asyncio.sleep(0)
 
     @property
     def work(self) -> list[str]:

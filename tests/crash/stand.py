@@ -14,7 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,12 @@ from flows.elicitation import Json
 from flows.providers import github
 from tests.crash.nursery import ORDER_BYTES_AT_MOST
 from tests.crash.server import Dying, DyingStore, Orders, Write, die, settings_of
+from tests.crash.shop import no_certificates
 from tests.web.serving import serving
 from webapp.app import open_app
 from webapp.sandbox import Sandbox
 from webapp.sandbox.app import create_sandbox
+from webapp.sandbox.settings import new_sandbox
 from webapp.stores import Record, Store, open_store
 from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
@@ -71,17 +73,15 @@ async def serve(orders: StandOrders, line: socket.socket) -> None:
         return datetime.now(UTC) + later
 
     if orders.is_sandbox:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(verify=no_certificates(), trust_env=False) as client:
             app = create_sandbox(orders.settings, clock=clock, deliver=client.send)
-            async with serving(Withholding(app), port=orders.port):  # type: ignore[arg-type]
+            async with serving(Withholding(app), port=orders.port):
                 say("serving")
                 await reader.read()
         return
     settings = settings_of(public_port=orders.public_port, folder=orders.folder)
     store = StandStore(await open_store(settings.store), die=orders.die, say=say)
-    opening = open_app(
-        settings, tools(orders), store=store, clock=clock, sandbox=orders.settings
-    )
+    opening = open_app(settings, tools(orders), store=store, clock=clock, sandbox=orders.settings)
     async with opening as opened, serving(Dying(opened, die=orders.die), port=orders.port):
         say("serving")
         while order := await reader.readline():
@@ -219,14 +219,7 @@ def _is(record: Record, kind: str, status: str) -> bool:
 
 async def warm_up() -> None:
     """Use once what is slow at its first use, so that every fork has it."""
-    sandbox = {
-        "url": "http://127.0.0.1:81",
-        "client_secret": "warm",
-        "redirect_origins": ["http://127.0.0.1:80"],
-        "stripe_key": "sk_test_warm",
-        "webhook_secret": "warm",
-        "webhook_url": "http://127.0.0.1:80/webhooks/stripe",
-    }
+    sandbox = asdict(new_sandbox(url="http://127.0.0.1:81", serves="http://127.0.0.1:80"))
     orders = StandOrders(port=80, public_port=80, folder="nowhere", sandbox=sandbox)
     settings = settings_of(public_port=80, folder="nowhere")
     store = await open_store("memory:")

@@ -1,0 +1,170 @@
+"""A kill -9 where an account is connected or a secret typed; the provider lives on.
+
+What is known is used and nobody is asked for it again; what can't be known is said to have failed.
+"""
+
+import asyncio
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from tests.crash.market import TOKEN, Customer, Market, calling
+from tests.crash.shop import LEASE_OVER, held
+
+pytest_plugins = ("tests.crash.opening",)
+
+INTERRUPTED = 61
+WIPED = 601
+
+
+async def connected(market: Market, customer: Customer, *, mode: str, die: str) -> str:
+    """A call whose person has agreed, in a server that died at that point. The link."""
+    async with market.start(die=die) as server, calling(server, "connect", mode=mode) as call:
+        link = await held(server, call, mode=mode)
+        back = await customer.press(await customer.to_provider(link))
+        with suppress(httpx.TransportError):  # the reply may be lost with the process
+            await customer.come_back(back)
+        await server.died()
+    return link
+
+
+async def typed(market: Market, customer: Customer, tool: str, *, mode: str, die: str) -> str:
+    """The same for a secret."""
+    async with market.start(die=die) as server, calling(server, tool, mode=mode) as call:
+        link = await held(server, call, mode=mode)
+        with suppress(httpx.TransportError):
+            await customer.press(link, typed="sesame")
+        await server.died()
+    return link
+
+
+async def test_whose_redirect_to_the_provider_was_lost_presses_again(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    async with (
+        market.start(die="opened") as server,
+        calling(server, "connect", mode=mode) as call,
+    ):
+        link = await call.link()
+        with pytest.raises(httpx.TransportError):
+            await customer.to_provider(link)
+        await server.died()
+    assert await market.statuses() == ["opened"]
+    async with market.start() as server, calling(server, "connect", mode=mode) as call:
+        await call.link()
+        assert await customer.walk(link) == "GitHub is connected"
+        assert market.is_served_once(await call.result())
+    assert await market.statuses() == ["accepted"]
+    assert len(await market.asked(f"POST {TOKEN}")) == 1
+
+
+@pytest.mark.parametrize(("die", "times_asked"), [("exchanging", 0), ("exchanged", 1)])
+async def test_an_exchange_that_died_has_failed_and_is_never_tried_again(
+    market: Market, customer: Customer, mode: str, die: str, times_asked: int
+) -> None:
+    link = await connected(market, customer, mode=mode, die=die)
+    assert await market.statuses() == ["exchanging"]
+    assert len(await market.asked(f"POST {TOKEN}")) == times_asked
+    async with market.start(later=INTERRUPTED) as server:
+        await market.until("failed")
+        await offers_to_begin_again(customer, link)
+        async with calling(server, "connect", mode=mode) as call:
+            assert await customer.walk(await call.link()) == "GitHub is connected"
+            assert market.is_served_once(await call.result())
+    assert sorted(await market.statuses()) == ["accepted", "failed"]
+    assert len(await market.asked(f"POST {TOKEN}")) == times_asked + 1
+
+
+async def test_a_code_whose_reply_was_lost_has_failed_and_the_page_says_so(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    async with market.start() as server, calling(server, "connect", mode=mode) as call:
+        link = await held(server, call, mode=mode)
+        back = await customer.press(await customer.to_provider(link))
+        await market.withhold(TOKEN)
+        press = asyncio.create_task(customer.come_back(back))
+        assert b"access_token" in await market.lose_reply(server, press)
+    assert await market.statuses() == ["exchanging"]
+    async with market.start() as server:
+        assert await customer.come_back(link) == "Finishing…"
+        # The browser sends the same answer again: its state is used up.
+        await customer.go(back)
+        assert len(await market.asked(f"POST {TOKEN}")) == 1
+    async with market.start(later=INTERRUPTED) as server:
+        await market.until("failed")
+        await offers_to_begin_again(customer, link)
+        async with calling(server, "connect", mode=mode) as call:
+            assert await customer.walk(await call.link()) == "GitHub is connected"
+            assert market.is_served_once(await call.result())
+    assert len(await market.asked(f"POST {TOKEN}")) == 2
+
+
+@pytest.mark.parametrize("die", ["settled", "taken"])
+async def test_an_account_that_was_connected_is_used_when_the_lease_of_the_dead_is_out(
+    market: Market, customer: Customer, mode: str, die: str
+) -> None:
+    link = await connected(market, customer, mode=mode, die=die)
+    async with market.start(later=LEASE_OVER) as server:
+        assert await customer.come_back(link) == "GitHub is connected"
+        async with calling(server, "connect", mode=mode) as call:
+            assert market.is_served_once(await call.result())
+            assert call.times_asked == 0
+    assert await market.statuses("account") == ["connected"]
+    assert len(await market.asked(f"POST {TOKEN}")) == 1
+
+
+async def test_the_result_of_an_account_is_given_again_and_then_not(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    await connected(market, customer, mode=mode, die="arrived")
+    async with market.start() as server:
+        async with calling(server, "connect", mode=mode) as call:
+            assert market.is_served_once(await call.result())
+        async with calling(server, "connect", mode=mode) as call:
+            await call.result()
+            assert call.times_asked == 0  # the account is there; the work is done anew
+    assert len(market.work) == 2
+
+
+@pytest.mark.parametrize(("die", "tool"), [("settled", "unlock"), ("taken", "unlock_for_good")])
+async def test_a_secret_that_no_tool_has_used_is_typed_once(
+    market: Market, customer: Customer, mode: str, die: str, tool: str
+) -> None:
+    link = await typed(market, customer, tool, mode=mode, die=die)
+    async with market.start(later=LEASE_OVER) as server:
+        assert "sesame" not in await customer.text(link)
+        async with calling(server, tool, mode=mode) as call:
+            assert market.is_served_once(await call.result())
+            assert call.times_asked == 0
+    assert await market.statuses() == ["accepted"]
+
+
+async def test_a_secret_is_gone_after_ten_minutes(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    await typed(market, customer, "unlock", mode=mode, die="taken")
+    async with (
+        market.start(later=WIPED) as server,
+        calling(server, "unlock", mode=mode) as call,
+    ):
+        await customer.press(await call.link(), typed="open sesame")
+        assert (await call.result()).startswith("tea for 11 letters")
+
+
+async def test_a_secret_that_has_a_name_is_still_there_after_ten_minutes(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    await typed(market, customer, "unlock_for_good", mode=mode, die="taken")
+    async with market.start(later=WIPED) as server:
+        for _ in range(2):
+            async with calling(server, "unlock_for_good", mode=mode) as call:
+                assert (await call.result()).startswith("tea for 6 letters")
+                assert call.times_asked == 0
+
+
+async def offers_to_begin_again(customer: Customer, link: str) -> None:
+    page = await customer.text(link)
+    assert "This did not work" in page
+    assert "To start again" in page
+    assert "remove it there" in page
