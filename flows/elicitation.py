@@ -70,6 +70,7 @@ LATE: Mapping[Status, frozenset[Status]] = {
     Status.EXPIRED: frozenset({Status.ACCEPTED}),
     Status.CANCELLED: frozenset({Status.ACCEPTED}),
     Status.DECLINED: frozenset({Status.ACCEPTED}),
+    Status.DENIED: frozenset({Status.ACCEPTED}),  # back from the checkout, and on again
     Status.SUPERSEDED: frozenset({Status.ACCEPTED}),
 }
 

@@ -224,11 +224,13 @@ def _token(says: Mapping[str, Any], key: str, provider: Provider) -> str | None:
 
 
 def _expiry(seconds: Any, *, now: datetime) -> datetime | None:
-    if isinstance(seconds, str) and re.fullmatch(r"[0-9]{1,10}", seconds):
+    if isinstance(seconds, str) and re.fullmatch(r"-?[0-9]{1,10}", seconds):
         seconds = int(seconds)
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         return None
-    if not 0 < seconds < EXPIRY_AT_MOST.total_seconds():
+    if seconds <= 0:
+        return now  # it says that it has ended: nobody is to rely on it
+    if seconds >= EXPIRY_AT_MOST.total_seconds():
         return None
     return now + timedelta(seconds=seconds)
 

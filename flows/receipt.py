@@ -6,7 +6,7 @@ decided by the store's compare-and-set.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -68,6 +68,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     refunded_at: datetime | None = None
     refund_id: str | None = None
     reason: str | None = None
+    spent_by: str | None = None  # the run, which may see it again
     once: bool = False  # bought for good: spent, it still answers the same question
     version: int = 0
 
@@ -97,9 +98,9 @@ def take(payment: Payment) -> Payment:
     return _become(payment, ReceiptStatus.TAKEN)
 
 
-def spend(payment: Payment, now: datetime) -> Payment:
-    """It is used up."""
-    return replace(_become(payment, ReceiptStatus.SPENT), spent_at=now)
+def spend(payment: Payment, now: datetime, *, run: str | None = None) -> Payment:
+    """It is used up, by this run if one still goes on."""
+    return replace(_become(payment, ReceiptStatus.SPENT), spent_at=now, spent_by=run)
 
 
 def refund(payment: Payment, now: datetime, reason: str | None, refund_id: str) -> Payment:
@@ -108,10 +109,15 @@ def refund(payment: Payment, now: datetime, reason: str | None, refund_id: str) 
     return replace(refunded, refunded_at=now, reason=reason, refund_id=refund_id)
 
 
-def given_back(payment: Payment, now: datetime, reason: str | None, refund_id: str) -> Payment:
+def given_back(payment: Payment, now: datetime, *, reason: str | None, refund_id: str) -> Payment:
     """The provider has done it: that stands, also where a call spent it in the same moment."""
-    status = ReceiptStatus.REFUNDED
-    return replace(payment, status=status, refunded_at=now, reason=reason, refund_id=refund_id)
+    return replace(
+        payment,
+        status=ReceiptStatus.REFUNDED,
+        refunded_at=now,
+        reason=reason,
+        refund_id=refund_id,
+    )
 
 
 def require(payment: Payment, wanted: ReceiptStatus) -> None:
@@ -142,26 +148,40 @@ class Refund:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What was paid, as the tool gets it; `status` is that of when it was given."""
+    """What was paid, as the tool gets it; `status` is that of when it was given.
 
-    id: str
-    price: Money
-    what: str
-    provider: str
-    paid_at: datetime
-    is_test: bool
-    status: ReceiptStatus
-    reach: Reach = field(repr=False, compare=False)
+    No dataclass: what serialises those finds no members, and not the way back to the ledger.
+    """
+
+    __slots__ = ("_reach", "id", "is_test", "paid_at", "price", "provider", "status", "what")
+
+    def __init__(self, payment: Payment, *, reach: Reach) -> None:
+        self.id = payment.id
+        self.price = payment.price
+        self.what = payment.what
+        self.provider = payment.seller
+        self.paid_at = payment.paid_at
+        self.is_test = not payment.is_live
+        self.status = payment.status
+        self._reach = reach
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Receipt) and (self.id, self.status) == (other.id, other.status)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"Receipt({self.id!r}, {str(self.price)!r}, {self.what!r}, {self.status.value!r})"
 
     async def spend(self) -> None:
         """Use it up, before something that cannot be taken back. Raises NotPossible."""
-        await self.reach.spend(self.id)
+        await self._reach.spend(self.id)
 
     async def refund(self, *, reason: str | None = None) -> Refund:
         """Give the money back. Raises NotPossible once it is spent, Failed if it did not work."""
-        return refund_of(await self.reach.refund(self.id, reason=reason))
+        return refund_of(await self._reach.refund(self.id, reason=reason))
 
 
 class _Refund(Struct, frozen=True, kw_only=True):
@@ -169,19 +189,6 @@ class _Refund(Struct, frozen=True, kw_only=True):
     amount: int
     currency: str
     status: RefundStatus
-
-
-def receipt_of(payment: Payment, *, reach: Reach) -> Receipt:
-    return Receipt(
-        id=payment.id,
-        price=payment.price,
-        what=payment.what,
-        provider=payment.seller,
-        paid_at=payment.paid_at,
-        is_test=not payment.is_live,
-        status=payment.status,
-        reach=reach,
-    )
 
 
 def refund_of(data: Json) -> Refund:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from flows import receipt
 from flows.checkout_seller import charge_amount
 from flows.elicitation import Json
 from flows.errors import InvalidQuestion
@@ -99,4 +98,4 @@ class PaymentRequest:
 
 def receipt_of(content: Json, reach: Reach) -> Receipt:
     """The receipt that a `Payment` of the ledger tells of."""
-    return receipt.receipt_of(msgspec.convert(content, Payment), reach=reach)
+    return Receipt(msgspec.convert(content, Payment), reach=reach)

@@ -39,6 +39,7 @@ class Accounts:
     """
 
     holds_open = False
+    outlives_errors = False
 
     def __init__(
         self,

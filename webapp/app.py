@@ -19,7 +19,7 @@ from webapp.elicitations import Clock
 from webapp.guard import Guard
 from webapp.limits import Limits
 from webapp.mcp.attach import attach
-from webapp.outbound import Outbound
+from webapp.outbound import Outbound, no_proxy
 from webapp.pages import Pages, template_folder
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import provider_answers, seller_returns
@@ -90,7 +90,7 @@ async def open_app(
             store = await open_store(settings.store)
             stack.push_async_callback(store.aclose)
         client = await stack.enter_async_context(
-            httpx.AsyncClient(timeout=TIMEOUT_SECONDS, verify=_trust())
+            httpx.AsyncClient(timeout=TIMEOUT_SECONDS, verify=_trust(), mounts=no_proxy())
         )
         service = await stack.enter_async_context(
             open_service(

@@ -11,7 +11,6 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from functools import cache, partial
 from typing import NoReturn, TypeVar
 
 from msgspec.json import encode
@@ -23,6 +22,7 @@ from flows.errors import CallOver, ElicitError, Failed, QuestionChanged
 from flows.question import Outcome, Question, digest_of
 from flows.run import Place, Run
 from webapp.completion import Completing
+from webapp.delivery import used_up
 from webapp.elicitations import Elicitations
 from webapp.identity import Caller
 from webapp.kinds import Kinds
@@ -30,7 +30,7 @@ from webapp.line import Line
 from webapp.links import Links
 from webapp.outbound import Outbound
 from webapp.outcomes import cancelled, outcome_of
-from webapp.presenter import Interrupted, Presenter, Shown
+from webapp.presenter import Interrupted, Presenter
 from webapp.rows import Value
 from webapp.runs import CurrentRun, ToolCall
 from webapp.taken import Taken
@@ -89,6 +89,7 @@ class Call(Verbs):
             tool=tool,
             client_id=caller.client,
             leg=self.leg,
+            is_over=lambda: self.is_over,
         )
         self._presenter = presenter
         self._task: asyncio.Task[object] | None = None
@@ -96,6 +97,7 @@ class Call(Verbs):
         self._seen: set[Place] = set()
         self._is_repeated = False
         self._is_finished = False
+        self._is_error = False
         self._is_known = False  # answered without asking
         self._waiters: set[Waiter] = set()
 
@@ -161,9 +163,12 @@ class Call(Verbs):
         self._end()
         raise Interrupted
 
-    async def finish(self, result: Callable[[], str] | None = None) -> None:
+    async def finish(
+        self, result: Callable[[], str] | None = None, *, is_error: bool = False
+    ) -> None:
         """The body is over; what it returned is kept until it is known to have arrived."""
         self._end()
+        self._is_error = is_error
         await self.taken.release_unused()
         if result is None or self.is_interrupted or not self._is_wish_granted:
             await self.taken.release_used()
@@ -206,13 +211,14 @@ class Call(Verbs):
         await self._must_be_going_on()
         self.caller.must_be_answerable()
         run = await self._the_run()
+        known = await self._known(question.request, run.at(place))
+        if known is not None:  # it has no place in the run, and so none in its order
+            self._is_known = True
+            self._seen.add(place)
+            return Outcome(status=Status.ACCEPTED, content=question.answer(known))
         if is_ordered:
             self._check_order(run, place, question.message)
         self._seen.add(place)
-        known = await self._known(question.request, run.at(place))
-        if known is not None:
-            self._is_known = True
-            return Outcome(status=Status.ACCEPTED, content=question.answer(known))
         with self.elicitations.waiters.waiter(leg=self.leg, taker=self.taken) as waiter:
             self._waiters.add(waiter)
             try:
@@ -254,7 +260,9 @@ class Call(Verbs):
 
     def _repeat(self, result: str) -> NoReturn:
         self._is_repeated = True
-        self.interrupt(json.loads(result))
+        answer = json.loads(result)
+        self._is_error = bool(answer.get("isError"))
+        self.interrupt(answer)
 
     def _check_order(self, run: Run, place: Place, says: str) -> None:
         # Order is only a check, and only for what the tool's own task asks: siblings of a gather
@@ -268,13 +276,7 @@ class Call(Verbs):
     async def _present(
         self, current: Elicitation, place: Place, waiter: Waiter, *, is_again: bool
     ) -> Elicitation | None:
-        asked = self.run.value.asked
-        shown = Shown(
-            elicitation=current,
-            link=cache(partial(self.links.of, current, now=self.now)),
-            index=next(i for i, asking in enumerate(asked) if asking.place == place),
-            is_again=is_again,
-        )
+        shown = self._line.shown(current, place, is_again=is_again)
         return await self._presenter.wait(self, shown, waiter)
 
     async def _has_successor(self, taken: Elicitation) -> bool:
@@ -308,17 +310,13 @@ class Call(Verbs):
             self.interrupt(self._presenter.busy())
 
     async def _used_up(self) -> list[Value]:
-        run = self.run.value
-        written: list[Value] = []
-        for id in [asking.elicitation_id for asking in run.asked]:
-            before = await self.elicitations.get(id)
-            delivered = await self.elicitations.possible(
-                [id], lambda e: states.deliver(e, run=run.id, now=self.now)
-            )
-            written += delivered
-            if delivered and before is not None:
-                written += await self.kinds[before.kind].used_up(before)
-        return written
+        return await used_up(
+            self.elicitations,
+            self.kinds,
+            self.run.value,
+            is_error=self._is_error,
+            now=self.now,
+        )
 
     def _end(self) -> None:
         """Nothing is handed to this leg any more; what it still waits for (a gather) stops."""

@@ -40,7 +40,7 @@ def _serve(options: argparse.Namespace) -> int:
         environment=os.environ,
         host=options.host,
         port=options.port,
-        has_sandbox=options.sandbox or options.server is None,
+        has_sandbox=options.sandbox or None,
     )
 
 

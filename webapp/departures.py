@@ -7,6 +7,7 @@ is sent on.
 
 import hashlib
 import secrets
+from dataclasses import dataclass
 from datetime import timedelta
 
 from flows import attempts
@@ -41,19 +42,28 @@ async def depart(service: Service, elicitation: Elicitation, *, cookie: str) -> 
     departure = await service.outbound.run(flow.begin(opened, trip))
     if departure.kept is not None:
         number, kept = trip.number, departure.kept
-        await service.elicitations.change(
+        opened = await service.elicitations.change(
             opened.id, lambda e: attempts.keep(e, number=number, kept=kept)
         )
+        if opened.status.is_final:  # it ended meanwhile: nobody is to pay for it any more
+            raise NotPossible(status=opened.status, wanted="gone on with")
     if not opened.asked.waits:
         await service.elicitations.settle(opened.id, Status.ACCEPTED, content={})
     return departure.url
 
 
-async def returned(service: Service, states: list[str]) -> tuple[Elicitation, Attempt | None, str]:
-    """The elicitation that a state belongs to, its attempt if it is still the latest, the hash.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """What came back with a state: `attempt` is there if it is still the latest."""
 
-    Raises InvalidToken.
-    """
+    elicitation: Elicitation
+    number: int
+    attempt: Attempt | None
+    state: str  # its hash
+
+
+async def returned(service: Service, states: list[str]) -> Returned:
+    """Raises InvalidToken."""
     if len(states) != 1:
         raise InvalidToken("missing or repeated")
     claims = service.links.read(states[0], purpose=Purpose.STATE, now=service.clock())
@@ -62,7 +72,12 @@ async def returned(service: Service, states: list[str]) -> tuple[Elicitation, At
         raise InvalidToken("erased")
     attempt = elicitation.attempt
     is_latest = attempt is not None and attempt.number == claims.attempt
-    return elicitation, attempt if is_latest else None, state_hash(claims.rest)
+    return Returned(
+        elicitation=elicitation,
+        number=claims.attempt,
+        attempt=attempt if is_latest else None,
+        state=state_hash(claims.rest),
+    )
 
 
 async def _open(

@@ -28,6 +28,7 @@ from webapp.rows import Hook
 from webapp.stores import Conflict
 
 KEPT = timedelta(days=30)
+BODY_BYTES_KEPT = 16 * 1024  # a row has 64 KiB, and half a letter takes three bytes
 _log = logging.getLogger(__name__)
 
 
@@ -64,12 +65,18 @@ class Hooks:
         Raises Failed or an error of the network's if the provider cannot be asked.
         """
         elicitation = await self._elicitations.get(hook.elicitation_id)
-        if elicitation is None or self._payments.seller(hook.seller) is None:
+        if elicitation is None:
+            await self._elicitations.write(replace(hook, status="refused"))
             return
-        elicitation = await self._payments.reconcile(elicitation)
+        if self._payments.seller(hook.seller) is None:
+            return
+        elicitation = await self._payments.checkouts.reconcile(elicitation)
         if hook.session in sessions_of(elicitation):
-            await self._payments.ask_seller(elicitation)
             done = replace(hook, status="applied")
+            try:
+                await self._payments.checkouts.ask_seller(elicitation)
+            except Mismatch as error:
+                done = replace(hook, status="refused", why=error.what)
         else:
             done = replace(hook, status="refused")
             _log.warning("payment.foreign", extra={"id": hook.id})
@@ -80,7 +87,7 @@ class Hooks:
     ) -> str:
         assert event.session is not None
         verdict = judge_event(elicitation, event, seller=seller)
-        done = await self._payments.apply(elicitation, event.session, verdict, hook=hook)
+        done = await self._payments.checkouts.apply(elicitation, event.session, verdict, hook=hook)
         return str(done or verdict)
 
     async def _keep(self, hook: Hook, error: Mismatch) -> str:
@@ -104,7 +111,7 @@ class Hooks:
             seller=seller.name,
             elicitation_id=elicitation.id,
             session=event.subject or "",
-            body=delivery.body.decode("utf-8", "replace"),
+            body=delivery.body[:BODY_BYTES_KEPT].decode("utf-8", "replace"),
             received_at=now,
             erase_at=now + KEPT,
         )

@@ -26,6 +26,7 @@ class KeptSecrets:
 
     flow = None
     holds_open = False
+    outlives_errors = False
 
     def __init__(self, *, elicitations: Elicitations) -> None:
         self._elicitations = elicitations

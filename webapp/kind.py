@@ -29,6 +29,11 @@ class Kind(Protocol):
         """Whether an attempt leaves something at the provider that must end with the question."""
         ...
 
+    @property
+    def outlives_errors(self) -> bool:
+        """Whether a tool that fails leaves the answer to the same call made again."""
+        ...
+
     def facts(self, request: Any) -> Json:
         """What makes two questions the same, the server's own settings included.
 

@@ -4,9 +4,14 @@ What could go wrong: a payment that is spent twice, or spent and given back. A r
 compare-and-set through the one table of `flows.receipt`.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
 
 from flows import receipt as receipts
+from flows.checkout import Session, Terms, sessions_of, terms_of
+from flows.elicitation import Elicitation
 from flows.receipt import Payment, ReceiptStatus, Refund
 from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
 from webapp.rows import Hook, Value
@@ -14,20 +19,69 @@ from webapp.stores import Conflict
 
 
 class Ledger:
-    def __init__(self, elicitations: Elicitations) -> None:
+    """`places` are the addresses of the sellers, by their names."""
+
+    def __init__(self, elicitations: Elicitations, *, places: Mapping[str, str]) -> None:
         self._elicitations = elicitations
+        self._places = places
 
     async def read(self, owner: str, id: str) -> Payment | None:
         return await self._elicitations.read(Payment, owner=owner, id=id)
 
-    async def spend(self, owner: str, id: str) -> Payment:
+    def id_of(self, elicitation: Elicitation, session: str) -> str:
+        parts = (terms_of(elicitation).seller, session)
+        return elicitation.owner + self._elicitations.owners.pepper.tag("payment", *parts, size=18)
+
+    async def payment_of(self, elicitation: Elicitation, session: Session) -> Payment:
+        """The ledger's row of a paid session."""
+        terms = terms_of(elicitation)
+        asked = elicitation.asked
+        id = join = self.id_of(elicitation, session.id)
+        if terms.once:
+            bought = self.bought(terms, server=asked.server, tool=asked.tool)
+            holder = await self._elicitations.holder(Payment, owner=elicitation.owner, key=bought)
+            join = id if holder is not None else bought  # bought already: it is money to give back
+        return Payment(
+            id=id,
+            owner=elicitation.owner,
+            elicitation_id=elicitation.id,
+            join=join,
+            server=asked.server,
+            tool=asked.tool,
+            seller=terms.seller,
+            session=session.id,
+            payment_intent=session.payment_intent,
+            amount=terms.amount,
+            currency=terms.currency,
+            what=terms.what,
+            is_live=terms.is_live,
+            once=terms.once,
+            paid_at=self._elicitations.clock(),
+        )
+
+    def bought(self, terms: Terms, *, server: str, tool: str) -> str:
+        """The key of what is bought for good: by this question, at this very seller."""
+        text = hashlib.sha256(msgspec.json.encode(terms)).hexdigest()
+        # What the sandbox took is no payment at the seller of the same name.
+        at = self._places.get(terms.seller, "")
+        return self._elicitations.owners.pepper.tag("bought", server, tool, at, text, size=18)
+
+    async def paid(self, elicitation: Elicitation) -> Payment | None:
+        """The payment that settled it."""
+        for session in sessions_of(elicitation):
+            found = await self.read(elicitation.owner, self.id_of(elicitation, session))
+            if found is not None:
+                return found
+        return None
+
+    async def spend(self, owner: str, id: str, *, run: str) -> Payment:
         """Use it up; a body that runs again spends again. Raises NotPossible if it was refunded."""
         now = self._elicitations.clock()
 
         def use_up(payment: Payment) -> Payment:
             if payment.status is ReceiptStatus.SPENT:
                 return payment
-            return receipts.spend(in_hand(payment), now)
+            return receipts.spend(in_hand(payment), now, run=run)
 
         return await self._change(owner, id, use_up)
 
@@ -45,7 +99,7 @@ class Ledger:
         def given_back(payment: Payment) -> Payment:
             if payment.status is ReceiptStatus.REFUNDED:
                 return payment
-            return receipts.given_back(payment, now, reason, refund.id)
+            return receipts.given_back(payment, now, reason=reason, refund_id=refund.id)
 
         await self._change(owner, id, given_back)
 

@@ -5,6 +5,8 @@ registered before anything leaves the process.
 """
 
 import asyncio
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 from flows import elicitation as states
 from flows import run as runs
 from flows.elicitation import Asked, Elicitation, Status
-from flows.errors import InvalidQuestion
+from flows.errors import CallOver, InvalidQuestion
 from flows.question import Question
 from flows.run import Asking, Place, Run
 from flows.visit import Visit
@@ -21,6 +23,7 @@ from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
 from webapp.kind import AskedBy
 from webapp.kinds import Kinds
 from webapp.links import Links
+from webapp.presenter import Shown
 from webapp.runs import OPEN_AT_LEAST, CurrentRun, ToolCall
 from webapp.stores import Conflict
 from webapp.waiters import Waiter
@@ -41,6 +44,7 @@ class Line:
         tool: ToolCall,
         client_id: str,
         leg: str,
+        is_over: Callable[[], bool],
     ) -> None:
         self._elicitations = elicitations
         self._links = links
@@ -49,6 +53,7 @@ class Line:
         self._tool = tool
         self._client_id = client_id
         self._leg = leg
+        self._is_over = is_over
         self._lock = asyncio.Lock()
 
     async def stand(
@@ -56,11 +61,23 @@ class Line:
     ) -> Elicitation:
         """The elicitation of this place, found, joined or started; this leg waits for it now."""
         async with self._lock:
+            if self._is_over():  # a sibling has ended the leg: nobody would be shown this one
+                raise CallOver
             current = await self._stand(question, place, waiter, is_ordered=is_ordered)
             request = question.request
             if isinstance(request, Visit) and request.elicitation_id is not None:
                 await self._name(request.elicitation_id, current)
             return current
+
+    def shown(self, current: Elicitation, place: Place, *, is_again: bool) -> Shown:
+        """What a presenter has to show of it."""
+        asked = self._run.value.asked
+        return Shown(
+            elicitation=current,
+            link=cache(partial(self._links.of, current, now=self._elicitations.clock())),
+            index=next(i for i, asking in enumerate(asked) if asking.place == place),
+            is_again=is_again,
+        )
 
     async def _stand(
         self, question: Question[Any], place: Place, waiter: Waiter, *, is_ordered: bool
@@ -138,10 +155,12 @@ class Line:
             return False
         if not (self._run.is_continued or current.status.is_final):
             return self._elicitations.clock() < current.expires_at
+        if current.status is Status.ACCEPTED:
+            return self._is_kept(current, Status.ACCEPTED)  # else its content is wiped
         return (
             self._run.is_continued
             or not current.status.is_final
-            or self._is_kept(current, Status.ACCEPTED, Status.DECLINED, Status.DENIED)
+            or self._is_kept(current, Status.DECLINED, Status.DENIED)
         )
 
     def _is_kept(self, held: Elicitation, *statuses: Status) -> bool:

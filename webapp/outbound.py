@@ -58,7 +58,11 @@ class Outbound:
     def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
         """A client of the tool's own for a provider's API; whoever asked for it closes it."""
         return httpx.AsyncClient(
-            base_url=base_url, auth=auth, timeout=CLIENT_SECONDS, verify=self._trust
+            base_url=base_url,
+            auth=auth,
+            timeout=CLIENT_SECONDS,
+            verify=self._trust,
+            mounts=no_proxy(),
         )
 
     async def run(self, talk: Talk[T]) -> T:
@@ -114,6 +118,11 @@ class Outbound:
                 continue
             if url.scheme != "https" or not _is_public(address):
                 raise Failed("The other side's address is not one of the public internet.")
+
+
+def no_proxy() -> dict[str, None]:
+    """What is on this machine is not looked for through the machine's proxy."""
+    return {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 
 
 def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

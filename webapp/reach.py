@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class OwnersReach:
     """Implements flows.question.Reach for one owner."""
 
-    def __init__(self, *, owner: str, payments: Payments, outbound: "Outbound") -> None:
+    def __init__(self, *, owner: str, run: str, payments: Payments, outbound: "Outbound") -> None:
         self._owner = owner
+        self._run = run
         self._payments = payments
         self._outbound = outbound
 
@@ -23,7 +24,7 @@ class OwnersReach:
         return self._outbound.client(base_url=base_url, auth=auth)
 
     async def spend(self, receipt_id: str) -> Json:
-        return await self._payments.spend(self._owner, receipt_id)
+        return await self._payments.spend(self._owner, receipt_id, run=self._run)
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
         return await self._payments.refund(self._owner, receipt_id, reason=reason)

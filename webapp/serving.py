@@ -18,6 +18,7 @@ import uvicorn
 from flows.errors import ElicitError, Unreadable
 from webapp.app import open_app, utc_now
 from webapp.demo.server import demo_server
+from webapp.logs import show_events
 from webapp.port import PortUnusable, bind, listen
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.served import find_server
@@ -47,7 +48,12 @@ class Refused(Exception):
 
 
 def serve(
-    name: str | None, *, environment: Mapping[str, str], host: str, port: int, has_sandbox: bool
+    name: str | None,
+    *,
+    environment: Mapping[str, str],
+    host: str,
+    port: int,
+    has_sandbox: bool | None,
 ) -> int:
     """Serve the server of that name (None: the demo's) until a signal; the exit status."""
     with contextlib.ExitStack() as stack:
@@ -66,7 +72,7 @@ def _serve_bound(
     *,
     host: str,
     port: int,
-    has_sandbox: bool,
+    has_sandbox: bool | None,
 ) -> int:
     try:
         listener = stack.enter_context(bind(host, port))
@@ -74,6 +80,8 @@ def _serve_bound(
         settings_for(environment, host=host, port=port)  # whatever is wrong with these comes first
         raise Refused(str(error)) from error
     settings = settings_for(environment, host=host, port=listener.getsockname()[1])
+    if has_sandbox is None:  # the demo has one, where only this machine reaches it
+        has_sandbox = name is None and settings.is_local
     annex = stack.enter_context(_annex(settings, listener)) if has_sandbox else None
     server = demo_server(settings.url) if name is None else load(name)
     quieten()
@@ -101,6 +109,7 @@ def load(name: str) -> Any:
 
 def quieten(level: int = logging.WARNING) -> None:
     """Keep addresses out of the log, whatever a server's author configured for the root logger."""
+    show_events()
     for logger in TALKATIVE_LOGGERS:
         logging.getLogger(logger).setLevel(level)
     logging.getLogger("mcp.server.mcpserver.server").addFilter(_is_no_answer)

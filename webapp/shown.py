@@ -13,10 +13,10 @@ from flows.elicitation import EXCHANGE_AT_MOST, Elicitation, Json, Status
 from flows.page import Terms as SecretTerms
 from flows.schema import Schema, schema_of, with_secrets
 from flows.visit import is_loopback
+from webapp.checkouts import ON_ITS_WAY
 from webapp.elicitations import OWNER_TAG_CHARACTERS
 from webapp.forms import Form, form_of
 from webapp.pages_secret import StartSecret
-from webapp.payments import ON_ITS_WAY
 from webapp.service import Service
 from webapp.views import (
     Done,

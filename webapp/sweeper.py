@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from flows import elicitation as states
 from flows.elicitation import Elicitation, Status
-from flows.errors import Failed, NotPossible, Unreadable
+from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.run import Run, wipe
 from webapp.rows import Hook
 from webapp.service import Service
@@ -35,15 +35,23 @@ async def fall_due(service: Service) -> int:
     elicitations = service.elicitations
     now = elicitations.clock()
     records = await elicitations.store.due(now, hold=HOLD, limit=DUE_AT_ONCE)
-    for record in records:
-        try:
-            await _falls_due(service, record, now)
-        except Unreadable:
-            _log.exception("record.unreadable", extra={"kind": record.kind})
-        except Failed as error:
-            # The other side cannot be asked now; the row stays due.
-            _log.warning("provider.failed", exc_info=error, extra={"kind": record.kind})
+    # All at once: a provider that does not answer keeps none of the others waiting.
+    async with asyncio.TaskGroup() as group:
+        for record in records:
+            group.create_task(_look(service, record, now))
     return len(records) + await elicitations.store.erase(before=now)
+
+
+async def _look(service: Service, record: Record, now: datetime) -> None:
+    try:
+        await _falls_due(service, record, now)
+    except Unreadable:
+        _log.exception("record.unreadable", extra={"kind": record.kind})
+    except Conflict:
+        _log.info("sweeper.outrun", extra={"kind": record.kind})  # it is looked at again
+    except ElicitError as error:
+        # The other side cannot be asked now, or says what cannot be: the row stays due.
+        _log.warning("provider.failed", extra={"id": record.id, "why": str(error)})
 
 
 async def _falls_due(service: Service, record: Record, now: datetime) -> None:
@@ -64,7 +72,7 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
 async def _elicitation_falls_due(service: Service, current: Elicitation, now: datetime) -> None:
     elicitations = service.elicitations
     if current.is_open_there and current.status.is_final:
-        await service.kinds.payments.close(current)
+        await service.kinds.payments.checkouts.close(current)
     elif current.status.is_final or current.status is Status.EXCHANGING:
         await elicitations.change(current.id, lambda e: states.fall_due(e, now=now))
     else:

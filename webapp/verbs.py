@@ -45,7 +45,12 @@ class Verbs(ABC):
     @property
     def reach(self) -> OwnersReach:
         owner = self.caller.must_be_answerable()
-        return OwnersReach(owner=owner, payments=self.kinds.payments, outbound=self._outbound)
+        return OwnersReach(
+            owner=owner,
+            run=self.run.value.id,
+            payments=self.kinds.payments,
+            outbound=self._outbound,
+        )
 
     async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
         """Kept under the run: the same call made again after a crash carries it on."""

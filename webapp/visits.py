@@ -16,6 +16,7 @@ class Visits:
     """Implements webapp.kind.Kind for requests of type Visit."""
 
     holds_open = False
+    outlives_errors = False
 
     def __init__(self) -> None:
         self.flow = VisitFlow()

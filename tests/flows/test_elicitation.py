@@ -118,11 +118,12 @@ def test_nothing_is_settled_with_a_status_that_is_not_final(status: Status) -> N
             states.settle(elicitation(before), status, now=NOON)
 
 
-def test_a_late_yes_follows_four_kinds_of_no_and_nothing_else() -> None:
+def test_a_late_yes_follows_five_kinds_of_no_and_nothing_else() -> None:
     assert {
         Status.EXPIRED: {Status.ACCEPTED},
         Status.CANCELLED: {Status.ACCEPTED},
         Status.DECLINED: {Status.ACCEPTED},
+        Status.DENIED: {Status.ACCEPTED},
         Status.SUPERSEDED: {Status.ACCEPTED},
     } == LATE
     for status in Status:

@@ -20,10 +20,10 @@ from flows.receipt import (
     RECEIPT_KEPT,
     TRANSITIONS,
     Payment,
+    Receipt,
     ReceiptStatus,
     Refund,
     RefundStatus,
-    receipt_of,
     refund_of,
 )
 from tests.clock import NOON, Clock
@@ -132,19 +132,19 @@ def test_a_payment_comes_back_from_the_store_as_it_was() -> None:
 
 
 def test_a_tool_gets_what_was_paid_and_not_whose_it_is() -> None:
-    receipt = receipt_of(paid(TAKEN), reach=Desk())
+    receipt = Receipt(paid(TAKEN), reach=Desk())
     assert bool(receipt) is True
-    assert receipt == receipt_of(paid(TAKEN), reach=Desk())
+    assert receipt == Receipt(paid(TAKEN), reach=Desk())
     assert (receipt.price, receipt.what) == (Money("9.00", "EUR"), "Premium report")
     assert (receipt.provider, receipt.is_test, receipt.status) == ("stripe", True, TAKEN)
-    assert not receipt_of(paid(is_live=True), reach=Desk()).is_test
+    assert not Receipt(paid(is_live=True), reach=Desk()).is_test
     for hidden in ("ownertag-e", "pi_1", "cs_test_1", "Desk"):
         assert hidden not in repr(receipt)
 
 
 async def test_a_tool_spends_its_receipt_and_gives_the_money_back() -> None:
     desk = Desk()
-    receipt = receipt_of(paid(TAKEN), reach=desk)
+    receipt = Receipt(paid(TAKEN), reach=desk)
     await receipt.spend()
     assert await receipt.refund(reason="no seats") == given_back()
     assert await receipt.refund() == given_back()

@@ -297,9 +297,6 @@ async def test_a_tool_gathers_an_account_and_a_payment(
 async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
     request: pytest.FixtureRequest, server: Any, revision: str, library: str
 ) -> None:
-    if library == "fastmcp":
-        why = "the second question stands before the first ends the leg, and is taken for shown"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
     add_gathering(server)
     async with (
         fair(server, limits=Limits(link=timedelta())) as at,
@@ -338,12 +335,8 @@ async def test_what_is_spent_before_the_next_question_stays_bought(
 
 
 async def test_what_is_given_back_before_the_next_question_stays_given_back(
-    request: pytest.FixtureRequest, server: Any, revision: str
+    server: Any, revision: str
 ) -> None:
-    if revision == MODERN:
-        why = "the body runs again, and its own refund makes the payment's await fail"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
-
     @server.tool()
     async def regret() -> str:
         receipt = await bought()
@@ -354,7 +347,56 @@ async def test_what_is_given_back_before_the_next_question_stays_given_back(
     async with fair(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         result = await went_through(caller, "regret", [guest.pay, guest.type])
-        assert text_of(result) == f"9.00 EUR {len(KEY)}"
+        # Where the body runs again, it is not handed money that is back with the person.
+        expected = "given back meanwhile" if revision == MODERN else f"9.00 EUR {len(KEY)}"
+        assert expected in text_of(result)
+        assert [payment.status for payment in await at.payments()] == ["refunded"]
+
+
+@pytest.mark.parametrize("known", ["account", "secret", "bought"])
+async def test_what_is_known_may_stand_before_another_question(
+    server: Any, revision: str, known: str
+) -> None:
+    asks: dict[str, Any] = {
+        "account": connected,
+        "secret": lambda: elicit.secret("Your door", name="door"),
+        "bought": lambda: elicit.payment(PRICE, "For good", once=True),
+    }
+
+    @server.tool()
+    async def both() -> str:
+        await asks[known]()
+        return str(len(await elicit.secret("The key of the tea room")))
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        first = {"account": guest.connect, "secret": guest.type, "bought": guest.pay}[known]
+        for todo in ([first, guest.type], [guest.type]):
+            result = await went_through(caller, "both", todo)
+            assert text_of(result) == str(len(KEY))
+
+
+async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(
+    server: Any, revision: str
+) -> None:
+    tries: list[str] = []
+
+    @server.tool()
+    async def deliver() -> str:
+        receipt = await bought()
+        tries.append(receipt.id)
+        if len(set(tries)) == len(tries):
+            raise RuntimeError("the press is jammed")
+        return "here it is"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        result = await went_through(caller, "deliver", [guest.pay])
+        assert result.is_error
+        await eventually(lambda: not len(at.stage.service.bodies))
+        assert [payment.status for payment in await at.payments()] == ["open"]
+        assert text_of(await soon(caller.call("deliver"))) == "here it is"
+        assert not caller.has_links_left
 
 
 async def test_what_is_not_set_up_is_told_as_a_sentence_with_a_code(

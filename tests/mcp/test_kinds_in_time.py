@@ -220,7 +220,7 @@ async def test_an_account_is_still_there_when_the_payment_after_it_took_long(
         assert text_of(result) == "octocat 9.00 EUR"
 
 
-async def test_a_secret_that_was_wiped_meanwhile_fails_in_words_and_is_asked_for_by_the_next_call(
+async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_else(
     library: str,
 ) -> None:
     server = new_server(library)
@@ -239,10 +239,7 @@ async def test_a_secret_that_was_wiped_meanwhile_fails_in_words_and_is_asked_for
         at.clock.tick(minutes=25)
         await fall_due(at.stage.service)
         await guest.pay(links_asked(second)[0])
-        result = answered_in(await caller.leg("both", after=second))
-        assert "wiped" in text_of(result)
-        assert "[ELICITATION_FAILED]" in text_of(result)
-        again = asked_in(await caller.leg("both"))
+        again = asked_in(await caller.leg("both", after=second))
         await guest.type(links_asked(again)[0])
         result = answered_in(await caller.leg("both", after=again))
         assert text_of(result) == f"{len(KEY)} 9.00 EUR"
@@ -295,10 +292,6 @@ async def test_a_tool_that_tells_all_it_has_tells_no_secret(
 async def test_a_tool_may_hand_over_its_receipt(
     request: pytest.FixtureRequest, server: Any, revision: str, library: str
 ) -> None:
-    if library == "mcp":
-        why = "a tool that says `-> Receipt` cannot be registered: its field `reach` is a protocol"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
-
     @server.tool()
     async def hand_over() -> Receipt:
         return cast("Receipt", await bought())

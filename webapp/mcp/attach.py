@@ -85,7 +85,7 @@ class Middleware:
             links=service.links,
             now=service.clock(),
         )
-        presenter = self._presenter(context, chain, params)
+        presenter = await self._presenter(context, chain, params)
         call = self._call(context, presenter, chain, params)
         if chain.run_id is not None:
             run = await call.run.load()
@@ -138,7 +138,7 @@ class Middleware:
             if isinstance(error, Cancelled):
                 await call.finish()  # the same call goes on
                 return own
-        await call.finish(lambda: encode(own).decode())
+        await call.finish(lambda: encode(own).decode(), is_error=bool(own.get("isError")))
         return own
 
     def _call(
@@ -179,7 +179,7 @@ class Middleware:
             run_id=chain.run_id,
         )
 
-    def _presenter(
+    async def _presenter(
         self, context: ServerRequestContext[Any, Any], chain: Chain, params: Mapping[str, Any]
     ) -> Presenter:
         modes = _modes(context)
@@ -201,7 +201,8 @@ class Middleware:
             protocol_version=context.protocol_version,
             modes=modes,
             held=limits.link,
-            is_error=is_error,
+            # Known before anything is asked: between asking and showing nothing may be awaited.
+            is_error=await is_error(),
         )
 
     async def _has_output_schema(self, name: str) -> bool:

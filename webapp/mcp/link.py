@@ -4,7 +4,6 @@ The same call made again goes on: it is held for a while, and then says again wh
 The model can wait or give up; it can never say yes for the person.
 """
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from flows.elicitation import Elicitation
@@ -23,7 +22,7 @@ class LinkInResult:
         protocol_version: str,
         modes: frozenset[str],
         held: timedelta,
-        is_error: Callable[[], Awaitable[bool]],
+        is_error: bool,
     ) -> None:
         self._protocol_version = protocol_version
         self._modes = modes
@@ -47,7 +46,7 @@ class LinkInResult:
                 text_result(
                     link_text(shown, is_again=shown.is_again),
                     protocol_version=self._protocol_version,
-                    is_error=await self._is_error(),
+                    is_error=self._is_error,
                     meta=link_meta(shown),
                 )
             )

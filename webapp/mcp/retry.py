@@ -104,7 +104,7 @@ class Retry:
         return text_result(busy_text(), protocol_version=MODERN, is_error=True)
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
-        if shown.index not in self._out(call):
+        if shown.index not in self._out(call) or not shown.is_again:
             await self._suspend(call, shown, is_shown=False)
         current = shown.elicitation
         action = _action(self._chain.answers.get(_key(shown.index)))

@@ -41,7 +41,8 @@ async def provider_answers(
 ) -> Response[Any]:
     """An authorisation server's answer (RFC 6749, 4.1.2)."""
     arrival = _arrival(request)
-    elicitation, attempt, state = await returned(service, arrival.all("state"))
+    back = await returned(service, arrival.all("state"))
+    elicitation, attempt, state = back.elicitation, back.attempt, back.state
     accounts = service.kinds.accounts
     if elicitation.kind != "oauth" or accounts.terms(elicitation).provider != provider:
         raise InvalidToken("another provider")
@@ -84,7 +85,8 @@ async def seller_returns(
 ) -> Response[Any]:
     """The way back from a checkout; whether it is paid, the seller is asked."""
     arrival = _arrival(request)
-    elicitation, _, _ = await returned(service, arrival.all("state"))
+    back = await returned(service, arrival.all("state"))
+    elicitation = back.elicitation
     payments = service.kinds.payments
     if elicitation.kind != "payment" or payments.seller_of(elicitation) != seller:
         raise InvalidToken("another seller")
@@ -93,9 +95,9 @@ async def seller_returns(
         return refused
     try:
         if arrival.all("cancelled"):
-            await payments.leave(elicitation)
+            await payments.checkouts.leave(elicitation, number=back.number)
         else:
-            await payments.ask_seller(elicitation)
+            await payments.checkouts.ask_seller(elicitation)
     except (Failed, Mismatch) as error:
         # The webhook will tell; until then the page waits.
         _log.warning("return.unanswered", exc_info=error, extra={"id": elicitation.id})

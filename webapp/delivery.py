@@ -1,0 +1,43 @@
+"""Delivery: what a result that went out leaves of the answers that it used.
+
+What could go wrong: money for nothing. A tool that failed has not given what was paid for, so its
+payment stays open for the same call; every other answer is used up by whatever came of it.
+"""
+
+from datetime import datetime
+
+from flows import elicitation as states
+from flows.elicitation import Elicitation
+from flows.run import Run
+from webapp.elicitations import Elicitations
+from webapp.kinds import Kinds
+from webapp.rows import Value
+
+
+async def used_up(
+    elicitations: Elicitations, kinds: Kinds, run: Run, *, is_error: bool, now: datetime
+) -> list[Value]:
+    """What is written together with the run's own delivery."""
+    written: list[Value] = []
+    for id in [asking.elicitation_id for asking in run.asked]:
+        before = await elicitations.get(id)
+        if before is None:
+            continue
+        kind = kinds[before.kind]
+        if is_error and kind.outlives_errors:
+            written += await elicitations.possible([id], lambda e: _released(e, run=run.id))
+            continue
+        delivered = await elicitations.possible(
+            [id], lambda e: states.deliver(e, run=run.id, now=now)
+        )
+        written += delivered
+        if delivered:
+            written += await kind.used_up(before)
+    return written
+
+
+def _released(elicitation: Elicitation, *, run: str) -> Elicitation:
+    take = elicitation.take
+    if take is None or take.run != run or elicitation.delivered_at is not None:
+        return elicitation
+    return states.release(elicitation, leg=take.leg)
