@@ -215,6 +215,7 @@ class Call(Verbs):
         if known is not None:  # it has no place in the run, and so none in its order
             self._is_known = True
             self._seen.add(place)
+            self.hide(question.request.kind, known)
             return Outcome(status=Status.ACCEPTED, content=question.answer(known))
         if is_ordered:
             self._check_order(run, place, question.message)
@@ -332,6 +333,7 @@ class Call(Verbs):
             self.taken.use(taken)
             raise
         self.taken.use(taken)
+        self.hide(taken.kind, content)
         return outcome_of(question, taken, content=content)
 
     @property

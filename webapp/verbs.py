@@ -1,7 +1,7 @@
 """What a running tool may do beside asking: keep work, complete, forget, use what it was given."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from flows.elicitation import Completion, Json
 from flows.errors import ElicitError
@@ -39,6 +39,7 @@ class Verbs(ABC):
         self.caller = caller
         self.last_error: ElicitError | None = None
         self.is_over = False
+        self.hidden: set[str] = set()  # what no error may carry to the model
         self._completing = completing
         self._outbound = outbound
 
@@ -71,6 +72,13 @@ class Verbs(ABC):
         owner = self.caller.must_be_answerable()
         return await self.kinds.secrets.forget(owner=owner, server=self.tool.server, name=name)
 
+    def hide(self, kind: str, content: Json) -> None:
+        """Remember what is secret of an answer."""
+        if kind == "secret":
+            self.hidden.update(_texts(content))
+        elif kind == "oauth" and isinstance(content, Mapping):
+            self.hidden.update(_texts(content.get("access_token")))
+
     def failed(self, error: ElicitError) -> None:
         self.last_error = error
 
@@ -101,6 +109,18 @@ class Verbs(ABC):
     @abstractmethod
     async def _the_run(self) -> Run:
         """This leg's run; does not return where its result is there already."""
+
+
+def _texts(content: Json) -> list[str]:
+    match content:
+        case str():
+            return [content]
+        case Mapping():
+            return [text for value in content.values() for text in _texts(value)]
+        case list() | tuple():
+            return [text for value in content for text in _texts(value)]
+        case _:
+            return []
 
 
 def _same(run: Run) -> Run:

@@ -320,6 +320,17 @@ class Home(View):
     sandbox_url: str | None = None
 
     @property
+    def demo_command(self) -> str | None:
+        """What calls one of its tools in a terminal; None where it has none."""
+        if not self.tools:
+            return None
+        url = self.mcp_url.removesuffix("/mcp")
+        names = [name for name, _ in self.tools]
+        where = [] if url == "http://127.0.0.1:8765" else ["--url", url]
+        which = [] if "list_my_repositories" in names else ["--tool", names[0]]
+        return shlex.join(["elicit", "demo", *where, *which])
+
+    @property
     def claude_command(self) -> str:
         """What adds the server in Claude Code."""
         return shlex.join(

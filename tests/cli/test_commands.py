@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from flows.vault import Ring
-from tests.cli.running import Server, ended, run, serving
+from tests.cli.running import HOUSE, Server, ended, run, serving
 from webapp import cli, settings
 
 
@@ -94,3 +94,12 @@ async def test_a_sandbox_is_refused_where_strangers_could_reach_it(tmp_path, url
 def sandbox_of(server: Server) -> str | None:
     lines = [line.split() for line in server.said.splitlines()]
     return next((line[1] for line in lines if line[0] == "sandbox"), None)
+
+
+def test_the_procfile_is_a_command_that_there_is() -> None:
+    (line,) = (line for line in (HOUSE / "Procfile").read_text().splitlines() if line[:1] != "#")
+    name, _, command = line.partition(": elicit ")
+    options = cli._parser().parse_args(command.replace("$PORT", "8000").split())
+    # With a server of the author's there is no sandbox, which works on this machine alone.
+    assert (name, options.server, options.host) == ("web", "my_tools:mcp", "0.0.0.0")
+    assert not options.sandbox

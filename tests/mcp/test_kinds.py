@@ -376,6 +376,19 @@ async def test_what_is_known_may_stand_before_another_question(
             assert text_of(result) == str(len(KEY))
 
 
+async def test_an_error_does_not_carry_the_secret_to_the_model(server: Any, revision: str) -> None:
+    @server.tool()
+    async def knock() -> str:
+        key = await elicit.secret("The key of the tea room")
+        raise ValueError(f"{key} does not fit")
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        result = await went_through(caller, "knock", [guest.type])
+        assert result.is_error
+        assert KEY not in result.model_dump_json()
+
+
 async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(
     server: Any, revision: str
 ) -> None:

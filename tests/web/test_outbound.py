@@ -266,3 +266,17 @@ async def test_a_provider_that_never_answers_is_failed_in_time(
     outbound = Outbound(client, allow_loopback=False, resolve=resolving(PUBLIC))
     with pytest.raises(Failed):
         await outbound.run(talk())
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8766/a", "http://localhost/a", "http://[::1]/a"])
+async def test_what_is_on_this_machine_is_not_looked_for_through_a_proxy(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://proxy.example:3128")
+    outbound = Outbound(None, allow_loopback=True)
+    async with outbound.client(base_url="https://api.example", auth=httpx.Auth()) as client:
+        there = client._transport_for_url(httpx.URL(url))
+        elsewhere = client._transport_for_url(httpx.URL("https://api.example/a"))
+    assert there is client._transport
+    assert elsewhere is not client._transport

@@ -93,6 +93,8 @@ class Demo:
                 # The pages' last step may still be on its way; a status line has nothing to add.
                 await asyncio.wait({task}, timeout=5)
                 task.cancel()
+        if not messages and not result.is_error:
+            _say("Nobody had to be asked: what it needs is known already.")
         text = text_of(result)
         _say(f"The tool {'failed' if result.is_error else 'says'}: {text}\n")
         return not result.is_error and (not self.walks or _is_right(tool, text, messages))

@@ -30,7 +30,7 @@ from webapp.call import Call
 from webapp.identity import Subject
 from webapp.mcp.hold import Hold
 from webapp.mcp.link import LinkInResult
-from webapp.mcp.results import MODERN, Result, error_result, escaped
+from webapp.mcp.results import MODERN, Result, error_result, escaped, masked
 from webapp.mcp.retry import Chain, Retry, read_chain, with_kept
 from webapp.presenter import Presenter
 from webapp.runs import ToolCall
@@ -138,6 +138,8 @@ class Middleware:
             if isinstance(error, Cancelled):
                 await call.finish()  # the same call goes on
                 return own
+        if own.get("isError"):
+            own = masked(own, call.hidden)
         await call.finish(lambda: encode(own).decode(), is_error=bool(own.get("isError")))
         return own
 

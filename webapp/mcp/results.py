@@ -1,6 +1,6 @@
 """Results that stand in for a tool's own, and the sentences in them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 from flows.errors import ElicitError, Expired, NotAccepted
@@ -8,6 +8,7 @@ from webapp.presenter import Shown
 
 Result: TypeAlias = dict[str, Any]
 MODERN = "2026-07-28"
+HIDDEN_AT_LEAST = 4  # letters: shorter ones are in any text
 
 
 def text_result(
@@ -86,3 +87,19 @@ def escaped(error: ElicitError | None) -> bool:
             return True
         traceback = traceback.tb_next
     return False
+
+
+def masked(result: Result, hidden: Collection[str]) -> Result:
+    """An error without what the person typed or a provider gave: some carry their arguments."""
+    words = [text for text in hidden if len(text) >= HIDDEN_AT_LEAST]
+    content = [_masked(part, words) for part in result.get("content") or []]
+    return {**result, "content": content} if words else result
+
+
+def _masked(part: Any, words: Collection[str]) -> Any:
+    text = part.get("text") if isinstance(part, Mapping) else None
+    if not isinstance(text, str):
+        return part
+    for word in words:
+        text = text.replace(word, "***")
+    return {**part, "text": text}
