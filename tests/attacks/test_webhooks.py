@@ -1,0 +1,324 @@
+"""Webhooks as a thief and a muddled provider send them, with what a person would notice of each.
+
+All of these are signed: whoever sells at the same account can cause an authentic event. What is
+not what was asked is kept with its reason, answered with 2xx, and settles nothing.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from flows import Money
+from tests.attacks.test_payments import COMPLETED, EXPIRED, FAILED, SUCCEEDED, told
+from tests.mcp.stage import LEGACY, cut, eventually
+from tests.service.selling import CREATE, Buying, Shop, buying, open_shop
+
+PAID = {"status": "complete", "payment_status": "paid", "payment_intent": "pi_thief"}
+UNPAID = {"status": "complete", "payment_status": "unpaid", "payment_intent": "pi_1"}
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    async with open_shop() as shop:
+        yield shop
+
+
+async def begun(shop: Shop, buy: Buying) -> dict[str, Any]:
+    """The session that Continue began, as the provider has it."""
+    return await shop.session((await buy.person.go_on(buy.link)).rsplit("/", 1)[1])
+
+
+async def gone(shop: Shop, buy: Buying) -> None:
+    """The client goes away; the question stays."""
+    await cut(buy.call)
+    await eventually(lambda: not len(shop.service.elicitations.waiters))
+
+
+async def acknowledged(shop: Shop, body: dict[str, Any]) -> None:
+    answer = await shop.tell(body)
+    assert answer.status_code == 200, answer.text
+
+
+async def kept(shop: Shop) -> list[tuple[str, str | None]]:
+    return [(hook.status, hook.why) for hook in await shop.hooks()]
+
+
+async def nothing_is_settled(shop: Shop, buy: Buying) -> None:
+    assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
+    assert not buy.call.done()
+    assert shop.bodies == 0
+
+
+async def can_still_be_paid(shop: Shop, buy: Buying) -> None:
+    """What was tried has hurt nobody: the person pays and the line returns."""
+    await buy.person.pay(buy.link)
+    await shop.tell_all()
+    assert await buy.result() == "paid 9.00 EUR"
+    assert len(await shop.payments()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "about_event", "why"),
+    [
+        ({"amount_total": 1}, {}, "amount"),
+        ({"amount_total": 90000}, {}, "amount"),
+        ({"amount_total": 0, "payment_status": "no_payment_required"}, {}, "amount"),
+        ({"currency": "usd"}, {}, "currency"),
+        ({"currency": "vnd"}, {}, "currency"),
+        ({"livemode": True}, {}, "mode"),
+        ({}, {"livemode": True}, "mode"),
+        ({}, {"account": "acct_thief"}, "account"),
+    ],
+)
+async def test_our_session_on_other_terms_settles_nothing(
+    shop: Shop, changes: dict[str, Any], about_event: dict[str, Any], why: str
+) -> None:
+    async with buying(shop) as buy:
+        session = await begun(shop, buy)
+        await acknowledged(shop, told(COMPLETED, {**session, **PAID, **changes}, **about_event))
+        assert await kept(shop) == [("refused", why)]
+        await shop.sweep()
+        await nothing_is_settled(shop, buy)
+        await can_still_be_paid(shop, buy)
+
+
+async def test_our_session_under_another_questions_name_settles_neither(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        mine = await begun(shop, buy)
+        call = buy.caller.call("report", topic="coffee")
+        link = await buy.caller.link()
+        other = shop.stage.id_of(link)
+        event = told(COMPLETED, {**mine, **PAID, "client_reference_id": other})
+        await acknowledged(shop, event)
+        await shop.sweep()
+        assert await shop.ledger() == []
+        assert not call.done()
+        assert not buy.call.done()
+        assert await kept(shop) == [("refused", "session")]
+
+
+async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        session = await begun(shop, buy)
+        link = {**session, **PAID, "id": "cs_test_thief", "payment_link": "plink_1"}
+        await acknowledged(shop, told(COMPLETED, link))
+        assert await kept(shop) == [("waiting", "session")]
+        await nothing_is_settled(shop, buy)
+        await shop.sweep()
+        assert await kept(shop) == [("refused", "session")]
+        assert shop.line.count("cs_test_thief") == 0, "a stranger's session is not even asked for"
+        await nothing_is_settled(shop, buy)
+        await can_still_be_paid(shop, buy)
+
+
+async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        about = {
+            "id": "cs_test_thief",
+            "amount_total": 900,
+            "currency": "eur",
+            "livemode": False,
+            "client_reference_id": shop.stage.id_of(buy.link),
+            **PAID,
+        }
+        await acknowledged(shop, told(COMPLETED, about))
+        await shop.sweep()
+        assert (await shop.statuses(), await shop.ledger()) == (["pending"], [])
+        assert (await kept(shop), shop.line.calls) == ([("refused", "session")], [])
+        await can_still_be_paid(shop, buy)
+
+
+async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refused_later(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        shop.line.is_down = True
+        await buy.person.press(buy.link)  # its reply is lost, so any session could be ours
+        id = shop.stage.id_of(buy.link)
+        about = {"id": "cs_test_thief", "amount_total": 900, "currency": "eur", "livemode": False}
+        await acknowledged(shop, told(COMPLETED, {**about, **PAID, "client_reference_id": id}))
+        await shop.sweep()
+        assert await kept(shop) == [("waiting", "session")]
+        shop.line.is_down = False
+        await shop.sweep()
+        assert await kept(shop) == [("refused", "session")]
+        await nothing_is_settled(shop, buy)
+        await can_still_be_paid(shop, buy)
+
+
+async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        session = await begun(shop, buy)
+        for _ in range(3):
+            await acknowledged(shop, told(COMPLETED, {**session, **PAID, "amount_total": 1}))
+        await acknowledged(shop, told(COMPLETED, {**session, **PAID}, account="acct_2"))
+        assert await kept(shop) == [("refused", "amount")]
+        await nothing_is_settled(shop, buy)
+
+
+async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        session = await begun(shop, buy)
+        await acknowledged(shop, told(COMPLETED, {**session, **PAID, "amount_total": 1}))
+        await acknowledged(shop, told(COMPLETED, {**session, **PAID}))
+        assert await buy.result() == "paid 9.00 EUR"
+        assert len(await shop.payments()) == 1
+
+
+async def test_a_promise_to_pay_pays_nothing(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        session = await begun(shop, buy)
+        await acknowledged(shop, told(COMPLETED, {**session, **UNPAID}))
+        await acknowledged(shop, told(SUCCEEDED, {**session, **UNPAID}, id="evt_2"))
+        await acknowledged(
+            shop, told(COMPLETED, {**session, "status": "open", "payment_status": "unpaid"})
+        )
+        await nothing_is_settled(shop, buy)
+
+
+@pytest.mark.parametrize("kind", [EXPIRED, FAILED])
+async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, kind: str) -> None:
+    async with buying(shop) as buy:
+        await gone(shop, buy)
+        back = await buy.person.pay(buy.link)
+        await shop.tell_all()
+        (payment,) = await shop.payments()
+        session = await shop.session(payment.session)
+        states: list[dict[str, Any]] = [{}, UNPAID, {"status": "expired", "payment_intent": None}]
+        for number, state in enumerate(states):
+            await acknowledged(shop, told(kind, {**session, **state}, id=f"evt_{number}"))
+        await shop.sweep()
+        assert (await shop.statuses(), await shop.ledger()) == (["accepted"], ["open"])
+        assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        session = await begun(shop, buy)
+        await acknowledged(shop, told(EXPIRED, {**session, "status": "expired", "url": None}))
+        await nothing_is_settled(shop, buy)
+        await can_still_be_paid(shop, buy)
+
+
+async def test_events_in_any_order_end_in_the_payment(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        session = await begun(shop, buy)
+        events = [
+            told(SUCCEEDED, {**session, **PAID}, id="evt_3"),
+            told(COMPLETED, {**session, **UNPAID}, id="evt_2"),
+            told(FAILED, {**session, **UNPAID}, id="evt_4"),
+            told(EXPIRED, {**session, "status": "expired"}, id="evt_1"),
+        ]
+        for event in [*events, *events[::-1]]:
+            await acknowledged(shop, event)
+        assert await buy.result() == "paid 9.00 EUR"
+        assert (await shop.statuses(), len(await shop.payments())) == (["accepted"], 1)
+
+
+async def test_one_persons_payment_never_pays_for_another(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await gone(shop, buy)
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        call = buy.caller.call("report", topic="coffee")
+        link = await buy.caller.link()
+        assert shop.stage.id_of(link) != shop.stage.id_of(buy.link)
+        assert (await shop.ledger(), shop.bodies) == (["open"], 0)
+        assert not call.done()
+
+
+async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_harms_nobody(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        shop.line.lost.append(CREATE)
+        await buy.person.press(buy.link)
+        await gone(shop, buy)
+        (asked,) = await shop.asked()
+    # The session whose making we never heard of is told of, then fetched on other terms.
+    shop.line.amends = {"amount_total": 1, **PAID}
+    learned = await shop.service.kinds.payments.checkouts.reconcile(asked)
+    assert learned.attempt is not None
+    assert isinstance(learned.attempt.kept, dict)
+    session = await shop.session(learned.attempt.kept["session"])
+    strange = {**session, "id": "cs_test_strange"}
+    await acknowledged(shop, told(COMPLETED, {**strange, **PAID}))
+    (hook,) = await shop.hooks()
+    await shop.service.elicitations.write(replace(hook, session=session["id"]))
+    shop.price = Money("10.00", "EUR")
+    async with buying(shop) as other:
+        await gone(shop, other)
+    shop.clock.tick(minutes=30)
+    await shop.sweep()
+    assert await shop.statuses() == ["expired", "expired"], "those behind it are not kept waiting"
+    assert await shop.ledger() == []
+    assert await kept(shop) == [("refused", "amount")]
+
+
+async def test_a_payment_for_a_question_that_was_erased_is_acknowledged_and_no_accident(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        session = await begun(shop, buy)
+        await gone(shop, buy)
+    for _ in range(2):
+        shop.clock.tick(days=40)
+        await shop.sweep()
+    assert await shop.asked() == []
+    await acknowledged(shop, told(COMPLETED, {**session, **PAID}))
+    assert await shop.ledger() == []
+
+
+async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ever(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        session = await begun(shop, buy)
+        await gone(shop, buy)
+    await shop.expire()
+    shop.clock.tick(days=29)
+    await acknowledged(shop, told(COMPLETED, {**session, **PAID, "id": "cs_test_thief"}))
+    (hook,) = await shop.hooks()
+    (asked,) = await shop.asked()
+    shop.clock.tick(days=2)
+    await shop.store.erase(before=shop.clock())
+    assert (await shop.asked(), await kept(shop)) == ([], [("waiting", "session")])
+    assert hook.elicitation_id == asked.id
+    await shop.sweep()
+    assert await kept(shop) == [("refused", "session")]
+
+
+async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_result(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        session = await begun(shop, buy)
+        for number in range(20):
+            kind = (COMPLETED, SUCCEEDED, FAILED, EXPIRED)[number % 4]
+            await acknowledged(shop, told(kind, {**session, **PAID}, id=f"evt_{number}"))
+        assert await buy.result() == "paid 9.00 EUR"
+        assert (len(await shop.payments()), shop.bodies) == (1, 1)
+    async with shop.stage.caller(LEGACY) as caller:
+        _ = caller.call("report")
+        assert shop.stage.id_of(await caller.link()) != session["client_reference_id"]
+
+
+async def test_what_is_shown_of_a_refused_payment_names_no_amount_of_the_thiefs(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        session = await begun(shop, buy)
+        answer = await shop.tell(told(COMPLETED, {**session, **PAID, "amount_total": 31337}))
+        page = await buy.person.visit(buy.link)
+        for text in (answer.text, page.text):
+            assert "31337" not in text
+            assert "pi_thief" not in text
+        assert json.loads(answer.text) == {"received": "refused"}
