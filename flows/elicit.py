@@ -163,7 +163,10 @@ def secret(
     wiped when the result has gone out, 10 minutes after the answer at most. Raises InvalidQuestion.
     """
     with _telling():
-        return secret_question(message, schema, name=name, key=key, timeout=timeout)
+        # Which of its overloads it is, only the caller knows.
+        return secret_question(  # pyright: ignore[reportUnknownVariableType]
+            message, schema, name=name, key=key, timeout=timeout
+        )
 
 
 async def forget(name: str) -> bool:

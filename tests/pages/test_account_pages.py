@@ -245,7 +245,7 @@ def test_what_came_late_is_kept_in_the_words_of_its_kind(
 def test_a_strangers_names_leave_the_buttons_and_our_words(
     text: str, start: StartAccount, use: UseAccount, pages: Pages
 ) -> None:
-    named = {"server": text, "tool": text, "provider": text}
+    named: dict[str, Any] = {"server": text, "tool": text, "provider": text}
     connecting = Page(pages.render(replace(start, **named, scopes=(Scope(words=text, raw=text),))))
     allowing = Page(pages.render(replace(use, **named, person=Person(label=text, name=text))))
     for page, button in ((connecting, "Continue to "), (allowing, "Allow")):

@@ -159,8 +159,8 @@ async def opened(service: Service, asked: Asking) -> tuple[Elicitation, str]:
 
 async def come_home(service: Service, state: str) -> None:
     """The browser is back with a code."""
-    elicitation, _, hashed = await returned(service, [state])
-    await service.kinds.accounts.connect(elicitation, state=hashed, code="a-code")
+    back = await returned(service, [state])
+    await service.kinds.accounts.connect(back.elicitation, state=back.state, code="a-code")
 
 
 async def connect(service: Service, *scopes: str, **about: Any) -> Account:

@@ -1,7 +1,7 @@
 """Results that stand in for a tool's own, and the sentences in them."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from flows.errors import ElicitError, Expired, NotAccepted
 from webapp.presenter import Shown
@@ -92,12 +92,12 @@ def escaped(error: ElicitError | None) -> bool:
 def masked(result: Result, hidden: Collection[str]) -> Result:
     """An error without what the person typed or a provider gave: some carry their arguments."""
     words = [text for text in hidden if len(text) >= HIDDEN_AT_LEAST]
-    content = [_masked(part, words) for part in result.get("content") or []]
-    return {**result, "content": content} if words else result
+    parts = cast("list[dict[str, Any]]", result.get("content") or [])
+    return {**result, "content": [_masked(part, words) for part in parts]} if words else result
 
 
-def _masked(part: Any, words: Collection[str]) -> Any:
-    text = part.get("text") if isinstance(part, Mapping) else None
+def _masked(part: dict[str, Any], words: Collection[str]) -> dict[str, Any]:
+    text: object = part.get("text")
     if not isinstance(text, str):
         return part
     for word in words:

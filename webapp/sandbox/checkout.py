@@ -63,16 +63,20 @@ def checkout_router(
         pages=SandboxPages(form_targets=("http:", "https:")),
         style=files("webapp.sandbox").joinpath("pay.css").read_bytes(),
     )
+
+    # Litestar copies what a method is bound to, and with it all the state; a function it does not.
+    def refusal(request: AnyRequest, error: HTTPException) -> Response[Any]:
+        return checkout.refusal(request, error)
+
+    def failure(request: AnyRequest, error: Exception) -> Response[Any]:
+        return checkout.failure(request, error)
+
     pages = Router(
         "/",
         route_handlers=[show, press, stylesheet],
         request_max_body_size=BODY_BYTES_AT_MOST,
         # By type; that for HTTPException covers what the framework itself refuses.
-        # Litestar copies what a handler is bound to, and with it all the state; not a function.
-        exception_handlers={
-            HTTPException: lambda request, error: checkout.refusal(request, error),  # noqa: PLW0108
-            Exception: lambda request, error: checkout.failure(request, error),  # noqa: PLW0108
-        },
+        exception_handlers={HTTPException: refusal, Exception: failure},
     )
     return Router(
         "/",
