@@ -251,12 +251,13 @@ async def test_what_is_paid_after_the_tool_gave_up_serves_the_next_call(
             await press(page, "Pay by bank, arrives later")
             await reads(page, "The pretended transfer is under way")
             await stage.pass_time(PAYMENT_TIME)
-            assert "ELICITATION_TIMEOUT" in await call.text()
+            said = await call.text()
+            assert "ELICITATION_TIMEOUT" in said
+            assert "a payment is on its way" in said
         other = await ann.page()
         await other.goto(await link_of(stage))
-        await reads(other, "The time is over")
-        await expect(other.get_by_role("main")).to_contain_text("before you pay again")
-        await expect(other.get_by_role("main")).to_contain_text("as far as we know nothing")
+        await reads(other, "Your payment is on its way")
+        await expect(other.get_by_role("main")).to_contain_text("you need not pay again")
         await press(page, "Let the transfer arrive")
         await reads(page, "It worked, and it is kept")
         await expect(page.get_by_role("main")).to_contain_text("Ask it to continue")
