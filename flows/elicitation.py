@@ -26,6 +26,7 @@ else:
 
 LEASE = timedelta(seconds=30)
 EXCHANGE_AT_MOST = timedelta(seconds=60)
+INTERRUPTED = "interrupted"  # an exchange that nobody ended
 RECORD_KEPT = timedelta(days=30)
 CONTENT_BYTES_AT_MOST = 32 * 1024
 
@@ -311,7 +312,7 @@ def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:
     if elicitation.due_at is None or now < elicitation.due_at:
         return elicitation
     if elicitation.status is Status.EXCHANGING:
-        return settle(elicitation, Status.FAILED, now=now, why="interrupted")
+        return settle(elicitation, Status.FAILED, now=now, why=INTERRUPTED)
     if not elicitation.status.is_final:
         return settle(elicitation, Status.EXPIRED, now=now)
     lease = elicitation.take.until if elicitation.take is not None else now

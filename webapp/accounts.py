@@ -18,7 +18,7 @@ from flows.attempts import come_back
 from flows.connection import Connection, allow, renewed
 from flows.elicitation import Asked, Completion, Elicitation, Json, Status
 from flows.errors import Denied, Failed, NotAccepted, NotConfigured, NotPossible
-from flows.oauth import Client, Grant, OauthFlow, Terms
+from flows.oauth import Client, Grant, Kept, OauthFlow, Terms
 from flows.provider import Provider
 from flows.question import Link
 from flows.requests import AccountRequest
@@ -204,6 +204,8 @@ class Accounts:
 
     def _connection(self, current: Elicitation, grant: Grant) -> Connection:
         terms = self.terms(current)
+        assert current.attempt is not None
+        kept = msgspec.convert(current.attempt.kept, Kept)
         pepper = self._elicitations.owners.pepper
         key = self._key(self._clients[terms.provider], server=current.asked.server)
         return Connection(
@@ -222,6 +224,10 @@ class Accounts:
             access_token=grant.tokens.access_token,
             refresh_token=grant.tokens.refresh_token,
             expires_at=grant.tokens.expires_at,
+            issued_at=self._elicitations.clock(),
+            token=kept.token,
+            client_auth=kept.client_auth,
+            issuer=grant.issuer,
         )
 
     async def _to_write(self, new: Connection) -> list[Value]:

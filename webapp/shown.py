@@ -9,7 +9,7 @@ import msgspec
 
 from flows.checkout import terms_of
 from flows.connection import Connection
-from flows.elicitation import EXCHANGE_AT_MOST, Elicitation, Json, Status
+from flows.elicitation import EXCHANGE_AT_MOST, INTERRUPTED, Elicitation, Json, Status
 from flows.page import Terms as SecretTerms
 from flows.schema import Schema, schema_of, with_secrets
 from flows.visit import is_loopback
@@ -95,6 +95,7 @@ class Shown:
             ending=ENDINGS[status],
             kind=KINDS[self._elicitation.kind],
             provider=self._label(),
+            remove_at=self._manage() if self._elicitation.why == INTERRUPTED else None,
         )
 
     async def start(self, *, offers: bool) -> View:
@@ -258,6 +259,13 @@ class Shown:
 
     def _label(self) -> str:
         return self._service.kinds.label(self._elicitation)
+
+    def _manage(self) -> str | None:
+        """Where a person finds what we may be connected to without knowing it."""
+        if self._elicitation.kind != "oauth":
+            return None
+        client = self._service.kinds.accounts.client_for(self._elicitation)
+        return None if client is None else client.provider.manage
 
     def _secret_terms(self) -> SecretTerms:
         return msgspec.convert(self._asked.terms, SecretTerms)

@@ -563,7 +563,6 @@ def test_a_provider_that_drips_is_given_up_after_ten_seconds() -> None:
     run_by_hand(loop, story())
 
 
-@pytest.mark.xfail(reason="a leg whose time ends during the exchange is told that it is outrun")
 def test_a_call_whose_time_ends_during_the_exchange_still_gets_the_account() -> None:
     clock = Clock()
     loop = HandLoop(clock)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from flows.elicitation import Asked, Elicitation
+from flows.elicitation import EXCHANGE_AT_MOST, Asked, Elicitation, Status
 from flows.vault import Ring
 from tests.clock import Clock
 from webapp.call import Call
@@ -95,7 +95,13 @@ class Holding:
         self.shown = shown
         self.holds = shown.elicitation.id
         try:
-            return await call.hold(shown.elicitation, waiter, until=shown.elicitation.expires_at)
+            current = shown.elicitation
+            until = current.expires_at
+            while True:
+                current = await call.hold(current, waiter, until=until)
+                if current.status is not Status.EXCHANGING or not call.is_waiting_for(current):
+                    return current
+                until = call.now + EXCHANGE_AT_MOST  # what began in time may end later
         finally:
             self.holds = None
 

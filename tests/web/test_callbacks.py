@@ -436,14 +436,15 @@ async def test_an_answer_after_it_was_given_up_is_kept_for_the_next_call() -> No
         assert not again.has_asked
 
 
-@pytest.mark.xfail(reason="the page of an interrupted exchange offers no new attempt")
-async def test_the_page_of_an_exchange_that_was_cut_off_offers_a_new_attempt() -> None:
+async def test_the_page_of_an_exchange_that_was_cut_off_says_what_to_do() -> None:
     async with town() as here:
         _, person, link, held = await interrupted(here)
         page = await person.visit(link)
         await here.release()
         await soon(held)
-        assert "Try again" in page.text
+        assert "To start again" in page.text
+        # The provider may hold a grant that we never heard of.
+        assert "among your connected apps, remove it there" in page.text
 
 
 async def test_the_callback_may_come_to_another_process(tmp_path: Path) -> None:
@@ -479,35 +480,6 @@ async def approve_elsewhere(person: Any, here: Town, link: str, other: str) -> s
     at_provider = await person.go_on(link.replace(here.url, other))
     consenting = await here.person()
     return await approve(consenting, at_provider)
-
-
-@pytest.mark.xfail(
-    reason="a provider declared in a tool's code is known only to the process that ran the tool"
-)
-async def test_a_provider_declared_in_code_is_known_to_every_process(tmp_path: Path) -> None:
-    stores = [await open_store(f"sqlite:///{tmp_path / 'elicit.db'}") for _ in range(2)]
-    try:
-        async with town(store=stores[0]) as here:
-            acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
-            ours = (here.sandbox.client_id, here.sandbox.client_secret)
-            here.service.kinds.accounts._credentials["acme"] = ours  # type: ignore[index]
-            asked = here.ask(provider=acme)
-            link, person = await asked.link(), await here.person()
-            callback = await approve(person, await person.go_on(link))
-            async with process(
-                here.settings,
-                store=stores[1],
-                clock=here.clock,
-                gate=here.gate,
-                sandbox=here.sandbox,
-            ) as there:
-                there.service.kinds.accounts._credentials["acme"] = ours  # type: ignore[index]
-                person.browser.headers["host"] = here.url.removeprefix("http://")
-                page = await person.visit(callback.replace(here.url, there.url))
-                assert page.status == 303
-    finally:
-        for store in stores:
-            await store.aclose()
 
 
 async def test_a_provider_that_is_not_configured_any_more_is_no_crash(tmp_path: Path) -> None:
