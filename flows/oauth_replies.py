@@ -228,10 +228,10 @@ def _expiry(seconds: Any, *, now: datetime) -> datetime | None:
         seconds = int(seconds)
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         return None
-    if seconds <= 0:
+    if seconds < 0:
         return now  # it says that it has ended: nobody is to rely on it
-    if seconds >= EXPIRY_AT_MOST.total_seconds():
-        return None
+    if not 0 < seconds < EXPIRY_AT_MOST.total_seconds():
+        return None  # some say 0 for a key that does not end
     return now + timedelta(seconds=seconds)
 
 

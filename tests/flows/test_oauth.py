@@ -348,7 +348,7 @@ class TestTheExchange:
             (28800, 28800),
             ("3600", 3600),
             (0, None),
-            (-1, None),
+            (-1, 0),
             (True, None),
             ("soon", None),
             (10**12, None),
