@@ -22,7 +22,7 @@ from flows.errors import CallOver, ElicitError, Failed, QuestionChanged
 from flows.question import Outcome, Question, digest_of
 from flows.run import Place, Run
 from webapp.completion import Completing
-from webapp.delivery import used_up
+from webapp.delivery import is_error, used_up
 from webapp.elicitations import Elicitations
 from webapp.identity import Caller
 from webapp.kinds import Kinds
@@ -261,9 +261,8 @@ class Call(Verbs):
 
     def _repeat(self, result: str) -> NoReturn:
         self._is_repeated = True
-        answer = json.loads(result)
-        self._is_error = bool(answer.get("isError"))
-        self.interrupt(answer)
+        self._is_error = is_error(result)
+        self.interrupt(json.loads(result))
 
     def _check_order(self, run: Run, place: Place, says: str) -> None:
         # Order is only a check, and only for what the tool's own task asks: siblings of a gather

@@ -6,6 +6,9 @@ payment stays open for the same call; every other answer is used up by whatever 
 
 from datetime import datetime
 
+from msgspec import Struct, ValidationError
+from msgspec.json import decode
+
 from flows import elicitation as states
 from flows.elicitation import Elicitation
 from flows.run import Run
@@ -34,6 +37,18 @@ async def used_up(
         if delivered:
             written += await kind.used_up(before)
     return written
+
+
+def is_error(result: str) -> bool:
+    """Whether a kept result, which is JSON, says that the tool failed."""
+    try:
+        return decode(result, type=_Result).isError
+    except ValidationError:
+        return False
+
+
+class _Result(Struct):
+    isError: bool = False  # noqa: N815 - the protocol's name
 
 
 def _released(elicitation: Elicitation, *, run: str) -> Elicitation:
