@@ -77,6 +77,8 @@ def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicita
     back = replace(elicitation, attempt=replace(attempt, state=None, started_at=now))
     if elicitation.status is Status.OPENED and now < elicitation.expires_at:
         return replace(back, status=Status.EXCHANGING)
-    if elicitation.status is not Status.OPENED and elicitation.status not in LATE:
+    # A no at the provider ends its attempt; only money may still follow one.
+    can_be_late = elicitation.status in LATE and elicitation.status is not Status.DENIED
+    if elicitation.status is not Status.OPENED and not can_be_late:
         raise NotPossible(status=elicitation.status, wanted=Status.EXCHANGING)
     return back
