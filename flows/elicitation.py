@@ -170,8 +170,8 @@ class Elicitation(Struct, frozen=True, kw_only=True):
             return self.attempt.started_at + EXCHANGE_AT_MOST
         if not self.status.is_final:
             return self.expires_at
-        if self.is_open_there and self.status is not Status.ACCEPTED:
-            return self.settled_at
+        if self.is_open_there and (self.status is not Status.ACCEPTED or self.former):
+            return self.settled_at  # also where one attempt was answered and another is open
         if self.delivered_at is None and (self.holds_key or self.content is not None):
             # An end leaves it where it was: to move it would cost more than all the rest.
             return self.look_at or min(self.expires_at, self.kept_until)

@@ -372,3 +372,14 @@ def test_no_change_touches_what_it_is_not_about() -> None:
         assert {name: getattr(after, name) for name in kept} == {
             name: getattr(before, name) for name in kept
         }
+
+
+def test_what_is_open_at_a_provider_is_due_with_the_end() -> None:
+    opened = attempts.hold_open(attempts.open_attempt(elicitation(), browser="b", now=NOON))
+    later = NOON + timedelta(seconds=9)
+    assert states.settle(opened, Status.DECLINED, now=later).due_at == later
+    assert states.settle(opened, Status.ACCEPTED, now=later).due_at != later
+    twice = attempts.open_attempt(opened, browser="b", kept={"n": 2}, now=NOON)
+    paid = states.settle(twice, Status.ACCEPTED, now=later)
+    assert paid.due_at == later, "the other attempt's checkout must close"
+    assert attempts.close(paid).due_at != later
