@@ -5,16 +5,16 @@ wiped on delivery or 10 minutes after the answer; with one it is the owner's and
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation import Asked, Completion, Elicitation, Json
-from flows.errors import Failed
+from flows.elicitation import Asked, Elicitation, Json, Status
+from flows.errors import Failed, NotPossible
 from flows.page import Secret, Terms
 from flows.question import Link
 from flows.schema import check
-from webapp.acceptance import accept
 from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
 from webapp.kind import AskedBy
 from webapp.rows import KeptSecret, Value
@@ -62,16 +62,22 @@ class KeptSecrets:
     def return_path(self, elicitation: Elicitation) -> str:
         return ""
 
-    async def save(self, elicitation: Elicitation, content: Json) -> Completion:
-        """The person has typed it; whoever calls this has checked it against the schema."""
+    async def save(self, elicitation: Elicitation, content: Json) -> None:
+        """The person has typed it; whoever calls this has checked it against the schema.
+
+        Does nothing once the question is over: what is typed here is no provider's proof, so it
+        never turns a no into a late yes.
+        """
         name = msgspec.convert(elicitation.asked.terms, Terms).name
 
         async def also(current: Elicitation) -> Sequence[Value]:
             return [] if name is None else [await self._named(current, name, content)]
 
-        return await self._elicitations.whole(
-            accept(self._elicitations, elicitation, content, also=also)
-        )
+        if self._elicitations.clock() < elicitation.expires_at:
+            with suppress(NotPossible):
+                await self._elicitations.settle(
+                    elicitation.id, Status.ACCEPTED, content=content, also=also
+                )
 
     async def forget(self, *, owner: str, server: str, name: str) -> bool:
         for _ in range(TRIES_AT_MOST):
