@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from flows import elicitation as states
 from flows.elicitation import Completion, Elicitation, Json, Status
 from flows.errors import NotPossible
-from webapp.elicitations import TRIES_AT_MOST, Also, Contended, Elicitations
+from webapp.elicitations import Also, Elicitations
 from webapp.rows import Value
-from webapp.stores import Conflict
 
 
 async def accept(
@@ -38,27 +37,26 @@ async def _accept_late(
     elicitations: Elicitations, id: str, content: Json, *, also: Also
 ) -> Completion:
     """Keep a late yes for the same question; a newer elicitation of it makes way."""
-    for _ in range(TRIES_AT_MOST):
+
+    async def kept() -> Sequence[Value]:
         current = await elicitations.get(id)
         if current is None:
-            return Completion.UNKNOWN
+            return []
         holder = await elicitations.find(owner=current.owner, join=current.join)
         moved: list[Elicitation] = []
         if holder is not None and holder.id != id and states.is_kept(current, elicitations.clock()):
             moved = _made_way(holder, now=elicitations.clock())
         is_mine = holder is None or holder.id == id or bool(moved)
-        try:
-            late = states.settle_late(
-                current, now=elicitations.clock(), content=content, holds_key=is_mine
-            )
-        except NotPossible:
-            return Completion.ALREADY_SETTLED
-        try:
-            await elicitations.write(*moved, late, *await also(late))
-        except Conflict:
-            continue
-        return Completion.LATE
-    raise Contended(id)
+        late = states.settle_late(
+            current, now=elicitations.clock(), content=content, holds_key=is_mine
+        )
+        return [*moved, late, *await also(late)]
+
+    try:
+        written = await elicitations.write_afresh(kept)
+    except NotPossible:
+        return Completion.ALREADY_SETTLED
+    return Completion.LATE if written else Completion.UNKNOWN
 
 
 def _is_over(current: Elicitation, now: datetime) -> bool:

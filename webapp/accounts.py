@@ -23,11 +23,10 @@ from flows.provider import Provider
 from flows.question import Link
 from flows.requests import AccountRequest
 from webapp.acceptance import accept
-from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
 from webapp.outbound import Outbound
 from webapp.rows import Value
-from webapp.stores import Conflict
 
 _log = logging.getLogger(__name__)
 
@@ -191,16 +190,7 @@ class Accounts:
         done = await accept(self._elicitations, current, {"account": connection.id}, also=also)
         if done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN):
             # Too late for the question; the account is there all the same, for the next one.
-            await self._keep(connection)
-
-    async def _keep(self, connection: Connection) -> None:
-        for _ in range(TRIES_AT_MOST):
-            try:
-                await self._elicitations.write(*await self._to_write(connection))
-            except Conflict:
-                continue
-            return
-        raise Contended(connection.id)
+            await self._elicitations.write_afresh(lambda: self._to_write(connection))
 
     def _connection(self, current: Elicitation, grant: Grant) -> Connection:
         terms = self.terms(current)

@@ -2,10 +2,9 @@
 
 from flows.elicitation import Elicitation
 from flows.errors import InvalidQuestion
-from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.elicitations import Elicitations
 from webapp.owners import SERVICE
 from webapp.rows import Alias
-from webapp.stores import Conflict
 
 
 async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicitation) -> None:
@@ -13,7 +12,8 @@ async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicita
 
     Raises InvalidQuestion if the name stands for another question that is still open.
     """
-    for _ in range(TRIES_AT_MOST):
+
+    async def given() -> list[Alias]:
         found = await elicitations.alias(name)
         if found is not None and found.elicitation_id != elicitation.id:
             other = await elicitations.get(found.elicitation_id)
@@ -28,11 +28,6 @@ async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicita
             erase_at=elicitation.erase_at,
             version=0 if found is None else found.version,
         )
-        if fresh == found:
-            return
-        try:
-            await elicitations.write(fresh)
-        except Conflict:
-            continue
-        return
-    raise Contended(name)
+        return [] if fresh == found else [fresh]
+
+    await elicitations.write_afresh(given)

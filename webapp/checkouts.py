@@ -174,7 +174,7 @@ class Checkouts:
                 done = await accept(self._elicitations, elicitation, content, also=with_payment)
                 if done is Completion.ALREADY_SETTLED:
                     # Paid twice, or told twice: the ledger has each paid session once.
-                    await self._ledger.write(lambda: with_payment(elicitation))
+                    await self._elicitations.write_afresh(lambda: with_payment(elicitation))
                 return done
             case Verdict.FAILED if is_latest:
                 with suppress(NotPossible):
@@ -192,5 +192,5 @@ class Checkouts:
                 return None
             case _:
                 pass
-        await self._ledger.write(lambda: with_hook(elicitation))
+        await self._elicitations.write_afresh(lambda: with_hook(elicitation))
         return None

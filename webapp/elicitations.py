@@ -118,6 +118,24 @@ class Elicitations:
             if isinstance(value, Elicitation | Run):
                 self._know(replace(value, version=value.version + 1))
 
+    async def write_afresh(
+        self, values: Callable[[], Awaitable[Sequence[Value]]]
+    ) -> Sequence[Value]:
+        """Write what `values` decides on, which is asked again where somebody was first.
+
+        Returns what was written, as it was given; nothing to write is done at once.
+        """
+        for _ in range(TRIES_AT_MOST):
+            rows = await values()
+            if not rows:
+                return rows
+            try:
+                await self.write(*rows)
+            except Conflict:
+                continue
+            return rows
+        raise Contended("what is decided afresh")
+
     async def change(
         self,
         id: str,
@@ -208,16 +226,7 @@ class Elicitations:
         change: Callable[[Elicitation], Elicitation],
     ) -> None:
         """Change several elicitations of one owner in one write; skip where it is not possible."""
-        for _ in range(TRIES_AT_MOST):
-            changed = await self.possible(ids, change)
-            if not changed:
-                return
-            try:
-                await self.write(*changed)
-            except Conflict:
-                continue
-            return
-        raise Contended(ids[0])
+        await self.write_afresh(lambda: self.possible(ids, change))
 
     async def possible(
         self, ids: list[str], change: Callable[[Elicitation], Elicitation]

@@ -15,10 +15,9 @@ from flows.errors import Failed, NotPossible
 from flows.page import Secret, Terms
 from flows.question import Link
 from flows.schema import check
-from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
 from webapp.rows import KeptSecret, Value
-from webapp.stores import Conflict
 
 
 class KeptSecrets:
@@ -80,18 +79,13 @@ class KeptSecrets:
                 )
 
     async def forget(self, *, owner: str, server: str, name: str) -> bool:
-        for _ in range(TRIES_AT_MOST):
+        async def wiped() -> Sequence[Value]:
             found = await self._kept(owner, server, name)
             if found is None or found.content is None:
-                return False
-            try:
-                await self._elicitations.write(
-                    replace(found, content=None, erase_at=self._elicitations.clock())
-                )
-            except Conflict:
-                continue
-            return True
-        raise Contended(name)
+                return []
+            return [replace(found, content=None, erase_at=self._elicitations.clock())]
+
+        return bool(await self._elicitations.write_afresh(wiped))
 
     async def _named(self, current: Elicitation, name: str, content: Json) -> KeptSecret:
         found = await self._kept(current.owner, current.asked.server, name)

@@ -5,7 +5,7 @@ compare-and-set through the one table of `flows.receipt`.
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -13,9 +13,8 @@ from flows import receipt as receipts
 from flows.checkout import Session, Terms, sessions_of, terms_of
 from flows.elicitation import Elicitation
 from flows.receipt import Payment, ReceiptStatus, Refund
-from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
-from webapp.rows import Hook, Value
-from webapp.stores import Conflict
+from webapp.elicitations import Elicitations
+from webapp.rows import Hook
 
 
 class Ledger:
@@ -103,34 +102,22 @@ class Ledger:
 
         await self._change(owner, id, given_back)
 
-    async def write(self, values: Callable[[], Awaitable[Sequence[Value]]]) -> None:
-        """Write what is given, which is asked for again after a conflict."""
-        for _ in range(TRIES_AT_MOST):
-            rows = await values()
-            try:
-                if rows:
-                    await self._elicitations.write(*rows)
-            except Conflict:
-                continue
-            return
-        raise Contended("the ledger")
-
     async def has(self, row: Payment | Hook) -> bool:
         found = await self._elicitations.read(type(row), owner=row.owner, id=row.id)  # type: ignore[type-var]
         return found is not None
 
     async def _change(self, owner: str, id: str, change: Callable[[Payment], Payment]) -> Payment:
-        for _ in range(TRIES_AT_MOST):
+        changed: Payment | None = None
+
+        async def values() -> Sequence[Payment]:
+            nonlocal changed
             current = await self._require(owner, id)
             changed = change(current)
-            if changed == current:
-                return current
-            try:
-                await self._elicitations.write(changed)
-            except Conflict:
-                continue
-            return changed
-        raise Contended(id)
+            return [] if changed == current else [changed]
+
+        await self._elicitations.write_afresh(values)
+        assert changed is not None
+        return changed
 
     async def _require(self, owner: str, id: str) -> Payment:
         found = await self.read(owner, id)
