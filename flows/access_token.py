@@ -16,11 +16,7 @@ import msgspec
 from joserfc.util import urlsafe_b64decode
 
 from flows.errors import ElicitError
-from flows.oauth_identity import (
-    ALGORITHMS,
-    _is_timely,  # pyright: ignore[reportPrivateUsage]
-    _signed_claims,  # pyright: ignore[reportPrivateUsage]
-)
+from flows.oauth_identity import ALGORITHMS, is_timely, signed_claims
 from flows.oauth_replies import SCOPES_AT_MOST, TOKEN_BYTES_AT_MOST, is_list
 
 SUBJECT_CLAIM = ("sub",)
@@ -113,14 +109,14 @@ def verify(
     key_id_of(token)
     if not keys:
         raise BadBearer("unknown key")
-    claims = _signed_claims(token, list(keys))
+    claims = signed_claims(token, list(keys))
     if claims is None:
         raise BadBearer("signature")
     if claims.get("iss") != resource.issuer:
         raise BadBearer("issuer")
     if not _is_for(claims.get("aud"), resource):
         raise BadBearer("audience")
-    if not _is_timely(claims, now=now):
+    if not is_timely(claims, now=now):
         raise BadBearer("time")
     if _OF_OTHERS & claims.keys():
         raise BadBearer("another kind of token")

@@ -5,8 +5,9 @@ where a request's origin is one of the provider's. By a tool that returns its ac
 neither class is a dataclass, so what serialises those finds no members and is left with the repr.
 """
 
-from collections.abc import Generator
-from typing import NoReturn
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from functools import partial
+from typing import NoReturn, TypeAlias
 
 import httpx
 import msgspec
@@ -14,22 +15,54 @@ import msgspec
 from flows.elicitation import Json
 from flows.question import Reach
 
+Renew: TypeAlias = Callable[[str], Awaitable[str | None]]
+
 
 class BearerAuth(httpx.Auth):
-    """Adds the key to what goes to one of these origins, and to nothing else."""
+    """Adds the key to what goes to one of these origins, and to nothing else.
 
-    __slots__ = ("_origins", "_token")
+    `renew` is asked once for each request whose key the provider's API refused (401), and told
+    which: it gives a newer one, or None. Only an async client waits for it.
+    """
 
-    def __init__(self, token: str, *, origins: tuple[str, ...]) -> None:
+    __slots__ = ("_origins", "_renew", "_token")
+
+    def __init__(self, token: str, *, origins: tuple[str, ...], renew: Renew | None = None) -> None:
         self._token = token
         self._origins = frozenset(origins)
+        self._renew = renew
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         # httpx follows redirects below this and takes the header off where the origin changes.
-        origin = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
-        if origin in self._origins:
+        if self._is_home(request):
             request.headers["Authorization"] = f"Bearer {self._token}"
         yield request
+
+    async def async_auth_flow(
+        self, request: httpx.Request
+    ) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        sent = self._token
+        # A body that is a stream is gone once it was sent.
+        is_whole = isinstance(request.stream, httpx.ByteStream)
+        (first,) = self.auth_flow(request)
+        reply = yield first
+        if reply.status_code != 401 or not self._has_carried(reply.request, sent):
+            return
+        if not (is_whole and self._is_home(request)):
+            return
+        if self._token == sent and self._renew is not None:
+            self._token = await self._renew(sent) or sent
+        if self._token != sent:
+            (again,) = self.auth_flow(request)
+            yield again
+
+    def _is_home(self, request: httpx.Request) -> bool:
+        return f"{request.url.scheme}://{request.url.netloc.decode('ascii')}" in self._origins
+
+    def _has_carried(self, request: httpx.Request, token: str) -> bool:
+        """It was answered at home, with the key: not where a redirect led to."""
+        is_ours = request.headers.get("Authorization") == f"Bearer {token}"
+        return is_ours and self._is_home(request)
 
     def __repr__(self) -> str:
         return f"BearerAuth('***', origins={tuple(sorted(self._origins))!r})"
@@ -43,6 +76,7 @@ class Account:
 
     __slots__ = (
         "_access_token",
+        "_auth",
         "_reach",
         "api",
         "api_hosts",
@@ -66,6 +100,7 @@ class Account:
         access_token: str,
         api: str,
         api_hosts: tuple[str, ...],
+        connection: str | None = None,
         reach: Reach,
     ) -> None:
         self.provider = provider
@@ -78,16 +113,21 @@ class Account:
         self.api_hosts = api_hosts
         self._access_token = access_token
         self._reach = reach
+        renew = None if connection is None else partial(reach.renew, connection)
+        # One for all its clients: what one of them was given, the others use too.
+        self._auth = BearerAuth(access_token, origins=api_hosts, renew=renew)
 
     @property
     def access_token(self) -> str:
-        """The key itself, for a library that wants it; `client()` needs no one to hold it."""
+        """The key as it was handed out, for a library that wants it.
+
+        `client()` needs no one to hold it, and goes on with a newer one where this one is over.
+        """
         return self._access_token
 
     def client(self) -> httpx.AsyncClient:
         """Make a client for the provider's API, authorised there and nowhere else."""
-        auth = BearerAuth(self._access_token, origins=self.api_hosts)
-        return self._reach.client(base_url=self.api, auth=auth)
+        return self._reach.client(base_url=self.api, auth=self._auth)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Account):
@@ -132,6 +172,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     access_token: str
     api: str
     api_hosts: tuple[str, ...]
+    connection: str | None = None  # what is asked for a newer key
 
     def __repr__(self) -> str:
         return f"Content({self.provider!r}, {self.label!r})"
@@ -150,5 +191,6 @@ def account_of(content: Json, reach: Reach) -> Account:
         access_token=found.access_token,
         api=found.api,
         api_hosts=found.api_hosts,
+        connection=found.connection,
         reach=reach,
     )

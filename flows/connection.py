@@ -4,10 +4,21 @@ What could go wrong: an account that serves another owner, another server, or an
 the same name than the one it came from. Whoever looks one up names all three in its key.
 """
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
+
+WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
+REMEMBERED_FOR = timedelta(days=1)
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """Who is at the provider with this key at the moment; nobody else goes before it is over."""
+
+    by: str
+    until: datetime
 
 
 class Connection(Struct, frozen=True, kw_only=True):
@@ -31,27 +42,50 @@ class Connection(Struct, frozen=True, kw_only=True):
     client_auth: str | None = None  # how we said there who we are
     issuer: str | None = None  # who granted it
     holds_key: bool = True  # the one that this server uses now
+    used: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # last, by tool
+    claim: Claim | None = None
+    retry_at: datetime | None = None  # the provider was out of order: not before this
+    lapsed_at: datetime | None = None  # it works no more until the person connects again
+    ended_at: datetime | None = None  # disconnected: its keys are gone from here
+    was_revoked: bool | None = None  # what the provider said then
+    came_by: str | None = None  # the elicitation of the latest exchange
+    former: str | None = None  # the id of the one whose place it took then
     version: int = 0
 
     @property
     def status(self) -> str:
-        return "connected"
+        if self.ended_at is not None:
+            return "disconnected"
+        return "connected" if self.lapsed_at is None else "lapsed"
 
     @property
     def due_at(self) -> None:
         return None
 
     @property
-    def erase_at(self) -> None:
-        return None
+    def erase_at(self) -> datetime | None:
+        return None if self.ended_at is None else self.ended_at + REMEMBERED_FOR
+
+    @property
+    def is_connected(self) -> bool:
+        return self.status == "connected"
 
     def __repr__(self) -> str:
         return f"Connection({self.id!r}, {self.provider!r}, {self.label!r})"
 
-    def is_usable(self, *, account: str | None, now: datetime) -> bool:
-        """Whether it is the account that is wanted, and its key works still."""
-        is_wanted = account in (None, self.person_id, self.label)
-        return is_wanted and (self.expires_at is None or now < self.expires_at)
+    def is_wanted(self, account: str | None) -> bool:
+        """Whether it is the account that a tool has named, if it named one."""
+        return account in (None, self.person_id, self.label)
+
+    def is_usable(self, *, now: datetime) -> bool:
+        """Whether its key works still, or there is something to renew it with."""
+        return self.is_connected and (self.refresh_token is not None or self.works(now=now))
+
+    def works(self, *, now: datetime) -> bool:
+        return self.expires_at is None or now < self.expires_at
+
+    def is_claimed(self, *, now: datetime) -> bool:
+        return self.claim is not None and now < self.claim.until
 
 
 def allow(connection: Connection, tool: str) -> Connection:
@@ -61,7 +95,46 @@ def allow(connection: Connection, tool: str) -> Connection:
     return replace(connection, tools=(*connection.tools, tool))
 
 
+def forbid(connection: Connection, tool: str) -> Connection:
+    """The tool must ask from now on."""
+    tools = tuple(one for one in connection.tools if one != tool)
+    used = {name: at for name, at in connection.used.items() if name != tool}
+    return replace(connection, tools=tools, used=used)
+
+
 def renewed(connection: Connection, former: Connection) -> Connection:
     """The same account connected again: whoever might use it still may."""
     tools = tuple(dict.fromkeys((*former.tools, *connection.tools)))
-    return replace(connection, tools=tools, version=former.version)
+    return replace(connection, tools=tools, used=former.used, version=former.version)
+
+
+def use(connection: Connection, tool: str, *, now: datetime) -> Connection:
+    """The tool has used it; what was noted a moment ago stands."""
+    last = connection.used.get(tool)
+    if last is not None and now < last + WRITTEN_AGAIN_AFTER:
+        return connection
+    return replace(connection, used={**connection.used, tool: now})
+
+
+def lapse(connection: Connection, *, now: datetime) -> Connection:
+    """It works no more; the person has to connect again."""
+    return replace(connection, lapsed_at=now, claim=None, retry_at=None)
+
+
+def disconnect(connection: Connection, *, now: datetime, was_revoked: bool | None) -> Connection:
+    """Nothing of it is left but that it was there."""
+    return replace(
+        connection,
+        access_token="",
+        refresh_token=None,
+        expires_at=None,
+        name=None,
+        picture=None,
+        tools=(),
+        used={},
+        holds_key=False,
+        claim=None,
+        retry_at=None,
+        ended_at=now,
+        was_revoked=was_revoked,
+    )

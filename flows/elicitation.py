@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from flows.binding import Binding
 from flows.errors import InvalidQuestion, NotPossible
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     look_at: datetime | None = None  # when the sweeper looks again at an outcome nobody used
     is_open_there: bool = False  # the provider holds something open that must end with this
     progress: str | None = None  # what the provider has said on the way, for the page
+    is_by_code: bool = False  # whoever asked gives letters from the page to the chat
+    binding: Binding | None = None  # which browser was shown letters, and whether they came
     version: int = 0
 
     def __repr__(self) -> str:

@@ -22,13 +22,15 @@ class Trip:
     """What an attempt is given for its way out and back.
 
     `return_url` is where the provider is to send the browser, and `state` what must come back
-    with it, as the parameter `state`; the record holds only its hash.
+    with it, as the parameter `state`; the record holds only its hash. `switches` says that the
+    person wants another account than the one they are signed in with there.
     """
 
     number: int
     return_url: str
     state: str = field(repr=False)
     now: datetime
+    switches: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from flows.errors import Denied, ElicitError, Failed, NotConfigured
 from flows.flow import Arrival, Departure, Talk, Trip
 from flows.oauth_discovery import discover
 from flows.oauth_identity import person_in, verified_claims
-from flows.oauth_refusals import tokens_in
+from flows.oauth_refusals import meaning_of, tokens_in
 from flows.oauth_replies import (
     ERROR_CODE,
     Person,
@@ -138,6 +138,7 @@ class OauthFlow:
             verifier=kept.verifier,
             nonce=kept.nonce,
             account=terms.account,
+            switches=trip.switches and terms.account is None,
         )
         return Departure(url=url, kept=cast("Json", msgspec.to_builtins(kept)))
 
@@ -153,6 +154,10 @@ class OauthFlow:
         code, error = came["code"], came["error"]
         if code is not None and error is not None:
             raise Mixed("both a code and an error")
+        descriptions = arrival.all("error_description")
+        meaning = meaning_of(descriptions[0], client.provider) if descriptions else None
+        if error is not None and meaning is not None:
+            raise Failed(meaning, elicitation_id=elicitation.id)
         if error == "access_denied":
             raise Denied(f"The person said no at {label}.", elicitation_id=elicitation.id)
         if error is not None:

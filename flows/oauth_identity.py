@@ -39,8 +39,8 @@ def verified_claims(
     """The claims of the id_token. Raises Failed unless all of it is as it must be."""
     if token is None:
         raise Failed(f"{provider.label} did not say who signed in.")
-    claims = _signed_claims(token, keys or [])
-    if claims is None or not _is_timely(claims, now=now):
+    claims = signed_claims(token, keys or [])
+    if claims is None or not is_timely(claims, now=now):
         raise Failed(f"{provider.label} sent a proof of who signed in that does not hold.")
     if (
         claims.get("iss") != issuer
@@ -67,7 +67,8 @@ def person_in(claims: Mapping[str, Any], *, more: Mapping[str, Any] | None = Non
     )
 
 
-def _signed_claims(token: str, keys: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def signed_claims(token: str, keys: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """What one of these keys has signed; None for anything else."""
     usable = [found for key in keys[:KEYS_AT_MOST] if (found := _key(key)) is not None]
     if not usable:
         return None
@@ -76,6 +77,22 @@ def _signed_claims(token: str, keys: list[Mapping[str, Any]]) -> Mapping[str, An
         return jwt.decode(token, KeySet(usable), registry=registry).claims
     except (JoseError, ValueError, TypeError, RecursionError):  # whatever a stranger's bytes do
         return None
+
+
+def is_timely(claims: Mapping[str, Any], *, now: datetime) -> bool:
+    """Whether it is of now: begun, not over, and it says when."""
+    registry = jwt.JWTClaimsRegistry(
+        now=int(now.timestamp()),
+        leeway=LEEWAY_SECONDS,
+        exp={"essential": True},
+        iat={"essential": True},
+    )
+    times = {key: claims[key] for key in ("exp", "iat", "nbf") if key in claims}
+    try:
+        registry.validate(times)
+    except JoseError:
+        return False
+    return True
 
 
 def _key(key: Mapping[str, Any]) -> Any:
@@ -93,21 +110,6 @@ def _key(key: Mapping[str, Any]) -> Any:
         return KeySet.registry_cls.import_key(public)
     except (JoseError, ValueError, TypeError):
         return None
-
-
-def _is_timely(claims: Mapping[str, Any], *, now: datetime) -> bool:
-    registry = jwt.JWTClaimsRegistry(
-        now=int(now.timestamp()),
-        leeway=LEEWAY_SECONDS,
-        exp={"essential": True},
-        iat={"essential": True},
-    )
-    times = {key: claims[key] for key in ("exp", "iat", "nbf") if key in claims}
-    try:
-        registry.validate(times)
-    except JoseError:
-        return False
-    return True
 
 
 def _is_for(claims: Mapping[str, Any], client_id: str) -> bool:

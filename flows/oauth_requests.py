@@ -46,8 +46,10 @@ def authorize_url(
     """Where the browser goes; `switches` lets the person choose another account there."""
     provider = client.provider
     more = dict(provider.extra)
+    if "offline_access" in scopes:
+        more = _with(more, provider.lasting)
     if switches:
-        more.update(provider.switch)
+        more = _with(more, provider.switch)
     elif provider.account_hint is not None and account is not None:
         more.setdefault(provider.account_hint, account)
     if nonce is not None:
@@ -65,6 +67,15 @@ def authorize_url(
         **more,
     )
     return url
+
+
+def _with(said: Mapping[str, str], more: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """What `more` says takes its place; `prompt` is a list (OpenID Connect Core, 3.1.2.1)."""
+    together = dict(said) | dict(more)
+    prompts = [each.get("prompt", "") for each in (dict(more), said)]
+    if "prompt" in dict(more) and "prompt" in said and "none" not in prompts:
+        together["prompt"] = " ".join(dict.fromkeys(" ".join(prompts).split()))
+    return together
 
 
 def get(url: str, *, provider: Provider, token: str | None = None) -> httpx.Request:

@@ -91,9 +91,10 @@ class Provider:
 
     `refresh` is where a key is renewed if not at `token`, and `rotates` says that doing so kills
     the pair before. `manage` is where a person removes what was granted by hand. `switch` is what
-    an authorize address says so that the person can choose another account; it takes the place of
-    what `extra` says. `headers` go with every request of ours to the provider. `troubles` are
-    sentences for codes in its error descriptions.
+    an authorize address says so that the person can choose another account, `lasting` what it says
+    where `offline_access` is asked for; both take the place of what `extra` says, but for
+    `prompt`, which is a list. `headers` go with every request of ours to the provider. `troubles`
+    are sentences for codes in its error descriptions.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Provider:
     token_path: tuple[str, ...] = ()
     extra: tuple[tuple[str, str], ...] = ()
     switch: tuple[tuple[str, str], ...] = ()
+    lasting: tuple[tuple[str, str], ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
     account_hint: str | None = None
     person: PersonProbe | None = None
@@ -272,6 +274,7 @@ class Provider:
         for key, named in (
             ("extra", [*(name for name, _ in self.extra), *hint]),
             ("switch", [name for name, _ in self.switch]),
+            ("lasting", [name for name, _ in self.lasting]),
         ):
             taken = sorted((OUR_PARAMETERS | {self.scope_parameter}) & set(named))
             if taken:

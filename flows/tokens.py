@@ -38,6 +38,7 @@ class Purpose(StrEnum):
     RUN = "run"
     SESSION = "session"
     SIGNIN = "signin"
+    PAIR = "pair"
 
 
 _PURPOSES = tuple(Purpose)
@@ -96,11 +97,12 @@ class Tokens:
             )
             + f"{claims.id}\n{claims.rest}".encode()
         )
-        header = _ENVELOPE.pack(_VERSION, day) + self._ring.newest
+        newest = self._ring.newest  # asked once: a rotation may come between two answers
+        header = _ENVELOPE.pack(_VERSION, day) + newest
         nonce = secrets.token_bytes(NONCE_BYTES)
-        sealed = self._cipher(self._ring.newest, claims.purpose, day).encrypt(nonce, plain, header)
+        sealed = self._cipher(newest, claims.purpose, day).encrypt(nonce, plain, header)
         body = base64.urlsafe_b64encode(header + nonce + sealed).rstrip(b"=")
-        return self._signer(self._ring.newest, claims.purpose, day).sign(body).decode()
+        return self._signer(newest, claims.purpose, day).sign(body).decode()
 
     def read(self, text: str, *, purpose: Purpose, now: datetime) -> Claims:
         """What the token says, if it is ours, whole, of this purpose and origin, and in time.

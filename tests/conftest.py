@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ("tests.leaks",)
+
 NO_BROWSER = "no browser on this machine"
 BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome")
 ASK_PLAYWRIGHT = """

@@ -27,6 +27,7 @@ always = ["me"]
 account_hint = "login_hint"
 extra = { owner = "user", prompt = "consent" }
 switch = { prompt = "select_account" }
+lasting = { prompt = "consent" }
 headers = { Acme-Version = "2" }
 refresh = "https://acme.example/refresh"
 rotates = true
@@ -78,6 +79,7 @@ def test_every_key_reaches_the_provider() -> None:
         url="https://api.acme.example/v2/me", id="user.id", label="user.email", post="{}"
     )
     assert acme.switch == (("prompt", "select_account"),)
+    assert acme.lasting == (("prompt", "consent"),)
     assert acme.headers == (("Acme-Version", "2"),)
     assert acme.refresh == "https://acme.example/refresh"
     assert acme.rotates

@@ -5,7 +5,7 @@ import logging
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -14,19 +14,25 @@ from litestar import Litestar, Router
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 
+from flows.access_token import Resource
 from flows.question import asking
 from webapp.elicitations import Clock
-from webapp.guard import Guard
+from webapp.guard import MACHINE_PATHS, Guard
+from webapp.issuer import Issuer
 from webapp.limits import Limits
 from webapp.mcp.attach import attach
 from webapp.outbound import Outbound, no_proxy
 from webapp.pages import Pages, template_folder
+from webapp.protected import Protected
+from webapp.rates import Paced, Rates
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import provider_answers, seller_returns
+from webapp.routes.connections import connections, disconnect, switch, unshare
 from webapp.routes.home import health, home, static
-from webapp.routes.links import allow, decline, go_on, show
+from webapp.routes.links import allow, decline, go_on, show, show_letters
 from webapp.routes.live import live
 from webapp.routes.returns import called_back, come_back
+from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
 from webapp.sandbox.settings import Sandbox
 from webapp.served import Served
@@ -38,7 +44,13 @@ from webapp.wire import ASGIApp, Receive, Scope, Send, Wires
 
 BODY_BYTES_AT_MOST = 64 * 1024
 TIMEOUT_SECONDS = 10.0
-_OURS = ("/e/", "/callback/", "/return/", "/webhooks/", "/static/")
+# By address: a person who clicks about never meets it.
+PAGES_AT_ONCE = 100
+BETWEEN_PAGES = timedelta(seconds=0.2)
+_OURS_BELOW = ("/e/", "/callback/", "/return/", "/webhooks/", "/static/", "/pair/", "/connections/")
+_OURS = frozenset(
+    {"/", "/return", "/health", "/signin", "/signin/callback", "/signout", "/connections"}
+)
 _log = logging.getLogger(__name__)
 
 
@@ -47,25 +59,29 @@ def utc_now() -> datetime:
 
 
 @asynccontextmanager
-async def connect(settings: Settings) -> AsyncGenerator[Service]:
+async def connect(settings: Settings, *, clock: Clock = utc_now) -> AsyncGenerator[Service]:
     """The service without a server: within it, trusted code completes elicitations of any process.
 
     Raises StoreUnavailable, or Unreadable if the store was made under other secrets.
     """
-    store = await open_store(settings.store)
-    try:
-        async with open_service(
-            store=store,
-            ring=settings.ring,
-            public_url=settings.url,
-            uid=settings.uid,
-            clock=utc_now,
-            providers=settings.providers,
-        ) as service:
-            with asking(service.completing):
-                yield service
-    finally:
-        await store.aclose()
+    async with AsyncExitStack() as stack:
+        store = await open_store(settings.store)
+        stack.push_async_callback(store.aclose)
+        service = await stack.enter_async_context(
+            open_service(
+                store=store,
+                ring=settings.ring,
+                public_url=settings.url,
+                uid=settings.uid,
+                clock=clock,
+                outbound=await _outbound(stack, settings),
+                providers=settings.providers,
+                credentials=settings.credentials,
+                sellers=settings.sellers,
+            )
+        )
+        with asking(service.completing):
+            yield service
 
 
 @asynccontextmanager
@@ -89,9 +105,11 @@ async def open_app(
         if store is None:
             store = await open_store(settings.store)
             stack.push_async_callback(store.aclose)
-        client = await stack.enter_async_context(
-            httpx.AsyncClient(timeout=TIMEOUT_SECONDS, verify=_trust(), mounts=no_proxy())
-        )
+        outbound = await _outbound(stack, settings)
+        issuer = None
+        if settings.identity.client is not None:
+            issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)
+            stack.push_async_callback(issuer.aclose)
         service = await stack.enter_async_context(
             open_service(
                 store=store,
@@ -99,12 +117,14 @@ async def open_app(
                 public_url=settings.url,
                 uid=settings.uid,
                 clock=clock,
-                outbound=Outbound(client, allow_loopback=settings.is_local, trust=_trust()),
+                outbound=outbound,
                 providers=settings.providers,
                 credentials=settings.credentials,
                 sellers=settings.sellers,
                 sandbox_url=settings.sandbox_url,
                 limits=limits,
+                who=settings.identity,
+                issuer=issuer,
             )
         )
         attach(server, service, wires=wires)
@@ -119,8 +139,16 @@ async def open_app(
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)
         await stack.enter_async_context(served.running())
+        app: ASGIApp = Switch(ours=pages, served=served, service=service)
+        if issuer is not None and not served.has_own_sign_in:
+            app = _protected(app, issuer=issuer, settings=settings, name=served.name, clock=clock)
+        if not settings.is_local:  # there everybody has the same address
+            rates = Rates(
+                burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=lambda: clock().timestamp()
+            )
+            app = Paced(app, rates=rates, free=MACHINE_PATHS)
         yield Guard(
-            Switch(ours=pages, served=served, service=service),
+            app,
             public_url=settings.url,
             allowed_origins=settings.origins,
             trusted_proxies=settings.proxies,
@@ -182,6 +210,26 @@ def create_app(settings: Settings, server: Any) -> App:
     return App(settings, server)
 
 
+async def _outbound(stack: AsyncExitStack, settings: Settings) -> Outbound:
+    client = await stack.enter_async_context(
+        httpx.AsyncClient(timeout=TIMEOUT_SECONDS, verify=_trust(), mounts=no_proxy())
+    )
+    return Outbound(client, allow_loopback=settings.is_local, trust=_trust())
+
+
+def _protected(
+    app: ASGIApp, *, issuer: Issuer, settings: Settings, name: str, clock: Clock
+) -> Protected:
+    resource = Resource(
+        url=f"{settings.url}/mcp",
+        issuer=issuer.url,
+        audiences=settings.identity.audiences,
+        claim=settings.identity.claim,
+        scopes=settings.identity.scopes,
+    )
+    return Protected(app, issuer=issuer, resource=resource, name=name, clock=clock)
+
+
 @cache
 def _trust() -> ssl.SSLContext:
     """The certificate authorities, read once in a process: it takes a tenth of a second."""
@@ -200,9 +248,19 @@ def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:
             go_on,
             allow,
             decline,
+            show_letters,
+            sign_in,
+            signed_in,
+            sign_out,
+            offer_pairing,
+            pair,
             come_back,
             provider_answers,
             seller_returns,
+            connections,
+            disconnect,
+            unshare,
+            switch,
             home,
         ],
         exception_handlers={
@@ -233,4 +291,4 @@ def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:
 
 
 def _is_ours(path: str) -> bool:
-    return path in ("/", "/return", "/health") or path.startswith(_OURS)
+    return path in _OURS or path.startswith(_OURS_BELOW)

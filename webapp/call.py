@@ -32,7 +32,7 @@ from webapp.outbound import Outbound
 from webapp.outcomes import cancelled, outcome_of
 from webapp.presenter import Interrupted, Presenter
 from webapp.rows import Value
-from webapp.runs import CurrentRun, ToolCall
+from webapp.runs import ToolCall, run_of
 from webapp.taken import Taken
 from webapp.verbs import Verbs
 from webapp.waiters import Waiter
@@ -59,15 +59,9 @@ class Call(Verbs):
         presenter: Presenter,
         run_id: str | None = None,
     ) -> None:
-        pepper = elicitations.owners.pepper
         self.leg = secrets.token_urlsafe(12)
-        run = CurrentRun(
-            elicitations=elicitations,
-            landed=landed,
-            # Without an identity there is no owner, only this run: nothing of it is ever joined.
-            owner=caller.owner or pepper.tag("run", self.leg),
-            key=pepper.tag("call", tool.server, caller.client, tool.tool, tool.arguments, size=18),
-            named=run_id,
+        run = run_of(
+            elicitations, caller=caller, tool=tool, landed=landed, leg=self.leg, named=run_id
         )
         super().__init__(
             elicitations=elicitations,
@@ -89,6 +83,7 @@ class Call(Verbs):
             tool=tool,
             client_id=caller.client,
             leg=self.leg,
+            is_by_code=caller.by_code,
             is_over=lambda: self.is_over,
         )
         self._presenter = presenter
@@ -209,7 +204,7 @@ class Call(Verbs):
         self._counts[fact] += 1
         is_ordered = asyncio.current_task() is self._task
         await self._must_be_going_on()
-        self.caller.must_be_answerable()
+        self.caller.must_be_answerable(question.request.kind)
         run = await self._the_run()
         known = await self._known(question.request, run.at(place))
         if known is not None:  # it has no place in the run, and so none in its order

@@ -1,4 +1,4 @@
-"""The command line: `elicit serve`, `elicit stdio`, `elicit demo`, `elicit keys new`.
+"""The command line: `elicit serve`, `elicit stdio`, `elicit demo`, `elicit keys`.
 
 What could go wrong: authors have folders called `flows` and `webapp` too, and one of theirs may
 come first where Python looks. So nothing of ours is imported before that was checked.
@@ -10,6 +10,7 @@ import os
 import secrets
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -56,9 +57,43 @@ def _demo(options: argparse.Namespace) -> int:
     return demonstrate(options.url, mode=options.mode, tool=options.tool, walks=options.no_browser)
 
 
+def _connect(options: argparse.Namespace) -> int:
+    from webapp.terminal import connect_here  # noqa: PLC0415 - only after the same check
+
+    return connect_here(os.environ, provider=options.provider, port=options.port)
+
+
+def _pair(options: argparse.Namespace) -> int:
+    from webapp.serving import pair  # noqa: PLC0415 - only after the same check
+
+    return pair(os.environ, port=options.port)
+
+
 def _new_key(_: argparse.Namespace) -> int:
     print(secrets.token_urlsafe(_SECRET_BYTES))
     return 0
+
+
+def _rotate_keys(options: argparse.Namespace) -> int:
+    from webapp.app import utc_now  # noqa: PLC0415 - only after the same check
+    from webapp.rotation import on_keys, rotate  # noqa: PLC0415
+
+    work = partial(rotate, now=utc_now(), anyway=options.anyway)
+    return on_keys(os.environ, work, say=print)
+
+
+def _list_keys(_: argparse.Namespace) -> int:
+    from webapp.rotation import list_keys, on_keys  # noqa: PLC0415 - only after the same check
+
+    return on_keys(os.environ, list_keys, say=print)
+
+
+def _retire_key(options: argparse.Namespace) -> int:
+    from webapp.app import utc_now  # noqa: PLC0415 - only after the same check
+    from webapp.rotation import on_keys, retire  # noqa: PLC0415
+
+    work = partial(retire, fingerprint=options.fingerprint, now=utc_now(), anyway=options.anyway)
+    return on_keys(os.environ, work, say=print)
 
 
 def _foreign_flows() -> str | None:
@@ -179,17 +214,84 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.set_defaults(run=_demo)
 
-    keys = commands.add_parser("keys", help="make secrets").add_subparsers(
-        title="commands", required=True, metavar="COMMAND"
+    connecting = commands.add_parser(
+        "connect",
+        help="connect the account that a tool waits for, where no browser reaches the pages",
+        description="Connect the account that a tool of yours waits for, by a code that you enter "
+        "in any browser, on any device. For servers that you reach by a terminal only.",
     )
-    new = keys.add_parser(
+    connecting.add_argument(
+        "provider", nargs="?", metavar="PROVIDER", help="such as github; needed if several wait"
+    )
+    connecting.add_argument(
+        "--port",
+        type=_port,
+        default=DEFAULT_PORT,
+        help="of the server, at 127.0.0.1, unless ELICIT_URL says otherwise; default: %(default)s",
+    )
+    connecting.set_defaults(run=_connect)
+
+    pairing = commands.add_parser(
+        "pair",
+        help="print the key and the address for a client and a browser that count as yours",
+        description="Print a key that your MCP client sends, and an address that makes a browser "
+        "yours, once. They are needed only where this machine cannot tell whose programs connect "
+        "(a container, macOS without psutil).",
+    )
+    pairing.add_argument(
+        "--port",
+        type=_port,
+        default=DEFAULT_PORT,
+        help="of the server, at 127.0.0.1, unless ELICIT_URL says otherwise; default: %(default)s",
+    )
+    pairing.set_defaults(run=_pair)
+
+    _add_keys(commands.add_parser("keys", help="make, replace and retire secrets"))
+    return parser
+
+
+def _add_keys(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    new = commands.add_parser(
         "new",
         help="print a new secret for ELICIT_SECRET",
-        description="Print a new secret for ELICIT_SECRET. To replace one, put the new one first: "
-        "ELICIT_SECRET=new,old.",
+        description="Print a new secret for ELICIT_SECRET. With one that is in use already: "
+        "elicit keys rotate says in which order it is replaced.",
     )
     new.set_defaults(run=_new_key)
-    return parser
+    rotate = commands.add_parser(
+        "rotate",
+        help="replace the secret, while processes serve",
+        description="In local use: make a new secret, put it first in the key file, and wrap what "
+        "the store keeps under it; running processes see it at once. With ELICIT_SECRET: wrap what "
+        "the store keeps under the first secret of the list. It may be interrupted and run again.",
+    )
+    rotate.add_argument(
+        "--anyway",
+        action="store_true",
+        help="also under a secret that no process of this store has had yet (ELICIT_SECRET only)",
+    )
+    rotate.set_defaults(run=_rotate_keys)
+    listing = commands.add_parser(
+        "list",
+        help="list the secrets by their fingerprints",
+        description="List the secrets by their fingerprints, newest first, and how many keys of "
+        "the store each one wraps.",
+    )
+    listing.set_defaults(run=_list_keys)
+    retire = commands.add_parser(
+        "retire",
+        help="take an old secret out of the key file",
+        description="Take an old secret out of the key file. Refused while it wraps a key in the "
+        "store. With ELICIT_SECRET: say whether it could be taken out.",
+    )
+    retire.add_argument("fingerprint", metavar="FINGERPRINT", help="as elicit keys list shows it")
+    retire.add_argument(
+        "--anyway",
+        action="store_true",
+        help="also while links and sessions made under it may live: they end",
+    )
+    retire.set_defaults(run=_retire_key)
 
 
 if __name__ == "__main__":

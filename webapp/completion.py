@@ -58,8 +58,8 @@ class Completing:
             elicitation = await self.returned(token)
         except InvalidToken:
             return Completion.UNKNOWN
-        may_not = self._identity.why_may_not_open(elicitation, request.scope)
-        if may_not is not None or not self.is_bound(elicitation, request.cookies):
+        opening = await self._identity.opening(elicitation, request.scope, request.cookies)
+        if not opening.is_open or not self.is_bound(elicitation, request.cookies):
             raise NotAllowed("This browser is not the one that was sent there.")
         return await complete_visit(self._elicitations, elicitation.id, content)
 

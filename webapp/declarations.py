@@ -42,6 +42,7 @@ _KEYS: Mapping[str, str] = {
     "headers": _TABLE,
     "issuer": _TEXT,
     "label": _TEXT,
+    "lasting": _TABLE,
     "manage": _TEXT,
     "person": _TABLE,
     "refresh": _TEXT,
@@ -59,6 +60,7 @@ _KEYS: Mapping[str, str] = {
     "troubles": _TABLE,
     "unmentioned": _TEXTS,
 }
+_PAIRS = ("extra", "headers", "lasting", "switch")  # kept in their order
 _PERSON_KEYS = frozenset(PersonProbe.__dataclass_fields__)
 _REVOCATION_KEYS = frozenset(Revocation.__dataclass_fields__)
 _SECRETS = re.compile(
@@ -150,7 +152,7 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
     discovers = "issuer" in read and "authorize" not in read and "token" not in read
     person = read.pop("person", None)
     revoke = read.pop("revoke", None)
-    pairs = {key: tuple(read.pop(key, {}).items()) for key in ("extra", "headers", "switch")}
+    pairs = {key: tuple(read.pop(key, {}).items()) for key in _PAIRS}
     if discovers:
         read = {"always": ("openid",), "api": read["issuer"], **read}
     values: dict[str, Any] = {

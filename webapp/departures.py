@@ -25,8 +25,10 @@ def state_hash(rest: str) -> str:
     return hashlib.sha256(b"elicit-url state" + rest.encode()).hexdigest()
 
 
-async def depart(service: Service, elicitation: Elicitation, *, cookie: str) -> str:
-    """The address to send the browser to.
+async def depart(
+    service: Service, elicitation: Elicitation, *, cookie: str, switches: bool = False
+) -> str:
+    """The address to send the browser to; `switches`: to another account than the last one there.
 
     Raises Failed if the provider cannot be talked to (the elicitation goes on), NotPossible if it
     is over, TooManyAttempts.
@@ -38,7 +40,7 @@ async def depart(service: Service, elicitation: Elicitation, *, cookie: str) -> 
     rest = secrets.token_urlsafe(STATE_BYTES)
     opened = await _open(service, elicitation, kind, flow, cookie=cookie, rest=rest)
     assert opened.attempt is not None
-    trip = _trip(service, opened, kind, number=opened.attempt.number, rest=rest)
+    trip = _trip(service, opened, kind, number=opened.attempt.number, rest=rest, switches=switches)
     departure = await service.outbound.run(flow.begin(opened, trip))
     if departure.kept is not None:
         number, kept = trip.number, departure.kept
@@ -98,7 +100,13 @@ async def _open(
 
 
 def _trip(
-    service: Service, elicitation: Elicitation, kind: Kind, *, number: int, rest: str
+    service: Service,
+    elicitation: Elicitation,
+    kind: Kind,
+    *,
+    number: int,
+    rest: str,
+    switches: bool = False,
 ) -> Trip:
     now = service.clock()
     claims = Claims(
@@ -113,4 +121,5 @@ def _trip(
         return_url=service.public_url + kind.return_path(elicitation),
         state=service.links.state(claims, now=now),
         now=now,
+        switches=switches,
     )

@@ -91,6 +91,14 @@ class Elicitations:
         """The elicitation that stands for this question, if any."""
         return await self.holder(Elicitation, owner=owner, key=join)
 
+    async def open_of(self, owner: str) -> list[Elicitation]:
+        """What this owner is asked and has not answered."""
+        records: list[Record] = []
+        for status in (Status.PENDING, Status.OPENED):
+            records += await self.store.list("elicitation", owner=owner, status=status)
+        found = [await self.rows.open(record, Elicitation) for record in records]
+        return [one for one in found if self.clock() < one.expires_at]
+
     async def find_run(self, *, owner: str, key: str) -> Run | None:
         return await self.holder(Run, owner=owner, key=key)
 
@@ -195,11 +203,11 @@ class Elicitations:
         return await self.whole(self._settle(id, status, content=content, why=why, also=also))
 
     async def end(
-        self, current: Elicitation, status: Status, *, content: Json = None
+        self, current: Elicitation, status: Status, *, content: Json = None, why: str | None = None
     ) -> Elicitation:
         """End it, or see what ended it first."""
         try:
-            return await self.settle(current.id, status, content=content)
+            return await self.settle(current.id, status, content=content, why=why)
         except NotPossible:
             return await self.get(current.id) or current
 

@@ -1,24 +1,31 @@
 """Identity: who asks, who opens, and whether they are the same person.
 
 What could go wrong: a forwarded link. Whoever opens a link must be whoever asked, and that is
-decided here, before any detail is shown and before the redirect.
+decided here, before any detail is shown and before the redirect. E-mail addresses are compared
+with nothing: a person is a subject of an issuer, or this machine's own user.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
+from flows.binding import is_confirmed
 from flows.elicitation import Elicitation
 from flows.errors import NotAllowed
+from webapp.browser import Browser
 from webapp.locality import Locality
 from webapp.owners import Owners
+from webapp.pairing import Pairing
+from webapp.sessions import LOCAL_ISSUER, Session, Sessions
 
-LOCAL_ISSUER = "local"
+# What nobody in particular may be asked for: no account is kept, no secret typed for nobody.
+ANONYMOUS_KINDS = frozenset({"url", "payment", "form"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What the served server's own authentication says of a caller."""
+    """What the served server's own authentication, or ours, says of a caller."""
 
     issuer: str
     subject: str | None
@@ -27,24 +34,102 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks. `refusal` says why nobody could safely answer, None if somebody can."""
+    """Who asks. `refusal` says why nobody could safely answer, None if somebody can.
+
+    `by_code`: the link is bound by letters that go from the page to the chat. Without an owner
+    nothing is joined, kept or handed on: there is this run only.
+    """
 
     owner: str | None
     client: str
     refusal: str | None = None
+    by_code: bool = False
 
-    def must_be_answerable(self) -> str:
+    @property
+    def is_anonymous(self) -> bool:
+        return self.owner is None
+
+    def must_be_answerable(self, kind: str) -> None:
+        """Raises NotAllowed unless somebody can safely answer a question of this kind."""
+        if self.refusal is not None:
+            raise NotAllowed(self.refusal)
+        if self.is_anonymous and kind not in ANONYMOUS_KINDS:
+            raise NotAllowed(
+                "This cannot be asked of a caller without a name: what is answered here is kept "
+                "for a person. Sign-in is set by ELICIT_ISSUER."
+            )
+
+    def must_be_known(self) -> str:
         """The owner. Raises NotAllowed."""
         if self.refusal is not None or self.owner is None:
             raise NotAllowed(self.refusal or "It is not known who asks.")
         return self.owner
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """Who is at a browser; without a session it is this machine's own user."""
+
+    owner: str
+    label: str
+    session: Session | None = None
+
+
+class Way(StrEnum):
+    """Whether a browser may see and answer, and if not, what would help."""
+
+    OPEN = "open"
+    SIGN_IN = "sign in"
+    OTHER_PERSON = "other person"
+    CODE = "code"
+    OTHER_BROWSER = "other browser"
+    PAIR = "pair"
+    HERE_ONLY = "here only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    way: Way
+    viewer: Viewer | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.way is Way.OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the operator chose. `issuer` is where people sign in; the others allow the code."""
+
+    issuer: str | None = None
+    binds_by_code: bool = False
+    asks_anonymous: bool = False
+
+
 class Identity:
-    def __init__(self, *, owners: Owners, locality: Locality, uid: int) -> None:
+    def __init__(
+        self,
+        *,
+        owners: Owners,
+        locality: Locality,
+        uid: int,
+        rules: Rules,
+        sessions: Sessions,
+        browser: Browser,
+        pairing: Pairing,
+    ) -> None:
         self._owners = owners
         self._locality = locality
-        self.local_owner = owners.tag(issuer=LOCAL_ISSUER, subject=f"uid:{uid}")
+        self._rules = rules
+        self._sessions = sessions
+        self._browser = browser
+        self._pairing = pairing
+        self._local_subject = f"uid:{uid}"
+        self.local_owner = owners.tag(issuer=LOCAL_ISSUER, subject=self._local_subject)
+
+    @property
+    def binds_by_code(self) -> bool:
+        return self._rules.binds_by_code
 
     def caller(
         self, scope: Mapping[str, Any] | None, *, subject: Subject | None, client: str
@@ -55,42 +140,100 @@ class Identity:
         if scope is None:
             return Caller(owner=self.local_owner, client=client)
         why_not = self._locality.why_not(scope)
-        if why_not is None:
+        if why_not is None or self._has_key(scope):
             return Caller(owner=self.local_owner, client=client)
-        return Caller(
-            owner=None,
-            client=client,
-            refusal=(
-                "Nobody can be asked, because it is not known who this caller is: it is not a "
-                f"program of this server's own user on this machine ({why_not})."
-            ),
+        return self._anonymous(
+            client,
+            "Nobody can be asked, because it is not known who this caller is: it is not a program "
+            f"of this server's own user on this machine ({why_not}) People sign in where "
+            "ELICIT_ISSUER is set; `elicit pair` prints a key for a client of that user's.",
         )
 
-    def why_may_not_open(self, elicitation: Elicitation, scope: Mapping[str, Any]) -> str | None:
-        """One sentence for the page, None if this browser belongs to whoever asked."""
-        why_not = self._locality.why_not(scope)
-        if why_not is None and elicitation.owner == self.local_owner:
-            return None
-        return (
-            "It works only for the person who asked, in a browser on the computer "
-            "where the server runs."
-        )
+    async def viewer(self, scope: Mapping[str, Any], cookies: Mapping[str, str]) -> Viewer | None:
+        """Who is at this browser, if that is known."""
+        session = await self._sessions.of(cookies)
+        if session is not None and self._holds(session, scope):
+            owner = self._owners.tag(issuer=session.issuer, subject=session.subject)
+            return Viewer(owner=owner, label=session.label, session=session)
+        if self._locality.is_local(scope):
+            return Viewer(owner=self.local_owner, label="you, on this computer")
+        return None
+
+    async def opening(
+        self, elicitation: Elicitation, scope: Mapping[str, Any], cookies: Mapping[str, str]
+    ) -> Opening:
+        """Whether this browser belongs to whoever asked."""
+        if elicitation.is_by_code:
+            return Opening(way=self._way_by_code(elicitation, cookies))
+        viewer = await self.viewer(scope, cookies)
+        is_local = elicitation.owner == self.local_owner
+        if viewer is not None and viewer.owner == elicitation.owner:
+            return Opening(way=Way.OPEN, viewer=viewer)
+        if is_local and self._locality.is_local(scope):
+            return Opening(way=Way.OPEN)  # signed in as well, as somebody
+        if is_local:
+            return Opening(way=Way.PAIR if self._can_pair(scope) else Way.HERE_ONLY)
+        if self._rules.issuer is None:
+            return Opening(way=Way.HERE_ONLY)
+        is_signed_in = viewer is not None and viewer.session is not None
+        return Opening(way=Way.OTHER_PERSON if is_signed_in else Way.SIGN_IN, viewer=viewer)
+
+    async def kept_up(self, cookies: Mapping[str, str]) -> tuple[str, ...]:
+        """The Set-Cookie header that keeps a session in use from going idle, if it is time."""
+        session = await self._sessions.of(cookies)
+        renewed = None if session is None else self._sessions.renewed(session)
+        return () if renewed is None else (renewed,)
+
+    def is_shown_letters(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
+        """Whether this is the browser that the letters of it are for."""
+        browser, binding = self._browser.hash_of(cookies), elicitation.binding
+        return binding is not None and browser is not None and binding.browser == browser
+
+    def _way_by_code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Way:
+        browser, binding = self._browser.hash_of(cookies), elicitation.binding
+        if browser is not None and is_confirmed(binding, browser=browser):
+            return Way.OPEN
+        if binding is not None and binding.confirmed_at is not None:
+            return Way.OTHER_BROWSER
+        return Way.CODE
+
+    def _holds(self, session: Session, scope: Mapping[str, Any]) -> bool:
+        """A paired browser is one where the machine cannot say whose it is, and not otherwise."""
+        if session.issuer != LOCAL_ISSUER:
+            return True
+        return session.subject == self._local_subject and self._can_pair(scope)
+
+    def _has_key(self, scope: Mapping[str, Any]) -> bool:
+        return self._can_pair(scope) and self._pairing.has_key(scope)
+
+    def _can_pair(self, scope: Mapping[str, Any]) -> bool:
+        return self._pairing.is_possible and not self._locality.is_another_user(scope)
 
     def _known(self, subject: Subject) -> Caller:
-        if subject.subject is None:
-            return Caller(
-                owner=None,
-                client=subject.client_id,
-                refusal=(
-                    "Nobody can be asked: the caller's access token names no person (no subject)."
-                ),
+        # A server's own authentication may say anything, also what stands for our own user.
+        if subject.subject is None or subject.issuer == LOCAL_ISSUER:
+            return self._anonymous(
+                subject.client_id,
+                "Nobody can be asked: the caller's access token names no person (no subject of an "
+                "issuer).",
             )
+        owner = self._owners.tag(issuer=subject.issuer, subject=subject.subject)
+        if subject.issuer == self._rules.issuer:
+            return Caller(owner=owner, client=subject.client_id)
+        if self._rules.binds_by_code:
+            return Caller(owner=owner, client=subject.client_id, by_code=True)
         return Caller(
-            owner=self._owners.tag(issuer=subject.issuer, subject=subject.subject),
+            owner=owner,
             client=subject.client_id,
             refusal=(
-                "Nobody can be asked: the caller is known by an access token, but people cannot "
-                "sign in on this server's pages, so a link could not be told from a forwarded "
-                "one. Sign-in is set by ELICIT_ISSUER, which this version does not have yet."
+                "Nobody can be asked: the caller is known by an access token of "
+                f"{subject.issuer}, but people cannot sign in there on this server's pages, so a "
+                "link could not be told from a forwarded one. Set ELICIT_ISSUER to that issuer, "
+                "or allow a code from the page to the chat with ELICIT_BIND=code."
             ),
         )
+
+    def _anonymous(self, client: str, refusal: str) -> Caller:
+        if self._rules.asks_anonymous:
+            return Caller(owner=None, client=client, by_code=True)
+        return Caller(owner=None, client=client, refusal=refusal)

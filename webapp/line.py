@@ -44,6 +44,7 @@ class Line:
         tool: ToolCall,
         client_id: str,
         leg: str,
+        is_by_code: bool,
         is_over: Callable[[], bool],
     ) -> None:
         self._elicitations = elicitations
@@ -53,6 +54,7 @@ class Line:
         self._tool = tool
         self._client_id = client_id
         self._leg = leg
+        self._is_by_code = is_by_code
         self._is_over = is_over
         self._lock = asyncio.Lock()
 
@@ -201,4 +203,5 @@ class Line:
             created_at=now,
             expires_at=expires_at,
             waiter=self._leg,
+            is_by_code=self._is_by_code,
         )

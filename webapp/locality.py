@@ -16,6 +16,7 @@ its name.
 """
 
 import importlib
+import importlib.util
 import re
 import socket
 import struct
@@ -31,7 +32,7 @@ from typing import Any
 from webapp.address import PublicAddress, plain_ip
 from webapp.guard import PROXIED_KEY
 
-__all__ = ["Connection", "Locality", "uid_of_peer"]
+__all__ = ["Connection", "Locality", "can_tell_users", "uid_of_peer"]
 
 # The uid that stands for every user who has none here (kernel: overflowuid), and that careless
 # services share.
@@ -73,6 +74,13 @@ def uid_of_peer(connection: Connection) -> int | None:
     return _uid_by_processes(connection, psutil)
 
 
+def can_tell_users() -> bool:
+    """Whether this machine says at all which user made a connection."""
+    if hasattr(socket, "AF_NETLINK") or any(table.exists() for table in _TABLES):
+        return True
+    return importlib.util.find_spec("psutil") is not None
+
+
 class Locality:
     """Tells requests of this machine's same user from all others."""
 
@@ -96,6 +104,13 @@ class Locality:
     def why_not(self, scope: Mapping[str, Any]) -> str | None:
         """Return a sentence that says why the request is not local, or None if it is."""
         return self._relay(scope) or self._stranger(scope)
+
+    def is_another_user(self, scope: Mapping[str, Any]) -> bool:
+        """Tell whether this machine says for certain that another of its users connected."""
+        connection = _connection_of(scope)
+        if connection is None or not _is_loopback(connection.client[0]):
+            return False
+        return self._uid_of(connection) not in (None, self._uid)
 
     def _relay(self, scope: Mapping[str, Any]) -> str | None:
         """Say what in the request itself shows that something stands between."""

@@ -2,11 +2,18 @@
 
 What could go wrong: a number that a page asks people to report, and that no log holds; a secret
 that an author's exception carries. What a record was given besides its event is written as
-key=value; the events themselves never carry a token, a code, a cookie or a body.
+key=value; the events themselves never carry a token, a code, a cookie or a body. What a tool was
+given in confidence in this very call is taken out of what is logged of its exceptions.
 """
 
 import logging
+import traceback
+from collections.abc import Collection
 
+from flows.errors import NoAsker
+from flows.question import current_asker
+
+HIDDEN_AT_LEAST = 4  # letters
 _OURS = ("webapp", "flows")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -23,10 +30,36 @@ class Events(logging.Formatter):
         return " ".join([line, *(f"{key}={value!s}" for key, value in more.items())])
 
 
+def mask_secrets(record: logging.LogRecord) -> bool:
+    """A filter that drops nothing but what the running call was given in confidence."""
+    try:
+        hidden = {str(word) for word in getattr(current_asker(), "hidden", ())}
+    except NoAsker:
+        return True
+    error = record.exc_info[1] if record.exc_info else None
+    said = record.getMessage()
+    if error is not None:
+        # As text of the message: some handlers make a traceback of their own from the exception.
+        said += "\n" + "".join(traceback.format_exception(error)).rstrip()
+    masked = mask(said, hidden)
+    if masked != said:
+        record.msg, record.args, record.exc_info = masked, (), None
+    return True
+
+
+def mask(text: str, hidden: Collection[str]) -> str:
+    """Without what is hidden; words of less than four letters are in any text."""
+    for word in sorted(hidden, key=len, reverse=True):
+        if len(word) >= HIDDEN_AT_LEAST:
+            text = text.replace(word, "***")
+    return text
+
+
 def show_events(level: int = logging.WARNING) -> None:
     """Write our own events to standard error; what an author configured stays as it is."""
     handler = logging.StreamHandler()
     handler.setFormatter(Events())
+    handler.addFilter(mask_secrets)
     for name in _OURS:
         logger = logging.getLogger(name)
         if not logger.handlers:

@@ -71,7 +71,7 @@ class Outbound:
             request = next(talk)
             while True:
                 try:
-                    reply = await self._send(request)
+                    reply = await self.send(request)
                 except (httpx.HTTPError, Failed) as error:
                     request = talk.throw(error)
                 else:
@@ -84,7 +84,8 @@ class Outbound:
         finally:
             talk.close()
 
-    async def _send(self, request: httpx.Request) -> httpx.Response:
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """One request as it is, following nothing. Raises Failed or httpx.HTTPError."""
         if self._client is None:
             raise Failed("Nobody outside can be reached from here.")
         try:

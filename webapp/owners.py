@@ -2,18 +2,31 @@
 
 An owner is a keyed hash of issuer and subject that nobody can enumerate. The key of that hash (the
 pepper) and each owner's data key are random, made once, and kept wrapped under the ring.
+
+What could go wrong: a data key is lost with the secret that it was wrapped under, and with it all
+that its owner has. So a rotation wraps each anew, by compare-and-set, and nothing is ever made up
+in place of a key that does not open.
 """
 
+import asyncio
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
-from flows.vault import Locker, Pepper, Ring
+from msgspec.structs import replace
+
+from flows.errors import Unreadable
+from flows.vault import Locker, Pepper, Ring, wrapped_under
 from webapp.randomness import Randomness
 from webapp.stores import Conflict, Record, Store
 
 SERVICE = "~"  # owner of what belongs to nobody in particular: the pepper, aliases
 CACHED_AT_MOST = 10_000
+_PEPPER, _DATA_KEY, _SERVED = "pepper", "data key", "served secret"
 _DATA_KEY_BYTES = 32
+_PAGE = 100
 
 
 class Owners:
@@ -39,7 +52,7 @@ class Owners:
         """
         found = self._lockers.get(owner)
         if found is None:
-            data_key = await _secret(self._store, self._ring, owner=owner, kind="data key")
+            data_key = await _secret(self._store, self._ring, owner=owner, kind=_DATA_KEY)
             found = Locker(data_key, random=self._random)
             self._lockers[owner] = found
             if len(self._lockers) > CACHED_AT_MOST:
@@ -49,29 +62,121 @@ class Owners:
 
 async def open_owners(*, store: Store, ring: Ring) -> Owners:
     """Raises Unreadable if the store was made under secrets that the ring lacks."""
-    pepper = Pepper(await _secret(store, ring, owner=SERVICE, kind="pepper"))
+    pepper = Pepper(await _secret(store, ring, owner=SERVICE, kind=_PEPPER))
+    await _note_served(store, ring)
     return Owners(store=store, ring=ring, pepper=pepper)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrapped:
+    """What a rotation did: keys wrapped anew, and keys that no secret here opens."""
+
+    done: int
+    lost: int
+
+
+async def rewrap(*, store: Store, ring: Ring) -> Rewrapped:
+    """Wrap the pepper and every data key under the newest secret.
+
+    It may be interrupted and begun again, and several may do it at once. Raises Unreadable, before
+    anything is changed, if the pepper does not open: it is the store of other secrets.
+    """
+    done = 0
+    while True:
+        newest = ring.newest
+        lost = 0
+        async for page in _pages(store):
+            # All at once: the store gathers them in one commit.
+            outcomes = await asyncio.gather(
+                *(_rewrap(store, ring, record) for record in page), return_exceptions=True
+            )
+            for record, outcome in zip(page, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    if record.kind == _PEPPER or not isinstance(outcome, Unreadable):
+                        raise outcome
+                    lost += 1
+                else:
+                    done += outcome
+        if ring.newest == newest:
+            return Rewrapped(done=done, lost=lost)
+
+
+async def count_wrapped(store: Store) -> Counter[bytes]:
+    """How many keys are wrapped under each secret, by its fingerprint."""
+    counted = Counter[bytes]()
+    async for page in _pages(store):
+        counted.update(wrapped_under(record.sealed) for record in page)
+    return counted
+
+
+async def was_served(store: Store, fingerprint: bytes) -> bool:
+    """Whether a process that opened this store has ever had that secret in its ring."""
+    pepper = await store.read(SERVICE, _PEPPER, SERVICE)
+    return (
+        pepper is None
+        or wrapped_under(pepper.sealed) == fingerprint
+        or await store.read(SERVICE, _SERVED, fingerprint.hex()) is not None
+    )
+
+
+async def _note_served(store: Store, ring: Ring) -> None:
+    for fingerprint in ring.fingerprints:
+        if not await was_served(store, fingerprint):
+            with suppress(Conflict):  # another process has just noted it
+                await store.write(_record(SERVICE, _SERVED, fingerprint.hex(), sealed=b""))
+
+
+async def _pages(store: Store) -> AsyncIterator[Sequence[Record]]:
+    for kind in (_PEPPER, _DATA_KEY):
+        after = None
+        while page := await store.list(kind, after=after, limit=_PAGE):
+            yield page
+            after = page[-1].id
+
+
+async def _rewrap(store: Store, ring: Ring, record: Record) -> int:
+    """1 if this call wrapped the record anew, 0 if there was nothing to do. Raises Unreadable."""
+    while wrapped_under(record.sealed) != ring.newest:
+        name = f"{record.owner} {record.kind}"
+        fresh = ring.wrap(name, ring.unwrap(name, record.sealed))
+        try:
+            await store.write(replace(record, sealed=fresh))
+        except Conflict as conflict:
+            if conflict.found is None:  # the owner was erased meanwhile
+                return 0
+            record = conflict.found
+        else:
+            return 1
+    return 0
+
+
+def _record(owner: str, kind: str, id: str, *, sealed: bytes) -> Record:
+    return Record(
+        owner=owner,
+        kind=kind,
+        id=id,
+        status="kept",
+        key=None,
+        due_at=None,
+        erase_at=None,
+        version=0,
+        sealed=sealed,
+    )
 
 
 async def _secret(store: Store, ring: Ring, *, owner: str, kind: str) -> bytes:
     """Read it, or make it; of several processes that make it at once, one is first."""
     found = await store.read(owner, kind, owner)
-    if found is None:
-        fresh = Record(
-            owner=owner,
-            kind=kind,
-            id=owner,
-            status="kept",
-            key=None,
-            due_at=None,
-            erase_at=None,
-            version=0,
-            sealed=ring.wrap(f"{owner} {kind}", secrets.token_bytes(_DATA_KEY_BYTES)),
-        )
-        try:
-            (found,) = await store.write(fresh)
-        except Conflict as conflict:
-            found = conflict.found
-            if found is None:
-                raise
-    return ring.unwrap(f"{owner} {kind}", found.sealed)
+    name = f"{owner} {kind}"
+    if found is not None:
+        return ring.unwrap(name, found.sealed)
+    fresh = secrets.token_bytes(_DATA_KEY_BYTES)
+    try:
+        (made,) = await store.write(_record(owner, kind, owner, sealed=ring.wrap(name, fresh)))
+    except Conflict as conflict:
+        if conflict.found is None:
+            raise
+        return ring.unwrap(name, conflict.found.sealed)
+    # A rotation may have passed by between the wrapping and the write, without seeing this row.
+    await _rewrap(store, ring, made)
+    return fresh

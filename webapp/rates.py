@@ -8,12 +8,26 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from ipaddress import IPv6Address, ip_network
+from math import ceil
 from typing import Any
 
+from flows.errors import ElicitError
 from webapp.address import plain_ip
+from webapp.wire import ASGIApp, Receive, Scope, Send
 
 KEYS_AT_MOST = 10_000
 _HOUSEHOLD_BITS = 64  # what one customer is given of IPv6, and can choose addresses from freely
+
+
+class TooOften(ElicitError):
+    """Somebody asks faster than a person does; `seconds` to wait, whole."""
+
+    name = "ELICITATION_TOO_OFTEN"
+    http_status = 429
+
+    def __init__(self, wait: float) -> None:
+        self.seconds = ceil(wait)
+        super().__init__(f"That was too fast. Try again in {self.seconds} seconds.")
 
 
 class Rates:
@@ -64,3 +78,34 @@ def address_key(scope: Mapping[str, Any]) -> str:
     except ValueError:
         return ""
     return str(ip_network((plain, _HOUSEHOLD_BITS), strict=False))
+
+
+class Paced:
+    """Holds back whoever asks for pages faster than people do, by address.
+
+    What programs call is not held back here: their tokens and signatures tell who they are.
+    """
+
+    def __init__(self, app: ASGIApp, *, rates: Rates, free: tuple[str, ...]) -> None:
+        self._app = app
+        self._rates = rates
+        self._free = free
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_free = scope["type"] != "http" or scope["path"].startswith(self._free)
+        wait = 0.0 if is_free else self._rates.allow(address_key(scope))
+        if not wait:
+            await self._app(scope, receive, send)
+            return
+        error = TooOften(wait)
+        body = str(error).encode()
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(body)).encode()),
+            (b"cache-control", b"no-store"),
+            (b"retry-after", str(error.seconds).encode()),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+        start = {"type": "http.response.start", "status": error.http_status, "headers": headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": body})

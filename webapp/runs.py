@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from flows import run as runs
 from flows.run import Run
-from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations, owner_of
+from webapp.identity import Caller
 from webapp.rows import Value
 from webapp.stores import Conflict
 
@@ -28,6 +29,27 @@ class ToolCall:
     tool: str
     client: str | None
     arguments: str  # canonical JSON
+
+
+def run_of(
+    elicitations: Elicitations,
+    *,
+    caller: Caller,
+    tool: ToolCall,
+    landed: Callable[[str], Awaitable[None]],
+    leg: str,
+    named: str | None,
+) -> "CurrentRun":
+    """The run of a caller's leg; `named` is the one that the client's token names."""
+    pepper = elicitations.owners.pepper
+    owner, call = caller.owner, "call"
+    if owner is None:
+        # There is no owner, only this run: it is joined by its token alone, and no token of a
+        # known person's run is one of these.
+        owner = owner_of(named) if named is not None else pepper.tag("run", leg)
+        call = "nobody's call"
+    key = pepper.tag(call, tool.server, caller.client, tool.tool, tool.arguments, size=18)
+    return CurrentRun(elicitations=elicitations, landed=landed, owner=owner, key=key, named=named)
 
 
 class CurrentRun:

@@ -15,6 +15,8 @@ from starlette.routing import Match
 
 from webapp.wire import Receive, Scope, Send, watched
 
+_MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no use here
+
 
 class Served:
     """An MCPServer or a FastMCP server, and the application that the library makes of it."""
@@ -24,6 +26,12 @@ class Served:
         self.name: str = server.name
         self._application = _application(server)
         self._watched = watched(self._application)
+
+    @property
+    def has_own_sign_in(self) -> bool:
+        """Whether the server's author has its callers checked already."""
+        keeper = self.server.settings if isinstance(self.server, _MCP_SERVER) else self.server
+        return getattr(keeper, "auth", None) is not None
 
     async def tools(self) -> tuple[tuple[str, str], ...]:
         """Name and description of each tool."""

@@ -1,10 +1,13 @@
 """The parts that serve elicitations, built once, in sight, from settings."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
+from flows.binding import Codes
 from flows.checkout import Seller
 from flows.provider import Provider
 from flows.providers import PROVIDERS
@@ -16,14 +19,25 @@ from webapp.completion import Completing
 from webapp.elicitations import Clock, Elicitations
 from webapp.hooks import Hooks
 from webapp.identity import Identity
+from webapp.issuer import Issuer
 from webapp.kinds import Kinds, open_kinds
+from webapp.letters import Letters
 from webapp.limits import Limits
 from webapp.links import Links
 from webapp.locality import Locality
 from webapp.outbound import Outbound
 from webapp.owners import open_owners
+from webapp.pairing import Pairing
+from webapp.rates import Rates
+from webapp.sessions import Sessions
+from webapp.settings_identity import IdentitySettings
+from webapp.signing_in import SigningIn
 from webapp.stores import Store
 from webapp.waiters import Waiters
+
+# What one link may be asked for: a person who clicks about never meets it.
+PRESSES_AT_ONCE = 60
+BETWEEN_PRESSES = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +50,17 @@ class Service:
     browser: Browser
     completing: Completing
     identity: Identity
+    sessions: Sessions
+    signing_in: SigningIn | None
+    pairing: Pairing
+    letters: Letters
+    paces: Rates
     bodies: Bodies
     clock: Clock
     limits: Limits
     public_url: str
     sandbox_url: str | None
-    request_state_keys: tuple[bytes, ...] = field(repr=False)
+    request_state_keys: Callable[[], tuple[bytes, ...]] = field(repr=False)
 
 
 @asynccontextmanager
@@ -58,23 +77,58 @@ async def open_service(
     sellers: Mapping[str, Seller] | None = None,
     sandbox_url: str | None = None,
     limits: Limits | None = None,
+    who: IdentitySettings | None = None,
+    issuer: Issuer | None = None,
 ) -> AsyncGenerator[Service]:
     """Build the service on an open store.
 
     Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
-    secret at a provider, by its name. Raises Unreadable if the store was made under secrets that
-    the ring lacks.
+    secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
+    of itself. Raises Unreadable if the store was made under secrets that the ring lacks.
     """
     owners = await open_owners(store=store, ring=ring)
     origin = "{0.scheme}://{0.netloc}".format(urlsplit(public_url))
     elicitations = Elicitations(store=store, owners=owners, waiters=Waiters(), clock=clock)
-    links = Links(tokens=Tokens(ring, origin=origin), public_url=public_url)
-    browser = Browser(public_url=public_url, csrf_key=ring.derive(ring.newest, "csrf"))
-    identity = Identity(owners=owners, locality=Locality(uid=uid, public_url=public_url), uid=uid)
+    who, tokens = who or IdentitySettings(), Tokens(ring, origin=origin)
+    links = Links(tokens=tokens, public_url=public_url)
+    browser = Browser(public_url=public_url, csrf_keys=partial(ring.derive_all, "csrf"))
+    sessions = Sessions(
+        tokens=tokens, store=store, public_url=public_url, issuer=who.issuer, clock=clock
+    )
+    pairing = Pairing(
+        ring=ring,
+        tokens=tokens,
+        store=store,
+        public_url=public_url,
+        uid=uid,
+        clock=clock,
+        people_sign_in=who.issuer is not None,
+    )
+    identity = Identity(
+        owners=owners,
+        locality=Locality(uid=uid, public_url=public_url),
+        uid=uid,
+        rules=who.rules,
+        sessions=sessions,
+        browser=browser,
+        pairing=pairing,
+    )
     completing = Completing(
         elicitations=elicitations, links=links, browser=browser, identity=identity
     )
     outbound = outbound or Outbound.none()
+    signing_in = None
+    if who.client is not None and issuer is not None:
+        signing_in = SigningIn(
+            issuer=issuer,
+            client=who.client,
+            claim=who.claim,
+            public_url=public_url,
+            outbound=outbound,
+            sessions=sessions,
+            clock=clock,
+        )
+    codes = Codes(partial(ring.derive_all, "code"))
     kinds = open_kinds(
         elicitations=elicitations,
         outbound=outbound,
@@ -91,14 +145,19 @@ async def open_service(
         browser=browser,
         completing=completing,
         identity=identity,
+        sessions=sessions,
+        signing_in=signing_in,
+        pairing=pairing,
+        letters=Letters(elicitations=elicitations, codes=codes),
+        paces=Rates(
+            burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=lambda: clock().timestamp()
+        ),
         bodies=Bodies(),
         clock=clock,
         limits=limits or Limits(),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,
-        request_state_keys=tuple(
-            ring.derive(fingerprint, "request state") for fingerprint in ring.fingerprints
-        ),
+        request_state_keys=partial(ring.derive_all, "request state"),
     )
     try:
         yield service

@@ -16,9 +16,12 @@ import httpx
 import uvicorn
 
 from flows.errors import ElicitError, Unreadable
+from flows.tokens import Tokens
 from webapp.app import open_app, utc_now
 from webapp.demo.server import demo_server
-from webapp.logs import show_events
+from webapp.locality import can_tell_users
+from webapp.logs import mask_secrets, show_events
+from webapp.pairing import address_of, key_of
 from webapp.port import PortUnusable, bind, listen
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.served import find_server
@@ -31,6 +34,8 @@ GRACE_SECONDS = 3
 LOOPBACK = "127.0.0.1"
 # At INFO they log every address they ask for, and there are tokens in those.
 TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
+# They log what a tool raised.
+TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
 
 
 class Refused(Exception):
@@ -88,6 +93,19 @@ def _serve_bound(
     return asyncio.run(_serve(settings, server, listener, annex=annex, is_demo=name is None))
 
 
+def pair(environment: Mapping[str, str], *, port: int) -> int:
+    """Print how a client and a browser of this user's are known as theirs; the exit status."""
+    try:
+        settings = settings_for(environment, host=LOOPBACK, port=port)
+    except Refused as refusal:
+        return refusal.tell()
+    if not settings.is_local or settings.identity.issuer is not None:
+        return Refused("Where people sign in, or beyond this machine, nothing is paired.").tell()
+    lines = [*_pairing(settings), "The address works once, for ten minutes, while it serves."]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
 def settings_for(environment: Mapping[str, str], *, host: str, port: int) -> Settings:
     """Raises Refused."""
     try:
@@ -112,7 +130,9 @@ def quieten(level: int = logging.WARNING) -> None:
     show_events()
     for logger in TALKATIVE_LOGGERS:
         logging.getLogger(logger).setLevel(level)
-    logging.getLogger("mcp.server.mcpserver.server").addFilter(_is_no_answer)
+    for logger in TOOL_LOGGERS:
+        logging.getLogger(logger).addFilter(_is_no_answer)
+        logging.getLogger(logger).addFilter(mask_secrets)
 
 
 def _is_no_answer(record: logging.LogRecord) -> bool:
@@ -271,6 +291,16 @@ def _annex(settings: Settings, listener: socket.socket) -> Generator[Annex]:
         yield Annex(sandbox=sandbox, listener=beside)
 
 
+def _pairing(settings: Settings) -> list[str]:
+    address = address_of(
+        Tokens(settings.ring, origin=settings.url), url=settings.url, now=utc_now()
+    )
+    return [
+        f"  pair     {address}   (open it in your browser)",
+        f"  key      {key_of(settings.ring)}   (your MCP client sends it as a bearer token)",
+    ]
+
+
 def _announce(settings: Settings, name: str, *, is_demo: bool, sandbox: Sandbox | None) -> None:
     lines = [
         f"{name} is served.",
@@ -280,6 +310,8 @@ def _announce(settings: Settings, name: str, *, is_demo: bool, sandbox: Sandbox 
     ]
     if sandbox is not None:
         lines.append(f"  sandbox  {sandbox.url}")
+    if not can_tell_users() and settings.is_local and settings.identity.issuer is None:
+        lines += _pairing(settings)
     lines.append("  stop     Ctrl+C")
     if is_demo:
         at = "" if settings.url == "http://127.0.0.1:8765" else f" --url {settings.url}"

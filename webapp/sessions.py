@@ -29,6 +29,7 @@ IDLE_AT_MOST = timedelta(hours=8)
 LIFE_AT_MOST = timedelta(days=7)
 RENEWED_AFTER = timedelta(minutes=5)
 SIGN_IN_AT_MOST = timedelta(minutes=10)
+LOCAL_ISSUER = "local"  # of a browser that was paired with whoever runs the server
 ENDED = "ended session"  # the kind of the rows that outlive a sign-out
 BACK_AT_MOST = 1000
 
@@ -72,10 +73,13 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sessions:
-    """The sessions of one public URL with the one issuer where its people sign in."""
+    """The sessions of one public URL with the one issuer where its people sign in.
+
+    Without an issuer they are of browsers that were paired.
+    """
 
     def __init__(
-        self, *, tokens: Tokens, store: Store, public_url: str, issuer: str, clock: Clock
+        self, *, tokens: Tokens, store: Store, public_url: str, issuer: str | None, clock: Clock
     ) -> None:
         parts = urlsplit(public_url)
         self._is_https = parts.scheme == "https"
@@ -85,7 +89,7 @@ class Sessions:
         self.leaving_name = "__Host-elicit-signin" if self._is_https else f"elicit_signin_{port}"
         self._tokens = tokens
         self._store = store
-        self._issuer = issuer
+        self._issuer = issuer or LOCAL_ISSUER
         self._clock = clock
 
     async def of(self, cookies: Mapping[str, str]) -> Session | None:

@@ -3,9 +3,7 @@
 import ipaddress
 import os
 import re
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,7 +16,9 @@ from flows.vault import Ring
 from flows.visit import is_loopback, origin_of
 from webapp.declarations import BadDeclaration, read_declarations
 from webapp.guard import Network
+from webapp.keys import KeyFile, data_folder
 from webapp.sandbox.settings import Sandbox
+from webapp.settings_identity import IdentitySettings, read_identity
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -29,7 +29,7 @@ SECRET_NAMES = (
     "MCP_SERVER_SECRET",
 )
 
-_CLIENT = re.compile(r"ELICIT_([A-Z][A-Z0-9_]{0,31})_CLIENT_(?:ID|SECRET)")
+_CLIENT = re.compile(r"ELICIT_(?!ISSUER_)([A-Z][A-Z0-9_]{0,31})_CLIENT_(?:ID|SECRET)")
 
 
 class BadSettings(ValueError):
@@ -55,6 +55,7 @@ class Settings:
     )
     sellers: Mapping[str, Seller] = field(default_factory=dict[str, Seller])
     sandbox_url: str | None = None
+    identity: IdentitySettings = field(default_factory=IdentitySettings)
 
     @property
     def is_local(self) -> bool:
@@ -71,12 +72,14 @@ def read_settings(
     problems: list[str] = []
     url = _url(environment, problems, host=host, port=port)
     is_local = _is_local(url)
-    if not is_loopback(host) and environment.get("ELICIT_EXPOSE") != "1":
+    identity = read_identity(environment, problems)
+    is_exposed = environment.get("ELICIT_EXPOSE") == "1" or identity.knows_people
+    if not is_loopback(host) and not is_exposed:
         problems.append(
-            f"ELICIT_EXPOSE: {host} reaches beyond this machine, where nobody can be asked yet "
-            "(people cannot sign in); set it to 1 to serve there all the same."
+            f"ELICIT_EXPOSE: {host} reaches beyond this machine, where nobody can be asked unless "
+            "people sign in (ELICIT_ISSUER); set it to 1 to serve there all the same."
         )
-    folder = _folder(environment)
+    folder = data_folder(environment)
     ring = _ring(environment, problems, folder=folder, is_local=is_local)
     settings = Settings(
         url=url,
@@ -89,6 +92,7 @@ def read_settings(
         providers={**PROVIDERS, **_declared(environment, problems)},
         credentials=_credentials(environment, problems),
         sellers=_sellers(environment, problems),
+        identity=identity,
     )
     if problems:
         raise BadSettings(problems)
@@ -139,11 +143,6 @@ def _is_local(url: str) -> bool:
         return False
 
 
-def _folder(environment: Mapping[str, str]) -> Path:
-    base = environment.get("XDG_DATA_HOME") or Path(environment.get("HOME", "~")) / ".local/share"
-    return Path(base).expanduser() / "elicit-url"
-
-
 def _ring(
     environment: Mapping[str, str], problems: list[str], *, folder: Path, is_local: bool
 ) -> Ring | None:
@@ -158,36 +157,11 @@ def _ring(
         problems.append("ELICIT_SECRET: needed here; make one with: elicit keys new")
         return None
     try:
-        return Ring([_key_file(folder / "key")])
+        return KeyFile(folder / "key").ring()
     except (OSError, WeakSecret) as error:
         path = folder / "key"
         problems.append(f"ELICIT_SECRET: not set, and {path} cannot be used: {error}")
         return None
-
-
-def _key_file(path: Path) -> bytes:
-    """The key of a local server: made once, for this user's eyes only."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not path.exists():
-        _make_key(path)
-    if path.stat().st_mode & 0o077:
-        raise OSError(f"{path} can be read by others; chmod 600 it")
-    return path.read_bytes().strip()
-
-
-def _make_key(path: Path) -> None:
-    """Write it whole under another name first: nobody ever finds half a key, and one is first."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_urlsafe(48).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            path.hardlink_to(draft)
-    finally:
-        draft.unlink()
 
 
 def _origins(environment: Mapping[str, str], problems: list[str]) -> frozenset[str]:

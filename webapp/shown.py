@@ -19,6 +19,7 @@ from webapp.forms import Form, form_of
 from webapp.pages_secret import StartSecret
 from webapp.service import Service
 from webapp.views import (
+    Choice,
     Done,
     DoneAccount,
     DonePayment,
@@ -34,6 +35,7 @@ from webapp.views import (
     StartAccount,
     StartPayment,
     StartUrl,
+    SwitchBack,
     UseAccount,
     View,
     Waiting,
@@ -101,9 +103,9 @@ class Shown:
     async def start(self, *, offers: bool) -> View:
         match self._elicitation.kind:
             case "oauth":
-                offered = await self._service.kinds.accounts.offered(self._elicitation)
-                if offers and offered is not None:
-                    return self._use_account(offered)
+                found = await self._service.kinds.accounts.offers(self._elicitation)
+                if offers and found:
+                    return self._use_account(found)
                 return self._start_account()
             case "payment":
                 return self._start_payment()
@@ -144,18 +146,22 @@ class Shown:
             is_sandbox=self._is_sandbox,
         )
 
-    def _use_account(self, offered: Connection) -> UseAccount:
+    def _use_account(self, offers: Sequence[Connection]) -> UseAccount:
         terms = self._service.kinds.accounts.terms(self._elicitation)
         return UseAccount(
             **self._common(),
             provider=self._label(),
-            person=Person(label=offered.label, name=offered.name),
-            connected_for=offered.tools,
+            choices=tuple(
+                Choice(
+                    person=_person(offered),
+                    connected_for=offered.tools,
+                    allow_action=self._allow_action(offered),
+                )
+                for offered in offers
+            ),
             scopes=self._scopes(terms.scopes),
             reason=terms.reason,
-            # Named, so that what is allowed is what was shown.
-            allow_action=f"{self._here}/allow?account={offered.id[OWNER_TAG_CHARACTERS:]}",
-            other_action=self._here,
+            other_action=self._here if terms.account is None else None,
             is_sandbox=self._is_sandbox,
         )
 
@@ -217,7 +223,8 @@ class Shown:
                 return DoneAccount(
                     server=server,
                     provider=self._label(),
-                    person=Person(label=connected.label, name=connected.name),
+                    person=_person(connected),
+                    switch_back=await self._switch_back(connected),
                     is_sandbox=self._is_sandbox,
                 )
         if kind == "payment":
@@ -234,6 +241,23 @@ class Shown:
         if kind == "secret":
             return DoneSecret(server=server, kept=self._secret_terms().name is not None)
         return Done(server=server)
+
+    async def _switch_back(self, connected: Connection) -> SwitchBack | None:
+        """Said where another person came back than the time before, so that nobody is swapped."""
+        former = await self._service.kinds.accounts.former(self._elicitation, connected)
+        if former is None:
+            return None
+        can_be_back = former.is_connected and not former.holds_key
+        return SwitchBack(
+            former=_person(former),
+            is_done=former.holds_key,
+            action=self._allow_action(former) if can_be_back else None,
+            csrf=self._csrf if can_be_back else None,
+        )
+
+    def _allow_action(self, connection: Connection) -> str:
+        # Named, so that what is allowed is what was shown.
+        return f"{self._here}/allow?account={connection.id[OWNER_TAG_CHARACTERS:]}"
 
     def _common(self) -> "_Common":
         asked = self._asked
@@ -273,6 +297,10 @@ class Shown:
     @property
     def _is_sandbox(self) -> bool:
         return any(is_loopback(urlsplit(origin).hostname or "") for origin in self._asked.origins)
+
+
+def _person(connection: Connection) -> Person:
+    return Person(label=connection.label, name=connection.name)
 
 
 class _Common(TypedDict):

@@ -45,12 +45,14 @@ class Verbs(ABC):
 
     @property
     def reach(self) -> OwnersReach:
-        owner = self.caller.must_be_answerable()
+        run = self.run.value
         return OwnersReach(
-            owner=owner,
-            run=self.run.value.id,
+            owner=run.owner,
+            run=run.id,
             payments=self.kinds.payments,
             outbound=self._outbound,
+            accounts=self.kinds.accounts,
+            hide=self.hidden.add,
         )
 
     async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
@@ -69,7 +71,7 @@ class Verbs(ABC):
 
     async def forget(self, name: str) -> bool:
         await self._must_be_going_on()
-        owner = self.caller.must_be_answerable()
+        owner = self.caller.must_be_known()
         return await self.kinds.secrets.forget(owner=owner, server=self.tool.server, name=name)
 
     def hide(self, kind: str, content: Json) -> None:
@@ -89,8 +91,7 @@ class Verbs(ABC):
             now = self.elicitations.clock()
             if asked is not None and asked.delivered_at is None and now < asked.kept_until:
                 return None
-        owner = self.caller.must_be_answerable()
-        by = AskedBy(owner=owner, server=self.tool.server, tool=self.tool.tool)
+        by = AskedBy(owner=self.run.value.owner, server=self.tool.server, tool=self.tool.tool)
         return await self.kinds[request.kind].known(request, by)
 
     async def _once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:

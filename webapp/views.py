@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
 Kind = Literal["url", "account", "payment", "secret", "form", "confirm"]
@@ -83,16 +83,26 @@ class StartAccount(Asking):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """An account that is connected already: whose, for which tools, and the form that allows it."""
+
+    person: Person
+    connected_for: tuple[str, ...]
+    allow_action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UseAccount(Asking):
-    """Another tool of the same server wants an account that is connected already."""
+    """A tool wants an account, and one or more that would do are connected already.
+
+    `other_action` leads to another one; None where the tool has asked for this very account.
+    """
 
     template: ClassVar[str] = "use_account.html"
     provider: str
-    person: Person
-    connected_for: tuple[str, ...]
+    choices: tuple[Choice, ...]
     scopes: tuple[Scope, ...]
-    allow_action: str
-    other_action: str
+    other_action: str | None
     reason: str | None = None
     is_sandbox: bool = False
 
@@ -114,12 +124,100 @@ class StartPayment(Asking):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SignInButton:
+    """Leads to `issuer`, a host name, and then to `back`; with `switch` as another person."""
+
+    action: str
+    back: str
+    csrf: str
+    issuer: str
+    switch: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeButton:
+    """Asks for the letters that go from the page to the chat."""
+
+    action: str
+    csrf: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BeforeOpener(View):
-    """A request whose details stay hidden; `why` says in a sentence how to go on."""
+    """A request whose details stay hidden.
+
+    The way on is to sign in, or else a code; without either, `why` says in a sentence what it is.
+    """
 
     template: ClassVar[str] = "before_opener.html"
     kind: Kind
     why: str
+    sign_in: SignInButton | None = None
+    code: CodeButton | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodePage(View):
+    """The letters that the person types into the chat, as BCDF-GHJK, and `words` of warning.
+
+    `live_url` and `here_url` are as for Waiting.
+    """
+
+    template: ClassVar[str] = "code.html"
+    kind: Kind
+    letters: str
+    words: str
+    live_url: str
+    here_url: str
+    status: str
+    now: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInFailed(View):
+    """Nobody was signed in.
+
+    Because the issuer or the person said no, or it did not answer, or because what came back
+    belongs to no sign-in of this browser.
+    """
+
+    template: ClassVar[str] = "sign_in_failed.html"
+    issuer: str
+    why: Literal["refused", "trouble", "mixed"]
+    error_id: str | None
+    sign_in: SignInButton | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedOut(View):
+    """Signed out here; the session at `issuer`, if there is one, goes on."""
+
+    template: ClassVar[str] = "signed_out.html"
+    issuer: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair(View):
+    """Whether this browser is that of the person who runs the server."""
+
+    template: ClassVar[str] = "pair.html"
+    action: str
+    csrf: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired(View):
+    """From now on it is."""
+
+    template: ClassVar[str] = "paired.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairUsed(View):
+    """An address for pairing that was used before, or is too old."""
+
+    template: ClassVar[str] = "pair_used.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,12 +264,26 @@ class Done(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchBack:
+    """Another person came back than the time before: `former`, who can be in use again.
+
+    `action` is None where that is not possible, or `is_done` already.
+    """
+
+    former: Person
+    is_done: bool = False
+    action: str | None = None
+    csrf: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DoneAccount(View):
     """An account is connected, or was allowed to one more tool."""
 
     template: ClassVar[str] = "done_account.html"
     provider: str
     person: Person
+    switch_back: SwitchBack | None = None
     is_sandbox: bool = False
 
 
@@ -241,10 +353,15 @@ class Used(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SomeoneElse(View):
-    """Another person than the one who asked, or another browser than the one that began."""
+    """Another person than the one who asked, or another browser than the one that began.
+
+    `signed_in_as` is what the person is called; `sign_in` is there where another could sign in.
+    """
 
     template: ClassVar[str] = "someone_else.html"
     other: Literal["person", "browser"]
+    signed_in_as: str | None = None
+    sign_in: SignInButton | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +376,14 @@ class TooMany(View):
     """No attempt is left for this link."""
 
     template: ClassVar[str] = "too_many.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooFast(View):
+    """Somebody asks faster than a person does, for `wait` at least."""
+
+    template: ClassVar[str] = "too_fast.html"
+    wait: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,11 @@ def openid(
     api_hosts: tuple[str, ...] = (),
     sends_issuer: bool = False,
     scope_words: Mapping[str, str] | None = None,
+    switch: str = "select_account",
 ) -> Provider:
     """Make a provider of an issuer; its API is at the issuer unless told otherwise.
 
+    `switch` is the `prompt` that lets a person choose another account; `login` works everywhere.
     Raises InvalidQuestion with a line for each fault.
     """
     return Provider(
@@ -35,7 +37,9 @@ def openid(
         api=api or issuer,
         api_hosts=api_hosts,
         always=("openid",),
-        switch=(("prompt", "select_account"),),
+        switch=(("prompt", switch),),
+        # Without it a strict provider leaves the scope out (OpenID Connect Core, 11).
+        lasting=(("prompt", "consent"),),
         account_hint="login_hint",
         scope_words={**_WORDS, **(scope_words or {})},
     )

@@ -15,6 +15,7 @@ from flows.elicitation import Status
 from flows.errors import Declined
 from flows.providers import github, openid
 from flows.tokens import Claims, Purpose
+from tests.attacks.attack import Attack
 from tests.mcp.stage import LEGACY, MODERN, Page, Person, Stage, _Posts, soon
 from tests.web.connecting import (
     Asking,
@@ -30,6 +31,119 @@ from tests.web.connecting import (
 )
 from webapp.departures import depart
 from webapp.sweeper import fall_due
+
+made_up_state = Attack(
+    who="a stranger",
+    how="makes up a state, or a whole query, for the way back from a provider",
+    stopped="only what this server minted as a state, for a question that there is, is read",
+    where=("flows/tokens.py", "webapp/departures.py"),
+)
+another_token = Attack(
+    who="whoever has a token of ours, such as a link",
+    how="brings it as a state",
+    stopped=(
+        "each purpose reads its own tokens only, and the record holds the hash of the one state "
+        "that counts"
+    ),
+    where=("flows/tokens.py", "webapp/routes/callbacks.py"),
+)
+another_question = Attack(
+    who="a thief of codes",
+    how="brings the answer to one question as the answer to another",
+    stopped=(
+        "the state names its question and attempt, the browser is the one that left, and the "
+        "code fits one verifier (PKCE)"
+    ),
+    where=("webapp/routes/callbacks.py", "flows/oauth.py"),
+)
+another_provider = Attack(
+    who="a provider, or whoever sends people there",
+    how="answers at another provider's address (mix-up)",
+    stopped="the address is the provider's own, and compared with the one that was asked",
+    where=("webapp/routes/callbacks.py", "flows/oauth.py"),
+    elsewhere=(
+        "tests/oidc/test_accounts.py::test_the_answer_of_one_provider_opens_nothing_at_anothers_callback",
+        "tests/oidc/test_accounts.py::test_a_provider_that_sends_people_on_to_another_gets_no_code",
+    ),
+)
+two_answers = Attack(
+    who="whoever can lengthen an address",
+    how=(
+        "puts one answer together from two: repeated or contradicting parameters, a code that "
+        "is none"
+    ),
+    stopped="each parameter comes once, and a code never comes with an error",
+    where=("flows/oauth.py",),
+)
+another_browser = Attack(
+    who="whoever sees the address of the way back",
+    how="opens it in another browser",
+    stopped="the cookie of the browser that pressed Continue, before the exchange",
+    where=("webapp/routes/callbacks.py", "webapp/completion.py"),
+)
+login_csrf = Attack(
+    who="somebody with an account of their own at the provider",
+    how=(
+        "leads the victim's browser to the way back with their own code, so that the victim "
+        "works in the attacker's account"
+    ),
+    stopped="the state is the attacker's question's, and the victim's browser did not begin it",
+    where=("webapp/routes/callbacks.py",),
+)
+replay = Attack(
+    who="whoever kept an address of the way back",
+    how="opens it again, before or after another attempt",
+    stopped="a second press voids the state before; the first use takes it",
+    where=("flows/attempts.py", "webapp/departures.py"),
+)
+another_owner = Attack(
+    who="another person with a browser that is known here",
+    how="opens a link, or a way back, that belongs to somebody else",
+    stopped="whoever opens is whoever asked, before any detail and before the exchange",
+    where=("webapp/identity.py", "webapp/routes/links.py"),
+)
+scanner = Attack(
+    who="a link scanner of a mail or chat program",
+    how="opens the link and every address on the way, first, with and without cookies",
+    stopped="a GET changes nothing; the way back needs a browser that pressed Continue",
+    where=("webapp/routes/links.py", "webapp/routes/callbacks.py"),
+)
+csrf = Attack(
+    who="a page of another site",
+    how="sends our forms",
+    stopped="each form carries a field that only our page in this browser has",
+    where=("webapp/browser.py", "webapp/routes/links.py"),
+)
+stale_page = Attack(
+    who="a page that was left open",
+    how="allows what has ended, was declined, or has changed since it was shown",
+    stopped="the record decides, not the page; the form names the account that it showed",
+    where=("flows/elicitation.py", "webapp/accounts.py"),
+)
+leak = Attack(
+    who="whoever reads results, pages, logs or addresses",
+    how="looks for a key, a code, a verifier or our own secret",
+    stopped="keys are in no repr, no page and no log line; an error has words of its own",
+    where=("flows/account.py", "flows/oauth_replies.py", "webapp/logs.py"),
+)
+sandbox_for_real = Attack(
+    who="an operator's mistake",
+    how="mixes what the sandbox connected with what is connected at the real provider",
+    stopped="an account is kept under the very provider and registration that it came from",
+    where=("webapp/accounts.py",),
+)
+open_redirect = Attack(
+    who="somebody who wants our name before their address",
+    how="puts an address into the way back",
+    stopped="where a browser is sent is stored or our own; nothing of the query is in it",
+    where=("webapp/routes/callbacks.py",),
+)
+attackers_words = Attack(
+    who="somebody who can put words into an answer",
+    how="writes into `error_description`",
+    stopped="the page has words of its own for each error",
+    where=("flows/oauth_refusals.py", "webapp/routes/callbacks.py"),
+)
 
 SECRETS = ("gho_sandbox_", "ghr_sandbox_", "sandbox_at_", "sandbox_rt_")
 
@@ -53,6 +167,7 @@ async def is_untouched(here: Town, link: str) -> bool:
     )
 
 
+@made_up_state
 @pytest.mark.parametrize(
     "state",
     [
@@ -78,6 +193,7 @@ async def test_a_made_up_state_is_a_link_that_we_do_not_know(state: str | None) 
         assert "octocat" not in page.text
 
 
+@made_up_state
 @pytest.mark.parametrize(
     "query",
     [
@@ -98,6 +214,7 @@ async def test_a_strange_query_is_refused_without_a_fault(query: str) -> None:
         assert page.status == 404
 
 
+@another_token
 async def test_no_other_token_of_ours_is_a_state() -> None:
     async with town() as here:
         _, person, link, callback = await sent_out(here)
@@ -110,6 +227,7 @@ async def test_no_other_token_of_ours_is_a_state() -> None:
         assert await is_untouched(here, link)
 
 
+@another_token
 async def test_a_state_with_our_seal_and_another_secret_in_it_is_none() -> None:
     async with town() as here:
         _, person, link, callback = await sent_out(here)
@@ -128,6 +246,7 @@ async def test_a_state_with_our_seal_and_another_secret_in_it_is_none() -> None:
         assert await is_untouched(here, link)
 
 
+@made_up_state
 async def test_a_state_that_nobody_has_a_record_for_is_unknown() -> None:
     async with town() as here:
         person, now = await here.person(), here.clock()
@@ -140,6 +259,7 @@ async def test_a_state_that_nobody_has_a_record_for_is_unknown() -> None:
         assert page.status == 404
 
 
+@another_question
 async def test_the_answer_to_one_question_settles_no_other() -> None:
     async with town() as here:
         _, ann, first_link, first = await sent_out(here, arguments="first")
@@ -154,6 +274,7 @@ async def test_the_answer_to_one_question_settles_no_other() -> None:
         assert await is_untouched(here, second_link)
 
 
+@another_question
 async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state() -> None:
     async with town() as here:
         asked, person, link, callback = await sent_out(here)
@@ -166,6 +287,7 @@ async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state() -> No
         assert asked.has_asked
 
 
+@another_provider
 async def test_an_answer_at_another_providers_address_is_not_taken() -> None:
     async with town() as here:
         _, person, link, callback = await sent_out(here)
@@ -175,6 +297,7 @@ async def test_an_answer_at_another_providers_address_is_not_taken() -> None:
         assert await is_untouched(here, link)
 
 
+@another_provider
 async def test_the_state_of_an_account_pays_for_nothing() -> None:
     async with town() as here:
         _, person, link, callback = await sent_out(here)
@@ -184,6 +307,7 @@ async def test_the_state_of_an_account_pays_for_nothing() -> None:
         assert await is_untouched(here, link)
 
 
+@two_answers
 @pytest.mark.parametrize(
     "more",
     [
@@ -208,6 +332,7 @@ async def test_an_answer_put_together_from_two_is_not_acted_upon(more: str) -> N
         assert (await asked.account()).label == "octocat"
 
 
+@two_answers
 @pytest.mark.parametrize("code", [None, "", "x" * 5000, "a\x00b", "é", "a\nb"])
 async def test_a_code_that_is_none_is_not_exchanged(code: str | None) -> None:
     async with town() as here:
@@ -217,6 +342,7 @@ async def test_a_code_that_is_none_is_not_exchanged(code: str | None) -> None:
         assert await is_untouched(here, link)
 
 
+@another_browser
 async def test_a_browser_that_did_not_press_continue_is_turned_away() -> None:
     async with town() as here:
         asked, person, link, callback = await sent_out(here)
@@ -236,6 +362,7 @@ async def test_a_browser_that_did_not_press_continue_is_turned_away() -> None:
         assert (await asked.account()).label == "octocat"
 
 
+@login_csrf
 async def test_the_attackers_own_yes_is_not_put_on_the_victim() -> None:
     """Login CSRF: the attacker lets the victim's browser bring the attacker's code."""
     async with town() as here:
@@ -249,6 +376,7 @@ async def test_the_attackers_own_yes_is_not_put_on_the_victim() -> None:
         assert not asked.task.done()
 
 
+@replay
 async def test_an_earlier_attempts_answer_is_void_after_a_second_press() -> None:
     async with town() as here:
         asked, person, link, earlier = await sent_out(here)
@@ -261,6 +389,7 @@ async def test_an_earlier_attempts_answer_is_void_after_a_second_press() -> None
         assert here.gate.exchanges == 1
 
 
+@another_browser
 async def test_after_a_press_in_a_second_browser_the_first_cannot_finish() -> None:
     async with town() as here:
         asked, first, link, callback = await sent_out(here)
@@ -273,6 +402,7 @@ async def test_after_a_press_in_a_second_browser_the_first_cannot_finish() -> No
         assert here.gate.exchanges == 1
 
 
+@another_owner
 async def test_another_owners_question_is_neither_shown_nor_finished() -> None:
     async with town() as here:
         stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
@@ -291,6 +421,7 @@ async def test_another_owners_question_is_neither_shown_nor_finished() -> None:
         assert await is_untouched(here, link)
 
 
+@scanner
 async def test_a_scanner_that_opens_every_address_changes_nothing() -> None:
     async with town() as here:
         asked, person, link, callback = await sent_out(here)
@@ -321,6 +452,7 @@ async def test_a_scanner_that_opens_every_address_changes_nothing() -> None:
         assert (await asked.account()).label == "octocat"
 
 
+@csrf
 async def test_a_form_without_its_field_does_nothing() -> None:
     async with town() as here:
         asked, person, link, _ = await sent_out(here)
@@ -333,6 +465,7 @@ async def test_a_form_without_its_field_does_nothing() -> None:
         assert not asked.task.done()
 
 
+@another_browser
 async def test_a_no_cannot_be_forged_from_another_browser() -> None:
     async with town() as here:
         _, _, link, callback = await sent_out(here)
@@ -342,6 +475,7 @@ async def test_a_no_cannot_be_forged_from_another_browser() -> None:
         assert await is_untouched(here, link)
 
 
+@replay
 async def test_after_the_yes_no_error_takes_it_back() -> None:
     async with town() as here:
         asked, person, link, callback = await sent_out(here)
@@ -352,6 +486,7 @@ async def test_after_the_yes_no_error_takes_it_back() -> None:
         assert (await here.row(link)).status is Status.ACCEPTED
 
 
+@stale_page
 async def test_allow_after_decline_does_not_undo_the_decline() -> None:
     async with town() as here:
         await here.connect("repo")
@@ -369,6 +504,7 @@ async def test_allow_after_decline_does_not_undo_the_decline() -> None:
         assert connection.tools == ("list",)
 
 
+@stale_page
 async def test_allow_after_the_time_is_over_allows_nothing() -> None:
     async with town() as here:
         await here.connect("repo")
@@ -383,19 +519,21 @@ async def test_allow_after_the_time_is_over_allows_nothing() -> None:
         assert connection.tools == ("list",)
 
 
+@stale_page
 async def test_allow_when_the_account_is_gone_asks_afresh() -> None:
     async with town() as here:
         await here.connect("repo")
-        here.clock.tick(minutes=58)
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         link = await asked.link()
         page = await person.visit(link)
-        here.clock.tick(minutes=3)  # the account's key ends after an hour
+        (connection,) = await here.connections()  # and meanwhile, in another window
+        await here.service.kinds.accounts.disconnect(connection.owner, connection.id)
         answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
         assert answer.status_code == 303
         assert (await person.visit(link)).heading == "Connect GitHub to shop"
 
 
+@stale_page
 async def test_allow_gives_the_account_that_the_page_showed() -> None:
     async with town() as here:
         await here.connect("repo")
@@ -414,6 +552,7 @@ async def test_allow_gives_the_account_that_the_page_showed() -> None:
         assert asked.has_asked
 
 
+@leak
 async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -500,6 +639,7 @@ def replace_location(page: Page, location: str) -> Page:
     return dataclasses.replace(page, location=location)
 
 
+@leak
 async def test_what_a_failed_exchange_says_holds_no_secret(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -524,11 +664,12 @@ async def test_what_a_failed_exchange_says_holds_no_secret(
                 assert not any(secret in text for text in said)
 
 
+@sandbox_for_real
 async def test_a_live_registration_never_uses_the_sandboxs_account() -> None:
     async with town() as here:
         await here.connect("repo")
         kinds = here.service.kinds.accounts
-        live = kinds._clients["github"]
+        live = kinds._registrations.clients["github"]
         assert live.provider.api.startswith(here.sandbox.url)
         # The same store and owner, with our registration at the real one.
         settings = dataclasses.replace(here.settings, credentials={"github": ("id", "secret")})
@@ -550,7 +691,8 @@ async def test_a_live_registration_never_uses_the_sandboxs_account() -> None:
             assert "sandbox" not in page.text.lower()
             # And the other way round: what is connected at the real one is not the sandbox's.
             (connection,) = await there.connections()
-            row_key = kinds._key(there.service.kinds.accounts._clients["github"], server="shop")
+            there_github = there.service.kinds.accounts._registrations.clients["github"]
+            row_key = kinds.connections.key(there_github, server="shop")
             assert connection.key != row_key
             lived = replace(
                 connection,
@@ -564,6 +706,7 @@ async def test_a_live_registration_never_uses_the_sandboxs_account() -> None:
             assert (await soon(here.ask("repo", arguments="y").task)).label == "octocat"
 
 
+@sandbox_for_real
 async def test_a_sandbox_on_another_port_is_another_provider() -> None:
     async with town() as here:
         await here.connect("repo")
@@ -573,12 +716,13 @@ async def test_a_sandbox_on_another_port_is_another_provider() -> None:
             assert not asked.task.done()
 
 
+@another_provider
 async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked() -> None:
     """A provider whose metadata changes between the way out and back gets nothing."""
     async with town() as here:
         acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
         ours = (here.sandbox.client_id, here.sandbox.client_secret)
-        here.service.kinds.accounts._credentials["acme"] = ours  # type: ignore[index]
+        here.service.kinds.accounts._registrations._credentials["acme"] = ours  # type: ignore[index]
         asked, person = here.ask(provider=acme), await here.person()
         link = await asked.link()
         callback = await approve(person, await person.go_on(link))
@@ -591,6 +735,7 @@ async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked() -> 
         await asked.account()
 
 
+@replay
 async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing() -> None:
     async with town() as here:
         asked, person, link, callback = await sent_out(here)
@@ -608,6 +753,7 @@ async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing() -> None:
         assert (await here.row(link)).status is Status.ACCEPTED
 
 
+@open_redirect
 async def test_the_callback_is_no_open_redirect() -> None:
     async with town() as here:
         _, person, _, callback = await sent_out(here)
@@ -619,6 +765,7 @@ async def test_the_callback_is_no_open_redirect() -> None:
         assert answer.headers["cache-control"] == "no-store"
 
 
+@attackers_words
 async def test_a_deny_that_carries_words_of_its_own_shows_none_of_them() -> None:
     async with town() as here:
         asked, person = here.ask("repo"), await here.person()

@@ -31,8 +31,40 @@ from flows.elicitation import Attempt, Elicitation, Status
 from flows.errors import Failed, NotPossible
 from flows.flow import Trip
 from flows.signatures import STRIPE, Delivery, sign, verify
+from tests.attacks.attack import Attack
 from tests.clock import NOON
 from tests.flows.test_checkout import ID, KEY, asked, begun, prepared, reply, run, session
+
+another_session = Attack(
+    who="whoever sells at the same account",
+    how="pays another checkout session, payment link or question and says that it is ours",
+    stopped="only a session that we began, for this question, counts",
+    where=("flows/checkout_events.py", "flows/checkout_session.py"),
+)
+other_terms = Attack(
+    who="whoever can change a session at the provider",
+    how="pays less, in another currency, as a test, or at another account",
+    stopped="amount, currency, mode, account and reference are compared with what was asked",
+    where=("flows/checkout_session.py",),
+)
+not_yet_paid = Attack(
+    who="a payer",
+    how="completes the page without paying, or takes an end for the money back",
+    stopped="paid is what the provider says is paid; an end takes nothing back",
+    where=("flows/checkout_session.py", "flows/checkout_events.py"),
+)
+led_elsewhere = Attack(
+    who="a provider's reply that was tampered with",
+    how="names another address to pay at",
+    stopped="the address is the provider's own checkout",
+    where=("flows/checkout_replies.py",),
+)
+signed_rubbish = Attack(
+    who="whoever can cause an authentic event",
+    how="makes one of another shape",
+    stopped="what is no event is a bad request, what is none of ours is read and ignored",
+    where=("flows/checkout_events.py",),
+)
 
 SECRET = "whsec_of_this_test"
 SELLER = stripe(KEY, [SECRET])
@@ -81,24 +113,28 @@ def accepted() -> Elicitation:
     return states.settle(begun(), Status.ACCEPTED, now=NOON, content={"receipt": "r"})
 
 
+@another_session
 def test_somebody_elses_paid_session_pays_for_nothing_here() -> None:
     assert mismatch(begun(), session(**PAID, id="cs_test_2", client_reference_id="e_2")) == (
         "session"
     )
 
 
+@another_session
 def test_a_payment_link_that_carries_our_reference_pays_for_nothing_here() -> None:
     link = session(**PAID, id="cs_test_9", payment_link="plink_1", metadata={})
     assert event(COMPLETED, link).reference == ID
     assert mismatch(begun(), link) == "session"
 
 
+@another_session
 def test_a_session_that_nobody_here_began_pays_for_nothing() -> None:
     for elicitation in (asked(), prepared()):
         assert sessions_of(elicitation) == ()
         assert mismatch(elicitation, session(**PAID)) == "session"
 
 
+@another_session
 def test_a_reference_to_a_question_of_another_kind_is_no_payment_for_it() -> None:
     attempt = Attempt(number=1, browser="b", started_at=NOON, kept={"verifier": "cs_test_1"})
     visit = replace(asked(), kind="oauth", attempt=attempt, former=(attempt,))
@@ -106,6 +142,7 @@ def test_a_reference_to_a_question_of_another_kind_is_no_payment_for_it() -> Non
     assert mismatch(visit, session(**PAID)) == "session"
 
 
+@other_terms
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
@@ -128,6 +165,7 @@ def test_a_paid_session_of_ours_that_is_not_what_was_asked_settles_nothing(
     assert mismatch(begun(), session(**{**PAID, **changes})) == what
 
 
+@other_terms
 def test_test_money_pays_no_live_price_whichever_side_says_test() -> None:
     live = begun()
     live = replace(live, asked=asked(is_live=True).asked)
@@ -146,6 +184,7 @@ def test_test_money_pays_no_live_price_whichever_side_says_test() -> None:
     assert judge(live, paid, seller=LIVE) is Verdict.PAID
 
 
+@other_terms
 def test_an_event_of_another_account_or_mode_settles_nothing() -> None:
     for changes, what in (({"account": "acct_2"}, "account"), ({"livemode": True}, "mode")):
         with pytest.raises(Mismatch) as wrong:
@@ -158,6 +197,7 @@ def test_an_event_of_another_account_or_mode_settles_nothing() -> None:
     assert judge_event(begun(), connected, seller=own) is Verdict.PAID
 
 
+@another_session
 def test_an_event_for_another_elicitation_says_so_and_settles_nothing() -> None:
     other = event(COMPLETED, session(**PAID, id="cs_test_2", client_reference_id="ownertag-e_2"))
     assert other.reference == "ownertag-e_2"
@@ -165,6 +205,7 @@ def test_an_event_for_another_elicitation_says_so_and_settles_nothing() -> None:
         judge_event(begun(), other, seller=SELLER)
 
 
+@not_yet_paid
 def test_a_completed_page_that_is_not_paid_yet_stays_pending() -> None:
     unpaid = session(**{**PAID, "payment_status": "unpaid"})
     assert judge_event(begun(), event(COMPLETED, unpaid), seller=SELLER) is Verdict.PENDING
@@ -173,6 +214,7 @@ def test_a_completed_page_that_is_not_paid_yet_stays_pending() -> None:
     assert judge_event(begun(), paid, seller=SELLER) is Verdict.PAID
 
 
+@not_yet_paid
 @pytest.mark.parametrize("kind", [EXPIRED, FAILED])
 def test_an_end_that_comes_after_the_money_takes_nothing_back(kind: str) -> None:
     after = event(kind, session(**{**PAID, "status": "expired"}))
@@ -184,6 +226,7 @@ def test_an_end_that_comes_after_the_money_takes_nothing_back(kind: str) -> None
             states.settle(accepted(), status, now=NOON)
 
 
+@another_session
 def test_a_former_attempts_session_is_ours_as_well() -> None:
     first = begun()
     assert first.attempt is not None
@@ -198,6 +241,7 @@ def test_a_former_attempts_session_is_ours_as_well() -> None:
         assert judge(both, paid, seller=SELLER) is Verdict.PAID
 
 
+@led_elsewhere
 @pytest.mark.parametrize(
     "url",
     [
@@ -221,6 +265,7 @@ def test_nobody_is_led_elsewhere_to_pay(url: str) -> None:
     assert "evil" not in str(failed.value)
 
 
+@signed_rubbish
 @pytest.mark.parametrize(
     "body",
     [
@@ -258,12 +303,14 @@ def test_signed_rubbish_is_refused_as_a_bad_request(body: bytes) -> None:
     assert refused.value.http_status == 400
 
 
+@signed_rubbish
 @given(st.binary(max_size=200))
 def test_no_bytes_make_anything_but_an_event_or_a_refusal(body: bytes) -> None:
     with suppress(Malformed):
         assert read_event(delivery(body)).session is None
 
 
+@signed_rubbish
 @pytest.mark.parametrize(
     "about",
     [
@@ -280,11 +327,13 @@ def test_an_event_that_nobody_here_waits_for_is_read_and_ignored(about: dict[str
         judge_event(begun(), ignored, seller=SELLER)
 
 
+@signed_rubbish
 def test_an_event_of_another_shape_is_ignored_and_not_refused() -> None:
     thin = b'{"id":"evt_2","object":"v2.core.event","type":"v1.x","created":"2026-03-01T12:00Z"}'
     assert read_event(delivery(thin)) == Event(id="evt_2", type="v1.x")
 
 
+@signed_rubbish
 def test_the_sellers_other_sessions_are_readable_and_not_ours() -> None:
     setup = {
         "id": "cs_test_5",
@@ -303,6 +352,7 @@ def test_the_sellers_other_sessions_are_readable_and_not_ours() -> None:
     assert mismatch(begun(), setup) == "session"
 
 
+@signed_rubbish
 def test_what_happens_to_the_money_later_names_its_elicitation() -> None:
     charge = {
         "id": "ch_1",
@@ -316,6 +366,7 @@ def test_what_happens_to_the_money_later_names_its_elicitation() -> None:
     assert (intent.payment_intent, intent.session) == ("pi_1", None)
 
 
+@signed_rubbish
 def test_each_event_that_matters_carries_its_session() -> None:
     for kind in sorted(SETTLING_EVENTS):
         read = event(kind, session(**PAID))
@@ -324,12 +375,14 @@ def test_each_event_that_matters_carries_its_session() -> None:
         assert read.session == read_session(session(**PAID))
 
 
+@signed_rubbish
 def test_two_events_about_one_change_are_known_by_object_and_type() -> None:
     first, second = (event(COMPLETED, session(**PAID), id=id) for id in ("evt_1", "evt_2"))
     assert first != second
     assert (first.subject, first.type) == (second.subject, second.type)
 
 
+@not_yet_paid
 def test_what_a_page_says_is_never_taken_for_the_providers_answer() -> None:
     page = httpx.Response(200, text="<html>Paid! cs_test_1</html>")
     with pytest.raises(Failed):

@@ -24,7 +24,57 @@ from flows.signatures import (
     sign,
     verify,
 )
+from tests.attacks.attack import Attack
 from tests.clock import NOON
+
+changed = Attack(
+    who="a stranger on the way",
+    how=(
+        "changes a delivery: a bit of a header or of the body, its length, the border between "
+        "id and body"
+    ),
+    stopped="the signature is over the exact bytes, each part with its border",
+    where=("flows/signatures.py",),
+)
+replayed = Attack(
+    who="whoever kept a delivery",
+    how="sends it again later, or with a new time",
+    stopped="the time is signed, and five minutes from now",
+    where=("flows/signatures.py",),
+)
+two_readings = Attack(
+    who="a sender",
+    how=(
+        "repeats, leaves out or garbles headers, ids and signatures for two readers to read "
+        "differently"
+    ),
+    stopped="each header comes once, and a signature has one spelling",
+    where=("flows/signatures.py",),
+)
+another_scheme = Attack(
+    who="whoever has a signature of another scheme, or the public key",
+    how="uses it here",
+    stopped="each scheme signs its own text, and a public key is never a MAC's key",
+    where=("flows/signatures.py",),
+)
+empty_secret = Attack(
+    who="an operator's mistake",
+    how="leaves a secret empty or uses one that is no key",
+    stopped="it opens no door",
+    where=("flows/signatures.py",),
+)
+heavy = Attack(
+    who="a stranger",
+    how="sends megabytes or thousands of signatures to be checked",
+    stopped="limits come before any MAC is computed",
+    where=("flows/signatures.py",),
+)
+oracle = Attack(
+    who="a stranger",
+    how="learns from the refusal what was wrong",
+    stopped="the reason never reaches the sender",
+    where=("flows/signatures.py", "flows/errors.py"),
+)
 
 BODY = b'{"id":"evt_1","paid":true}'
 STRIPE_SECRET = "whsec_5tripe5tripe5tripe5tripe5tripe55"
@@ -105,6 +155,7 @@ def with_timestamp(scheme: Scheme, timestamp: str) -> Headers:
 # Changed on the way
 
 
+@changed
 @each
 def test_no_bit_of_a_header_can_change(scheme: Scheme) -> None:
     headers = signed(scheme)
@@ -113,6 +164,7 @@ def test_no_bit_of_a_header_can_change(scheme: Scheme) -> None:
             refusal(scheme, [*headers[:index], (name, changed), *headers[index + 1 :]])
 
 
+@changed
 def test_no_bit_of_what_a_private_key_signed_can_change() -> None:
     headers = privately()
     assert is_accepted(STANDARD_WEBHOOKS, headers, PUBLIC)
@@ -125,6 +177,7 @@ def test_no_bit_of_what_a_private_key_signed_can_change() -> None:
             )
 
 
+@changed
 @each
 def test_no_bit_of_the_body_can_change_nor_its_length(scheme: Scheme) -> None:
     headers = signed(scheme)
@@ -136,6 +189,7 @@ def test_no_bit_of_the_body_can_change_nor_its_length(scheme: Scheme) -> None:
         assert refusal(scheme, headers, body) == "bad_signature"
 
 
+@changed
 @each
 def test_a_header_cut_off_anywhere_is_refused(scheme: Scheme) -> None:
     *before, (name, value) = signed(scheme)
@@ -144,6 +198,7 @@ def test_a_header_cut_off_anywhere_is_refused(scheme: Scheme) -> None:
         refusal(scheme, [*before, (name, value[length + 1 :])])
 
 
+@changed
 def test_the_end_of_an_id_cannot_be_moved_into_the_body() -> None:
     body = b"1234567890.{}"
     [_, _, (_, signature)] = signed(STANDARD_WEBHOOKS, body)
@@ -151,6 +206,7 @@ def test_the_end_of_an_id_cannot_be_moved_into_the_body() -> None:
     assert refusal(STANDARD_WEBHOOKS, moved, b"{}") == "malformed_header"
 
 
+@changed
 def test_the_id_of_one_delivery_cannot_be_put_on_another() -> None:
     headers = [("webhook-id", "msg_2"), *signed(STANDARD_WEBHOOKS)[1:]]
     assert refusal(STANDARD_WEBHOOKS, headers) == "bad_signature"
@@ -159,6 +215,7 @@ def test_the_id_of_one_delivery_cannot_be_put_on_another() -> None:
 # Sent again, or from another time
 
 
+@replayed
 @timed
 @pytest.mark.parametrize(
     ("seconds", "reason"),
@@ -177,6 +234,7 @@ def test_an_authentic_delivery_of_another_time_is_refused(
     assert refusal(scheme, with_timestamp(scheme, str(SECONDS + seconds))) == reason
 
 
+@replayed
 @timed
 def test_a_new_time_does_not_fit_an_old_signature(scheme: Scheme) -> None:
     old = with_timestamp(scheme, str(SECONDS - 3600))
@@ -184,6 +242,7 @@ def test_a_new_time_does_not_fit_an_old_signature(scheme: Scheme) -> None:
     assert refusal(scheme, fresh) == "bad_signature"
 
 
+@replayed
 @timed
 @pytest.mark.parametrize(
     "timestamp",
@@ -219,6 +278,7 @@ def test_a_time_that_is_no_time_is_refused_though_it_is_signed(
 # Headers that are none
 
 
+@two_readings
 @each
 def test_without_its_headers_nothing_is_accepted(scheme: Scheme) -> None:
     headers = signed(scheme)
@@ -227,6 +287,7 @@ def test_without_its_headers_nothing_is_accepted(scheme: Scheme) -> None:
         assert refusal(scheme, headers[:index] + headers[index + 1 :]) == "missing_header"
 
 
+@two_readings
 @each
 def test_a_repeated_header_is_refused_whichever_is_right(scheme: Scheme) -> None:
     headers = signed(scheme)
@@ -236,6 +297,7 @@ def test_a_repeated_header_is_refused_whichever_is_right(scheme: Scheme) -> None
             assert refusal(scheme, [(name.upper(), more), *headers]) == "malformed_header"
 
 
+@two_readings
 def test_the_two_names_of_a_header_are_not_mixed() -> None:
     ours = signed(STANDARD_WEBHOOKS)
     theirs = [(name.replace("webhook-", "svix-"), value) for name, value in ours]
@@ -247,6 +309,7 @@ def test_the_two_names_of_a_header_are_not_mixed() -> None:
     assert refusal(STANDARD_WEBHOOKS, [*theirs, *forged]) == "bad_signature"
 
 
+@two_readings
 @each
 @pytest.mark.parametrize("value", ["", " ", ",", "=", "v1", "v2=00", "sha1=00", "é", "\x00", "t=1"])
 def test_a_header_without_a_signature_is_refused(scheme: Scheme, value: str) -> None:
@@ -254,6 +317,7 @@ def test_a_header_without_a_signature_is_refused(scheme: Scheme, value: str) -> 
     assert refusal(scheme, [*before, (name, value)]) == "malformed_header"
 
 
+@replayed
 @pytest.mark.parametrize("extra", ["t=1", "t=", f"t={SECONDS}"])
 def test_a_second_time_in_stripes_header_is_refused(extra: str) -> None:
     [(name, value)] = signed(STRIPE)
@@ -261,11 +325,13 @@ def test_a_second_time_in_stripes_header_is_refused(extra: str) -> None:
         assert refusal(STRIPE, [(name, forged)]) == "malformed_header"
 
 
+@replayed
 def test_stripes_header_without_a_time_is_refused() -> None:
     [(name, value)] = signed(STRIPE)
     assert refusal(STRIPE, [(name, value.split(",")[1])]) == "malformed_header"
 
 
+@heavy
 @timed
 def test_more_signatures_than_anybody_sends_are_refused_though_one_is_right(
     scheme: Scheme,
@@ -278,6 +344,7 @@ def test_more_signatures_than_anybody_sends_are_refused_though_one_is_right(
     assert refusal(scheme, [*before, (name, at_most + bad)]) == "malformed_header"
 
 
+@two_readings
 @pytest.mark.parametrize("id", ["", ".", "msg.1", "msg 1", "msg\t1", "msg\n", "é", "m" * 256])
 def test_an_id_that_none_would_send_is_refused_though_it_is_signed(id: str) -> None:
     message = f"{id}.{SECONDS}.".encode() + BODY
@@ -289,6 +356,7 @@ def test_an_id_that_none_would_send_is_refused_though_it_is_signed(id: str) -> N
 # Other spellings of a right signature
 
 
+@two_readings
 @pytest.mark.parametrize("scheme", [STRIPE, GITHUB], ids=lambda scheme: scheme.name)
 def test_a_hex_signature_has_one_spelling(scheme: Scheme) -> None:
     [(name, value)] = signed(scheme)
@@ -306,6 +374,7 @@ def test_a_hex_signature_has_one_spelling(scheme: Scheme) -> None:
         assert refusal(scheme, [(name, label + spelling)]) == "bad_signature"
 
 
+@two_readings
 @pytest.mark.parametrize("headers", [signed(STANDARD_WEBHOOKS), privately()], ids=["v1", "v1a"])
 def test_a_base64_signature_has_one_spelling(headers: Headers) -> None:
     label, _, text = headers[-1][1].partition(",")
@@ -328,6 +397,7 @@ def test_a_base64_signature_has_one_spelling(headers: Headers) -> None:
         assert reason == "bad_signature"
 
 
+@another_scheme
 def test_a_signature_of_one_kind_is_not_taken_for_the_other() -> None:
     both = [STANDARD_SECRET, PUBLIC]
     for headers, label in ((signed(STANDARD_WEBHOOKS), "v1a"), (privately(), "v1")):
@@ -343,6 +413,7 @@ def test_a_signature_of_one_kind_is_not_taken_for_the_other() -> None:
 # Secrets that are none
 
 
+@empty_secret
 @each
 @pytest.mark.parametrize("secret", ["", " ", "\n", "\t \r\n", "\0", "\0\0\0"])
 def test_an_empty_secret_opens_no_door(scheme: Scheme, secret: str) -> None:
@@ -358,6 +429,7 @@ def test_an_empty_secret_opens_no_door(scheme: Scheme, secret: str) -> None:
         assert refusal(scheme, [(scheme.signature_header, value)], secrets=[secret]) == "no_secret"
 
 
+@empty_secret
 @pytest.mark.parametrize(
     "secret",
     [
@@ -379,6 +451,7 @@ def test_a_secret_that_is_no_key_opens_no_door(secret: str) -> None:
         assert refusal(STANDARD_WEBHOOKS, headers, secrets=[secret]) == "no_secret"
 
 
+@empty_secret
 @each
 def test_another_secret_does_not_fit(scheme: Scheme) -> None:
     headers = signed(scheme)
@@ -386,6 +459,7 @@ def test_another_secret_does_not_fit(scheme: Scheme) -> None:
         assert refusal(scheme, headers, secrets=[secret, secret]) == "bad_signature"
 
 
+@another_scheme
 def test_what_one_scheme_signed_is_nothing_to_another() -> None:
     for secret, one, other in (
         (STANDARD_SECRET, STRIPE, STANDARD_WEBHOOKS),
@@ -399,6 +473,7 @@ def test_what_one_scheme_signed_is_nothing_to_another() -> None:
         assert refusal(other, headers, secrets=[secret]) == "missing_header"
 
 
+@another_scheme
 def test_one_secret_in_two_schemes_signs_nothing_for_the_other() -> None:
     [_, _, (_, standard_value)] = sign(
         STANDARD_WEBHOOKS, body=BODY, secret=STANDARD_SECRET, now=NOON, id="msg_1"
@@ -408,6 +483,7 @@ def test_one_secret_in_two_schemes_signs_nothing_for_the_other() -> None:
     assert refusal(STRIPE, headers, secrets=[STANDARD_SECRET]) == "bad_signature"
 
 
+@another_scheme
 def test_a_public_key_is_never_a_macs_key() -> None:
     raw = PRIVATE.public_key().public_bytes_raw()
     message = b"msg_1.%d.%b" % (SECONDS, BODY)
@@ -421,6 +497,7 @@ def test_a_public_key_is_never_a_macs_key() -> None:
 # Too much
 
 
+@heavy
 @each
 def test_ten_megabytes_are_refused_before_any_mac_is_computed(scheme: Scheme) -> None:
     without_a_mac = replace(scheme, digest="a digest that cannot be computed")
@@ -439,6 +516,7 @@ def test_ten_megabytes_are_refused_before_any_mac_is_computed(scheme: Scheme) ->
         assert refused.value.reason == "too_large"
 
 
+@heavy
 @each
 def test_one_byte_too_many_is_refused_though_it_is_signed(scheme: Scheme) -> None:
     body = bytes(BODY_BYTES_AT_MOST + 1)
@@ -446,6 +524,7 @@ def test_one_byte_too_many_is_refused_though_it_is_signed(scheme: Scheme) -> Non
     assert is_accepted(scheme, signed(scheme, body[1:]), body=body[1:])
 
 
+@heavy
 @each
 def test_a_header_longer_than_anybody_sends_is_refused_though_a_signature_in_it_is_right(
     scheme: Scheme,
@@ -467,6 +546,7 @@ def test_a_header_longer_than_anybody_sends_is_refused_though_a_signature_in_it_
 header_text = st.text(max_size=60) | st.text(alphabet="tv1a=, whsec0f.", max_size=60)
 
 
+@heavy
 @each
 @settings(deadline=None)
 @given(
@@ -480,6 +560,7 @@ def test_whatever_is_sent_nothing_but_unverified_is_raised(
     refusal(scheme, [(names[index % len(names)], value) for index, value in values], body)
 
 
+@empty_secret
 @each
 @settings(deadline=None)
 @given(secret=st.text(max_size=40), tail=st.sampled_from(["", "whsec_", "whpk_"]))
@@ -491,6 +572,7 @@ def test_whatever_secret_is_configured_nothing_but_unverified_is_raised(
         refusal(scheme, signed(scheme), secrets=[text, "\ud800"])
 
 
+@oracle
 def test_the_reason_never_reaches_the_sender() -> None:
     with pytest.raises(Unverified) as refused:
         verify(

@@ -12,9 +12,47 @@ import pytest
 from msgspec.structs import replace
 
 from flows import Money
+from tests.attacks.attack import Attack
 from tests.attacks.test_payments import COMPLETED, EXPIRED, FAILED, SUCCEEDED, told
 from tests.mcp.stage import LEGACY, cut, eventually
 from tests.service.selling import CREATE, Buying, Shop, buying, open_shop
+
+other_terms = Attack(
+    who="whoever sells at the same account",
+    how="makes our session cost less, or swaps two questions' sessions",
+    stopped="what contradicts the question is kept with its reason and settles nothing",
+    where=("webapp/hooks.py",),
+)
+our_reference = Attack(
+    who="whoever knows an elicitation's id",
+    how="puts it on a payment link or session of their own",
+    stopped="a session that we do not know is reconciled with the provider and refused",
+    where=("webapp/hooks.py", "webapp/checkouts.py"),
+)
+out_of_order = Attack(
+    who="a muddled provider, or a replay",
+    how="sends events twice, late, with a used id, or in any order",
+    stopped="the money is told once by object and kind, and an end takes nothing back",
+    where=("webapp/hooks.py", "webapp/ledger.py"),
+)
+two_stories = Attack(
+    who="a provider whose API says otherwise than its event",
+    how="contradicts itself",
+    stopped="what it says when asked is what counts, and what is wrong there harms nobody",
+    where=("webapp/checkouts.py",),
+)
+erased = Attack(
+    who="time",
+    how="brings an event for a question that was erased",
+    stopped="it is acknowledged and looked at once",
+    where=("webapp/hooks.py",),
+)
+thiefs_amount = Attack(
+    who="a thief",
+    how="makes a refused payment show their amount",
+    stopped="what is shown is what was asked",
+    where=("webapp/hooks.py", "webapp/shown.py"),
+)
 
 PAID = {"status": "complete", "payment_status": "paid", "payment_intent": "pi_thief"}
 UNPAID = {"status": "complete", "payment_status": "unpaid", "payment_intent": "pi_1"}
@@ -60,6 +98,7 @@ async def can_still_be_paid(shop: Shop, buy: Buying) -> None:
     assert len(await shop.payments()) == 1
 
 
+@other_terms
 @pytest.mark.parametrize(
     ("changes", "about_event", "why"),
     [
@@ -85,6 +124,7 @@ async def test_our_session_on_other_terms_settles_nothing(
         await can_still_be_paid(shop, buy)
 
 
+@other_terms
 async def test_our_session_under_another_questions_name_settles_neither(shop: Shop) -> None:
     async with buying(shop) as buy:
         mine = await begun(shop, buy)
@@ -100,6 +140,7 @@ async def test_our_session_under_another_questions_name_settles_neither(shop: Sh
         assert await kept(shop) == [("refused", "session")]
 
 
+@our_reference
 async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(
     shop: Shop,
 ) -> None:
@@ -116,6 +157,7 @@ async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(
         await can_still_be_paid(shop, buy)
 
 
+@our_reference
 async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         about = {
@@ -133,6 +175,7 @@ async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: 
         await can_still_be_paid(shop, buy)
 
 
+@our_reference
 async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refused_later(
     shop: Shop,
 ) -> None:
@@ -151,6 +194,7 @@ async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refus
         await can_still_be_paid(shop, buy)
 
 
+@our_reference
 async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop) -> None:
     async with buying(shop) as buy:
         session = await begun(shop, buy)
@@ -161,6 +205,7 @@ async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop) -> 
         await nothing_is_settled(shop, buy)
 
 
+@out_of_order
 async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop) -> None:
     async with buying(shop) as buy:
         session = await begun(shop, buy)
@@ -170,6 +215,7 @@ async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop) ->
         assert len(await shop.payments()) == 1
 
 
+@out_of_order
 async def test_a_promise_to_pay_pays_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         session = await begun(shop, buy)
@@ -181,6 +227,7 @@ async def test_a_promise_to_pay_pays_nothing(shop: Shop) -> None:
         await nothing_is_settled(shop, buy)
 
 
+@out_of_order
 @pytest.mark.parametrize("kind", [EXPIRED, FAILED])
 async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, kind: str) -> None:
     async with buying(shop) as buy:
@@ -198,6 +245,7 @@ async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, 
         assert await buy.again() == "paid 9.00 EUR"
 
 
+@out_of_order
 async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another(
     shop: Shop,
 ) -> None:
@@ -208,6 +256,7 @@ async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another
         await can_still_be_paid(shop, buy)
 
 
+@out_of_order
 async def test_events_in_any_order_end_in_the_payment(shop: Shop) -> None:
     async with buying(shop) as buy:
         session = await begun(shop, buy)
@@ -223,6 +272,7 @@ async def test_events_in_any_order_end_in_the_payment(shop: Shop) -> None:
         assert (await shop.statuses(), len(await shop.payments())) == (["accepted"], 1)
 
 
+@other_terms
 async def test_one_persons_payment_never_pays_for_another(shop: Shop) -> None:
     async with buying(shop) as buy:
         await gone(shop, buy)
@@ -235,6 +285,7 @@ async def test_one_persons_payment_never_pays_for_another(shop: Shop) -> None:
         assert not call.done()
 
 
+@two_stories
 async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_harms_nobody(
     shop: Shop,
 ) -> None:
@@ -263,6 +314,7 @@ async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_h
     assert await kept(shop) == [("refused", "amount")]
 
 
+@erased
 async def test_a_payment_for_a_question_that_was_erased_is_acknowledged_and_no_accident(
     shop: Shop,
 ) -> None:
@@ -277,6 +329,7 @@ async def test_a_payment_for_a_question_that_was_erased_is_acknowledged_and_no_a
     assert await shop.ledger() == []
 
 
+@erased
 async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ever(
     shop: Shop,
 ) -> None:
@@ -296,6 +349,7 @@ async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ev
     assert await kept(shop) == [("refused", "session")]
 
 
+@out_of_order
 async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_result(
     shop: Shop,
 ) -> None:
@@ -311,6 +365,7 @@ async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_resul
         assert shop.stage.id_of(await caller.link()) != session["client_reference_id"]
 
 
+@thiefs_amount
 async def test_what_is_shown_of_a_refused_payment_names_no_amount_of_the_thiefs(
     shop: Shop,
 ) -> None:

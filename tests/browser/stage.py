@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import httpx
 import httpx2
@@ -32,6 +32,7 @@ from flows.providers import github
 from flows.vault import Ring
 from tests.browser.shop import Calling
 from tests.crash.shop import no_certificates
+from tests.mcp.stage import service_in
 from tests.web.serving import bound, serving, serving_at
 from webapp.app import open_app
 from webapp.demo.tools import add_tools
@@ -191,7 +192,7 @@ async def open_stage() -> AsyncIterator[Stage]:
                 async with open_app(
                     settings, _server(), store=store, clock=stage.clock, sandbox=sandbox
                 ) as app:
-                    stage.service = cast("Any", app)._app._service
+                    stage.service = service_in(app)
                     async with serving(stage.tape.record(app), port=port):
                         try:
                             yield stage

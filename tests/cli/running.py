@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.leaks import EARS
+
 HOUSE = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 60
 COMMAND = (sys.executable, "-P", "-m", "webapp.cli")
@@ -77,6 +79,7 @@ async def ended(process: Process) -> Ended:
         await process.communicate()
         raise
     assert process.returncode is not None
+    EARS.hear("standard error of elicit", (err or b"").decode())
     return Ended(status=process.returncode, out=out.decode(), err=err.decode())
 
 

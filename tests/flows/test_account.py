@@ -1,10 +1,11 @@
 """An account's key goes to the provider's hosts, and nowhere else by any way."""
 
+import asyncio
 import copy
 import dataclasses
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -36,6 +37,8 @@ class Wire:
 
     def __init__(self, answer: Answer | None = None) -> None:
         self.seen: list[httpx.Request] = []
+        self.refused: list[tuple[str, str]] = []
+        self.newer: str | None = None
         self._answer = answer or (lambda _: httpx.Response(200))
 
     def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
@@ -45,6 +48,11 @@ class Wire:
             follow_redirects=True,
             transport=httpx.MockTransport(self._send),
         )
+
+    async def renew(self, connection: str, refused: str) -> str | None:
+        self.refused.append((connection, refused))
+        await asyncio.sleep(0)
+        return self.newer
 
     async def spend(self, receipt_id: str) -> Json:
         raise AssertionError(receipt_id)
@@ -205,3 +213,104 @@ def test_accounts_are_the_same_by_what_they_are_and_not_by_who_asked() -> None:
 def test_a_content_that_is_no_account_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         account_of({"account": "a1"}, Wire())
+
+
+def needs(key: str, *, elsewhere: int = 200) -> Answer:
+    """An API that takes this key only; another host answers with `elsewhere`."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host != "api.github.com":
+            return httpx.Response(elsewhere)
+        if request.url.path == "/away":
+            return httpx.Response(302, headers={"Location": "https://codeload.example/archive"})
+        is_good = request.headers.get("Authorization") == f"Bearer {key}"
+        return httpx.Response(200 if is_good else 401, content=request.content)
+
+    return answer
+
+
+def a_renewable(wire: Wire) -> Account:
+    wire.newer = "gho_newer"
+    return an_account(wire, connection="c1")
+
+
+async def test_a_key_that_is_refused_is_renewed_once_and_the_request_sent_again() -> None:
+    wire = Wire(needs("gho_newer"))
+    account = a_renewable(wire)
+    async with account.client() as api:
+        assert (await api.get("/user")).status_code == 200
+        assert (await api.post("/user", json={"a": 1})).json() == {"a": 1}
+    async with account.client() as api:
+        assert (await api.get("/user")).status_code == 200
+    assert wire.refused == [("c1", KEY)]
+    assert len(wire.seen) == 4
+    assert account.access_token == KEY  # what was handed out
+
+
+async def test_a_body_that_can_be_sent_again_is() -> None:
+    wire = Wire(needs("gho_newer"))
+    async with a_renewable(wire).client() as api:
+        assert (await api.put("/user", content=b"abc")).content == b"abc"
+
+
+async def test_a_body_that_was_a_stream_is_not_sent_again() -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"abc"
+
+    wire = Wire(needs("gho_newer"))
+    async with a_renewable(wire).client() as api:
+        assert (await api.put("/user", content=parts())).status_code == 401
+    assert len(wire.seen) == 1
+    assert wire.refused == []
+
+
+async def test_fifty_that_are_refused_at_once_ask_for_one_newer_key_each_at_most() -> None:
+    wire = Wire(needs("gho_newer"))
+    async with a_renewable(wire).client() as api:
+        replies = await asyncio.gather(*(api.get("/user") for _ in range(50)))
+    assert {reply.status_code for reply in replies} == {200}
+    assert set(wire.refused) == {("c1", KEY)}
+
+
+async def test_a_request_is_sent_again_once_however_often_it_is_refused() -> None:
+    wire = Wire(needs("gho_another"))
+    async with a_renewable(wire).client() as api:
+        assert (await api.get("/user")).status_code == 401
+    assert len(wire.seen) == 2
+
+
+async def test_what_can_not_be_renewed_stays_refused() -> None:
+    wire = Wire(needs("gho_newer"))
+    async with an_account(wire, connection="c1").client() as api:
+        assert (await api.get("/user")).status_code == 401
+    assert len(wire.seen) == 1
+    async with an_account(wire).client() as api:
+        assert (await api.get("/user")).status_code == 401
+    assert wire.refused == [("c1", KEY)]
+
+
+@pytest.mark.parametrize("url", ["https://evil.example/", "https://api.github.com/away"])
+async def test_another_host_that_refuses_gets_neither_key(url: str) -> None:
+    wire = Wire(needs("gho_newer", elsewhere=401))
+    async with a_renewable(wire).client() as api:
+        assert (await api.get(url)).status_code == 401
+    assert wire.refused == []
+    elsewhere = [request for request in wire.seen if request.url.host != "api.github.com"]
+    assert len(elsewhere) == 1
+    assert "Authorization" not in elsewhere[0].headers
+
+
+async def test_a_header_of_the_tools_own_is_not_taken_for_ours() -> None:
+    wire = Wire(lambda _: httpx.Response(401))
+    async with a_renewable(wire).client() as api:
+        await api.get("https://evil.example/", headers={"Authorization": f"Bearer {KEY}"})
+    assert wire.refused == []
+    assert len(wire.seen) == 1
+
+
+def test_a_client_that_does_not_wait_leaves_it_at_the_first_answer() -> None:
+    wire = Wire(needs("gho_newer"))
+    auth = BearerAuth(KEY, origins=("https://api.github.com",), renew=None)
+    with httpx.Client(auth=auth, transport=httpx.MockTransport(wire._send)) as api:
+        assert api.get("https://api.github.com/user").status_code == 401
+    assert len(wire.seen) == 1

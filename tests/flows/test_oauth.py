@@ -17,6 +17,7 @@ from flows.elicitation import Asked, Attempt, Elicitation, Status
 from flows.errors import Denied, Failed, NotConfigured
 from flows.flow import Arrival, Departure, Talk, Trip
 from flows.oauth import Client, Grant, OauthFlow, Terms
+from flows.oauth_requests import authorize_url
 from flows.provider import PersonProbe, Provider
 from flows.providers import github, google, openid
 from tests.clock import NOON
@@ -493,3 +494,28 @@ class TestThePerson:
         _, away = departed()
         with pytest.raises(Failed, match="GitHub did not say whose account it is"):
             granted(github, away, httpx.Response(200, json={"access_token": "t"}), reply)
+
+
+def said_to(scopes: tuple[str, ...], *, switches: bool = False) -> dict[str, list[str]]:
+    provider = openid("acme", "https://login.acme.example")
+    url = authorize_url(
+        Client(provider=provider, client_id="id", client_secret="secret"),
+        place="https://login.acme.example/authorize",
+        redirect_uri="https://tools.example/callback/acme",
+        scopes=scopes,
+        state="s",
+        verifier="v" * 64,
+        switches=switches,
+    )
+    return parse_qs(urlsplit(url).query)
+
+
+def test_what_shall_last_is_asked_for_with_consent() -> None:
+    assert "prompt" not in said_to(("openid",))
+    assert said_to(("openid", "offline_access"))["prompt"] == ["consent"]
+
+
+def test_a_choice_of_accounts_keeps_the_consent() -> None:
+    assert said_to(("openid",), switches=True)["prompt"] == ["select_account"]
+    both = said_to(("openid", "offline_access"), switches=True)
+    assert both["prompt"] == ["select_account consent"]

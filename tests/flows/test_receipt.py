@@ -67,6 +67,9 @@ class Desk:
     def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
         raise AssertionError("a receipt calls nobody itself")
 
+    async def renew(self, connection: str, refused: str) -> str | None:
+        raise AssertionError(connection)
+
     async def spend(self, receipt_id: str) -> Json:
         self.wanted.append(("spend", receipt_id))
         return None

@@ -27,6 +27,7 @@ from tests.mcp.stage import (
     Stage,
     _Posts,
     link_in,
+    service_in,
     soon,
     text_of,
 )
@@ -130,7 +131,7 @@ class Fair:
     async def look_through(self) -> None:
         """No secret, token or key of anybody's was in any message."""
         told = bytes(self.tap.heard)
-        kept = [token for c in await self.connections() for token in (c.access_token,)]
+        kept = [token for c in await self.connections() for token in (c.access_token,) if token]
         for secret in (KEY, *kept, self.sandbox.client_secret, self.sandbox.stripe_key):
             assert secret.encode() not in told, secret
 
@@ -196,7 +197,7 @@ async def fair(
         tap = Tap(app)
         posts = _Posts(tap)
         await stack.enter_async_context(serving(posts, port=port))
-        service = cast("Any", app)._app._service
+        service = service_in(app)
         stage = Stage(url=url, service=service, settings=settings, posts=posts)
         here = Fair(stage=stage, sandbox=sandbox, clock=clock, tap=tap)
         try:

@@ -32,6 +32,7 @@ from webapp.limits import Limits
 from webapp.mcp.attach import attach
 from webapp.service import Service, open_service
 from webapp.settings import Settings
+from webapp.settings_identity import IdentitySettings
 from webapp.stores import Store, open_store
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
@@ -141,6 +142,7 @@ class Caller:
     def __init__(self, client: Client, shown: asyncio.Queue[str], completed: list[str]) -> None:
         self.client = client
         self.completed = completed  # ids of the complete notifications
+        self.told: list[str] = []  # what the forms said that somebody typed letters into
         self._shown = shown
         self._calls: set[asyncio.Task[types.CallToolResult]] = set()
 
@@ -157,6 +159,10 @@ class Caller:
         task = asyncio.create_task(self.client.call_tool(tool, dict(arguments)))
         self._calls.add(task)
         return task
+
+    def begin(self, tool: str, **arguments: Json) -> None:
+        """Call a tool whose result nobody looks at."""
+        self._calls.add(self.call(tool, **arguments))
 
     async def leg(
         self,
@@ -268,13 +274,20 @@ class Stage:
         answers: Sequence[str] = (),
         declares: types.ElicitationCapability | str | None = "all",
         headers: Mapping[str, str] | None = None,
+        typed: asyncio.Queue[str] | None = None,
     ) -> AsyncIterator[Caller]:
-        """A connected client. It answers with `answers` one by one, then with accept."""
+        """A connected client. It answers with `answers` one by one, then with accept.
+
+        `typed` are letters that somebody types where they are asked for by a form.
+        """
         shown: asyncio.Queue[str] = asyncio.Queue()
         completed: list[str] = []
         pending = iter(answers)
 
         async def answer(_: Any, question: Any) -> types.ElicitResult:
+            if typed is not None and getattr(question, "url", None) is None:
+                caller.told.append(question.message)
+                return types.ElicitResult(action="accept", content={"code": await typed.get()})
             shown.put_nowait(getattr(question, "url", question.message))
             return types.ElicitResult(action=cast("Any", next(pending, "accept")))
 
@@ -384,14 +397,24 @@ async def staged(
     store: str | Store = "memory:",
     public_url: str | None = None,
     limits: Limits | None = None,
+    who: IdentitySettings | Callable[[str], IdentitySettings] | None = None,
 ) -> AsyncIterator[Stage]:
-    """Serve it as `elicit serve` does, with the lifespan under uvicorn."""
+    """Serve it as `elicit serve` does, with the lifespan under uvicorn.
+
+    `who` may be made of the address.
+    """
     before = _tasks()
     apps: list[_Lived] = []
 
     def make(url: str) -> ASGIApp:
         address, opened = (store, None) if isinstance(store, str) else ("memory:", store)
-        settings = Settings(url=public_url or url, ring=RING, store=address, uid=UID)
+        settings = Settings(
+            url=public_url or url,
+            ring=RING,
+            store=address,
+            uid=UID,
+            identity=who(url) if callable(who) else who or IdentitySettings(),
+        )
         apps.append(_Lived(settings, server, store=opened, limits=limits))
         return apps[0]
 
@@ -486,11 +509,19 @@ class _Lived:
         await receive()
         opening = open_app(self.settings, self._server, store=self._store, limits=self._limits)
         async with opening as app:
-            self.service = cast("Any", app)._app._service
+            self.service = service_in(app)
             self.posts = _Posts(app)
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def service_in(app: ASGIApp) -> Service:
+    """Below the layers that check who may come in."""
+    layer: Any = app
+    while not hasattr(layer, "_service"):
+        layer = layer._app
+    return cast("Service", layer._service)
 
 
 class _Posts:

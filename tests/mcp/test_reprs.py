@@ -52,7 +52,7 @@ async def test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token() -> 
             )
         ]
         secrets = [CARD, url.rsplit("/", 1)[1], link.return_token, link.callback_url]
-        secrets += [repr(key) for key in stage.service.request_state_keys]
+        secrets += [repr(key) for key in stage.service.request_state_keys()]
         secrets += [repr(b"k" * 32), "k" * 32, repr(RING.derive(RING.newest, "csrf"))]
         shown = [(secret, text) for text in reprs for secret in secrets if secret in text]
         assert not shown

@@ -1,16 +1,20 @@
 """One of each page: as it usually is, and with the worst that others may put into it."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 import pytest
 
+from flows.binding import PAGE_WORDS
 from webapp import views as module
+from webapp import views_connections
 from webapp.pages import Pages, template_folder
 from webapp.views import (
     BeforeOpener,
+    Choice,
+    CodeButton,
     DoneAccount,
     DoneSecret,
     Ended,
@@ -21,17 +25,24 @@ from webapp.views import (
     Person,
     ProviderTrouble,
     Scope,
+    SignedOut,
+    SignInButton,
+    SignInFailed,
     SomeoneElse,
     StartAccount,
     StartPayment,
     StartUrl,
+    SwitchBack,
     Trouble,
     UseAccount,
     Used,
     View,
 )
+from webapp.views_connections import Connected, Connections, ConnectionsClosed, Group, Sharing
 
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
+SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")
+CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
 
 USUAL: Mapping[str, Any] = {
     "server": "my tools",
@@ -67,8 +78,16 @@ USUAL: Mapping[str, Any] = {
     "reason": "To list the repositories that you can push to.",
     "is_sandbox": True,
     "person": Person(label="octocat", name="Mona Lisa Octocat"),
-    "connected_for": ("list_my_repositories", "count_stars"),
-    "allow_action": "/e/abc/allow",
+    "choices": (
+        Choice(
+            person=Person(label="octocat", name="Mona Lisa Octocat"),
+            connected_for=("list_my_repositories", "count_stars"),
+            allow_action="/e/abc/allow",
+        ),
+    ),
+    "switch_back": SwitchBack(
+        former=Person(label="hubber"), action="/e/abc/allow?account=h", csrf="c5f1"
+    ),
     "other_action": "/e/abc/other",
     "price": "9.00 €",
     "what": "Premium report, with all figures since 2019",
@@ -78,20 +97,64 @@ USUAL: Mapping[str, Any] = {
     "kept": True,
     "remove_at": "https://github.com/settings/applications",
     "sandbox_url": "http://127.0.0.1:8766",
+    "action": "/pair/abc",
+    "issuer": "login.example.com",
+    "sign_in": SIGN_IN,
+    "code": CODE,
+    "signed_in_as": "Mona Lisa Octocat",
+    "letters": "BCDF-GHJK",
+    "words": PAGE_WORDS,
+    "wait": timedelta(seconds=30),
+    "viewer": "Mona Lisa Octocat",
+    "sign_out_csrf": "c5f1",
+    "groups": (
+        Group(
+            name="my tools",
+            connected=(
+                Connected(
+                    id="x1",
+                    provider="GitHub",
+                    person=Person(label="octocat", name="Mona Lisa Octocat"),
+                    connected_at=NOW - timedelta(days=3),
+                    scopes=(Scope(words="Read and write your repositories", raw="repo"),),
+                    shared=(
+                        Sharing(
+                            tool="list_my_repositories",
+                            used_at=NOW - timedelta(minutes=5),
+                            stop_action="/connections/x1/unshare?tool=list_my_repositories",
+                        ),
+                        Sharing(
+                            tool="count_stars",
+                            used_at=None,
+                            stop_action="/connections/x1/unshare?tool=count_stars",
+                        ),
+                    ),
+                    standing="works",
+                    csrf="c5f1",
+                    disconnect_action="/connections/x1/disconnect",
+                ),
+            ),
+        ),
+    ),
+    "by_code": True,
+    "account": "octocat",
+    "revoked": True,
+    "manage": "https://github.com/settings/applications",
     "tools": (("book_a_table", "Book a table at a restaurant."), ("weather", "Tell the weather.")),
 }
 
 # Every page there is: a new one is in every test of this folder by being in the module.
 VIEWS: tuple[type[View], ...] = tuple(
     view
-    for view in vars(module).values()
+    for found in (module, views_connections)
+    for view in vars(found).values()
     if isinstance(view, type) and issubclass(view, View) and hasattr(view, "template")
 )
 
 CHOSEN_BY_OTHERS = (
     *("server", "host", "tool", "message", "client", "why", "error_id", "problem", "mcp_url"),
     *("provider", "place", "reason", "price", "what", "seller", "receipt", "remove_at"),
-    "sandbox_url",
+    *("sandbox_url", "issuer", "signed_in_as", "viewer", "account"),
 )
 HOSTILE: Mapping[str, str] = {
     "markup": "<script>alert(1)</script><a href='https://evil.example'>\"'<img src=x onerror=go()>",
@@ -116,7 +179,10 @@ def _variants() -> dict[str, View]:
     for ending in get_args(Ending):
         views[f"Ended {ending}"] = Ended(server="my tools", ending=ending)
     for kind in get_args(Kind):
-        views[f"BeforeOpener {kind}"] = BeforeOpener(server="my tools", kind=kind, why="Sign in.")
+        before = BeforeOpener(server="my tools", kind=kind, why="Open it on that computer.")
+        views[f"BeforeOpener {kind}"] = before
+        views[f"BeforeOpener {kind} code"] = replace(before, code=CODE)
+        views[f"BeforeOpener {kind} sign-in"] = replace(before, sign_in=SIGN_IN)
     views["SomeoneElse browser"] = SomeoneElse(server="my tools", other="browser")
     views["StartUrl several"] = _made(
         StartUrl,
@@ -128,7 +194,26 @@ def _variants() -> dict[str, View]:
     )
     views["StartUrl without a message"] = _made(StartUrl, {**USUAL, "message": ""})
     views["Trouble without a way on"] = _made(Trouble, {**USUAL, "again_url": None})
-    return views | _account_variants() | _payment_variants()
+    views |= _identity_variants() | _account_variants() | _payment_variants()
+    return views | _connection_variants()
+
+
+def _identity_variants() -> dict[str, View]:
+    alone: dict[str, Any] = {**USUAL, "sign_in": None}
+    return {
+        **{
+            f"SignInFailed {why}": _made(SignInFailed, {**USUAL, "why": why})
+            for why in ("refused", "trouble", "mixed")
+        },
+        "SignInFailed alone": _made(
+            SignInFailed, {**alone, "why": "refused", "issuer": "", "error_id": None}
+        ),
+        "SignedOut nowhere else": SignedOut(server="my tools", issuer=None),
+        "SomeoneElse switch": _made(
+            SomeoneElse, {**USUAL, "sign_in": replace(SIGN_IN, switch=True)}
+        ),
+        "SomeoneElse alone": SomeoneElse(server="my tools", other="person"),
+    }
 
 
 def _account_variants() -> dict[str, View]:
@@ -139,11 +224,24 @@ def _account_variants() -> dict[str, View]:
         "StartAccount who only": _made(StartAccount, {**plain, "scopes": (), "client": None}),
         "StartAccount twenty scopes": _made(StartAccount, {**plain, "scopes": many}),
         "StartAccount long reason": _made(StartAccount, {**plain, "reason": "because it is " * 40}),
-        "UseAccount for real": _made(UseAccount, {**plain, "connected_for": ("one",)}),
-        "UseAccount unnamed": _made(
-            UseAccount, {**plain, "person": Person(label="octocat"), "connected_for": ()}
+        "UseAccount for real": _made(
+            UseAccount, {**plain, "choices": (_choice(connected_for=("one",)),)}
         ),
-        "DoneAccount for real": _made(DoneAccount, plain),
+        "UseAccount unnamed": _made(
+            UseAccount, {**plain, "choices": (_choice(person=Person(label="octocat")),)}
+        ),
+        "UseAccount several": _made(
+            UseAccount, {**USUAL, "choices": (_choice(), _choice(person=Person(label="hubber")))}
+        ),
+        "UseAccount by name": _made(UseAccount, {**USUAL, "other_action": None}),
+        "DoneAccount for real": _made(DoneAccount, {**plain, "switch_back": None}),
+        "DoneAccount switched back": _made(
+            DoneAccount,
+            {**USUAL, "switch_back": SwitchBack(former=Person(label="hubber"), is_done=True)},
+        ),
+        "DoneAccount without a way back": _made(
+            DoneAccount, {**USUAL, "switch_back": SwitchBack(former=Person(label="hubber"))}
+        ),
         "DoneSecret wiped": DoneSecret(server="my tools", kept=False),
         "Used here": Used(server="my tools"),
         "ProviderTrouble by a link": _made(ProviderTrouble, {**USUAL, "again_action": None}),
@@ -155,6 +253,12 @@ def _account_variants() -> dict[str, View]:
             for ending in get_args(Ending)
         },
     }
+
+
+def _choice(**changes: Any) -> Choice:
+    (choice,) = USUAL["choices"]
+    changed: Choice = replace(choice, **changes)
+    return changed
 
 
 def _payment_variants() -> dict[str, View]:
@@ -171,13 +275,58 @@ def _payment_variants() -> dict[str, View]:
     }
 
 
+def _connection_variants() -> dict[str, View]:
+    (group,) = USUAL["groups"]
+    (one,) = group.connected
+    others = (
+        replace(one, id="x2", is_in_use=True, is_sandbox=True, person=Person(label="hubber")),
+        replace(one, id="x3", is_in_use=False, switch_action="/connections/x3/switch", shared=()),
+        replace(one, id="x4", standing="over", scopes=()),
+        replace(one, id="x5", standing="unused", scopes=None),
+    )
+    groups = (group, Group(name="other tools", connected=others))
+    return {
+        "Connections of many": _made(Connections, {**USUAL, "groups": groups}),
+        "Connections of nobody": _made(
+            Connections, {**USUAL, "groups": (), "sign_out_csrf": None, "viewer": "you"}
+        ),
+        "Connections of this computer": _made(
+            Connections, {**USUAL, "sign_out_csrf": None, "sign_in": None}
+        ),
+        "ConnectionsClosed here only": _made(ConnectionsClosed, {**USUAL, "sign_in": None}),
+        **{
+            f"Disconnected {revoked}": _made(
+                views_connections.Disconnected, {**USUAL, "revoked": revoked}
+            )
+            for revoked in (False, None)
+        },
+    }
+
+
+def _hostile_groups(text: str) -> tuple[Group, ...]:
+    (group,) = USUAL["groups"]
+    (one,) = group.connected
+    worst = replace(
+        one,
+        provider=text,
+        person=Person(label=text, name=text + "."),
+        scopes=(Scope(words=text + ".", raw=text),) * 2,
+        shared=tuple([replace(sharing, tool=text) for sharing in one.shared]),
+    )
+    return (Group(name=text, connected=(worst,)),)
+
+
 def hostile_views(name: str) -> dict[str, View]:
     """Every page with the same bad words wherever others may choose them."""
     text = HOSTILE[name]
     others: dict[str, Any] = dict.fromkeys(CHOSEN_BY_OTHERS, text)
-    others |= {"origins": (text,), "tools": ((text, text),), "connected_for": (text, text)}
+    others |= {"origins": (text,), "tools": ((text, text),)}
     others |= {"scopes": (Scope(words=text + ".", raw=text),) * 2}
-    others |= {"person": Person(label=text, name=text + ".")}
+    person = Person(label=text, name=text + ".")
+    others |= {"person": person, "switch_back": replace(USUAL["switch_back"], former=person)}
+    others |= {"choices": (_choice(person=person, connected_for=(text, text)),) * 2}
+    others |= {"sign_in": replace(SIGN_IN, issuer=text)}
+    others |= {"groups": _hostile_groups(text)}
     return {f"{view.__name__} {name}": _made(view, {**USUAL, **others}) for view in VIEWS}
 
 

@@ -9,6 +9,7 @@ from tests.pages.conftest import HOSTILE, USUAL
 from tests.pages.markup import Page
 from webapp.pages import Pages
 from webapp.views import (
+    Choice,
     DoneAccount,
     Ended,
     Finishing,
@@ -18,6 +19,7 @@ from webapp.views import (
     ProviderTrouble,
     Scope,
     StartAccount,
+    SwitchBack,
     UseAccount,
     Used,
 )
@@ -114,6 +116,61 @@ def test_another_tool_names_the_account_and_what_it_was_connected_for(
     assert page.text("button") == "AllowAnother accountDecline"
 
 
+def _choice(use: UseAccount, **changes: Any) -> Choice:
+    (choice,) = use.choices
+    changed: Choice = replace(choice, **changes)
+    return changed
+
+
+def test_several_accounts_are_a_choice_each_with_its_own_button(
+    use: UseAccount, pages: Pages
+) -> None:
+    other = Choice(
+        person=Person(label="hubber"), connected_for=("a",), allow_action="/e/abc/allow?account=h"
+    )
+    page = Page(pages.render(replace(use, choices=(*use.choices, other))))
+    assert page.text("h1") == "book_a_table wants to use one of your accounts at GitHub"
+    assert [form["action"] for form in page.named("form")] == [
+        "/e/abc/allow",
+        "/e/abc/allow?account=h",
+        "/e/abc/other",
+        "/e/abc/decline",
+    ]
+    assert page.text("button") == "Allow octocatAllow hubberAnother accountDecline"
+
+
+def test_another_account_says_that_it_is_to_be_another_one(use: UseAccount, pages: Pages) -> None:
+    page = Page(pages.render(use))
+    switches = [one["value"] for one in page.named("input") if one["name"] == "switch"]
+    assert switches == ["1"]
+    assert len([one for one in page.named("input") if one["name"] == "csrf"]) == 3
+
+
+def test_an_account_that_was_asked_for_by_name_has_no_other(use: UseAccount, pages: Pages) -> None:
+    page = Page(pages.render(replace(use, other_action=None)))
+    assert page.text("button") == "AllowDecline"
+
+
+def test_another_person_than_before_is_said_loudly_with_a_way_back(pages: Pages) -> None:
+    done = DoneAccount(**_values(DoneAccount))
+    page = Page(pages.render(replace(done, is_sandbox=False)))
+    assert page.text("strong").endswith("This is another account than before.")
+    assert "It was hubber until now." in _said(page)
+    assert [form["action"] for form in page.named("form")] == ["/e/abc/allow?account=h"]
+    assert page.text("button") == "Use hubber again"
+
+
+def test_who_is_back_in_use_is_said_without_a_button(pages: Pages) -> None:
+    done = DoneAccount(**_values(DoneAccount))
+    back = SwitchBack(former=Person(label="hubber"), is_done=True)
+    page = Page(pages.render(replace(done, switch_back=back)))
+    assert "hubber is in use again, from the next call on." in _said(page)
+    assert page.named("form") == []
+    lapsed = Page(pages.render(replace(done, switch_back=replace(back, is_done=False))))
+    assert "It was hubber until now." in _said(lapsed)
+    assert lapsed.named("form") == []
+
+
 @pytest.mark.parametrize(
     ("tools", "words"),
     [((), "connected"), (("a",), "connected for a"), (("a", "b", "c"), "for a, b and c")],
@@ -121,7 +178,7 @@ def test_another_tool_names_the_account_and_what_it_was_connected_for(
 def test_tools_are_listed_as_one_would_say_them(
     tools: tuple[str, ...], words: str, use: UseAccount, pages: Pages
 ) -> None:
-    said = _said(Page(pages.render(replace(use, connected_for=tools))))
+    said = _said(Page(pages.render(replace(use, choices=(_choice(use, connected_for=tools),)))))
     assert f"{words} What it may do" in said
 
 
@@ -247,7 +304,8 @@ def test_a_strangers_names_leave_the_buttons_and_our_words(
 ) -> None:
     named: dict[str, Any] = {"server": text, "tool": text, "provider": text}
     connecting = Page(pages.render(replace(start, **named, scopes=(Scope(words=text, raw=text),))))
-    allowing = Page(pages.render(replace(use, **named, person=Person(label=text, name=text))))
+    choice = _choice(use, person=Person(label=text, name=text))
+    allowing = Page(pages.render(replace(use, **named, choices=(choice,))))
     for page, button in ((connecting, "Continue to "), (allowing, "Allow")):
         assert page.named("a") == page.named("img") == []
         assert len(page.text("h1")) < 200

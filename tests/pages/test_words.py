@@ -13,11 +13,13 @@ from tests.pages.markup import Page
 from webapp.pages import Pages, template_folder
 from webapp.views import (
     BeforeOpener,
+    CodeButton,
     Done,
     Ended,
     Ending,
     Home,
     Late,
+    SignInButton,
     SomeoneElse,
     StartUrl,
     View,
@@ -52,8 +54,11 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere(any_view: View, page
     assert page.named("style") == []
     assert page.named("script") == [{"src": "/static/elicit.js", "defer": ""}]
     assert page.text("script") == ""
-    for _, attributes in page.elements:
+    for tag, attributes in page.elements:
         assert not any(name == "style" or name.startswith("on") for name in attributes)
+        if tag == "a" and attributes.get("rel") == "noopener noreferrer":  # a way out, to press
+            assert attributes["href"].startswith("https://")
+            continue
         for name in ("src", "href", "action", "data-live", "data-here"):
             assert re.match(r"/(?!/)", attributes.get(name, "/"))
 
@@ -252,7 +257,12 @@ def test_another_person_and_another_browser_are_told_apart(pages: Pages) -> None
 
 
 def test_before_the_opener_is_known_no_detail_can_be_given() -> None:
-    assert {field.name for field in fields(BeforeOpener)} == {"server", "kind", "why"}
+    told = {
+        field.name for view in (BeforeOpener, SignInButton, CodeButton) for field in fields(view)
+    }
+    assert told == {"server", "kind", "why", "sign_in", "code"} | {
+        *("action", "back", "csrf", "issuer", "switch")
+    }
 
 
 def test_home_gives_settings_that_programs_can_read(pages: Pages) -> None:

@@ -37,6 +37,7 @@ from tests.mcp.stage import (
     eventually,
     new_browser,
     new_server,
+    service_in,
     soon,
     text_of,
 )
@@ -182,7 +183,7 @@ class Process:
 
     @property
     def service(self) -> Service:
-        return cast("Service", cast("Any", self.app)._app._service)
+        return service_in(self.app)
 
 
 class Shop:

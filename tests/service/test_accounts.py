@@ -114,11 +114,12 @@ class Asking:
         *scopes: str,
         provider: Provider | str = github,
         account: str | None = None,
+        reason: str | None = None,
         **about: Any,
     ) -> None:
         self.presenter = Holding()
         self.call = call_of(service, presenter=self.presenter, **about)
-        self.question = elicit.oauth(provider, scopes=scopes, account=account)
+        self.question = elicit.oauth(provider, scopes=scopes, account=account, reason=reason)
         self.task = asyncio.create_task(self._ask())
 
     async def _ask(self) -> Account:
@@ -160,7 +161,7 @@ async def opened(service: Service, asked: Asking) -> tuple[Elicitation, str]:
 async def come_home(service: Service, state: str) -> None:
     """The browser is back with a code."""
     back = await returned(service, [state])
-    await service.kinds.accounts.connect(back.elicitation, state=back.state, code="a-code")
+    await service.kinds.accounts.grants.connect(back.elicitation, state=back.state, code="a-code")
 
 
 async def connect(service: Service, *scopes: str, **about: Any) -> Account:
@@ -209,8 +210,7 @@ async def test_a_call_that_asks_for_less_uses_what_is_there() -> None:
 
 async def press_allow(service: Service, elicitation: Elicitation) -> None:
     """Press Allow on the page that shows what is connected."""
-    offered = await service.kinds.accounts.offered(elicitation)
-    assert offered is not None
+    (offered, *_) = await service.kinds.accounts.offers(elicitation)
     account = offered.id.removeprefix(offered.owner)
     await service.kinds.accounts.share(elicitation, account=account)
 
@@ -221,8 +221,7 @@ async def test_another_tool_is_asked_once_and_then_allowed_silently() -> None:
         asked = Asking(service, "repo", tool="export")
         elicitation = await asked.elicitation()
         assert not asked.task.done()
-        offered = await service.kinds.accounts.offered(elicitation)
-        assert offered is not None
+        (offered,) = await service.kinds.accounts.offers(elicitation)
         assert (offered.label, offered.tools) == ("octocat", ("list",))
         await press_allow(service, elicitation)
         assert (await asked.account()).label == "octocat"
@@ -259,8 +258,8 @@ async def test_another_account_takes_the_place_of_the_first() -> None:
         assert holders == ["hubot"]
         # What was allowed for octocat is not allowed for hubot: the tool asks again.
         asked = Asking(service, "repo", tool="list", arguments="again")
-        offered = await service.kinds.accounts.offered(await asked.elicitation())
-        assert offered is not None
+        offered, former = await service.kinds.accounts.offers(await asked.elicitation())
+        assert (former.label, former.tools) == ("octocat", ("list",))
         assert (offered.label, offered.tools) == ("hubot", ("export",))
         await give_up(asked)
 
@@ -283,12 +282,14 @@ async def test_another_served_server_never_gets_it() -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo")
         (connection,) = await stored(service)
-        accounts = service.kinds.accounts
+        kept = service.kinds.accounts.connections
+        client = kept.client(connection)
+        assert client is not None
         by_name = {
             server: await service.elicitations.holder(
                 Connection,
                 owner=connection.owner,
-                key=accounts._key(accounts._clients["github"], server=server),
+                key=kept.key(client, server=server),
             )
             for server in ("s", "another", "", "S", "s ")
         }
@@ -300,7 +301,7 @@ async def test_another_owner_never_gets_it() -> None:
         await connect(service, "repo", subject="alice")
         asked = Asking(service, "repo", subject="bob")
         elicitation = await asked.elicitation()
-        assert await service.kinds.accounts.offered(elicitation) is None
+        assert not await service.kinds.accounts.offers(elicitation)
         await service.kinds.accounts.share(elicitation, account="")
         assert not asked.task.done()
         _, state = await opened(service, asked)

@@ -16,7 +16,7 @@ from tests.clock import Clock
 from tests.service.world import MINUTES, URL, Holding, asked, call_of, process
 from webapp.aliases import give_alias
 from webapp.completion import Completing
-from webapp.identity import Identity
+from webapp.identity import Identity, Rules
 from webapp.locality import Locality
 from webapp.service import Service
 from webapp.stores import Record
@@ -347,7 +347,15 @@ def completing(here: Service) -> Completing:
         elicitations=here.elicitations,
         links=here.links,
         browser=here.browser,
-        identity=Identity(owners=here.elicitations.owners, locality=locality, uid=UID),
+        identity=Identity(
+            owners=here.elicitations.owners,
+            locality=locality,
+            uid=UID,
+            rules=Rules(),
+            sessions=here.sessions,
+            browser=here.browser,
+            pairing=here.pairing,
+        ),
     )
 
 

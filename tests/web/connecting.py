@@ -26,7 +26,7 @@ from flows.question import asking
 from flows.tokens import Purpose
 from flows.vault import Ring
 from tests.clock import Clock
-from tests.mcp.stage import Page, Person, eventually, new_browser, soon
+from tests.mcp.stage import Page, Person, eventually, new_browser, service_in, soon
 from tests.sandbox.stage import Form, nobody_listens
 from tests.service.world import Holding
 from tests.web.serving import bound, serving, serving_at
@@ -256,7 +256,7 @@ async def process(
     ):
         here = Town(
             url=url,
-            service=cast("Any", app)._app._service,
+            service=service_in(app),
             clock=clock,
             gate=gate,
             sandbox=sandbox,

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import uvicorn
 
+from tests.leaks import overheard
 from webapp.wire import ASGIApp
 
 
@@ -30,7 +31,7 @@ async def serving_at(
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
-            make(url),
+            overheard(make(url)),
             log_config=None,
             access_log=False,
             proxy_headers=False,

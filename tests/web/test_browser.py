@@ -12,7 +12,7 @@ LOCAL = "http://127.0.0.1:8765"
 
 
 def browser(url: str = LOCAL, *, key: bytes = KEY) -> Browser:
-    return Browser(public_url=url, csrf_key=key)
+    return Browser(public_url=url, csrf_keys=lambda: [key])
 
 
 def test_over_https_the_cookie_is_bound_to_this_host() -> None:

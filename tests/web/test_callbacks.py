@@ -516,7 +516,7 @@ async def test_a_provider_that_is_not_configured_any_more_is_no_crash(tmp_path: 
 async def test_a_provider_that_cannot_be_reached_is_no_end() -> None:
     async with town() as here:
         acme = openid("acme", "http://127.0.0.1:1", label="Acme")
-        here.service.kinds.accounts._credentials["acme"] = ("id", "secret")  # type: ignore[index]
+        here.service.kinds.accounts._registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
         asked, person = here.ask(provider=acme), await here.person()
         link = await asked.link()
         page = await person.press(link)

@@ -8,34 +8,40 @@ the server or its tools is changed.
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.request_state import (
-    AESGCMRequestStateCodec,
-    InvalidRequestState,
-    RequestStateBoundary,
-    RequestStateCodec,
-    RequestStateSecurity,
-)
 from msgspec.json import encode
 from pydantic import BaseModel
 
 from flows.errors import Cancelled
-from flows.question import TIMEOUT_AT_MOST, asking
+from flows.question import asking
 from webapp.call import Call
-from webapp.identity import Subject
+from webapp.identity import Caller, Subject
+from webapp.mcp import result_tool
 from webapp.mcp.hold import Hold
 from webapp.mcp.link import LinkInResult
-from webapp.mcp.results import MODERN, Result, error_result, escaped, masked
+from webapp.mcp.request_state import share_request_state
+from webapp.mcp.results import (
+    MODERN,
+    Result,
+    error_result,
+    escaped,
+    masked,
+    text_result,
+)
 from webapp.mcp.retry import Chain, Retry, read_chain, with_kept
 from webapp.presenter import Presenter
 from webapp.runs import ToolCall
 from webapp.service import Service
 from webapp.wire import Wires, wire_of
+
+_NOBODY_WITHOUT_FORMS = (
+    "Nobody can be asked: a caller without a name is asked by a code from the page to the chat, "
+    "for which its client must declare the elicitation modes url and form."
+)
 
 
 def attach(
@@ -52,7 +58,7 @@ def attach(
     if not isinstance(middleware, list):
         raise TypeError(f"{type(server).__name__} is no MCPServer and no FastMCP server.")
     parts = cast("list[object]", middleware)
-    _share_request_state(server, parts, service)
+    share_request_state(server, parts, service.request_state_keys)
     # Served again, perhaps: the one from before belongs to a service that is closed.
     parts[:] = [part for part in parts if not isinstance(part, Middleware)]
     parts.append(Middleware(server, service, issuer=issuer, wires=wires or Wires()))
@@ -70,6 +76,8 @@ class Middleware:
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
+        if context.method == "tools/list":
+            return await self._listed(context, call_next)
         if context.method != "tools/call" or context.request_id is None:
             return await call_next(context)
         if context.request is not None:
@@ -78,6 +86,9 @@ class Middleware:
             wire = self._wires.find(context.request_id)
         service = self._service
         params = dict(context.params or {})
+        caller = self._caller(context)
+        if params.get("name") == result_tool.NAME and await self._offers_result_tool(context):
+            return await self._pass_on(context, caller, params)
         state = params.get("requestState")
         chain = read_chain(
             state if isinstance(state, str) else None,
@@ -85,8 +96,8 @@ class Middleware:
             links=service.links,
             now=service.clock(),
         )
-        presenter = await self._presenter(context, chain, params)
-        call = self._call(context, presenter, chain, params)
+        presenter = await self._presenter(context, chain, params, caller)
+        call = self._call(context, caller, presenter, chain, params)
         if chain.run_id is not None:
             run = await call.run.load()
             params["requestState"] = chain.foreign
@@ -146,13 +157,31 @@ class Middleware:
     def _call(
         self,
         context: ServerRequestContext[Any, Any],
+        caller: Caller,
         presenter: Presenter,
         chain: Chain,
         params: Mapping[str, Any],
     ) -> Call:
         service = self._service
-        info = context.session.client_params
-        client = info.client_info.name if info is not None else None
+        return Call(
+            elicitations=service.elicitations,
+            links=service.links,
+            completing=service.completing,
+            kinds=service.kinds,
+            outbound=service.outbound,
+            landed=service.bodies.landed,
+            caller=caller,
+            tool=ToolCall(
+                server=self._server.name,
+                tool=str(params.get("name", "")),
+                client=_client_of(context),
+                arguments=json.dumps(params.get("arguments") or {}, sort_keys=True),
+            ),
+            presenter=presenter,
+            run_id=chain.run_id,
+        )
+
+    def _caller(self, context: ServerRequestContext[Any, Any]) -> Caller:
         token = get_access_token()
         subject = None
         if token is not None:
@@ -163,40 +192,35 @@ class Middleware:
                 client_id=token.client_id,
             )
         scope = context.request.scope if context.request is not None else None
-        return Call(
-            elicitations=service.elicitations,
-            links=service.links,
-            completing=service.completing,
-            kinds=service.kinds,
-            outbound=service.outbound,
-            landed=service.bodies.landed,
-            caller=service.identity.caller(scope, subject=subject, client=client or ""),
-            tool=ToolCall(
-                server=self._server.name,
-                tool=str(params.get("name", "")),
-                client=client,
-                arguments=json.dumps(params.get("arguments") or {}, sort_keys=True),
-            ),
-            presenter=presenter,
-            run_id=chain.run_id,
-        )
+        identity = self._service.identity
+        caller = identity.caller(scope, subject=subject, client=_client_of(context) or "")
+        if caller.is_anonymous and caller.by_code and not _can_show_and_ask(context):
+            return replace(caller, refusal=_NOBODY_WITHOUT_FORMS)
+        return caller
 
     async def _presenter(
-        self, context: ServerRequestContext[Any, Any], chain: Chain, params: Mapping[str, Any]
+        self,
+        context: ServerRequestContext[Any, Any],
+        chain: Chain,
+        params: Mapping[str, Any],
+        caller: Caller,
     ) -> Presenter:
         modes = _modes(context)
-        limits = self._service.limits
+        limits, letters = self._service.limits, self._service.letters
         is_modern = context.protocol_version >= MODERN
-        if "url" in modes and not is_modern:
-            return Hold(context, modes=modes, progress=limits.progress)
+        # Letters come by a form of the client's, or by a tool, and a call that is held has neither.
+        shows = _can_show_and_ask(context) if caller.by_code else "url" in modes
+        if shows and not is_modern:
+            return Hold(context, modes=modes, progress=limits.progress, letters=letters)
         is_error = partial(self._has_output_schema, str(params.get("name", "")))
-        if "url" in modes:
+        if shows:
             return Retry(
                 chain=chain,
                 links=self._service.links,
                 modes=modes,
                 began_at=self._service.clock(),
                 limits=limits,
+                letters=letters,
                 is_error=is_error,
             )
         return LinkInResult(
@@ -207,12 +231,48 @@ class Middleware:
             is_error=await is_error(),
         )
 
+    async def _listed(
+        self, context: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        """The tools, with ours for the clients that need it, on the last page."""
+        result = _wire_form(await call_next(context))
+        if await self._offers_result_tool(context) and not result.get("nextCursor"):
+            result["tools"] = [*result.get("tools", []), result_tool.TOOL]
+        return result
+
+    async def _offers_result_tool(self, context: ServerRequestContext[Any, Any]) -> bool:
+        if not self._service.identity.binds_by_code or _can_show_and_ask(context):
+            return False
+        return all(tool.name != result_tool.NAME for tool in await self._server.list_tools())
+
+    async def _pass_on(
+        self, context: ServerRequestContext[Any, Any], caller: Caller, params: Mapping[str, Any]
+    ) -> HandlerResult:
+        text, is_error = await result_tool.pass_on(
+            params.get("arguments") or {},
+            elicitations=self._service.elicitations,
+            letters=self._service.letters,
+            caller=caller,
+        )
+        return text_result(text, protocol_version=context.protocol_version, is_error=is_error)
+
     async def _has_output_schema(self, name: str) -> bool:
         """Whether clients would refuse a text as this tool's result unless it is an error."""
         for tool in await self._server.list_tools():
             if tool.name == name:
                 return getattr(tool, "output_schema", None) is not None
         return False
+
+
+def _client_of(context: ServerRequestContext[Any, Any]) -> str | None:
+    info = context.session.client_params
+    return info.client_info.name if info is not None else None
+
+
+def _can_show_and_ask(context: ServerRequestContext[Any, Any]) -> bool:
+    """Whether the client shows a link and asks for letters, both within one call."""
+    is_reached = context.protocol_version >= MODERN or context.session.can_send_request
+    return {"url", "form"} <= _modes(context) and is_reached
 
 
 def _modes(context: ServerRequestContext[Any, Any]) -> frozenset[str]:
@@ -223,58 +283,6 @@ def _modes(context: ServerRequestContext[Any, Any]) -> frozenset[str]:
         return frozenset()
     modes = {mode for mode in ("form", "url") if getattr(declared, mode) is not None}
     return frozenset(modes or {"form"})
-
-
-def _share_request_state(server: Any, parts: list[object], service: Service) -> None:
-    """Give the library's own boundary a key that all our processes share, and time for a person.
-
-    One that the author configured stays. Where it cannot be told from the library's default, what
-    the author's keys have sealed still opens.
-    """
-    if getattr(server, "_request_state_security", None) is not None:
-        return  # FastMCP remembers that it was given one
-    for index, part in enumerate(parts):
-        if isinstance(part, RequestStateBoundary):
-            # There is no public way to see what it was built with.
-            theirs = part._security  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            if _looks_default(theirs):
-                ours = AESGCMRequestStateCodec(service.request_state_keys)
-                security = RequestStateSecurity(
-                    codec=Shared(ours=ours, theirs=theirs.codec),
-                    ttl=(TIMEOUT_AT_MOST + timedelta(days=1)).total_seconds(),
-                )
-                parts[index] = RequestStateBoundary(security, default_audience=server.name)
-
-
-class Shared:
-    """Seals with our keys; opens what these or the boundary's former keys have sealed."""
-
-    def __init__(self, *, ours: RequestStateCodec, theirs: RequestStateCodec) -> None:
-        self._ours = ours
-        self._theirs = theirs.former if isinstance(theirs, Shared) else theirs
-
-    @property
-    def former(self) -> RequestStateCodec:
-        return self._theirs
-
-    def seal(self, payload: bytes) -> str:
-        return self._ours.seal(payload)
-
-    def unseal(self, token: str) -> bytes:
-        try:
-            return self._ours.unseal(token)
-        except InvalidRequestState:
-            return self._theirs.unseal(token)
-
-
-def _looks_default(security: RequestStateSecurity) -> bool:
-    default = RequestStateSecurity.ephemeral()
-    return isinstance(security.codec, Shared) or (
-        security.ttl == default.ttl
-        and security.audience is None
-        and security.bind_principal is default.bind_principal
-        and type(security.codec) is type(default.codec)
-    )
 
 
 def _wire_form(result: HandlerResult) -> Result:

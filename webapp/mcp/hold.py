@@ -14,8 +14,11 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError, UrlElicitationRequiredError
 from mcp_types import ElicitRequestURLParams
 
+from flows.binding import CHAT_WORDS
 from flows.elicitation import Elicitation, Status
 from webapp.call import Call
+from webapp.letters import Letters
+from webapp.mcp.letters import LETTERS_SCHEMA, letters_in, typed_letters
 from webapp.mcp.results import Result, busy_text, link_meta, link_text, text_result
 from webapp.presenter import Shown
 from webapp.waiters import Waiter
@@ -27,9 +30,15 @@ class Hold:
     """Presents by a server-to-client request on the call's own stream."""
 
     def __init__(
-        self, context: ServerRequestContext[Any, Any], *, modes: frozenset[str], progress: timedelta
+        self,
+        context: ServerRequestContext[Any, Any],
+        *,
+        modes: frozenset[str],
+        progress: timedelta,
+        letters: Letters,
     ) -> None:
         self._context = context
+        self._letters = letters
         self._modes = modes
         self._progress = progress
 
@@ -47,7 +56,7 @@ class Hold:
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
         if not self._context.session.can_send_request:
             call.interrupt(_required(shown))
-        asking = asyncio.create_task(self._ask_client(shown))
+        asking = asyncio.create_task(self._ask(call, shown))
         asking.add_done_callback(lambda _: waiter.wake(None))
         try:
             current = await self._wait(call, shown, waiter, asking)
@@ -89,7 +98,8 @@ class Hold:
                 await self._report(step, current)
         return current
 
-    async def _ask_client(self, shown: Shown) -> str:
+    async def _ask(self, call: Call, shown: Shown) -> str:
+        """What the client answered; an accept comes after the letters, where there are any."""
         try:
             answer = await self._context.session.elicit_url(
                 shown.elicitation.asked.message,
@@ -97,10 +107,24 @@ class Hold:
                 shown.elicitation.id,
                 related_request_id=self._context.request_id,
             )
+            if answer.action == "accept" and shown.elicitation.is_by_code:
+                return await self._ask_letters(call, shown.elicitation)
         except MCPError as error:
             _log.warning("client.elicitation_failed", extra={"code": error.error.code})
             return "error"
         return answer.action
+
+    async def _ask_letters(self, call: Call, asked: Elicitation) -> str:
+        words: str | None = CHAT_WORDS
+        while words is not None:
+            answer = await self._context.session.elicit_form(
+                words, LETTERS_SCHEMA, related_request_id=self._context.request_id
+            )
+            if answer.action != "accept":
+                return answer.action
+            typed = letters_in(answer.content)
+            words = await typed_letters(self._letters, call.elicitations, asked, typed)
+        return "accept"
 
     def _link(self, shown: Shown) -> Result:
         """What a client gets that cannot show the link after all; the same call goes on."""

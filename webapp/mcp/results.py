@@ -4,11 +4,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias, cast
 
 from flows.errors import ElicitError, Expired, NotAccepted
+from webapp.logs import mask
 from webapp.presenter import Shown
 
 Result: TypeAlias = dict[str, Any]
 MODERN = "2026-07-28"
-HIDDEN_AT_LEAST = 4  # letters: shorter ones are in any text
 
 
 def text_result(
@@ -33,10 +33,19 @@ def link_text(shown: Shown, *, is_again: bool) -> str:
     )
     return (
         f"{opening} What for: {message}\n"
-        f"Show the person this link, whole and unchanged: {shown.url}\n"
+        f"Show the person this link, whole and unchanged: {shown.url}\n{_by_letters(shown)}"
         f"It works until {shown.elicitation.expires_at:%H:%M} UTC. When they say that they are "
         "done, call this tool again with the same arguments: it goes on from there. "
         "You cannot answer for them."
+    )
+
+
+def _by_letters(shown: Shown) -> str:
+    if not shown.elicitation.is_by_code:
+        return ""
+    return (
+        "The page shows the person eight letters. Ask for them, and pass them on with the tool "
+        f"elicitation_result (elicitId {shown.elicitation.id}): the page goes on then.\n"
     )
 
 
@@ -91,15 +100,12 @@ def escaped(error: ElicitError | None) -> bool:
 
 def masked(result: Result, hidden: Collection[str]) -> Result:
     """An error without what the person typed or a provider gave: some carry their arguments."""
-    words = [text for text in hidden if len(text) >= HIDDEN_AT_LEAST]
     parts = cast("list[dict[str, Any]]", result.get("content") or [])
-    return {**result, "content": [_masked(part, words) for part in parts]} if words else result
+    return {**result, "content": [_masked(part, hidden) for part in parts]} if hidden else result
 
 
 def _masked(part: dict[str, Any], words: Collection[str]) -> dict[str, Any]:
     text: object = part.get("text")
     if not isinstance(text, str):
         return part
-    for word in words:
-        text = text.replace(word, "***")
-    return {**part, "text": text}
+    return {**part, "text": mask(text, words)}

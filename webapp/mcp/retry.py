@@ -11,19 +11,23 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
+from flows.binding import CHAT_WORDS
 from flows.elicitation import Elicitation, Status
 from flows.errors import InvalidToken
 from flows.run import keep_responses
 from flows.tokens import Purpose
 from webapp.call import Call
+from webapp.letters import Letters
 from webapp.limits import Limits
 from webapp.links import LINK_OUTLIVES, Links
+from webapp.mcp.letters import LETTERS_SCHEMA, letters_in, typed_letters
 from webapp.mcp.results import MODERN, Result, busy_text, link_meta, link_text, text_result
 from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
 _MARK = "elicit-url:"
 _KEY = "elicit-url-"
+_LETTERS = "-code"
 
 
 class Chain:
@@ -85,6 +89,7 @@ class Retry:
         modes: frozenset[str],
         began_at: datetime,
         limits: Limits,
+        letters: Letters,
         is_error: Callable[[], Awaitable[bool]],
     ) -> None:
         self._chain = chain
@@ -92,6 +97,7 @@ class Retry:
         self._modes = modes
         self._began_at = began_at
         self._limits = limits
+        self._letters = letters
         self._is_error = is_error
 
     def can(self, mode: str) -> bool:
@@ -107,7 +113,7 @@ class Retry:
         if shown.index not in self._out(call) or not shown.is_again:
             await self._suspend(call, shown, is_shown=False)
         current = shown.elicitation
-        action = _action(self._chain.answers.get(_key(shown.index)))
+        action = await self._answer(call, shown)
         if action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
         if action == "cancel":
@@ -119,6 +125,25 @@ class Retry:
         if call.is_waiting_for(current):
             await self._suspend(call, shown, is_shown=True)
         return current
+
+    async def _answer(self, call: Call, shown: Shown) -> str | None:
+        """What the client answered; an accept comes after the letters, where there are any."""
+        asked = shown.elicitation
+        action = _action(self._chain.answers.get(_key(shown.index)))
+        if action in ("decline", "cancel") or not asked.is_by_code or _is_confirmed(asked):
+            return action
+        response = self._chain.answers.get(_key(shown.index) + _LETTERS)
+        answered, words = _action(response), CHAT_WORDS
+        if answered in ("decline", "cancel"):
+            return answered
+        if answered == "accept":
+            typed = letters_in(cast("Mapping[str, Any]", response).get("content"))
+            wrong = await typed_letters(self._letters, call.elicitations, asked, typed)
+            if wrong is None:
+                return action
+            words = wrong
+        await self._suspend(call, shown, is_shown=True, letters=words)
+        return None
 
     def carry(self, call: Call, foreign: str | None) -> str:
         """A tool's own requestState together with our token."""
@@ -134,7 +159,9 @@ class Retry:
         """Which links of the run the client has; a stranger's token says nothing about ours."""
         return self._chain.shown if call.run.is_continued else frozenset()
 
-    async def _suspend(self, call: Call, shown: Shown, *, is_shown: bool) -> None:
+    async def _suspend(
+        self, call: Call, shown: Shown, *, is_shown: bool, letters: str | None = None
+    ) -> None:
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds:
             call.interrupt(
@@ -150,17 +177,18 @@ class Retry:
             "resultType": "input_required",
             "requestState": self._state(call, shown=out, foreign=self._chain.foreign),
         }
+        requests: dict[str, Any] = {}
         if not is_shown:
-            result["inputRequests"] = {
-                _key(shown.index): {
-                    "method": "elicitation/create",
-                    "params": {
-                        "mode": "url",
-                        "message": shown.elicitation.asked.message,
-                        "url": shown.url,
-                    },
-                }
-            }
+            requests[_key(shown.index)] = _asks_for(
+                mode="url", message=shown.elicitation.asked.message, url=shown.url
+            )
+            letters = CHAT_WORDS if shown.elicitation.is_by_code else None
+        if letters is not None:
+            requests[_key(shown.index) + _LETTERS] = _asks_for(
+                mode="form", message=letters, requestedSchema=LETTERS_SCHEMA
+            )
+        if requests:
+            result["inputRequests"] = requests
         call.interrupt(result)
 
     def _state(self, call: Call, *, shown: frozenset[int], foreign: str | None) -> str:
@@ -177,6 +205,14 @@ class Retry:
 
 def _key(index: int) -> str:
     return f"{_KEY}{index}"
+
+
+def _asks_for(**params: Any) -> dict[str, Any]:
+    return {"method": "elicitation/create", "params": params}
+
+
+def _is_confirmed(current: Elicitation) -> bool:
+    return current.binding is not None and current.binding.confirmed_at is not None
 
 
 def _action(response: Any) -> str | None:

@@ -3,19 +3,36 @@
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
+from litestar.response.base import ASGIResponse
 from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
 from flows.errors import ElicitError, InvalidToken, TooManyAttempts
 from webapp.browser import page_headers
 from webapp.pages import Pages
-from webapp.views import BadRequest, Ended, NotFound, TooMany, Trouble, Unknown, View
+from webapp.rates import TooOften
+from webapp.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
 
 _log = logging.getLogger(__name__)
+
+
+class Reply(Response[Any]):
+    """A response that may set several cookies; each is a whole Set-Cookie header."""
+
+    def __init__(self, content: object, *, sets: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(content, **options)
+        self._sets = tuple(sets)
+
+    def to_asgi_response(self, *given: Any, **options: Any) -> ASGIResponse:
+        made = cast("ASGIResponse", cast("Any", super()).to_asgi_response(*given, **options))
+        for cookie in self._sets:
+            made.headers.add("set-cookie", cookie)
+        return made
 
 
 class Answers:
@@ -32,15 +49,17 @@ class Answers:
         status: int = HTTPStatus.OK,
         form_targets: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
-    ) -> Response[str]:
-        return Response(
+        cookies: Sequence[str] = (),
+    ) -> Response[Any]:
+        return Reply(
             self._pages.render(view),
+            sets=cookies,
             status_code=status,
             media_type=MediaType.HTML,
             headers={**page_headers(form_targets=form_targets), **(headers or {})},
         )
 
-    def page_for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[str]:
+    def page_for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         """The page for a request that went wrong."""
         match error:
             case InvalidToken(reason="expired"):
@@ -48,6 +67,12 @@ class Answers:
                 return self.page(view, status=HTTPStatus.GONE)
             case InvalidToken():
                 return self.page(Unknown(server=self.server), status=HTTPStatus.NOT_FOUND)
+            case TooOften():
+                return self.page(
+                    TooFast(server=self.server, wait=timedelta(seconds=error.seconds)),
+                    status=HTTPStatus.TOO_MANY_REQUESTS,
+                    headers={"retry-after": str(error.seconds)},
+                )
             case TooManyAttempts():
                 return self.page(TooMany(server=self.server), status=HTTPStatus.TOO_MANY_REQUESTS)
             case HTTPException(status_code=HTTPStatus.NOT_FOUND):
@@ -80,6 +105,19 @@ class Answers:
         if "text/html" in request.headers.get("accept", ""):
             return self.page_for_error(request, error)
         return self.problem_for_error(request, error)
+
+
+def see_other(url: str, *, cookies: Sequence[str] = ()) -> Response[Any]:
+    return Reply(
+        None,
+        sets=cookies,
+        status_code=HTTPStatus.SEE_OTHER,
+        headers={
+            "location": url,
+            "cache-control": "no-store",
+            "referrer-policy": "no-referrer",
+        },
+    )
 
 
 def problem(status: int, *, detail: str, code: str | None = None) -> Response[dict[str, Any]]:

@@ -10,7 +10,7 @@ import secrets
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 from litestar import Request, Response, get
 from litestar.di import NamedDependency
@@ -22,8 +22,9 @@ from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossibl
 from flows.flow import Arrival
 from flows.oauth import Mixed
 from webapp.departures import returned
-from webapp.routes.answers import Answers
-from webapp.routes.links import see_other
+from webapp.identity import Way
+from webapp.routes.answers import Answers, see_other
+from webapp.routes.openers import refuse_opener
 from webapp.service import Service
 from webapp.shown import Shown
 from webapp.views import BadRequest, SomeoneElse, Trouble, Used
@@ -46,7 +47,7 @@ async def provider_answers(
     accounts = service.kinds.accounts
     if elicitation.kind != "oauth" or accounts.terms(elicitation).provider != provider:
         raise InvalidToken("another provider")
-    refused = _refuse(elicitation, request, service, answers)
+    refused = await _refuse(elicitation, request, service, answers)
     if refused is not None:
         return refused
     here = service.links.of(elicitation, now=service.clock())
@@ -69,10 +70,10 @@ async def provider_answers(
         trouble = Trouble(server=elicitation.asked.server, error_id=error_id, again_url=here)
         return answers.page(trouble, status=HTTPStatus.SERVICE_UNAVAILABLE)
     except (Denied, Failed) as error:
-        await accounts.refuse(elicitation, error)
+        await accounts.grants.refuse(elicitation, error)
         return see_other(here)
     with suppress(NotPossible):  # pressed twice: the first is at it, and the page tells how far
-        await accounts.connect(elicitation, state=state, code=code)
+        await accounts.grants.connect(elicitation, state=state, code=code)
     return see_other(here)
 
 
@@ -90,7 +91,7 @@ async def seller_returns(
     payments = service.kinds.payments
     if elicitation.kind != "payment" or payments.seller_of(elicitation) != seller:
         raise InvalidToken("another seller")
-    refused = _refuse(elicitation, request, service, answers)
+    refused = await _refuse(elicitation, request, service, answers)
     if refused is not None:
         return refused
     try:
@@ -113,15 +114,20 @@ def _arrival(request: Request[Any, Any, Any]) -> Arrival:
     return Arrival(parameters=tuple(pairs))
 
 
-def _refuse(
+async def _refuse(
     elicitation: Elicitation,
     request: Request[Any, Any, Any],
     service: Service,
     answers: Answers,
 ) -> Response[Any] | None:
     """Another browser than the one that pressed Continue, or another person's."""
-    may_not = service.identity.why_may_not_open(elicitation, request.scope)
-    if may_not is None and service.completing.is_bound(elicitation, request.cookies):
+    opening = await service.identity.opening(elicitation, request.scope, request.cookies)
+    is_same = service.completing.is_bound(elicitation, request.cookies)
+    if opening.is_open and is_same:
         return None
+    if opening.way is Way.SIGN_IN and is_same:  # signed out meanwhile: the link itself goes on
+        here = service.links.of(elicitation, now=service.clock())
+        return await refuse_opener(elicitation, request, service, answers, here=urlsplit(here).path)
+    _log.warning("callback.refused", extra={"id": elicitation.id, "way": opening.way.value})
     view = SomeoneElse(server=elicitation.asked.server, other="browser")
     return answers.page(view, status=HTTPStatus.FORBIDDEN)

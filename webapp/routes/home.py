@@ -27,15 +27,18 @@ _ASSETS = {
 
 @get("/")
 async def home(
+    request: Request[Any, Any, Any],
     service: NamedDependency[Service],
     answers: NamedDependency[Answers],
     served: NamedDependency[Served],
 ) -> Response[Any]:
-    """What this server is and how to add it."""
+    """What this server is and how to add it; its tools are named to those only who may call it."""
+    is_closed = service.signing_in is not None or served.has_own_sign_in
+    knows = not is_closed or await service.identity.viewer(request.scope, request.cookies)
     view = Home(
         server=answers.server,
         mcp_url=f"{service.public_url}/mcp",
-        tools=await served.tools(),
+        tools=await served.tools() if knows else (),
         sandbox_url=service.sandbox_url,
     )
     return answers.page(view)

@@ -6,26 +6,27 @@ shown and again before anything is done.
 
 import logging
 import secrets
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs
 
 from litestar import HttpMethod, Request, Response, post, route
 from litestar.di import NamedDependency
 from litestar.params import FromPath, RawBody
 
 from flows.elicitation import Elicitation, Status
-from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
+from flows.errors import Failed, InvalidToken, NotAllowed, NotConfigured, NotPossible
 from flows.schema import parse
 from flows.tokens import Purpose
 from webapp.departures import depart
 from webapp.forms import form_of
-from webapp.routes.answers import Answers
+from webapp.routes.answers import Answers, see_other
+from webapp.routes.fields import Fields, fields_of, refuse_form
+from webapp.routes.openers import pace, refuse_opener, with_cookie
 from webapp.service import Service
-from webapp.shown import KINDS, Shown
-from webapp.views import BeforeOpener, NoCookie, ProviderTrouble
+from webapp.shown import Shown
+from webapp.views import ProviderTrouble
 
-_FIELDS_AT_MOST = 1000
 _log = logging.getLogger(__name__)
 
 
@@ -38,17 +39,14 @@ async def show(
 ) -> Response[Any]:
     """What this link is about, or what became of it."""
     elicitation = await elicitation_of(token, service)
-    refused = refuse_opener(elicitation, request, service, answers)
+    refused = await refuse_opener(elicitation, request, service, answers, here=f"/e/{token}")
     if refused is not None:
         return refused
-    cookie = service.browser.cookie_of(request.cookies)
-    headers: dict[str, str] = {}
-    if cookie is None:
-        cookie = service.browser.fresh()
-        headers["set-cookie"] = service.browser.set_cookie(cookie)
+    cookie, cookies = with_cookie(request, service)
     shown = _shown(service, elicitation, token=token, cookie=cookie)
     view = await shown.view(is_bound=service.completing.is_bound(elicitation, request.cookies))
-    return answers.page(view, form_targets=_form_targets(elicitation), headers=headers)
+    cookies += await service.identity.kept_up(request.cookies)
+    return answers.page(view, form_targets=_form_targets(elicitation), cookies=cookies)
 
 
 @post("/e/{token:str}", status_code=HTTPStatus.SEE_OTHER)
@@ -61,11 +59,8 @@ async def go_on(
     answers: NamedDependency[Answers],
 ) -> Response[Any]:
     """Begin an attempt in this browser and send it on its way, or take what was typed."""
-    elicitation = await elicitation_of(token, service)
-    fields = _fields(body)
-    refused = refuse_opener(elicitation, request, service, answers) or _refuse_form(
-        elicitation, request, fields, service, answers
-    )
+    elicitation, fields = await elicitation_of(token, service), fields_of(body)
+    refused = await _refuse(elicitation, request, fields, service, answers, token=token)
     if refused is not None:
         return refused
     cookie = service.browser.cookie_of(request.cookies) or ""
@@ -73,7 +68,11 @@ async def go_on(
         shown = _shown(service, elicitation, token=token, cookie=cookie)
         return await _take_secret(elicitation, shown, fields, service, answers, token=token)
     try:
-        return see_other(await depart(service, elicitation, cookie=cookie))
+        return see_other(
+            await depart(
+                service, elicitation, cookie=cookie, switches=fields.get("switch") == ["1"]
+            )
+        )
     except NotPossible:
         return see_other(f"/e/{token}")
     except (Failed, NotConfigured) as error:
@@ -102,9 +101,7 @@ async def allow(
 ) -> Response[Any]:
     """Let the tool use the account that is connected already."""
     elicitation = await elicitation_of(token, service)
-    refused = refuse_opener(elicitation, request, service, answers) or _refuse_form(
-        elicitation, request, _fields(body), service, answers
-    )
+    refused = await _refuse(elicitation, request, fields_of(body), service, answers, token=token)
     if refused is not None:
         return refused
     if elicitation.kind == "oauth":
@@ -124,12 +121,32 @@ async def decline(
 ) -> Response[Any]:
     """Say no: the tool ends, the link is dead."""
     elicitation = await elicitation_of(token, service)
-    refused = refuse_opener(elicitation, request, service, answers) or _refuse_form(
-        elicitation, request, _fields(body), service, answers
-    )
+    refused = await _refuse(elicitation, request, fields_of(body), service, answers, token=token)
     if refused is not None:
         return refused
     await service.elicitations.end(elicitation, Status.DECLINED)
+    return see_other(f"/e/{token}")
+
+
+@post("/e/{token:str}/code", status_code=HTTPStatus.SEE_OTHER)
+async def show_letters(
+    request: Request[Any, Any, Any],
+    *,
+    token: FromPath[str],
+    body: RawBody,
+    service: NamedDependency[Service],
+    answers: NamedDependency[Answers],
+) -> Response[Any]:
+    """Bind this browser: the page shows it letters from now on."""
+    elicitation = await elicitation_of(token, service)
+    refused = refuse_form(fields_of(body), request, service, answers, subject=elicitation.id)
+    if refused is not None:
+        return refused
+    pace(elicitation, service, is_open=False)
+    browser = service.browser.hash_of(request.cookies)
+    if elicitation.is_by_code and browser is not None:
+        with suppress(NotAllowed, NotPossible):  # the page tells
+            await service.letters.bind(elicitation.id, browser=browser)
     return see_other(f"/e/{token}")
 
 
@@ -142,35 +159,24 @@ async def elicitation_of(token: str, service: Service) -> Elicitation:
     return elicitation
 
 
-def refuse_opener(
+async def _refuse(
     elicitation: Elicitation,
     request: Request[Any, Any, Any],
+    fields: Fields,
     service: Service,
     answers: Answers,
+    *,
+    token: str,
 ) -> Response[Any] | None:
-    why = service.identity.why_may_not_open(elicitation, request.scope)
-    if why is None:
-        return None
-    view = BeforeOpener(server=elicitation.asked.server, kind=KINDS[elicitation.kind], why=why)
-    return answers.page(view, status=HTTPStatus.FORBIDDEN)
-
-
-def see_other(url: str) -> Response[Any]:
-    return Response(
-        None,
-        status_code=HTTPStatus.SEE_OTHER,
-        headers={
-            "location": url,
-            "cache-control": "no-store",
-            "referrer-policy": "no-referrer",
-        },
-    )
+    """The page for another person, or for a form that is not of our page in this browser."""
+    refused = await refuse_opener(elicitation, request, service, answers, here=f"/e/{token}")
+    return refused or refuse_form(fields, request, service, answers, subject=elicitation.id)
 
 
 async def _take_secret(
     elicitation: Elicitation,
     shown: Shown,
-    fields: dict[str, list[str]],
+    fields: Fields,
     service: Service,
     answers: Answers,
     *,
@@ -197,34 +203,3 @@ def _form_targets(elicitation: Elicitation) -> list[str]:
     if elicitation.kind == "secret":
         return []
     return sorted({"https:"} | {origin.partition("//")[0] for origin in elicitation.asked.origins})
-
-
-def _fields(body: bytes) -> dict[str, list[str]]:
-    """What a form sent; nothing if it has more fields than any form of ours."""
-    try:
-        return parse_qs(
-            body.decode("utf-8", "replace"),
-            keep_blank_values=True,
-            max_num_fields=_FIELDS_AT_MOST,
-        )
-    except ValueError:
-        return {}
-
-
-def _refuse_form(
-    elicitation: Elicitation,
-    request: Request[Any, Any, Any],
-    fields: dict[str, list[str]],
-    service: Service,
-    answers: Answers,
-) -> Response[Any] | None:
-    """A form that did not come from our page in this browser."""
-    cookie = service.browser.cookie_of(request.cookies)
-    field = fields.get("csrf", [])
-    if (
-        cookie is not None
-        and len(field) == 1
-        and service.browser.is_csrf(field[0], cookie, subject=elicitation.id)
-    ):
-        return None
-    return answers.page(NoCookie(server=answers.server), status=HTTPStatus.FORBIDDEN)

@@ -13,6 +13,7 @@ from litestar.response import Stream
 from flows.elicitation import Elicitation
 from webapp.routes.answers import problem
 from webapp.routes.links import elicitation_of
+from webapp.routes.openers import pace, unconfirmed
 from webapp.service import Service
 
 PING_EVERY = timedelta(seconds=15)
@@ -24,7 +25,10 @@ async def live(
 ) -> Response[Any]:
     """The status, now and at each change, until it is final."""
     elicitation = await elicitation_of(token, service)
-    if service.identity.why_may_not_open(elicitation, request.scope) is not None:
+    opening = await service.identity.opening(elicitation, request.scope, request.cookies)
+    pace(elicitation, service, is_open=opening.is_open)
+    is_shown = service.identity.is_shown_letters(elicitation, request.cookies)
+    if not (opening.is_open or is_shown):
         return problem(HTTPStatus.FORBIDDEN, detail="This link belongs to someone else.")
     return Stream(
         _statuses(elicitation, service),
@@ -38,10 +42,18 @@ async def _statuses(elicitation: Elicitation, service: Service) -> AsyncIterator
     with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
         current = await elicitations.get(elicitation.id)
         while current is not None:
-            yield f"data: {current.progress or current.status}\n\n"
+            yield f"data: {_status(current)}\n\n"
             if current.status.is_final:
                 return
             changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())
             if not changes:
                 yield ": ping\n\n"
             current = await elicitations.newest(current, changes)
+
+
+def _status(current: Elicitation) -> str:
+    if current.status.is_final:
+        return current.status
+    if current.binding is not None and current.binding.confirmed_at is None:
+        return unconfirmed(current.binding)
+    return current.progress or current.status

@@ -34,7 +34,8 @@ async def come_back(
     elicitation = await service.completing.returned(tokens[0])
     server = elicitation.asked.server
     is_same = service.completing.is_bound(elicitation, request.cookies)
-    if not is_same or service.identity.why_may_not_open(elicitation, request.scope) is not None:
+    opening = await service.identity.opening(elicitation, request.scope, request.cookies)
+    if not (is_same and opening.is_open):
         return answers.page(
             SomeoneElse(server=server, other="browser"), status=HTTPStatus.FORBIDDEN
         )

@@ -49,7 +49,8 @@ def create_sandbox(
     require_loopback(_origin(sandbox.webhook_url))
     faults = Faults()
     pages = SandboxPages(form_targets=sandbox.redirect_origins)
-    browser = Browser(public_url=sandbox.url, csrf_key=secrets.token_bytes(_CSRF_KEY_BYTES))
+    csrf_key = secrets.token_bytes(_CSRF_KEY_BYTES)
+    browser = Browser(public_url=sandbox.url, csrf_keys=lambda: [csrf_key])
     app = Litestar(
         [
             authorization_router(sandbox, clock=clock, faults=faults, pages=pages, browser=browser),

@@ -55,10 +55,11 @@ def checkout_router(
     )
     till = Till(url=sandbox.url, clock=clock)
     api = StripeApi(key=sandbox.stripe_key, till=till, deliveries=deliveries, clock=clock)
+    csrf_key = secrets.token_bytes(32)
     checkout = Checkout(
         till=till,
         deliveries=deliveries,
-        browser=Browser(public_url=sandbox.url, csrf_key=secrets.token_bytes(32)),
+        browser=Browser(public_url=sandbox.url, csrf_keys=lambda: [csrf_key]),
         # A shop's addresses come with each session, from whoever has the key.
         pages=SandboxPages(form_targets=("http:", "https:")),
         style=files("webapp.sandbox").joinpath("pay.css").read_bytes(),

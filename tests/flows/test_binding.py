@@ -5,9 +5,7 @@ import re
 import msgspec
 import pytest
 
-from flows.errors import NotAllowed, TooManyAttempts
-from tests.clock import NOON
-from webapp.binding import (
+from flows.binding import (
     ALPHABET,
     CODES_AT_MOST,
     TRIES_AT_MOST,
@@ -16,8 +14,10 @@ from webapp.binding import (
     bind,
     is_confirmed,
 )
+from flows.errors import NotAllowed, TooManyAttempts
+from tests.clock import NOON
 
-CODES = Codes(b"k" * 32)
+CODES = Codes(lambda: [b"k" * 32])
 BOUND = bind(None, browser="her browser")
 
 
@@ -44,7 +44,7 @@ def test_other_letters_for_another_browser_question_number_or_server() -> None:
         CODES.code("e1", other),
         CODES.code("e2", BOUND),
         CODES.code("e1", msgspec.structs.replace(BOUND, number=7)),
-        Codes(b"j" * 32).code("e1", BOUND),
+        Codes(lambda: [b"j" * 32]).code("e1", BOUND),
     }
     assert len(shown) == 5
 
@@ -115,3 +115,12 @@ def test_browsers_cannot_be_changed_for_ever() -> None:
         bound = bind(bound, browser=f"browser {number}")
     with pytest.raises(TooManyAttempts):
         bind(bound, browser="one too many")
+
+
+def test_letters_that_were_shown_before_a_rotation_are_right_after_it() -> None:
+    keys = [b"o" * 32]
+    codes = Codes(lambda: keys)
+    shown = codes.code("e1", BOUND)
+    keys.insert(0, b"n" * 32)
+    assert codes.code("e1", BOUND) != shown
+    assert codes.confirm("e1", BOUND, typed=shown, now=NOON).confirmed_at == NOON

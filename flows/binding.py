@@ -9,6 +9,7 @@ that a page can show them again without changing anything.
 
 import hashlib
 import hmac
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -72,16 +73,19 @@ def is_confirmed(current: Binding | None, *, browser: str) -> bool:
 
 
 class Codes:
-    """Makes and compares codes; `key` is 32 bytes for this use alone."""
+    """Makes codes with the first of the keys, and knows those of all.
 
-    __slots__ = ("_key",)
+    `keys` gives what they are now: 32 bytes each, for this use alone, the newest first.
+    """
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    __slots__ = ("_keys",)
+
+    def __init__(self, keys: Callable[[], Sequence[bytes]]) -> None:
+        self._keys = keys
 
     def code(self, elicitation_id: str, binding: Binding) -> str:
         """The letters for the page of the bound browser, as BCDF-GHJK."""
-        letters = self._letters(elicitation_id, binding)
+        letters = _letters(self._keys()[0], elicitation_id, binding)
         return f"{letters[:4]}-{letters[4:]}"
 
     def confirm(
@@ -96,21 +100,23 @@ class Codes:
             return binding
         if binding.tries >= TRIES_AT_MOST:
             raise TooManyAttempts(limit=CODES_AT_MOST)
-        ours = self._letters(elicitation_id, binding)
-        if hmac.compare_digest(_plain(typed).encode("utf-8", "replace"), ours.encode()):
+        given = _plain(typed).encode("utf-8", "replace")
+        ours = [_letters(key, elicitation_id, binding).encode() for key in self._keys()]
+        if any(hmac.compare_digest(given, each) for each in ours):
             return replace(binding, confirmed_at=now)
         if binding.tries + 1 == TRIES_AT_MOST and binding.number < CODES_AT_MOST:
             return _next(binding, browser=binding.browser)
         return replace(binding, tries=binding.tries + 1)
 
-    def _letters(self, elicitation_id: str, binding: Binding) -> str:
-        text = f"{len(elicitation_id)} {elicitation_id} {binding.browser} {binding.number}"
-        rest = int.from_bytes(hmac.digest(self._key, text.encode(), hashlib.sha256), "big")
-        letters: list[str] = []
-        for _ in range(LETTERS):
-            rest, index = divmod(rest, len(ALPHABET))
-            letters.append(ALPHABET[index])
-        return "".join(letters)
+
+def _letters(key: bytes, elicitation_id: str, binding: Binding) -> str:
+    text = f"{len(elicitation_id)} {elicitation_id} {binding.browser} {binding.number}"
+    rest = int.from_bytes(hmac.digest(key, text.encode(), hashlib.sha256), "big")
+    letters: list[str] = []
+    for _ in range(LETTERS):
+        rest, index = divmod(rest, len(ALPHABET))
+        letters.append(ALPHABET[index])
+    return "".join(letters)
 
 
 def _next(current: Binding, *, browser: str) -> Binding:

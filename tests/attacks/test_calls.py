@@ -1,0 +1,241 @@
+"""Calls as a client that lies, repeats itself and races with itself makes them."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from flows import elicit
+from flows.elicitation import Json
+from flows.tokens import Claims, Purpose
+from tests.attacks.attack import Attack
+from tests.clock import Clock
+from tests.mcp.stage import (
+    LIBRARIES,
+    MODERN,
+    Stage,
+    answered_in,
+    asked_in,
+    links_asked,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+from tests.service.test_waiting import answer, settled_loop
+from tests.service.world import Holding, process
+from webapp.call import Call
+from webapp.identity import Caller
+from webapp.limits import Limits
+from webapp.mcp.retry import read_chain
+from webapp.runs import ToolCall
+from webapp.service import Service
+from webapp.stores.memory import MemoryStore
+
+LOGIN = "https://example.org/login"
+SHORT = Limits(leg=timedelta(milliseconds=50), leg_at_least=timedelta(milliseconds=50))
+
+own_yes = Attack(
+    who="a client, or the model that speaks through it",
+    how="answers for the person: accepts the link with content of its own",
+    stopped="an accept means only that the link was shown; our page says what is done",
+    where=("webapp/mcp/retry.py", "webapp/mcp/hold.py"),
+)
+foreign_state = Attack(
+    who="a client",
+    how="brings a requestState of another caller, tool or question, a damaged one, or its own",
+    stopped="it is sealed, names its run, and a run is continued by its owner and very call only",
+    where=("webapp/mcp/retry.py", "webapp/runs.py"),
+    elsewhere=(
+        "tests/mcp/test_clients.py::test_a_damaged_state_is_refused",
+        "tests/mcp/test_clients.py::test_the_state_of_another_call_is_refused",
+        "tests/service/test_waiting.py::test_an_outcome_is_used_by_its_owner_tool_and_arguments_only",
+    ),
+)
+replayed_state = Attack(
+    who="a client",
+    how="sends the same requestState again after the result, to have the work done twice",
+    stopped="the run's result is kept and given again; the body does not run",
+    where=("webapp/runs.py",),
+    elsewhere=("tests/service/test_waiting.py::test_a_result_is_repeated_for_ten_minutes_only",),
+)
+parallel_legs = Attack(
+    who="a client",
+    how="sends two legs of one call, or two identical calls, at once, to use one answer twice",
+    stopped="an outcome is taken by one run, in one compare-and-set, before the line returns",
+    where=("flows/elicitation.py", "webapp/taken.py"),
+    elsewhere=(
+        "tests/mcp/test_clients.py::test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told",
+        "tests/mcp/test_clients.py::test_two_legs_after_the_answer_run_one_body_and_get_one_result",
+        "tests/service/test_waiting.py::test_while_a_body_runs_no_second_one_starts",
+        "tests/service/test_interleavings.py::test_in_every_order_one_outcome_moves_one_run",
+        "tests/mcp/test_wishes.py::test_two_identical_calls_at_one_moment_do_the_work_once",
+    ),
+)
+foreign_id = Attack(
+    who="whoever can make trusted code call `complete_elicitation`",
+    how="gives it a foreign, made-up or cut id, or one of an account, a payment or a secret",
+    stopped="an id is looked up whole, with its owner, and finishes visits only",
+    where=("webapp/visits.py", "webapp/completion.py"),
+    elsewhere=(
+        "tests/mcp/test_path.py::test_a_completion_by_a_foreign_id_does_nothing",
+        "tests/service/test_completion.py::test_an_id_under_another_owners_tag_is_unknown",
+        "tests/service/test_completion.py::test_the_beginning_of_an_id_and_the_owners_tag_are_unknown",
+        "tests/service/test_completion.py::test_by_its_id_only_a_visit_is_completed",
+        "tests/service/test_completion.py::test_an_id_of_the_authors_own_cannot_be_another_questions_id",
+    ),
+)
+foreign_return = Attack(
+    who="whoever reads a return token of the author's",
+    how="comes back in another browser, or with another token in its place",
+    stopped="the return token and the browser that pressed Continue, and its person",
+    where=("webapp/completion.py",),
+    elsewhere=(
+        "tests/mcp/test_path.py::test_a_route_of_the_authors_completes_for_no_other_browser",
+        "tests/service/test_completion.py::test_a_return_completes_in_the_browser_that_pressed_continue_only",
+        "tests/service/test_completion.py::test_only_a_return_token_returns",
+    ),
+)
+another_client = Attack(
+    who="another client of the same person, such as a second assistant",
+    how="makes the same call, to join the first one's question or get what was answered to it",
+    stopped="the client is part of the key of a call and of a question",
+    where=("webapp/call.py", "webapp/line.py"),
+)
+changed_price = Attack(
+    who="a tool whose arguments a model chose",
+    how="asks for one thing and then, on the retry, for another under the same answer",
+    stopped="the digest of a question covers every word that the person was shown",
+    where=("flows/question.py", "webapp/call.py"),
+    elsewhere=(
+        "tests/mcp/test_kinds.py::test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_taken",
+        "tests/service/test_waiting.py::test_a_question_that_changed_between_two_legs_is_noticed",
+        "tests/service/test_waiting.py::test_another_question_of_the_same_call_is_not_answered_by_it",
+    ),
+)
+
+
+def buying(library: str) -> tuple[Any, list[Json]]:
+    """A server whose tool asks, and what its bodies were given."""
+    server, bought = new_server(library), list[Json]()
+
+    @server.tool()
+    async def buy() -> str:
+        bought.append(dict(await elicit.url("Pay", LOGIN)))
+        return f"bought {len(bought)}"
+
+    return server, bought
+
+
+@own_yes
+@pytest.mark.parametrize("content", [None, {"name": "eve"}, {"paid": True, "status": "accepted"}])
+async def test_a_clients_accept_is_no_answer_whatever_it_carries(
+    content: dict[str, Any] | None,
+) -> None:
+    server, bought = buying("mcp")
+    async with staged(server, limits=SHORT) as stage, stage.caller(MODERN) as caller:
+        asked = asked_in(await caller.leg("buy"))
+        (link,) = links_asked(asked)
+        for _ in range(3):
+            yes = types.ElicitResult(action="accept", content=content)
+            keys = [*(asked.input_requests or {}), "elicit-url-0", "elicit-url-1"]
+            again = await soon(
+                caller.client.session.call_tool(
+                    "buy",
+                    {},
+                    input_responses=dict.fromkeys(keys, yes),
+                    request_state=asked.request_state,
+                    allow_input_required=True,
+                )
+            )
+            assert isinstance(again, types.InputRequiredResult)
+        assert not bought
+        assert await stage.status(link) == "pending"
+        await stage.complete(link, {"name": "ann"})
+        result = await caller.leg("buy", after=asked)
+        assert text_of(answered_in(result)) == "bought 1"
+        assert bought == [{"name": "ann"}]
+
+
+def states(stage: Stage, run_id: str) -> dict[str, str]:
+    """States with our mark that are none of ours."""
+    now = stage.service.clock()
+    made = {}
+    for purpose in set(Purpose) - {Purpose.RUN}:
+        expires_at = now + timedelta(hours=1)
+        claims = Claims(purpose=purpose, id=run_id, rest="1;0", expires_at=expires_at)
+        made[purpose.value] = stage.service.links.state(claims, now=now)
+    return {**made, "none": "", "rubbish": "x" * 200, "two": ":::", "long": "x" * 5000}
+
+
+@foreign_state
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_a_state_with_our_mark_that_we_did_not_make_is_the_tools_own_and_continues_nothing(
+    library: str,
+) -> None:
+    server, bought = buying(library)
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        asked_in(await caller.leg("buy"))
+        (record,) = await stage.service.elicitations.store.list("run")
+        for name, token in states(stage, record.id).items():
+            state = f"elicit-url:{token}"
+            chain = read_chain(state, {}, links=stage.service.links, now=stage.service.clock())
+            assert chain.run_id is None, name
+            assert chain.foreign == state
+        assert not bought
+
+
+@replayed_state
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_a_state_that_is_sent_again_after_the_result_does_no_second_work(
+    library: str,
+) -> None:
+    server, bought = buying(library)
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        asked = asked_in(await caller.leg("buy"))
+        await stage.complete(links_asked(asked)[0])
+        for _ in range(3):
+            assert text_of(answered_in(await caller.leg("buy", after=asked))) == "bought 1"
+        assert len(bought) == 1
+
+
+def call_from(service: Service, client: str, *, run_id: str | None = None) -> Call:
+    """The same call of the same person, from one of their clients."""
+    return Call(
+        elicitations=service.elicitations,
+        links=service.links,
+        completing=service.completing,
+        kinds=service.kinds,
+        outbound=service.outbound,
+        landed=service.bodies.landed,
+        caller=Caller(owner=service.identity.local_owner, client=client),
+        tool=ToolCall(server="shop", tool="buy", client=client, arguments="{}"),
+        presenter=Holding(),
+        run_id=run_id,
+    )
+
+
+@another_client
+async def test_another_client_of_the_same_person_neither_joins_nor_gets_what_was_answered() -> None:
+    question = elicit.url("Pay", LOGIN)
+    async with process(MemoryStore(), Clock()) as service:
+        first = call_from(service, "first")
+        waiting = asyncio.create_task(answer(first, question))
+        await settled_loop()
+        (record,) = await service.elicitations.store.list("elicitation")
+        waiting.cancel()
+        await settled_loop()
+        await first.finish()
+        await service.completing.complete(record.id, {"n": 1})
+        for run_id in (None, first.run.value.id):
+            second = call_from(service, "second", run_id=run_id)
+            joined = asyncio.create_task(answer(second, question))
+            await settled_loop()
+            assert not joined.done()
+            joined.cancel()
+            await settled_loop()
+            await second.finish()
+        again = await answer(call_from(service, "first"), question)
+        assert again.content == {"n": 1}

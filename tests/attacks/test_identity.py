@@ -1,0 +1,468 @@
+"""Who is who, as a forwarder of links, a namesake and a guesser see it: row by row of the table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from flows import binding as bindings
+from flows.binding import CODES_AT_MOST, LETTERS, TRIES_AT_MOST, Binding, Codes
+from flows.elicitation import Asked, Elicitation
+from flows.errors import InvalidToken, NotAllowed, TooManyAttempts
+from flows.signin import SignedIn
+from flows.tokens import Tokens
+from tests.attacks.attack import Attack
+from tests.clock import NOON, Clock
+from tests.service.test_sessions import ALICE, ISSUER, RING, jar
+from webapp.browser import Browser
+from webapp.identity import Caller, Identity, Rules, Subject, Way
+from webapp.locality import Locality
+from webapp.owners import open_owners
+from webapp.pairing import Pairing, address_of, key_of
+from webapp.sessions import LOCAL_ISSUER, Sessions
+from webapp.stores.memory import MemoryStore
+
+HERE = "http://127.0.0.1:8765"
+OUR_UID, ANOTHER_UID, UNKNOWN = 1000, 1001, 0
+OTHER_ISSUER = "https://login.evil.example"
+ELSEWHERE = ("203.0.113.9", 40000)
+MALLORY = SignedIn(issuer=ISSUER, subject="mallory", label="Mallory")
+FROM_ALICE = Subject(issuer=ISSUER, subject="alice", client_id="an assistant")
+CODES = Codes(lambda: [b"k" * 32])
+
+forwarded_signed_in = Attack(
+    who="an asker with an access token (first row of the table)",
+    how="sends the link to a victim, who is signed in here, or not, or calls the same elsewhere",
+    stopped="the browser's issuer and subject are the asker's, or the page offers a sign-in",
+    where=("webapp/identity.py", "webapp/sessions.py"),
+    elsewhere=(
+        "tests/mcp/test_callers.py::test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in",
+    ),
+)
+forwarded_local = Attack(
+    who="an asker on this machine (second row of the table)",
+    how="sends the link to somebody else: on another machine, of another user, behind a relay",
+    stopped="the browser's connection belongs to our own user, or was paired by them",
+    where=("webapp/identity.py", "webapp/locality.py"),
+    elsewhere=(
+        "tests/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",
+        "tests/service/test_completion.py::test_the_cookie_in_another_users_hands_completes_nothing",
+    ),
+)
+forwarded_nowhere = Attack(
+    who="an asker with a token where nobody can sign in (third row of the table)",
+    how="sends the link to a victim",
+    stopped="nothing is asked: the tool is told which setting is missing",
+    where=("webapp/identity.py",),
+)
+forwarded_unnamed = Attack(
+    who="an asker without a name (fourth row of the table)",
+    how="sends the link to a victim, or asks for what is kept for a person",
+    stopped="nothing is asked unless the operator allows the code; never for accounts or secrets",
+    where=("webapp/identity.py",),
+)
+forwarded_by_code = Attack(
+    who="an asker whose link is bound by the code",
+    how="sends the link to a victim and types letters of their own",
+    stopped="letters are for one browser, and it alone goes on",
+    where=("flows/binding.py", "webapp/identity.py"),
+    elsewhere=(
+        "tests/flows/test_binding.py::test_another_browser_before_the_confirmation_gets_letters_of_its_own",
+        "tests/flows/test_binding.py::test_another_browser_after_the_confirmation_gets_none",
+    ),
+)
+guessed_code = Attack(
+    who="an asker",
+    how="guesses the letters that the victim's browser is shown",
+    stopped="five tries at a code, ten codes: one in 512 million for each secret of the ring",
+    where=("flows/binding.py",),
+    elsewhere=(
+        "tests/flows/test_binding.py::test_the_fifth_wrong_guess_makes_other_letters",
+        "tests/flows/test_binding.py::test_after_the_last_code_not_even_the_right_letters_help",
+        "tests/flows/test_binding.py::test_browsers_cannot_be_changed_for_ever",
+    ),
+)
+namesake = Attack(
+    who="somebody with the same subject at another issuer, or the same name or e-mail at ours",
+    how="asks, or opens, as the victim",
+    stopped="an owner is issuer and subject under a keyed hash; names are shown, never compared",
+    where=("webapp/owners.py", "webapp/identity.py"),
+    elsewhere=(
+        "tests/flows/test_vault.py::test_a_tag_depends_on_the_key_the_purpose_and_where_the_parts_end",
+        "tests/service/test_sessions.py::test_people_of_another_issuer_are_nobody_here",
+        "tests/service/test_accounts.py::test_another_owner_never_gets_it",
+    ),
+)
+as_local = Attack(
+    who="a remote caller, or the served server's own authentication",
+    how="says that it is this machine's own user: the issuer `local`, a paired browser's cookie",
+    stopped="that issuer is nobody's, and a paired browser counts on this machine only",
+    where=("webapp/identity.py", "webapp/pairing.py"),
+)
+used_pairing = Attack(
+    who="whoever sees the printed pairing address, or a link scanner that opens it",
+    how="uses it after its owner, before them by opening it, or later",
+    stopped="it works once, by a press, for ten minutes, where the address is on this machine",
+    where=("webapp/pairing.py",),
+)
+anonymous_join = Attack(
+    who="a caller without a name",
+    how="makes the same call as another, to join its question or get its answer",
+    stopped="without an owner there is only the run: nothing of it is joined, kept or handed on",
+    where=("webapp/call.py", "webapp/identity.py"),
+    elsewhere=("tests/mcp/test_wishes.py::test_nothing_is_kept_of_a_caller_that_nobody_knows",),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Identity with its parts, on a machine where a connection's port is its user's number."""
+
+    identity: Identity
+    sessions: Sessions
+    browser: Browser
+    pairing: Pairing
+    tokens: Tokens
+    clock: Clock
+
+    def pairing_token(self) -> str:
+        """What is in the address that is printed for the one who runs the server."""
+        return address_of(self.tokens, url=HERE, now=self.clock()).rsplit("/", 1)[1]
+
+    async def signed_in(self, who: SignedIn) -> dict[str, str]:
+        """The cookies of a browser where this person signed in."""
+        return jar(self.sessions.set_cookie(await self.sessions.start(who, cookies={})))
+
+    async def way(
+        self, asked: Elicitation, *, cookies: Mapping[str, str] | None = None, **changes: Any
+    ) -> Way:
+        opening = await self.identity.opening(asked, scope(**changes), cookies or {})
+        assert opening.is_open == (opening.way is Way.OPEN)
+        return opening.way
+
+
+async def world(rules: Rules | None = None, *, url: str = HERE) -> World:
+    rules, store, clock = rules or Rules(), MemoryStore(), Clock()
+    owners = await open_owners(store=store, ring=RING)
+    tokens = Tokens(RING, origin=url)
+    sessions = Sessions(
+        tokens=tokens, store=store, public_url=url, issuer=rules.issuer, clock=clock
+    )
+    pairing = Pairing(
+        ring=RING,
+        tokens=tokens,
+        store=store,
+        public_url=url,
+        uid=OUR_UID,
+        clock=clock,
+        people_sign_in=rules.issuer is not None,
+    )
+    browser = Browser(public_url=url, csrf_keys=lambda: [b"c" * 32])
+    locality = Locality(uid=OUR_UID, public_url=url, uid_of=lambda c: c.client[1] or None)
+    identity = Identity(
+        owners=owners,
+        locality=locality,
+        uid=OUR_UID,
+        rules=rules,
+        sessions=sessions,
+        browser=browser,
+        pairing=pairing,
+    )
+    return World(
+        identity=identity,
+        sessions=sessions,
+        browser=browser,
+        pairing=pairing,
+        tokens=tokens,
+        clock=clock,
+    )
+
+
+def scope(
+    *, uid: int = OUR_UID, client: tuple[str, int] | None = None, **headers: str
+) -> dict[str, Any]:
+    named = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
+    return {
+        "type": "http",
+        "http_version": "1.1",
+        "headers": [(b"host", b"127.0.0.1:8765"), *named],
+        "client": client or ("127.0.0.1", uid),
+        "server": ("127.0.0.1", 8765),
+    }
+
+
+def asked_by(caller: Caller) -> Elicitation:
+    owner = caller.owner or "of-the-run"
+    asked = Asked(
+        server="shop", tool="buy", client=caller.client, message="Go", digest="d", url=None
+    )
+    return Elicitation(
+        id=f"{owner}-and-an-id",
+        owner=owner,
+        kind="url",
+        asked=asked,
+        join="j",
+        created_at=NOON,
+        expires_at=NOON + timedelta(minutes=5),
+        is_by_code=caller.by_code,
+    )
+
+
+def with_binding(asked: Elicitation, binding: Binding) -> Elicitation:
+    return structs.replace(asked, binding=binding)
+
+
+@forwarded_signed_in
+async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_open() -> None:
+    here = await world(Rules(issuer=ISSUER))
+    asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
+    assert await here.way(asked, cookies=await here.signed_in(ALICE)) is Way.OPEN
+    victim = await here.signed_in(MALLORY)
+    assert await here.way(asked, cookies=victim) is Way.OTHER_PERSON
+    assert await here.way(asked, cookies=victim, client=ELSEWHERE) is Way.OTHER_PERSON
+
+
+@forwarded_signed_in
+async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing_else() -> None:
+    here = await world(Rules(issuer=ISSUER))
+    asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
+    # Also to whoever sits at this very machine: that is another way of being known.
+    ways: list[dict[str, Any]]
+    ways = [{}, {"client": ELSEWHERE}, {"uid": ANOTHER_UID}, {"via": "1.1 relay"}]
+    for changes in ways:
+        assert await here.way(asked, **changes) is Way.SIGN_IN
+    alice = await here.signed_in(ALICE)
+    here.clock.tick(hours=9)
+    assert await here.way(asked, cookies=alice) is Way.SIGN_IN
+
+
+@forwarded_local
+async def test_a_local_link_opens_for_nobody_but_this_machines_own_user() -> None:
+    here = await world()
+    asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
+    assert await here.way(asked) is Way.OPEN
+    elsewhere: list[dict[str, Any]] = [
+        {"client": ELSEWHERE},
+        {"uid": ANOTHER_UID},
+        {"via": "1.1 relay"},
+        {"x_forwarded_for": "203.0.113.9"},
+        {"forwarded": "for=203.0.113.9"},
+        {"cf_ray": "x"},
+    ]
+    for changes in elsewhere:
+        way = await here.way(asked, **changes)
+        assert way in (Way.PAIR, Way.HERE_ONLY), changes
+    assert await here.way(asked, uid=ANOTHER_UID) is Way.HERE_ONLY
+    over_stdio = asked_by(here.identity.caller(None, subject=None, client="c"))
+    assert await here.way(over_stdio, uid=ANOTHER_UID) is Way.HERE_ONLY
+
+
+@forwarded_local
+async def test_a_local_link_opens_for_nobody_who_is_only_signed_in() -> None:
+    here = await world(Rules(issuer=ISSUER))
+    asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
+    alice = await here.signed_in(ALICE)
+    assert await here.way(asked, cookies=alice, client=ELSEWHERE) is Way.HERE_ONLY
+    assert await here.way(asked, cookies=alice, uid=ANOTHER_UID) is Way.HERE_ONLY
+
+
+@forwarded_nowhere
+async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token() -> None:
+    here = await world()
+    caller = here.identity.caller(scope(), subject=FROM_ALICE, client="c")
+    with pytest.raises(NotAllowed, match="ELICIT_ISSUER") as refused:
+        caller.must_be_answerable("url")
+    assert "ELICIT_BIND=code" in str(refused.value)
+    # And a link of theirs, of before the setting was taken away, opens for nobody.
+    for client in (None, ELSEWHERE):
+        assert await here.way(asked_by(caller), client=client) is Way.HERE_ONLY
+
+
+@forwarded_nowhere
+async def test_a_token_of_another_issuer_than_where_people_sign_in_asks_nobody() -> None:
+    here = await world(Rules(issuer=ISSUER))
+    subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
+    caller = here.identity.caller(scope(), subject=subject, client="c")
+    with pytest.raises(NotAllowed):
+        caller.must_be_answerable("url")
+
+
+@forwarded_unnamed
+async def test_a_caller_without_a_name_asks_nobody() -> None:
+    here = await world()
+    nameless = replace(FROM_ALICE, subject=None)
+    for given, subject in ((scope(client=ELSEWHERE), None), (scope(), nameless)):
+        caller = here.identity.caller(given, subject=subject, client="c")
+        for kind in ("url", "oauth", "payment", "secret", "form"):
+            with pytest.raises(NotAllowed):
+                caller.must_be_answerable(kind)
+
+
+@forwarded_unnamed
+async def test_not_even_the_code_lets_a_caller_without_a_name_have_accounts_and_secrets() -> None:
+    here = await world(Rules(asks_anonymous=True))
+    caller = here.identity.caller(scope(client=ELSEWHERE), subject=None, client="c")
+    assert caller.by_code
+    for kind in ("oauth", "secret"):
+        with pytest.raises(NotAllowed):
+            caller.must_be_answerable(kind)
+    with pytest.raises(NotAllowed):
+        caller.must_be_known()
+
+
+@forwarded_by_code
+async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_no_other() -> None:
+    here = await world(Rules(binds_by_code=True))
+    asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
+    alices, victims = here.browser.fresh(), here.browser.fresh()
+    at_alices = {here.browser.cookie_name: alices}
+    at_victims = {here.browser.cookie_name: victims}
+    for cookies in ({}, at_alices, at_victims):
+        assert await here.way(asked, cookies=cookies) is Way.CODE
+    hers = bindings.bind(None, browser=here.browser.hash(alices))
+    shown = CODES.code(asked.id, hers)
+    # The victim opens it too: whatever the asker has typed from her own page is of no use there.
+    theirs = bindings.bind(hers, browser=here.browser.hash(victims))
+    tried = CODES.confirm(asked.id, theirs, typed=shown, now=NOON)
+    for cookies in (at_alices, at_victims):
+        assert await here.way(with_binding(asked, tried), cookies=cookies) is Way.CODE
+    confirmed = CODES.confirm(asked.id, hers, typed=shown, now=NOON)
+    assert await here.way(with_binding(asked, confirmed), cookies=at_alices) is Way.OPEN
+    for cookies in ({}, at_victims):
+        way = await here.way(with_binding(asked, confirmed), cookies=cookies)
+        assert way is Way.OTHER_BROWSER
+
+
+@forwarded_by_code
+async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code() -> None:
+    here = await world(Rules(issuer=ISSUER, binds_by_code=True))
+    subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
+    asked = asked_by(here.identity.caller(scope(), subject=subject, client="c"))
+    assert asked.is_by_code
+    for cookies in ({}, await here.signed_in(ALICE)):
+        assert await here.way(asked, cookies=cookies) is Way.CODE
+
+
+@guessed_code
+def test_all_guesses_that_there_are_find_one_code_in_five_hundred_million() -> None:
+    codes = len(bindings.ALPHABET) ** LETTERS
+    assert codes // (TRIES_AT_MOST * CODES_AT_MOST) >= 512_000_000
+    bound = bindings.bind(None, browser="the victim's")
+    for guess in range(TRIES_AT_MOST * CODES_AT_MOST):
+        bound = CODES.confirm("e", bound, typed=f"guess {guess}", now=NOON)
+    with pytest.raises(TooManyAttempts):
+        CODES.confirm("e", bound, typed=CODES.code("e", bound), now=NOON)
+    assert bound.confirmed_at is None
+
+
+@guessed_code
+def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_another() -> None:
+    bound = bindings.bind(None, browser="b")
+    letters = [CODES.code(f"e{number}", bound) for number in range(200)]
+    for _ in range(CODES_AT_MOST - 1):
+        letters.append(CODES.code("e", bound))
+        bound = bindings.bind(bound, browser=bound.browser + "b")
+    assert len(set(letters)) == len(letters)
+
+
+@namesake
+async def test_the_same_subject_at_another_issuer_is_somebody_else() -> None:
+    here = await world(Rules(issuer=ISSUER, binds_by_code=True))
+    owners = set()
+    pairs = [
+        (ISSUER, "alice"),
+        (OTHER_ISSUER, "alice"),
+        (ISSUER, "Alice"),
+        (ISSUER + "/", "alice"),
+        (ISSUER + "a", "lice"),
+        (ISSUER, "alice "),
+    ]
+    for issuer, name in pairs:
+        subject = Subject(issuer=issuer, subject=name, client_id="c")
+        owners.add(here.identity.caller(scope(), subject=subject, client="c").owner)
+    assert len(owners) == len(pairs)
+
+
+@namesake
+async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else() -> None:
+    here = await world(Rules(issuer=ISSUER))
+    asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
+    labels = {"label": "alice@example.com"}
+    alice = SignedIn(issuer=ISSUER, subject="alice", **labels)
+    namesake_of_hers = SignedIn(issuer=ISSUER, subject="alice-2", **labels)
+    assert await here.way(asked, cookies=await here.signed_in(alice)) is Way.OPEN
+    assert await here.way(asked, cookies=await here.signed_in(namesake_of_hers)) is Way.OTHER_PERSON
+
+
+@as_local
+async def test_a_token_that_says_it_is_this_machines_user_is_nobody() -> None:
+    for rules in (Rules(), Rules(issuer=ISSUER), Rules(binds_by_code=True)):
+        here = await world(rules)
+        subject = Subject(issuer=LOCAL_ISSUER, subject=f"uid:{OUR_UID}", client_id="c")
+        caller = here.identity.caller(scope(client=ELSEWHERE), subject=subject, client="c")
+        assert caller.owner is None
+        with pytest.raises(NotAllowed):
+            caller.must_be_known()
+
+
+@as_local
+async def test_a_paired_browsers_cookie_is_worth_nothing_to_another_user_of_the_machine() -> None:
+    here = await world()
+    asked = asked_by(here.identity.caller(None, subject=None, client="c"))
+    token = here.pairing_token()
+    paired = await here.signed_in(await here.pairing.use(token))
+    assert await here.way(asked, cookies=paired, uid=UNKNOWN) is Way.OPEN
+    assert await here.way(asked, cookies=paired, uid=ANOTHER_UID) is Way.HERE_ONLY
+    assert await here.way(asked, uid=UNKNOWN) is Way.PAIR
+
+
+@as_local
+async def test_nobody_is_paired_where_people_sign_in_or_the_address_is_public() -> None:
+    for here in (
+        await world(Rules(issuer=ISSUER)),
+        await world(url="https://tools.example"),
+    ):
+        token = here.pairing_token()
+        with pytest.raises(InvalidToken):
+            await here.pairing.use(token)
+        given = scope(client=ELSEWHERE, authorization=f"Bearer {key_of(RING)}")
+        caller = here.identity.caller(given, subject=None, client="c")
+        assert caller.owner is None
+
+
+@used_pairing
+async def test_a_pairing_address_is_spent_by_its_use_alone_and_by_time() -> None:
+    here = await world()
+    token, later = (here.pairing_token() for _ in range(2))
+    for _ in range(3):  # a scanner
+        assert await here.pairing.can_use(token)
+    await here.pairing.use(token)
+    assert not await here.pairing.can_use(token)
+    with pytest.raises(InvalidToken):
+        await here.pairing.use(token)
+    here.clock.tick(minutes=11)
+    assert not await here.pairing.can_use(later)
+
+
+@used_pairing
+async def test_a_key_of_another_server_or_half_of_one_is_none() -> None:
+    here = await world()
+    key = key_of(RING)
+    for wrong in ("", key[:-1], key + "x", key.upper(), "elicit_local_", f"{key} {key}"):
+        sent = scope(client=ELSEWHERE, authorization=f"Bearer {wrong}")
+        assert here.identity.caller(sent, subject=None, client="c").owner is None
+    twice = scope(client=ELSEWHERE, authorization=f"Bearer {key}")
+    twice["headers"].append((b"authorization", f"Bearer {key}".encode()))
+    assert here.identity.caller(twice, subject=None, client="c").owner is None
+
+
+@anonymous_join
+async def test_two_callers_without_a_name_have_no_owner_in_common() -> None:
+    here = await world(Rules(asks_anonymous=True))
+    for given in (scope(client=ELSEWHERE), scope(uid=ANOTHER_UID)):
+        caller = here.identity.caller(given, subject=None, client="c")
+        assert caller.owner is None
+        assert caller.by_code

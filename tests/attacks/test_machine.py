@@ -1,0 +1,313 @@
+"""This machine as another user, another port and an unpacked folder on it see it.
+
+What of it can be seen only as root or through nginx stands where the machine is asked.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.account import BearerAuth
+from flows.providers import github
+from tests.attacks.attack import Attack
+from tests.attacks.test_callbacks import is_untouched, sent_out
+from tests.mcp.stage import Page
+from tests.web.connecting import town
+from tests.web.serving import serving
+from webapp.outbound import no_proxy
+from webapp.settings import read_settings
+from webapp.wire import Receive, Scope, Send
+
+EVIL = '[providers.evil]\nissuer = "https://evil.example"\n'
+KEY = "gho_the-key"
+
+another_user = Attack(
+    who="another user of this machine",
+    how="connects from 127.0.0.1 and says the right Host",
+    stopped="the kernel is asked whose socket it is, at each request",
+    where=("webapp/locality.py",),
+    elsewhere=(
+        "tests/web/test_locality.py::test_another_user_of_the_machine_is_not_local_to_a_real_server",
+        "tests/web/test_locality.py::test_the_kernel_knows_another_users_connection",
+        "tests/web/test_locality.py::test_a_connection_that_no_process_holds_has_no_owner",
+        "tests/web/test_locality.py::test_another_or_an_unknown_user_is_not_local",
+        "tests/web/test_locality.py::test_nobody_is_no_user_to_share_a_machine_with",
+    ),
+)
+relay = Attack(
+    who="somebody on the network",
+    how="comes through a one-line nginx, a tunnel or a container, which connect from 127.0.0.1",
+    stopped="a relay of another user is that user; ours show themselves by a header or HTTP/1.0",
+    where=("webapp/locality.py",),
+    elsewhere=(
+        "tests/web/test_locality.py::test_a_one_line_nginx_of_another_user_is_not_local",
+        "tests/web/test_locality.py::test_a_one_line_nginx_of_our_own_user_gives_itself_away_by_http_1_0",
+        "tests/web/test_locality.py::test_whatever_was_relayed_is_not_local",
+        "tests/mcp/test_callers.py::test_a_caller_that_was_relayed_cannot_have_anybody_asked",
+    ),
+)
+forged_address = Attack(
+    who="a client or a proxy that nobody configured",
+    how="says in a header where it comes from",
+    stopped="forwarded headers are read from configured proxies only",
+    where=("webapp/guard.py",),
+    elsewhere=(
+        "tests/web/test_guard.py::test_a_stranger_cannot_say_who_it_is",
+        "tests/web/test_guard.py::test_over_a_real_connection_nobody_names_his_own_address",
+        "tests/web/test_locality.py::test_what_a_configured_proxy_handed_on_is_not_local",
+    ),
+)
+another_port = Attack(
+    who="another user's server on another port of 127.0.0.1",
+    how="reads or overwrites our cookies in a browser that visits both",
+    stopped="a cookie says which browser, never who: connection and keyed field are looked at",
+    where=("webapp/browser.py", "webapp/guard.py", "webapp/locality.py"),
+    elsewhere=("tests/web/test_browser.py::test_on_loopback_two_servers_do_not_share_a_cookie",),
+)
+our_port = Attack(
+    who="another user's program",
+    how="takes our port before we do, and is sent our clients",
+    stopped="whoever holds the port must prove that it has our store and address",
+    where=("webapp/port.py",),
+    elsewhere=(
+        "tests/cli/test_port.py::test_a_port_of_another_program_is_refused_in_a_sentence",
+        "tests/cli/test_port.py::test_a_server_of_another_store_or_address_cannot_prove_itself",
+        "tests/cli/test_port.py::test_a_proof_is_for_one_nonce_only",
+    ),
+)
+folder = Attack(
+    who="whoever made the folder that somebody works in",
+    how="puts an `elicit.toml`, a `.env`, templates or a package with a name of ours into it",
+    stopped="nothing is read from the working directory, and it stands behind what is installed",
+    where=("webapp/settings.py", "webapp/serving.py", "webapp/pages.py"),
+    elsewhere=(
+        "tests/test_settings.py::test_a_file_in_the_working_directory_declares_nothing",
+        "tests/cli/test_serve.py::test_folders_of_the_author_named_like_ours_do_no_harm",
+        "tests/cli/test_serve.py::test_a_foreign_flows_in_front_of_ours_is_refused_by_name",
+    ),
+)
+declared_name = Attack(
+    who="whoever writes the operator's `elicit.toml`",
+    how="takes the name of a provider that comes with us, to lead its people elsewhere",
+    stopped="those names are taken, and no value of the file is repeated in what is said of it",
+    where=("webapp/declarations.py",),
+    elsewhere=("tests/test_settings.py::test_what_is_wrong_with_the_declarations_is_named",),
+)
+key_file = Attack(
+    who="another user of this machine",
+    how="reads the key of a local server, or leaves one for it",
+    stopped="it is made for one user's eyes, and refused where others can read it",
+    where=("webapp/settings.py",),
+    elsewhere=(
+        "tests/test_settings.py::test_the_key_of_a_local_server_is_made_once_for_this_user_only",
+        "tests/test_settings.py::test_a_key_file_that_others_can_read_is_refused",
+        "tests/cli/test_serve.py::test_it_says_where_it_is_and_keeps_its_files_to_its_user",
+    ),
+)
+store = Attack(
+    who="whoever can read or change the store",
+    how="reads answers and keys, moves a row, flips a status, puts an older row back in its place",
+    stopped="rows are sealed under a key of their owner, bound to place, status and version",
+    where=("flows/vault.py", "webapp/rows.py"),
+    elsewhere=(
+        "tests/service/test_rows.py::test_the_store_sees_nothing_of_the_question",
+        "tests/service/test_rows.py::test_bytes_of_one_row_do_not_open_in_another",
+        "tests/service/test_rows.py::test_a_flipped_status_is_noticed",
+        "tests/service/test_rows.py::test_an_older_version_of_a_row_does_not_open_in_its_newer_place",
+        "tests/flows/test_vault.py::test_another_owners_key_opens_nothing",
+    ),
+)
+inward = Attack(
+    who="a provider, an issuer or whoever owns its name",
+    how="leads our requests into our own network: an inner address, a redirect, a mapped address",
+    stopped="each request's address is looked at, nothing is followed, and replies have limits",
+    where=("webapp/outbound.py",),
+    elsewhere=(
+        "tests/web/test_outbound.py::test_nobody_inside_is_talked_to",
+        "tests/web/test_outbound.py::test_an_inner_address_in_an_outer_one_is_not_talked_to",
+        "tests/web/test_outbound.py::test_every_request_of_a_talk_is_looked_at",
+        "tests/web/test_outbound.py::test_a_redirect_is_a_reply_and_is_not_followed",
+        "tests/web/test_outbound.py::test_an_endless_reply_is_cut_off",
+        "tests/web/test_outbound.py::test_a_small_reply_that_unpacks_to_a_large_one_fails",
+    ),
+)
+lookalike_host = Attack(
+    who="a tool's author, or the model that wrote an argument",
+    how="sends an account's key to a host that looks like the provider's",
+    stopped="the key is added where scheme, host and port are the provider's, letter by letter",
+    where=("flows/account.py",),
+    elsewhere=(
+        "tests/attacks/test_oauth_answers.py::test_a_redirect_to_another_host_does_not_get_the_key",
+    ),
+)
+shown_secret = Attack(
+    who="whoever reads what is printed: logs, reprs, results of tools",
+    how="looks for keys, contents and addresses with a token in them",
+    stopped="what holds a secret has a repr without it, and cannot be serialised",
+    where=("flows/account.py", "webapp/links.py", "flows/elicitation.py"),
+    elsewhere=(
+        "tests/mcp/test_reprs.py::test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token",
+        "tests/service/test_rows.py::test_nothing_that_is_printed_shows_a_secret",
+        "tests/test_settings.py::test_nothing_printed_of_settings_shows_a_secret",
+    ),
+)
+
+
+@another_port
+async def test_a_cookie_that_another_port_has_read_opens_nothing_for_its_reader() -> None:
+    async with town() as here:
+        _, person, link, callback = await sent_out(here)
+        page = await person.visit(link)
+        name = here.service.browser.cookie_name
+        # All of it, on a connection that is not our user's.
+        thief = await here.person(
+            cookie=f"{name}={person.browser.cookies[name]}", **{"x-forwarded-for": "203.0.113.9"}
+        )
+        for address in (link, callback):
+            assert (await thief.visit(address)).status == 403
+        csrf = here.service.browser.csrf(
+            person.browser.cookies[name], subject=(await here.row(link)).id
+        )
+        for path in ("", "/allow", "/decline"):
+            pressed = Page.of(await thief.browser.post(link + path, data={"csrf": csrf}))
+            assert pressed.status == 403
+            assert pressed.csrf is None
+        assert page.status == 200
+        assert await is_untouched(here, link)
+
+
+@another_port
+async def test_a_cookie_that_another_port_has_planted_makes_no_form_of_its_own_good() -> None:
+    async with town() as here:
+        _, person, link, _ = await sent_out(here)
+        browser, planted = here.service.browser, "p" * len(here.service.browser.fresh())
+        person.browser.cookies.clear()
+        person.browser.cookies.set(browser.cookie_name, planted)
+        before = await here.row(link)
+        # Its page knows the cookie and everything else but our key.
+        for field in ("", planted, "0" * 64, browser.hash(planted)):
+            for headers in ({}, {"origin": "http://127.0.0.1:1"}, {"origin": "null"}):
+                answer = await person.browser.post(link, data={"csrf": field}, headers=headers)
+                assert answer.status_code == 403
+        assert await here.row(link) == before
+
+
+@another_port
+async def test_two_servers_of_one_machine_read_none_of_each_others_cookies() -> None:
+    async with town() as here, town() as there:
+        asked = here.ask("repo")
+        person, link = await here.person(), await asked.link()
+        await person.visit(link)
+        await person.visit(await there.ask("repo").link())
+        cookies = person.browser.cookies
+        assert len({here.service.browser.cookie_name, there.service.browser.cookie_name}) == 2
+        assert len(cookies) == 2
+
+
+@folder
+async def test_nothing_in_the_working_directory_is_a_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, work = tmp_path / "home", tmp_path / "unpacked"
+    for name in (
+        "elicit.toml",
+        ".elicit.toml",
+        "elicit-url/elicit.toml",
+        ".config/elicit-url/elicit.toml",
+        "config/elicit.toml",
+    ):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text(EVIL)
+    (work / ".env").write_text("ELICIT_CONFIG=elicit.toml\nELICIT_EXPOSE=1\n")
+    (work / "templates").mkdir()
+    (work / "templates" / "start_url.html").write_text("planted")
+    (work / ".local/share/elicit-url").mkdir(parents=True)
+    (work / ".local/share/elicit-url/key").write_text("a key that somebody else knows " * 2)
+    monkeypatch.chdir(work)
+    settings = read_settings({"HOME": str(home)})
+    assert "evil" not in settings.providers
+    assert not settings.templates
+    assert str(work) not in settings.store
+    assert (home / ".local/share/elicit-url/key").exists()
+    assert not any("evil" in repr(each) for each in settings.providers.values())
+
+
+@lookalike_host
+async def test_a_key_goes_to_the_providers_own_origin_and_to_no_lookalike() -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append((str(request.url), request.headers.get("Authorization")))
+        return httpx.Response(200)
+
+    async with httpx.AsyncClient(
+        base_url=github.api,
+        transport=httpx.MockTransport(answer),
+        auth=BearerAuth(KEY, origins=github.api_hosts),
+    ) as client:
+        await client.get("/user")
+        for address in (
+            "https://api.github.com.evil.example/user",
+            "https://evil.example/https://api.github.com/user",
+            "https://evil.example#@api.github.com/user",
+            "https://api.github.com:8443/user",
+            "http://api.github.com/user",
+            "https://xapi.github.com/user",
+            "https://api.github.co/user",
+            "https://github.com.evil.example/",
+            "https://\u0430pi.github.com/user",
+        ):
+            await client.get(address)
+    ((first, key), *others) = seen
+    assert (first, key) == (f"{github.api}/user", f"Bearer {KEY}")
+    assert len(others) == 9
+    for address, sent in others:
+        assert sent is None, address
+
+
+@lookalike_host
+async def test_a_user_name_in_an_address_takes_the_keys_place_nowhere() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append((request.url.host, request.headers.get("Authorization", "")))
+        return httpx.Response(200)
+
+    auth = BearerAuth(KEY, origins=github.api_hosts)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer), auth=auth) as client:
+        await client.get("https://api.github.com@evil.example/user")
+        await client.get("https://api.github.com:443@evil.example/user")
+    assert [host for host, _ in seen] == ["evil.example"] * 2
+    assert not any(KEY in sent for _, sent in seen)
+
+
+@lookalike_host
+async def test_a_redirect_to_another_port_does_not_get_the_key() -> None:
+    heard: dict[str, list[str]] = {"ours": [], "other": []}
+
+    def telling(name: str, location: str | None) -> Any:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                return
+            sent = dict(scope["headers"]).get(b"authorization", b"").decode()
+            heard[name].append(sent)
+            headers = [(b"location", location.encode())] if location else []
+            status = 307 if location else 200
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": json.dumps(name).encode()})
+
+        return app
+
+    async with (
+        serving(telling("other", None)) as other,
+        serving(telling("ours", f"{other}/steal")) as ours,
+        httpx.AsyncClient(
+            auth=BearerAuth(KEY, origins=(ours,)), follow_redirects=True, mounts=no_proxy()
+        ) as client,
+    ):
+        answer = await client.post(f"{ours}/user", json={})
+        assert answer.json() == "other"
+    assert heard == {"ours": [f"Bearer {KEY}"], "other": [""]}

@@ -1,0 +1,281 @@
+"""What is not stopped: each is said where it could be looked for, and shown where it can be."""
+
+import logging
+from typing import Any
+
+import httpx
+from mcp.server.mcpserver import MCPServer
+
+from flows import binding as bindings
+from flows.binding import Codes
+from flows.flow import Departure, Talk
+from tests.attacks.attack import Open
+from tests.clock import NOON
+from tests.web.connecting import approve, ends, town
+from tests.web.serving import serving
+from webapp.logs import Events
+from webapp.outbound import Outbound
+from webapp.wire import Receive, Scope, Send
+
+own_relay = Open(
+    what="a relay that runs as our own user, speaks HTTP/1.1 and shows no header",
+    why=(
+        "it is the same to us as that user's browser: nginx so configured, socat, `ssh -R`, a "
+        "rootless container in our network namespace"
+    ),
+    instead="let people sign in (ELICIT_ISSUER) on a server that others shall reach",
+    where=("webapp/locality.py",),
+    elsewhere=(
+        "tests/web/test_locality.py::test_a_relay_of_our_own_user_that_shows_nothing_passes_for_us",
+    ),
+)
+one_user = Open(
+    what="programs of one user, people who share an account, a server that runs as root",
+    why=(
+        "this machine tells users apart, not programs or people; a local client's name is its own "
+        "word; every relay of root's is root"
+    ),
+    instead="run the server as a user of its own; sign in where people share a machine's account",
+    where=("webapp/locality.py",),
+)
+lent_connection = Open(
+    what="a program that hands an open connection of its own to another user",
+    why="the uid of a socket is that of whoever made it",
+    instead="nothing: it has lent its name",
+    where=("webapp/locality.py",),
+)
+cookies_of_all_ports = Open(
+    what="any port of 127.0.0.1 reads and overwrites our cookies in a browser that visits both",
+    why="browsers do not keep cookies of one host apart by port",
+    instead="serve over https under a name of its own, where cookies are `__Host-`",
+    where=("webapp/browser.py", "webapp/sessions.py"),
+)
+letters_read_out = Open(
+    what="the letters of the code, read out to somebody else",
+    why="whoever types them vouches for the browser that shows them, whoever sits there",
+    instead="let people sign in; the page and the chat both say never to pass letters on",
+    where=("flows/binding.py",),
+)
+printed_key = Open(
+    what="the key and the pairing address that `elicit pair` prints, in somebody else's hands",
+    why="where this machine cannot tell its users apart, they stand for who runs the server",
+    instead="print them into your own terminal only; removing their secret from the ring ends them",
+    where=("webapp/pairing.py",),
+    elsewhere=("tests/mcp/test_pairing.py::test_with_the_key_and_a_paired_browser_it_works",),
+)
+device_phishing = Open(
+    what="a device code that is sent to somebody else to enter",
+    why="what comes back is of whoever entered the code, in any browser (RFC 8628, 5.4)",
+    instead="connect by a browser here; the person is shown before the account is used",
+    where=("flows/oauth_device.py",),
+)
+whose_account = Open(
+    what="the account that a provider knows the asker's browser by",
+    why="who is signed in there is the provider's to know: it may be somebody else's account",
+    instead="read the last page, which names the account, and take another one if it is wrong",
+    where=("webapp/routes/callbacks.py",),
+)
+stolen_browser = Open(
+    what="a session's cookie that was copied out of a browser",
+    why="it is all that a browser has to show",
+    instead="sign out: that ends every copy; else eight idle hours or seven days do",
+    where=("webapp/sessions.py",),
+    elsewhere=("tests/service/test_sessions.py::test_a_signed_in_browser_is_known",),
+)
+stolen_bearer = Open(
+    what="an access token of a caller that was stolen, until it expires",
+    why=(
+        "it is a bearer's: the thief calls the tools as the caller, with the accounts that those "
+        "may use; only the caller answers a new question"
+    ),
+    instead="short lives at the issuer",
+    where=("webapp/protected.py",),
+    elsewhere=(
+        "tests/web/test_protected.py::test_a_caller_with_a_good_token_goes_through_and_is_known",
+    ),
+)
+callback_address = Open(
+    what="the callback address that an author's service was given",
+    why="it completes by itself, for services that have no browser: whoever reads it can say done",
+    instead="complete by the return token, which needs the browser too",
+    where=("webapp/routes/returns.py", "webapp/completion.py"),
+    elsewhere=("tests/service/test_completion.py::test_a_callback_works_once_the_link_was_opened",),
+)
+authors_route = Open(
+    what="a public route of an author's that completes by an id from its request",
+    why="`complete_elicitation(id)` is for trusted code and believes its caller",
+    instead="give it the request, not the id: then the return token and the browser count",
+    where=("webapp/completion.py",),
+    elsewhere=(
+        "tests/mcp/test_path.py::test_a_route_of_the_authors_completes_by_id_in_trusted_code",
+    ),
+)
+tools_code = Open(
+    what="a tool's own code",
+    why="it runs in our process and holds the account's key: it can send it anywhere",
+    instead="serve only tools that you would run anyway",
+    where=("flows/account.py",),
+)
+tools_words = Open(
+    what="words of a tool or a model on our page that lie",
+    why="they are shown as a quotation, plain and short, and may still persuade",
+    instead="read what the page says in its own words: who, where and how much",
+    where=("webapp/pages.py",),
+    elsewhere=("tests/pages/test_words.py::test_the_tools_message_is_a_quotation_with_its_lines",),
+)
+exception_text = Open(
+    what="a secret in an author's exception",
+    why="a traceback that is logged shows the exception's own words",
+    instead="keep secrets out of exceptions; ours carry none",
+    where=("webapp/logs.py",),
+)
+lost_exchange = Open(
+    what="a grant at the provider that we know nothing of, after a crash during the exchange",
+    why="the code may be spent and the reply lost; repeating it is forbidden",
+    instead="remove it at the provider: the page says where",
+    where=("webapp/accounts.py", "webapp/shown.py"),
+    elsewhere=(
+        "tests/crash/test_account_points.py::test_a_code_whose_reply_was_lost_has_failed_and_the_page_says_so",
+    ),
+)
+lost_refresh = Open(
+    what="an account whose refresh was answered and not stored, at a provider that rotates",
+    why="the old pair is dead with the answer, and the new one never arrived",
+    instead="connect again: it is asked once, not at every call",
+    where=("flows/oauth_refresh.py",),
+    elsewhere=(
+        "tests/crash/test_renewal_points.py::test_an_answer_that_was_lost_costs_one_question_and_no_storm",
+    ),
+)
+work_done_twice = Open(
+    what="work of `once` that was done and not written down before a crash",
+    why="nobody can write down what another system did in the same instant",
+    instead="give the idempotency key that the work gets to that system",
+    where=("webapp/once.py",),
+    elsewhere=(
+        "tests/crash/test_points.py::test_work_that_was_done_and_not_written_is_done_again_under_the_same_key",
+    ),
+)
+second_lookup = Open(
+    what="an owner of a provider's name who answers its second look-up with an inner address",
+    why="a name is looked at before the request, and looked up again when it is sent",
+    instead="an outbound firewall where issuers and providers are not trusted",
+    where=("webapp/outbound.py",),
+)
+many_addresses = Open(
+    what="whoever has more than ten thousand addresses",
+    why="limits by address are kept for that many; limits by elicitation hold all the same",
+    instead="a limit in front of the server",
+    where=("webapp/rates.py",),
+    elsewhere=(
+        "tests/service/test_rates.py::test_no_more_keys_are_kept_than_allowed_and_the_idlest_makes_room",
+    ),
+)
+form_targets = Open(
+    what="a form of ours that was made to lead to another https address",
+    why="browsers hold every redirect after a form to `form-action`, so all of https is allowed",
+    instead="nothing: no text of others becomes markup on our pages",
+    where=("webapp/routes/links.py",),
+    elsewhere=("tests/web/test_browser.py::test_a_form_that_leads_on_names_where",),
+)
+home_page = Open(
+    what="the names of a server's tools, where nobody signs in",
+    why="the home page shows them to everybody who reaches it",
+    instead="ELICIT_ISSUER; or a name that may be known",
+    where=("webapp/routes/home.py",),
+)
+old_store = Open(
+    what="a store that was put back from a backup as a whole",
+    why="each row fits its place: what was used, answered or signed out since is as it was",
+    instead="know that what was used since then can be used again",
+    where=("webapp/stores/sqlite.py",),
+)
+windows = Open(
+    what="Windows",
+    why="users, key files and connections are told apart by means of Linux and macOS",
+    instead="run it there in a Linux of its own",
+    where=("webapp/settings.py", "webapp/locality.py"),
+)
+
+
+@cookies_of_all_ports
+async def test_another_port_of_this_machine_reads_our_cookie() -> None:
+    heard: list[str] = []
+
+    async def listening(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            heard.append(dict(scope["headers"]).get(b"cookie", b"").decode())
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    async with town() as here, serving(listening) as other:
+        asked, person = here.ask("repo"), await here.person()
+        await person.visit(await asked.link())
+        await person.visit(other)
+        assert heard == [
+            f"{name}={value}" for name, value in person.browser.cookies.items() if value
+        ]
+        assert here.service.browser.cookie_name in heard[0]
+
+
+@letters_read_out
+def test_whoever_types_the_letters_vouches_for_the_browser_that_shows_them() -> None:
+    codes = Codes(lambda: [b"k" * 32])
+    strangers = bindings.bind(None, browser="a stranger's")
+    read_out = codes.code("e", strangers)
+    confirmed = codes.confirm("e", strangers, typed=read_out, now=NOON)
+    assert bindings.is_confirmed(confirmed, browser="a stranger's")
+
+
+@whose_account
+async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        callback = await approve(person, await person.go_on(await asked.link()), person="hubot")
+        page = await ends(person, await person.visit(callback))
+        assert (await asked.account()).label == "hubot"
+        assert "hubot" in page.text
+
+
+@exception_text
+def test_an_authors_exception_is_logged_in_its_own_words() -> None:
+    error = RuntimeError("no luck with the-key")
+    about = (RuntimeError, error, None)
+    record = logging.LogRecord("webapp", logging.ERROR, "", 0, "route.failed", (), about)
+    assert "no luck with the-key" in Events().format(record)
+
+
+@second_lookup
+async def test_a_name_that_was_looked_at_is_looked_up_again_when_it_is_sent() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        return httpx.Response(200)
+
+    async def looked_up(host: str, port: int) -> list[str]:
+        return ["93.184.215.14"]
+
+    def talk() -> Talk[Departure]:
+        yield httpx.Request("GET", "https://login.example/")
+        return Departure(url="https://login.example/")
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        outbound = Outbound(client, allow_loopback=False, resolve=looked_up)
+        await outbound.run(talk())
+    assert asked == ["login.example"]  # the name, and not the address that was looked at
+
+
+@home_page
+async def test_a_stranger_reads_the_names_of_the_tools() -> None:
+    server: Any = MCPServer("shop")
+
+    @server.tool()
+    async def sell_the_house() -> None:
+        """Sell it."""
+
+    async with town(server=server) as here:
+        stranger = await here.person(**{"x-forwarded-for": "203.0.113.9"})
+        page = await stranger.visit(here.url)
+        assert page.status == 200
+        assert "sell_the_house" in page.text

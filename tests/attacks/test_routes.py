@@ -1,0 +1,497 @@
+"""Every route of ours, as a thief of ids, a page of another site and a writer of headers see it.
+
+The routes are read off the application: one that has no case here fails the tests.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+import pytest
+from litestar import Litestar
+from mcp.server.mcpserver import MCPServer
+from msgspec.structs import replace
+
+from flows import elicit
+from flows.errors import InvalidQuestion
+from flows.question import Link
+from flows.tokens import Claims, Purpose
+from tests.attacks.attack import Attack
+from tests.attacks.test_callbacks import is_untouched, sent_out
+from tests.mcp.stage import LEGACY, Person, soon, staged, text_of
+from tests.web.connecting import Asking, Town, town
+from webapp.app import open_app
+
+FORWARDED = "203.0.113.9"
+EVIL = "https://evil.example"
+LINE_BREAK = "%0d%0aset-cookie:%20planted=1%0d%0alocation:%20https://evil.example"
+# Parameters that others' servers read an address from.
+WHERE_TO = ("next", "back", "url", "redirect_uri", "return_to", "continue", "target")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """How a route is asked: `{}` stands where what it names goes; without one it names nothing."""
+
+    at: str
+    names: Purpose | None = None  # what kind of token it reads
+    body: str | None = None  # `{}` in the body instead of the address
+    opens_by_itself: bool = False  # the token is all that has to be proved, to whoever has it
+    of_account: bool = False  # named by its id, for whoever it belongs to
+    leads_back: bool = False  # to the page of the link, which decides
+
+
+LINK, STATE = Purpose.LINK, Purpose.STATE
+ROUTES: Mapping[str, Route] = {
+    "GET /": Route(at="/"),
+    "GET /callback/{provider}": Route(at="/callback/github?code=c&state={}", names=STATE),
+    "POST /callback/url/{token}": Route(
+        at="/callback/url/{}", names=Purpose.CALLBACK, opens_by_itself=True
+    ),
+    "GET /e/{token}": Route(at="/e/{}", names=LINK),
+    "HEAD /e/{token}": Route(at="/e/{}", names=LINK),
+    "GET /connections": Route(at="/connections"),
+    "POST /connections/{id}/disconnect": Route(at="/connections/{}/disconnect", of_account=True),
+    "POST /connections/{id}/switch": Route(at="/connections/{}/switch", of_account=True),
+    "POST /connections/{id}/unshare": Route(
+        at="/connections/{}/unshare?tool=list", of_account=True
+    ),
+    "POST /e/{token}": Route(at="/e/{}", names=LINK),
+    "POST /e/{token}/allow": Route(at="/e/{}/allow", names=LINK),
+    "POST /e/{token}/code": Route(at="/e/{}/code", names=LINK, leads_back=True),
+    "POST /e/{token}/decline": Route(at="/e/{}/decline", names=LINK),
+    "GET /e/{token}/live": Route(at="/e/{}/live", names=LINK),
+    "GET /health": Route(at="/health"),
+    "GET /pair/{token}": Route(at="/pair/{}", names=Purpose.PAIR, opens_by_itself=True),
+    "POST /pair/{token}": Route(at="/pair/{}", names=Purpose.PAIR, opens_by_itself=True),
+    "GET /return": Route(at="/return?elicitation={}", names=Purpose.RETURN),
+    "GET /return/{seller}": Route(at="/return/stripe?state={}", names=STATE),
+    "POST /signin": Route(at="/signin"),
+    "GET /signin/callback": Route(at="/signin/callback?code=c&state=s"),
+    "POST /signout": Route(at="/signout"),
+    "GET /static/{name}": Route(at="/static/elicit.css"),
+    "POST /webhooks/{seller}": Route(
+        at="/webhooks/stripe",
+        body='{{"type": "checkout.session.completed", "client_reference_id": "{}"}}',
+    ),
+}
+stolen_id = Attack(
+    who="whoever knows an elicitation's id, from a log or a notification",
+    how="uses it in the place of a token, on every route",
+    stopped="an id opens nothing: a route reads tokens, each of its own purpose",
+    where=("webapp/links.py", "webapp/routes/links.py"),
+)
+stolen_link = Attack(
+    who="somebody to whom a link was forwarded, or who read it on the way",
+    how="opens it, presses its buttons, listens to its status, on every route, with any token",
+    stopped="whoever opens is whoever asked, before any detail is shown or anything is done",
+    where=("webapp/identity.py", "webapp/routes/links.py", "webapp/routes/callbacks.py"),
+    elsewhere=("tests/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",),
+)
+stolen_account = Attack(
+    who="whoever knows the id of an account, from an address or a page",
+    how="disconnects it, takes it from a tool or into use, on every route that names one",
+    stopped="an account is looked up by whoever is at the browser and its id; there is no other",
+    where=("webapp/routes/connections.py",),
+    elsewhere=(
+        "tests/service/test_accounts.py::test_another_owner_never_gets_it",
+        "tests/service/test_accounts.py::test_another_served_server_never_gets_it",
+    ),
+)
+clickjacking = Attack(
+    who="a page of another site",
+    how="shows ours in a frame, under a button of its own",
+    stopped="every page of every route, its errors too, stands in no frame and runs nothing inline",
+    where=("webapp/browser.py", "webapp/guard.py"),
+    elsewhere=(
+        "tests/web/test_browser.py::test_a_page_loads_nothing_from_elsewhere_and_stands_in_no_frame",
+        "tests/pages/test_words.py::test_nothing_is_inline_and_nothing_comes_from_elsewhere",
+    ),
+)
+leaking_address = Attack(
+    who="whoever reads histories, caches and Referers",
+    how="takes the token from the address of a page",
+    stopped="no page is kept, indexed or named to where it leads",
+    where=("webapp/browser.py", "webapp/routes/answers.py"),
+    elsewhere=("tests/web/test_browser.py::test_a_page_leaks_no_address_and_is_kept_nowhere",),
+)
+open_redirect = Attack(
+    who="somebody who wants our name before their address",
+    how="puts an address into a parameter, a path or a Host",
+    stopped="a redirect leads to an address of ours or to one that is stored with the question",
+    where=("webapp/routes/links.py", "webapp/departures.py", "webapp/guard.py"),
+    elsewhere=(
+        "tests/service/test_sessions.py::test_the_way_back_is_a_path_of_ours_or_home",
+        "tests/web/test_guard.py::test_people_are_sent_to_the_one_address_with_path_and_query",
+    ),
+)
+header_injection = Attack(
+    who="somebody whose text reaches a header: a path, a query, a tool's address",
+    how="puts line breaks into it",
+    stopped=(
+        "paths with control signs are refused, queries stay as they were encoded, and an address "
+        "is checked when it is asked"
+    ),
+    where=("webapp/guard.py", "flows/visit.py"),
+    elsewhere=(
+        "tests/flows/test_visit.py::test_an_address_leaves_in_letters_that_a_header_can_carry",
+        "tests/flows/test_visit.py::test_no_control_character_of_any_kind_passes",
+    ),
+)
+foreign_host = Attack(
+    who="a page whose name was rebound to this machine",
+    how="calls any route under its own name",
+    stopped="one layer around everything answers to our Host only",
+    where=("webapp/guard.py",),
+    elsewhere=(
+        "tests/web/test_guard.py::test_a_foreign_host_is_told_that_it_is_wrong_here",
+        "tests/web/test_guard.py::test_over_a_real_connection_only_our_own_host_is_served",
+        "tests/mcp/test_callers.py::test_another_host_reaches_no_tool",
+    ),
+)
+foreign_origin = Attack(
+    who="a page of another site, or of a sandboxed frame",
+    how="sends requests with the reader's cookies",
+    stopped="a foreign Origin is refused for everything, and each form carries a field of its own",
+    where=("webapp/guard.py", "webapp/browser.py"),
+    elsewhere=(
+        "tests/web/test_guard.py::test_a_page_of_another_site_is_refused",
+        "tests/web/test_guard.py::test_a_null_origin_is_our_own_form_or_nothing",
+        "tests/web/test_browser.py::test_a_field_is_good_for_one_cookie_and_one_subject",
+        "tests/mcp/test_callers.py::test_another_site_reaches_no_tool",
+    ),
+)
+
+
+def pages_of(app: Any) -> Litestar:
+    """Our own routes, behind whatever layers stand before them."""
+    while not isinstance(app, Litestar):
+        app = app._ours if hasattr(app, "_ours") else app._app
+    return app
+
+
+def routes_of(app: Any) -> Iterator[str]:
+    for route in pages_of(app).routes:
+        for method in getattr(route, "methods", ()):
+            if method != "OPTIONS":  # the framework's own, which does nothing
+                yield f"{method} {route.path_format}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A question that is under way, and the browser of the one who asked."""
+
+    here: Town
+    asked: Asking
+    person: Person
+    link: str
+    callback: str
+
+    async def id(self) -> str:
+        return (await self.here.row(self.link)).id
+
+    async def token(self, purpose: Purpose) -> str:
+        """A true token for the question: its link, its state, the author's."""
+        if purpose is LINK:
+            return self.link.rsplit("/", 1)[1]
+        if purpose is STATE:
+            return dict(httpx.URL(self.callback).params)["state"]
+        row, now = await self.here.row(self.link), self.here.clock()
+        claims = Claims(purpose=purpose, id=row.id, expires_at=row.expires_at)
+        return self.here.service.links.state(claims, now=now)
+
+    async def send(self, name: str, named: str, **options: Any) -> httpx.Response:
+        """Ask a route about what is named, from the asker's own browser unless told otherwise."""
+        route, method = ROUTES[name], name.partition(" ")[0]
+        if route.body is not None:
+            options.setdefault("content", route.body.format(named))
+        elif method == "POST":
+            options.setdefault("data", {"csrf": await self.field()})
+        browser: httpx.AsyncClient = options.pop("browser", self.person.browser)
+        return await browser.request(method, self.here.url + route.at.format(named), **options)
+
+    async def field(self) -> str:
+        """The field of the asker's own form."""
+        service = self.here.service
+        cookie = self.person.browser.cookies[service.browser.cookie_name]
+        return service.browser.csrf(cookie, subject=await self.id())
+
+
+@asynccontextmanager
+async def scene() -> AsyncIterator[Scene]:
+    async with town() as here:
+        asked, person, link, callback = await sent_out(here)
+        yield Scene(here=here, asked=asked, person=person, link=link, callback=callback)
+
+
+@stolen_id
+async def test_every_route_has_its_case() -> None:
+    async with town() as here, open_app(here.settings, MCPServer("shop")) as app:
+        assert sorted(routes_of(app)) == sorted(ROUTES)
+    for route in ROUTES.values():
+        assert ("{}" in route.at) == (route.names is not None or route.of_account)
+
+
+@stolen_id
+async def test_an_id_opens_nothing_on_any_route() -> None:
+    async with scene() as on:
+        id, before = await on.id(), await on.here.row(on.link)
+        owner = on.here.service.identity.local_owner
+        for name, route in ROUTES.items():
+            for stolen in (id, id.removeprefix(owner), f"{id}.{id}", quote(id + "/")):
+                answer = await on.send(name, stolen)
+                if route.names is not None or route.of_account:
+                    assert answer.status_code in (400, 403, 404, 405, 410), (name, answer.text)
+                    assert "set-cookie" not in answer.headers
+                assert id not in answer.text
+                assert "octocat" not in answer.text
+        assert await on.here.row(on.link) == before
+        assert await is_untouched(on.here, on.link)
+
+
+@stolen_id
+async def test_a_token_of_another_purpose_opens_nothing_on_any_route() -> None:
+    async with scene() as on:
+        before = await on.here.row(on.link)
+        for name, route in ROUTES.items():
+            for purpose in set(Purpose) - {route.names} if route.names else ():
+                answer = await on.send(name, await on.token(purpose))
+                assert answer.status_code in (400, 403, 404, 410), (name, purpose)
+                assert "set-cookie" not in answer.headers
+        assert await on.here.row(on.link) == before
+
+
+@stolen_account
+async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        (mine,) = await here.connections()
+        other = here.service.elicitations.owners.tag(issuer="https://i.example", subject="bob")
+        tail = mine.id.removeprefix(mine.owner)
+        bobs = replace(mine, owner=other, id=f"{other}-of-bobs", label="bob-at-work", version=0)
+        await here.service.elicitations.write(bobs)
+        stranger = await here.person(**{"x-forwarded-for": FORWARDED})
+        browser = here.service.browser
+        for person, account, named in (
+            (stranger, mine, tail),
+            (await here.person(), bobs, "-of-bobs"),
+            (await here.person(), bobs, bobs.id),
+        ):
+            cookie = browser.fresh()
+            person.browser.cookies.set(browser.cookie_name, cookie)
+            csrf = {"csrf": browser.csrf(cookie, subject=account.id)}
+            for name, route in ROUTES.items():
+                if route.of_account:
+                    to = here.url + route.at.format(named)
+                    answer = await person.browser.post(to, data=csrf)
+                    assert answer.status_code in (403, 404), name
+                    assert account.label not in answer.text
+            assert account.label not in (await person.visit(f"{here.url}/connections")).text
+        kept = {each.label: each for each in await here.connections()}
+        assert set(kept) == {"octocat", "bob-at-work"}
+        assert kept["octocat"].tools == kept["bob-at-work"].tools == ("list",)
+
+
+@stolen_link
+async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_route() -> None:
+    async with scene() as on:
+        before = await on.here.row(on.link)
+        stranger = await on.here.person(**{"x-forwarded-for": FORWARDED})
+        # Even with the cookie and the field of the asker's own browser.
+        stranger.browser.cookies = on.person.browser.cookies
+        for name, route in ROUTES.items():
+            if route.names is None or route.opens_by_itself:
+                continue
+            named = await on.token(route.names)
+            answer = await on.send(name, named, browser=stranger.browser)
+            if route.leads_back:
+                assert answer.headers["location"] == urlsplit(on.link).path
+            else:
+                is_of_a_sale = name.startswith("GET /return/")  # and this is none
+                assert answer.status_code == (404 if is_of_a_sale else 403), name
+                assert "location" not in answer.headers
+            assert "set-cookie" not in answer.headers
+            for detail in ("GitHub", "octocat", 'name="csrf"', str(before.asked.tool)):
+                assert detail not in answer.text, (name, detail)
+        assert await on.here.row(on.link) == before
+        assert await is_untouched(on.here, on.link)
+        assert not on.asked.task.done()
+
+
+async def every_answer(on: Scene) -> list[tuple[str, httpx.Response]]:
+    """What every route answers to what is right, what is wrong and what is nobody's business."""
+    answers = []
+    stranger = await on.here.person(**{"x-forwarded-for": FORWARDED})
+    of_html: dict[str, Any] = {"headers": {"accept": "text/html"}}
+    for name, route in ROUTES.items():
+        named = await on.token(route.names) if route.names else "x"
+        if not name.endswith("/live"):  # a stream without an end
+            answers.append((name, await on.send(name, "rubbish", **of_html)))
+            elsewhere = {"accept": "text/html", "host": "evil.example"}
+            answers.append((name, await on.send(name, named, headers=elsewhere)))
+        answers.append((name, await on.send(name, named, browser=stranger.browser, **of_html)))
+        if name not in ("GET /e/{token}/live", "GET /callback/{provider}"):
+            answers.append((name, await on.send(name, named, **of_html)))
+        path = on.here.url + route.at.format(named)
+        answers.append((name, await on.person.browser.request("PUT", path, **of_html)))
+    return answers + [
+        (path, await on.person.browser.get(on.here.url + path, **of_html))
+        for path in ("/nowhere", "/e/", "/callback/", "//", "/..%2f")
+    ]
+
+
+@clickjacking
+async def test_no_answer_of_any_route_stands_in_a_frame() -> None:
+    async with scene() as on:
+        pages = [
+            (name, answer)
+            for name, answer in await every_answer(on)
+            if "html" in answer.headers.get("content-type", "")
+        ]
+    assert len(pages) > len(ROUTES)
+    assert {answer.status_code for _, answer in pages} >= {200, 400, 403, 404, 405, 421}
+    for name, answer in pages:
+        policy = answer.headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in policy, name
+        assert "default-src 'none'" in policy, name
+        assert "unsafe" not in policy, name
+
+
+@leaking_address
+async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere() -> None:
+    async with scene() as on:
+        for name, answer in await every_answer(on):
+            if "/static/" in name and answer.status_code == 200:
+                continue  # the same for everybody
+            assert answer.headers["cache-control"] == "no-store", (name, answer)
+            if "html" in answer.headers.get("content-type", "") or answer.has_redirect_location:
+                assert answer.headers["referrer-policy"] == "no-referrer", name
+
+
+@open_redirect
+async def test_no_route_leads_where_the_request_says() -> None:
+    async with scene() as on:
+        ours = {urlsplit(on.here.url).netloc, urlsplit(on.here.sandbox.url).netloc}
+        led = []
+        for name, route in ROUTES.items():
+            named = await on.token(route.names) if route.names else "x"
+            if name.endswith("/live"):
+                continue
+            # httpx replaces a query by its params, so the route's own are among them.
+            own = on.callback if route.names is STATE else on.here.url + route.at.format(named)
+            asked = {**dict(httpx.URL(own).params), **dict.fromkeys(WHERE_TO, EVIL)}
+            if name.startswith("GET /callback/"):
+                del asked["code"]  # a no changes less than a yes
+                asked["error"] = "server_error"
+            for options in ({"params": asked}, {"headers": {"x-forwarded-host": "evil.example"}}):
+                answer = await on.send(name, named, **options)
+                if location := answer.headers.get("location"):
+                    led.append(location)
+                    assert urlsplit(location).netloc in {"", *ours}, (name, location)
+                    assert "evil" not in location
+                    assert not location.startswith(("//", "/\\"))
+        assert len(led) >= 4
+    # By another name of this machine, with a path that begins like a host.
+    async with town() as here:
+        person = await here.person(
+            host=here.url.removeprefix("http://").replace("127.0.0.1", "localhost")
+        )
+        for path in ("//evil.example", "/\\evil.example", "/%2f/evil.example", "/@evil.example"):
+            answer = await person.browser.get(here.url + path)
+            assert answer.headers.get("location", here.url + "/").startswith(here.url + "/")
+
+
+@header_injection
+async def test_a_line_break_reaches_no_header_of_any_route() -> None:
+    async with scene() as on:
+        for name, route in ROUTES.items():
+            path = route.at.partition("?")[0].format(LINE_BREAK)
+            paths = [f"{path}/{LINE_BREAK}", f"{path}?{LINE_BREAK}", f"{path}?a={LINE_BREAK}"]
+            paths.append(route.at.format(LINE_BREAK))
+            for each in paths:
+                answer = await on.person.browser.request(
+                    name.partition(" ")[0], on.here.url + each, data=None
+                )
+                assert "planted" not in answer.cookies
+                assert answer.headers.get("location", "") == ""
+                is_in_path = LINE_BREAK in each.partition("?")[0]
+                refused = (400,) if is_in_path else range(200, 500)
+                assert answer.status_code in refused, (name, each)
+        # The one redirect that carries a query: to our own name.
+        port = on.here.url.rpartition(":")[2]
+        person = await on.here.person(host=f"localhost:{port}")
+        answer = await person.browser.get(f"{on.here.url}/?a={LINE_BREAK}")
+        assert answer.headers["location"] == f"{on.here.url}/?a={LINE_BREAK}"
+        assert "set-cookie" not in answer.headers
+        assert await is_untouched(on.here, on.link)
+
+
+@header_injection
+@pytest.mark.parametrize(
+    "tail", ["\r\nset-cookie: planted=1", "\n", "\x00", "\x85", "\u2028", "%0d%0aset-cookie:x", "é"]
+)
+async def test_an_address_of_a_tools_with_a_line_break_is_refused_or_carried_whole(
+    tail: str,
+) -> None:
+    server = MCPServer("shop")
+
+    @server.tool()
+    async def fixed() -> None:
+        await elicit.url("Go", f"https://example.org/{tail}")
+
+    @server.tool()
+    async def made() -> None:
+        def address(link: Link) -> str:
+            return f"https://example.org/{tail}"
+
+        await elicit.url("Go", address, origins=("https://example.org",))
+
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        for tool in ("fixed", "made"):
+            call = caller.call(tool)
+            if not tail.isprintable():
+                assert InvalidQuestion.name in text_of(await soon(call))
+                continue
+            link = await caller.link()
+            person = await stage.person()
+            page = await person.press(link)
+            assert page.location is not None
+            assert page.location.startswith("https://example.org/%")
+            assert not person.browser.cookies.get("planted")
+            await stage.complete(link)
+            await soon(call)
+
+
+@foreign_host
+async def test_no_route_answers_under_a_foreign_name() -> None:
+    async with scene() as on:
+        port = on.here.url.rpartition(":")[2]
+        for name, route in ROUTES.items():
+            named = await on.token(route.names) if route.names else "x"
+            for host in ("evil.example", f"evil.example:{port}", f"127.0.0.1.evil.example:{port}"):
+                answer = await on.send(name, named, headers={"host": host})
+                assert answer.status_code == 421, name
+        assert await is_untouched(on.here, on.link)
+
+
+@foreign_origin
+async def test_no_form_of_another_site_does_anything_on_any_route() -> None:
+    async with scene() as on:
+        before = await on.here.row(on.link)
+        port = on.here.url.rpartition(":")[2]
+        others = (EVIL, "http://127.0.0.1:1", f"http://[::1]:{port}", f"https://127.0.0.1:{port}")
+        for name, route in ROUTES.items():
+            if not name.startswith("POST"):
+                continue
+            named = await on.token(route.names) if route.names else "x"
+            for origin in others:
+                answer = await on.send(name, named, headers={"origin": origin})
+                assert answer.status_code == 403, (name, origin)
+            if not route.opens_by_itself and route.names:
+                framed = {"origin": "null", "sec-fetch-site": "cross-site"}
+                assert (await on.send(name, named, headers=framed)).status_code == 403
+        assert await on.here.row(on.link) == before
+        assert not on.asked.task.done()

@@ -1,0 +1,116 @@
+"""A person looks at what is connected, in Chromium: ends it, shares it no more, uses another."""
+
+import pytest
+from playwright.async_api import Browser, Locator, Page, expect
+
+from tests.browser.chrome import Scheme, Visitor, press, reads
+from tests.browser.stage import Stage
+from tests.browser.test_kinds import Way, at_sandbox, connect, meeting, opened
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+MODE = "2026-07-28"
+SMALL, LARGE = (375, 812), (1280, 800)
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
+
+
+async def two_accounts(stage: Stage, ann: Visitor) -> None:
+    """Two tools of one account, and then another account in its place."""
+    await connect(stage, ann, mode=MODE)
+    async with stage.calling("export_all", mode=MODE) as call:
+        await press(await opened(call, ann), "Allow")
+        await call.text()
+    await stop_sharing(await overview(stage, ann), "export_all")
+    async with stage.calling("export_all", mode=MODE) as call:
+        page = await opened(call, ann)
+        await press(page, "Another account")
+        await page.get_by_role("radio", name="Hubot").check()
+        await press(page, "Approve")
+        assert await call.text() == "Exported everything of hubot."
+
+
+async def overview(stage: Stage, ann: Visitor) -> Page:
+    page = await ann.page()
+    await page.goto(f"{stage.url}/connections")
+    await reads(page, "Connected accounts")
+    return page
+
+
+def card(page: Page, name: str) -> Locator:
+    return page.locator("section", has=page.get_by_text(name, exact=True))
+
+
+async def stop_sharing(page: Page, tool: str) -> None:
+    await press(page, f"Stop sharing with {tool}")
+    await reads(page, "Connected accounts")
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["phone", "desktop"])
+async def test_the_accounts_and_their_tools_fit_and_can_be_pressed(
+    browser: Browser, size: tuple[int, int]
+) -> None:
+    async with meeting(browser, Way(mode=MODE, size=size, scheme="light")) as (stage, ann):
+        await two_accounts(stage, ann)
+        page = await overview(stage, ann)
+        for scheme in SCHEMES:
+            await page.emulate_media(color_scheme=scheme)
+            assert await page.evaluate(FITS)
+        await expect(card(page, "Hubot")).to_contain_text("In use")
+        await expect(card(page, "Octo Cat")).to_contain_text("Not in use")
+        for button in await page.get_by_role("button").all():
+            box = await button.bounding_box()
+            assert box is not None
+            assert min(box["width"], box["height"]) >= 44
+
+
+async def test_without_javascript_a_tool_loses_an_account_and_asks_again(browser: Browser) -> None:
+    way = Way(mode=MODE, size=SMALL, scheme="dark")
+    async with meeting(browser, way, java_script_enabled=False) as (stage, ann):
+        await connect(stage, ann, mode=MODE)
+        page = await overview(stage, ann)
+        await stop_sharing(page, "list_my_repositories")
+        await expect(card(page, "Octo Cat")).to_contain_text("None at the moment")
+        async with stage.calling("list_my_repositories", mode=MODE) as call:
+            await reads(await opened(call, ann), "list_my_repositories wants to use octocat")
+
+
+async def test_another_account_is_used_from_the_next_call_on(browser: Browser) -> None:
+    async with meeting(browser) as (stage, ann):
+        await two_accounts(stage, ann)
+        page = await overview(stage, ann)
+        await press(page, "Use octocat")
+        await expect(card(page, "Octo Cat")).to_contain_text("In use")
+        await expect(card(page, "Hubot").get_by_role("button", name="Use hubot")).to_be_visible()
+        async with stage.calling("list_my_repositories", mode=MODE) as call:
+            assert (await call.text()).startswith("octocat has 3 repositories")
+
+
+async def test_a_disconnected_account_is_gone_and_the_tool_asks_again(browser: Browser) -> None:
+    async with meeting(browser) as (stage, ann):
+        await connect(stage, ann, mode=MODE)
+        page = await overview(stage, ann)
+        await press(page, "Disconnect octocat at GitHub")
+        await reads(page, "GitHub is disconnected")
+        await expect(page.get_by_role("main")).to_contain_text("GitHub has confirmed")
+        await page.reload()
+        await reads(page, "GitHub is disconnected")
+        await page.get_by_role("link", name="Back to connected accounts").click()
+        await expect(page.get_by_role("main")).to_contain_text("Nothing is connected.")
+        async with stage.calling("list_my_repositories", mode=MODE) as call:
+            await at_sandbox(call, ann)
+
+
+async def test_the_page_is_found_from_home_and_from_the_end_of_connecting(
+    browser: Browser,
+) -> None:
+    async with meeting(browser) as (stage, ann):
+        async with stage.calling("list_my_repositories", mode=MODE) as call:
+            page = await at_sandbox(call, ann)
+            await press(page, "Approve")
+            await reads(page, "GitHub is connected")
+            await page.get_by_role("link", name="Manage connections").click()
+            await reads(page, "Connected accounts")
+        await page.goto(stage.url)
+        await page.get_by_role("link", name="Manage connections").click()
+        await reads(page, "Connected accounts")

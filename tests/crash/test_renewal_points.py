@@ -1,0 +1,120 @@
+"""Two processes, or a kill -9, while the key of an account is renewed: one refresh, one question.
+
+The provider rotates and takes an old refresh token for a theft, as the better ones do.
+"""
+
+import asyncio
+from dataclasses import replace
+from socket import socket
+from typing import Any
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.crash.market import TOKEN, Customer, Market, calling
+from tests.crash.shop import Road, Server, no_certificates
+from tests.crash.stand import StandOrders
+from tests.web.serving import bound
+
+pytest_plugins = ("tests.crash.opening",)
+
+DUE = 3600
+CLAIM_OVER = 61
+FIFTY = 50
+
+
+async def connected(market: Market, customer: Customer, *, mode: str) -> None:
+    async with market.start() as server, calling(server, "connect", mode=mode) as call:
+        assert await customer.walk(await call.link()) == "GitHub is connected"
+        await call.result()
+    assert await renewals(market) == 0
+
+
+async def renewals(market: Market) -> int:
+    asked = await market.asked(f"POST {TOKEN}")
+    return sum("grant_type=refresh_token" in one["body"] for one in asked)
+
+
+async def test_a_due_key_is_renewed_without_a_question(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    await connected(market, customer, mode=mode)
+    async with market.start(later=DUE) as server, calling(server, "connect", mode=mode) as call:
+        assert "tea for" in await call.result()
+        assert call.times_asked == 0
+    assert await renewals(market) == 1
+
+
+async def test_an_answer_that_was_lost_costs_one_question_and_no_storm(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    await connected(market, customer, mode=mode)
+    await market.withhold(TOKEN)
+    async with market.start(later=DUE) as server, calling(server, "connect", mode=mode) as call:
+        assert b"refresh_token" in await market.withheld()
+        server.kill()
+    assert call.times_asked == 0
+    async with market.start(later=DUE + CLAIM_OVER) as server:
+        async with calling(server, "connect", mode=mode) as call:
+            assert await customer.walk(await call.link()) == "GitHub is connected"
+            assert "tea for" in await call.result()
+        async with calling(server, "connect", mode=mode) as call:
+            await call.result()
+            assert call.times_asked == 0
+    assert await renewals(market) == 2
+    assert await market.statuses("account") == ["connected"]
+
+
+async def test_another_process_waits_for_the_claim_of_a_dead_one(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    await connected(market, customer, mode=mode)
+    await market.withhold(TOKEN)
+    async with market.start(later=DUE) as server, calling(server, "connect", mode=mode):
+        await market.withheld()
+        server.kill()
+    async with market.start(later=DUE) as server, calling(server, "connect", mode=mode) as call:
+        for _ in range(3):
+            await server.says("read account")  # it looks every now and then, and asks nobody
+        assert await renewals(market) == 1
+        assert call.times_asked == 0
+        await server.set_clock(DUE + CLAIM_OVER)
+        await customer.walk(await call.link())
+        assert "tea for" in await call.result()
+    assert await renewals(market) == 2
+
+
+async def test_fifty_calls_of_two_processes_renew_one_key_once(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    await connected(market, customer, mode=mode)
+    with bound("127.0.0.1") as reserved:
+        async with market.start(later=DUE) as first, beside(first, market, reserved) as second:
+            results = await asyncio.gather(
+                *(results_of(server, mode=mode, calls=FIFTY // 2) for server in (first, second))
+            )
+    texts = [text for each in results for text in each]
+    assert len(texts) == FIFTY
+    assert all(text.startswith("tea for octocat") for text in texts), texts
+    assert await renewals(market) == 1
+
+
+def beside(server: Server, market: Market, reserved: socket) -> Server:
+    """Another process behind the same public address."""
+    port = reserved.getsockname()[1]
+    assert isinstance(server.orders, StandOrders)
+    return market.nursery.start(replace(server.orders, port=port))
+
+
+async def results_of(server: Server, *, mode: str, calls: int) -> list[str]:
+    """What as many calls at once come to in this process; nobody may be asked."""
+    url = f"http://127.0.0.1:{server.orders.public_port}/mcp"
+    road: dict[str, list[Any]] = {"request": [Road(server)]}
+    async with (
+        httpx2.AsyncClient(verify=no_certificates(), timeout=30, event_hooks=road) as http_client,
+        Client(streamable_http_client(url, http_client=http_client), mode=mode) as client,
+        asyncio.timeout(30),
+    ):
+        results = await asyncio.gather(*(client.call_tool("connect", {}) for _ in range(calls)))
+    return ["".join(getattr(part, "text", "") for part in each.content) for each in results]

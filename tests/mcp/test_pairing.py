@@ -1,0 +1,132 @@
+"""Pairing, where the machine cannot say whose program connects."""
+
+import pytest
+
+from flows import elicit
+from flows.tokens import Tokens
+from tests.mcp.stage import RING, UID, Page, Person, Stage, new_server, soon, staged, text_of
+from webapp.identity import Identity, Rules
+from webapp.locality import Locality
+from webapp.pairing import address_of, key_of
+from webapp.wire import Scope
+
+# A relay hides whose program it is; the machine's own tables say nothing of it.
+RELAYED = {"x-forwarded-for": "127.0.0.1"}
+WORDS = "Only for whoever runs this"
+
+
+def shop() -> object:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def visit() -> str:
+        await elicit.url(WORDS, "https://shop.example/terms")
+        return "done"
+
+    return server
+
+
+def address(stage: Stage) -> str:
+    return address_of(Tokens(RING, origin=stage.url), url=stage.url, now=stage.service.clock())
+
+
+async def relayed_person(stage: Stage) -> Person:
+    person = await stage.person()
+    person.browser.headers.update(RELAYED)
+    return person
+
+
+async def use(person: Person, place: str) -> Page:
+    return await person.press(place)
+
+
+async def test_with_the_key_and_a_paired_browser_it_works(revision: str) -> None:
+    headers = {**RELAYED, "authorization": f"Bearer {key_of(RING)}"}
+    async with staged(shop()) as stage, stage.caller(revision, headers=headers) as caller:
+        call = caller.call("visit")
+        link = await caller.link()
+        person = await relayed_person(stage)
+        page = await person.visit(link)
+        assert page.status == 403
+        assert "elicit pair" in page.text
+        assert WORDS not in page.text
+        assert (await use(person, address(stage))).status == 200
+        assert WORDS in (await person.visit(link)).text
+        assert await person.go_on(link) == "https://shop.example/terms"
+        await stage.complete(link)
+        assert text_of(await soon(call)) == "done"
+
+
+@pytest.mark.parametrize("key", ["none", "elicit_local_", key_of(RING)[:-1], key_of(RING) + "x"])
+async def test_without_the_very_key_nobody_is_asked(revision: str, key: str) -> None:
+    headers = {**RELAYED, "authorization": f"Bearer {key}"}
+    async with staged(shop()) as stage, stage.caller(revision, headers=headers) as caller:
+        assert "[ELICITATION_NOT_ALLOWED]" in text_of(await soon(caller.call("visit")))
+        assert not await stage.elicitations()
+
+
+async def test_an_address_pairs_one_browser() -> None:
+    async with staged(shop()) as stage:
+        place = address(stage)
+        first, second = await relayed_person(stage), await relayed_person(stage)
+        assert (await second.visit(place)).status == 200
+        assert (await use(first, place)).status == 200
+        assert (await second.visit(place)).status == 410
+
+
+async def test_looking_at_an_address_pairs_nothing() -> None:
+    async with staged(shop()) as stage:
+        scanner, person = await stage.person(), await relayed_person(stage)
+        place = address(stage)
+        for _ in range(3):
+            await scanner.visit(place)
+        assert not any("session" in name for name in scanner.browser.cookies)
+        assert (await use(person, place)).status == 200
+
+
+async def test_a_form_of_another_page_pairs_nothing() -> None:
+    async with staged(shop()) as stage:
+        person = await relayed_person(stage)
+        place = address(stage)
+        await person.visit(place)
+        refused = await person.browser.post(place, data={"csrf": "0" * 64})
+        assert refused.status_code == 403
+        assert (await use(person, place)).status == 200
+
+
+async def test_a_paired_browser_of_another_user_is_still_another_users() -> None:
+    async with staged(shop()) as stage:
+        person = await stage.person()
+        await use(person, address(stage))
+        cookies = dict(person.browser.cookies)
+        unknown, another = seen_from(stage, uid=None), seen_from(stage, uid=4242)
+        scope = here(stage)
+        found = await unknown.viewer(scope, cookies)
+        assert found is not None
+        assert found.owner == unknown.local_owner
+        assert await another.viewer(scope, cookies) is None
+
+
+def seen_from(stage: Stage, *, uid: int | None) -> Identity:
+    """As a machine sees it that says this of every connection."""
+    service = stage.service
+    return Identity(
+        owners=service.elicitations.owners,
+        locality=Locality(uid=UID, public_url=stage.url, uid_of=lambda _: uid),
+        uid=UID,
+        rules=Rules(),
+        sessions=service.sessions,
+        browser=service.browser,
+        pairing=service.pairing,
+    )
+
+
+def here(stage: Stage) -> Scope:
+    port = int(stage.url.rsplit(":", 1)[1])
+    return {
+        "type": "http",
+        "http_version": "1.1",
+        "headers": [(b"host", f"127.0.0.1:{port}".encode())],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", port),
+    }

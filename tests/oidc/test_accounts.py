@@ -1,0 +1,353 @@
+"""Accounts at a provider that is not ours: connected, renewed, given back, and mixed up.
+
+The application is the real one; who attacks holds real answers of real providers.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from flows import oauth_device
+from flows.account import Account
+from flows.connection import Connection
+from flows.elicitation import Status
+from flows.errors import Denied, Failed
+from flows.flow import Talk
+from flows.oauth import Grant
+from flows.oauth_device import DeviceCode, Pending
+from flows.oauth_refresh import Gone, refresh, refreshed
+from flows.oauth_revoke import revoke
+from flows.provider import Client
+from tests.flows.account_life import led
+from tests.mcp.stage import Page, Person, new_browser
+from tests.oidc.stage import Guest, Newcomer, OpenIdProvider, real_time, registration
+from tests.web.connecting import Asking, Town, changed, ends, parameter, town
+
+T = TypeVar("T")
+# OpenID Connect Core, 11: without this a provider leaves offline_access out.
+LASTING = {"extra": (("prompt", "consent"),)}
+DEVICE = [registration(grant_types=[oauth_device.GRANT_TYPE, "refresh_token"], response_types=[])]
+
+
+@asynccontextmanager
+async def office(*providers: OpenIdProvider, **declared: Any) -> AsyncIterator[Town]:
+    """The application, registered at the providers: `acme` and, if there is another, `rival`."""
+    names = ("acme", "rival")[: len(providers)]
+    declarations = [
+        each.declared(name, **declared) for name, each in zip(names, providers, strict=True)
+    ]
+    async with town(providers=declarations, clock=real_time(), played=False) as here:
+        for name, each in zip(names, providers, strict=True):
+            each.configure(clients=[ours(here, f"/callback/{name}")])
+        yield here
+
+
+def ours(here: Town, *paths: str, **changes: Any) -> dict[str, Any]:
+    """The application's registration."""
+    id, secret = here.settings.credentials["acme"]
+    addresses = [f"{here.url}{path}" for path in paths]
+    return registration(*addresses, client_id=id, client_secret=secret, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """One question, the browser that it was opened in, and where its Continue leads."""
+
+    asked: Asking
+    person: Person
+    link: str
+    leaves: str
+
+    async def back_with(self, callback: str) -> Page:
+        return await self.person.visit(callback)
+
+    async def done_with(self, callback: str) -> Account:
+        page = await ends(self.person, await self.back_with(callback))
+        assert page.status == 200, page.text
+        return await self.asked.account()
+
+
+async def visit(here: Town, *scopes: str, provider: str = "acme", **about: Any) -> Visit:
+    """A tool asks, and the person presses Continue."""
+    asked = here.ask(*scopes, provider=provider, **about)
+    person, link = await here.person(), await asked.link()
+    return Visit(asked=asked, person=person, link=link, leaves=await person.go_on(link))
+
+
+async def connected(here: Town, guest: Guest, *scopes: str) -> tuple[Client, Connection]:
+    """A connection as it is stored, and our registration."""
+    trip = await visit(here, *scopes)
+    await trip.done_with(await guest.walk(trip.leaves))
+    (connection,) = await here.connections()
+    id, secret = here.settings.credentials["acme"]
+    provider = here.settings.providers["acme"]
+    return Client(provider=provider, client_id=id, client_secret=secret), connection
+
+
+async def lead(talk: Talk[T]) -> T:
+    async with new_browser() as http:
+        return await led(talk, http)
+
+
+async def userinfo(acme: OpenIdProvider, access_token: str) -> httpx.Response:
+    async with new_browser() as http:
+        key = {"authorization": f"Bearer {access_token}"}
+        return await http.get(f"{acme.issuer}/me", headers=key)
+
+
+async def is_active(client: Client, acme: OpenIdProvider, token: str) -> bool:
+    """What the provider says of a key (RFC 7662)."""
+    async with new_browser() as http:
+        reply = await http.post(
+            f"{acme.issuer}/token/introspection",
+            data={"token": token},
+            auth=(client.client_id, client.client_secret),
+        )
+    assert reply.status_code == 200
+    return reply.json()["active"] is True
+
+
+@pytest.mark.parametrize("way", ["basic", "post"])
+async def test_an_account_is_connected(acme: OpenIdProvider, newcomer: Newcomer, way: str) -> None:
+    async with office(acme, client_auth=way) as here:
+        method = f"client_secret_{way}"
+        acme.configure(clients=[ours(here, "/callback/acme", token_endpoint_auth_method=method)])
+        trip = await visit(here, "profile", "email")
+        asked = parse_qs(urlsplit(trip.leaves).query)
+        assert asked["scope"] == ["openid profile email"]
+        assert asked["code_challenge_method"] == ["S256"]
+        assert len(asked["nonce"][0]) >= 32
+        callback = await (await newcomer(acme, "alice")).walk(trip.leaves)
+        assert parameter(callback, "iss") == acme.issuer
+        account = await trip.done_with(callback)
+        assert (account.id, account.label) == ("alice", "alice@acme.example")
+        assert account.scopes == ("openid", "profile", "email")
+        async with account.client() as api:
+            assert (await api.get("/me")).json()["name"] == "Alice"
+
+
+async def test_a_no_at_the_provider_ends_it(acme: OpenIdProvider, newcomer: Newcomer) -> None:
+    async with office(acme) as here:
+        trip = await visit(here)
+        callback = await (await newcomer(acme, "alice")).walk(trip.leaves, says="no")
+        await ends(trip.person, await trip.back_with(callback))
+        with pytest.raises(Denied):
+            await trip.asked.account()
+        assert (await here.row(trip.link)).status is Status.DENIED
+
+
+@pytest.mark.parametrize("issuer", [None, "https://evil.example", "acme/"])
+async def test_an_answer_without_the_issuers_name_is_refused(
+    acme: OpenIdProvider, newcomer: Newcomer, issuer: str | None
+) -> None:
+    async with office(acme) as here:
+        trip = await visit(here)
+        callback = await (await newcomer(acme, "alice")).walk(trip.leaves)
+        named = f"{acme.issuer}/" if issuer == "acme/" else issuer
+        assert (await trip.back_with(changed(callback, iss=named))).status == 400
+        assert not await here.connections()
+        assert (await trip.done_with(callback)).id == "alice"  # the code was not touched
+
+
+async def test_the_answer_of_one_provider_opens_nothing_at_anothers_callback(
+    acme: OpenIdProvider, rival: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme, rival) as here:
+        trip = await visit(here, provider="rival")
+        callback = await (await newcomer(rival, "alice")).walk(trip.leaves)
+        page = await trip.back_with(callback.replace("/callback/rival", "/callback/acme"))
+        assert page.status == 404
+        assert not await here.connections()
+        assert (await trip.done_with(callback)).provider == "rival"
+
+
+async def test_a_provider_that_sends_people_on_to_another_gets_no_code(
+    acme: OpenIdProvider, rival: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    """The mix-up of RFC 9700, 4.4: the rival is the attacker, and hands the browser to acme."""
+    async with office(acme, rival) as here:
+        trip = await visit(here, provider="rival")
+        alice = await newcomer(acme, "alice")
+        handed_on = trip.leaves.replace(rival.issuer, acme.issuer)
+        assert "redirect_uri" in await alice.enter(handed_on)  # acme knows one address of ours
+        to_acme = changed(handed_on, redirect_uri=f"{here.url}/callback/acme")
+        page = await trip.back_with(await alice.walk(to_acme))
+        assert page.status == 404
+        # Even where both addresses are registered: iss tells.
+        acme.configure(clients=[ours(here, "/callback/acme", "/callback/rival")])
+        callback = await (await newcomer(acme, "alice")).walk(handed_on)
+        assert (await trip.back_with(callback)).status == 400
+        assert not await here.connections()
+        assert (await here.row(trip.link)).status is Status.OPENED
+
+
+async def test_a_code_is_worth_nothing_in_another_question(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme) as here:
+        one, other = await visit(here, arguments=1), await visit(here, arguments=2)
+        mallory = await newcomer(acme, "bob")
+        code = parameter(await mallory.walk(one.leaves), "code")
+        callback = await (await newcomer(acme, "alice")).walk(other.leaves)
+        await ends(other.person, await other.back_with(changed(callback, code=code)))
+        with pytest.raises(Failed, match="invalid_grant"):  # PKCE
+            await other.asked.account()
+        assert not await here.connections()
+
+
+async def test_the_state_of_another_question_is_no_good_in_this_browser(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme) as here:
+        victim, mallory = await visit(here, arguments=1), await visit(here, arguments=2)
+        forged = await (await newcomer(acme, "bob")).walk(mallory.leaves)
+        page = await victim.back_with(forged)  # mallory's account in the victim's browser
+        assert page.status == 403
+        mixed = changed(forged, state=parameter(victim.leaves, "state"))
+        await ends(victim.person, await victim.back_with(mixed))
+        with pytest.raises(Failed):
+            await victim.asked.account()
+        assert not await here.connections()
+
+
+async def test_a_callback_that_comes_again_neither_exchanges_nor_harms(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme) as here:
+        trip = await visit(here)
+        callback = await (await newcomer(acme, "alice")).walk(trip.leaves)
+        account = await trip.done_with(callback)
+        page = await ends(trip.person, await trip.back_with(callback))
+        assert "is connected" in page.heading
+        # A second exchange of the code would have made the provider take the key back.
+        assert (await userinfo(acme, account.access_token)).status_code == 200
+
+
+async def test_a_key_is_renewed_and_the_pair_before_is_over(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme, **LASTING) as here:
+        alice = await newcomer(acme, "alice")
+        client, first = await connected(here, alice, "offline_access", "email")
+        assert first.refresh_token is not None
+        now = here.clock()
+        renewed = await lead(refresh(client, first, now=now))
+        second = refreshed(first, renewed, now=now)
+        assert second.refresh_token not in (None, first.refresh_token)
+        assert second.access_token != first.access_token
+        assert second.scopes == first.scopes == ("openid", "offline_access", "email")
+        assert (await userinfo(acme, second.access_token)).json()["email"] == "alice@acme.example"
+        third = refreshed(second, await lead(refresh(client, second, now=now)), now=now)
+        assert (await userinfo(acme, third.access_token)).status_code == 200
+
+
+async def test_a_refresh_token_used_twice_ends_the_whole_family(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme, **LASTING) as here:
+        client, first = await connected(here, await newcomer(acme, "alice"), "offline_access")
+        now = here.clock()
+        second = refreshed(first, await lead(refresh(client, first, now=now)), now=now)
+        for dead in (first, second):
+            with pytest.raises(Gone) as gone:
+                await lead(refresh(client, dead, now=now))
+            assert gone.value.reason == "invalid_grant"
+        assert (await userinfo(acme, second.access_token)).status_code == 401
+
+
+async def test_what_a_person_took_back_at_the_provider_is_gone(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme, **LASTING) as here:
+        client, connection = await connected(here, await newcomer(acme, "alice"), "offline_access")
+        acme.change()  # it knows nothing from before
+        with pytest.raises(Gone):
+            await lead(refresh(client, connection, now=here.clock()))
+        assert await lead(revoke(client, connection))
+
+
+async def test_our_changed_secret_does_not_lose_the_account(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme, **LASTING) as here:
+        client, connection = await connected(here, await newcomer(acme, "alice"), "offline_access")
+        stale = replace(client, client_secret="another secret than the registered one")
+        with pytest.raises(Failed, match="invalid_client"):
+            await lead(refresh(stale, connection, now=here.clock()))
+        assert not await lead(revoke(stale, connection))
+        await lead(refresh(client, connection, now=here.clock()))
+
+
+async def test_a_connection_that_is_given_back_opens_nothing_any_more(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme, **LASTING) as here:
+        client, connection = await connected(here, await newcomer(acme, "alice"), "offline_access")
+        assert connection.refresh_token is not None
+        keys = (connection.access_token, connection.refresh_token)
+        assert [await is_active(client, acme, key) for key in keys] == [True, True]
+        assert await lead(revoke(client, connection))
+        assert [await is_active(client, acme, key) for key in keys] == [False, False]
+        assert (await userinfo(acme, connection.access_token)).status_code == 401
+        with pytest.raises(Gone):
+            await lead(refresh(client, connection, now=here.clock()))
+        assert await lead(revoke(client, connection))  # it is gone; saying so twice is no harm
+
+
+async def test_a_connection_without_a_refresh_token_is_given_back_too(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme) as here:
+        client, connection = await connected(here, await newcomer(acme, "alice"), "email")
+        assert connection.refresh_token is None
+        assert await lead(revoke(client, connection))
+        assert (await userinfo(acme, connection.access_token)).status_code == 401
+
+
+async def device_code(acme: OpenIdProvider, *scopes: str) -> DeviceCode:
+    acme.configure(clients=DEVICE)
+    now = real_time()()
+    return await lead(oauth_device.start(acme.client(), scopes, now=now))
+
+
+async def poll(acme: OpenIdProvider, code: DeviceCode) -> Grant | Pending:
+    return await lead(oauth_device.poll(acme.client(), code, now=real_time()()))
+
+
+async def test_a_person_answers_on_another_device(acme: OpenIdProvider, newcomer: Newcomer) -> None:
+    code = await device_code(acme, "email", "offline_access")
+    assert await poll(acme, code) == Pending(interval=code.interval)
+    bob = await newcomer(acme, "bob")
+    await bob.enter(code.verification_uri, user_code=code.user_code)
+    grant = await poll(acme, code)
+    assert isinstance(grant, Grant)
+    assert (grant.person.id, grant.person.label) == ("bob", "bob@acme.example")
+    assert (grant.issuer, grant.scopes) == (acme.issuer, ("openid", "email", "offline_access"))
+    assert grant.tokens.refresh_token is not None
+    assert (await userinfo(acme, grant.tokens.access_token)).json()["sub"] == "bob"
+    with pytest.raises(Failed, match="invalid_grant"):
+        await poll(acme, code)
+
+
+async def test_a_device_code_is_in_the_address_too(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    code = await device_code(acme)
+    assert code.verification_uri_complete is not None
+    await (await newcomer(acme, "alice")).enter(code.verification_uri_complete)
+    grant = await poll(acme, code)
+    assert isinstance(grant, Grant)
+    assert grant.person.id == "alice"
+
+
+async def test_a_no_on_another_device_is_a_no(acme: OpenIdProvider, newcomer: Newcomer) -> None:
+    code = await device_code(acme)
+    bob = await newcomer(acme, "bob")
+    await bob.enter(code.verification_uri, user_code=code.user_code, says="no")
+    with pytest.raises(Denied):
+        await poll(acme, code)

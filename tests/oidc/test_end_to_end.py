@@ -1,0 +1,106 @@
+"""People and their assistants sign in at a certified provider, through our whole server."""
+
+from collections.abc import Callable
+
+from flows import elicit
+from tests.mcp.issuing import leave_to_sign_in
+from tests.mcp.stage import LEGACY, MODERN, Page, Person, Stage, new_server, soon, staged, text_of
+from tests.oidc.stage import Guest, Newcomer, OpenIdProvider, bearer_of, sign_in_for
+from webapp.settings_identity import IdentitySettings, read_identity
+
+WORDS = "Only for the eyes of alice"
+
+
+def served() -> object:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def visit() -> str:
+        await elicit.url(WORDS, "https://shop.example/terms")
+        return "done"
+
+    return server
+
+
+def known_at(acme: OpenIdProvider) -> Callable[[str], IdentitySettings]:
+    def who(url: str) -> IdentitySettings:
+        problems: list[str] = []
+        found = read_identity(sign_in_for(acme, url), problems)
+        assert not problems
+        return found
+
+    return who
+
+
+async def bearer(stage: Stage, guest: Guest) -> dict[str, str]:
+    got = await bearer_of(guest, stage.mcp_url)
+    return {"authorization": f"Bearer {got['access_token']}"}
+
+
+async def sign_in(person: Person, page: Page, guest: Guest) -> Page:
+    """As that guest, from a page with a sign-in button; the page that it ends at."""
+    back = await guest.walk(await leave_to_sign_in(person, page))
+    returned = await person.visit(back)
+    assert returned.status == 303, returned.text
+    assert returned.location is not None
+    return await person.visit(returned.location)
+
+
+async def asked_and_answered(acme: OpenIdProvider, newcomer: Newcomer, revision: str) -> None:
+    async with staged(served(), who=known_at(acme)) as stage:
+        alice, bob = await newcomer(acme, "alice"), await newcomer(acme, "bob")
+        async with stage.caller(revision, headers=await bearer(stage, alice)) as caller:
+            call = caller.call("visit")
+            link = await caller.link()
+            stranger, person = await stage.person(), await stage.person()
+            refused = await sign_in(stranger, await stranger.visit(link), bob)
+            assert refused.heading == "This link belongs to someone else"
+            assert WORDS not in refused.text
+            assert WORDS in (await sign_in(person, await person.visit(link), alice)).text
+            assert await person.go_on(link) == "https://shop.example/terms"
+            await stage.complete(link)
+            assert text_of(await soon(call)) == "done"
+
+
+async def test_whoever_asked_answers_on_the_older_revision(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    await asked_and_answered(acme, newcomer, LEGACY)
+
+
+async def test_whoever_asked_answers_on_the_newer_revision(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    await asked_and_answered(acme, newcomer, MODERN)
+
+
+async def test_somebody_who_signed_in_as_another_can_sign_in_again(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with staged(served(), who=known_at(acme)) as stage:
+        alice, bob = await newcomer(acme, "alice"), await newcomer(acme, "bob")
+        async with stage.caller(MODERN, headers=await bearer(stage, alice)) as caller:
+            caller.begin("visit")
+            link = await caller.link()
+            person = await stage.person()
+            refused = await sign_in(person, await person.visit(link), bob)
+            # The same browser at the provider: only the prompt makes it ask who it is.
+            now_alice = Guest("alice", at=acme, browser=bob.browser)
+            assert WORDS in (await sign_in(person, refused, now_alice)).text
+
+
+async def test_an_answer_for_another_browser_signs_nobody_in(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with staged(served(), who=known_at(acme)) as stage:
+        alice, mallory = await newcomer(acme, "alice"), await newcomer(acme, "bob")
+        async with stage.caller(MODERN, headers=await bearer(stage, alice)) as caller:
+            caller.begin("visit")
+            link = await caller.link()
+            hers, his = await stage.person(), await stage.person()
+            begun = await leave_to_sign_in(his, await his.visit(link))
+            planted = await mallory.walk(begun)
+            assert (await hers.visit(planted)).status == 400
+            page = await hers.visit(link)
+            assert page.heading == "Sign in to see it"
+            assert WORDS in (await sign_in(hers, page, alice)).text

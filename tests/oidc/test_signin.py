@@ -1,0 +1,318 @@
+"""Signing in at a provider that is not ours, and the tokens that it gives to people's assistants.
+
+Who signs in here must come out as the same person as their assistant's token says, whatever the
+provider's ways of signing are.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx
+import pytest
+from mcp.server.auth.middleware.auth_context import get_access_token
+from starlette.responses import JSONResponse
+
+from flows.access_token import BadBearer, Resource, Verified, key_id_of, verify
+from flows.errors import Denied, Failed
+from flows.flow import Arrival, Departure, Talk
+from flows.oauth import Mixed
+from flows.oauth_replies import Metadata
+from flows.signin import SignedIn, SignIn
+from tests.clock import Clock
+from tests.flows.account_life import led
+from tests.mcp.stage import new_browser
+from tests.oidc.stage import (
+    OUR_ID,
+    Guest,
+    Newcomer,
+    OpenIdProvider,
+    bearer_of,
+    real_time,
+    registration,
+    sign_in_for,
+)
+from tests.web.connecting import changed, parameter
+from webapp.issuer import BETWEEN_FETCHES, Issuer
+from webapp.protected import Protected
+from webapp.wire import Receive, Scope, Send
+
+T = TypeVar("T")
+HERE = "https://tools.example"
+BACK = f"{HERE}/signin/callback"
+MCP = f"{HERE}/mcp"
+OTHER = "https://others.example/mcp"
+KEY = {"kid": "one", "alg": "ES256"}
+NEXT = {"kid": "two", "alg": "ES256"}
+
+
+@dataclass(slots=True)
+class Desk:
+    """Our side: where people sign in, and who checks what callers bring."""
+
+    provider: OpenIdProvider
+    http: httpx.AsyncClient
+    clock: Clock
+    issuer: Issuer
+
+    @property
+    def way(self) -> SignIn:
+        return SignIn(client=self.provider.client(), redirect_uri=BACK)
+
+    @property
+    def resource(self) -> Resource:
+        return Resource(url=MCP, issuer=self.provider.issuer)
+
+    async def metadata(self) -> Metadata:
+        return await self.issuer.metadata()
+
+    async def leave(self, **options: bool) -> Departure:
+        return self.way.begin(await self.metadata(), **options)
+
+    async def arrive(self, departure: Departure, back: str, **changes: Any) -> SignedIn:
+        """The browser is here with the provider's answer; `changes` of what it kept."""
+        kept = {**cast("dict[str, Any]", departure.kept), **changes}
+        arrival = Arrival(parameters=tuple(parse_qsl(urlsplit(back).query)))
+        found = await self.metadata()
+        return await self.lead(
+            self.way.finish(arrival, kept=kept, metadata=found, now=self.clock())
+        )
+
+    async def sign_in(self, guest: Guest, **options: bool) -> SignedIn:
+        departure = await self.leave(**options)
+        return await self.arrive(departure, await guest.walk(departure.url))
+
+    async def lead(self, talk: Talk[T]) -> T:
+        return await led(talk, self.http)
+
+    async def read(self, token: str, resource: Resource | None = None) -> Verified:
+        keys = await self.issuer.keys(key_id_of(token))
+        return verify(token, resource=resource or self.resource, keys=keys, now=self.clock())
+
+    async def refusal(self, token: str, resource: Resource | None = None) -> str:
+        with pytest.raises(BadBearer) as refused:
+            await self.read(token, resource)
+        return refused.value.reason
+
+    def door(self) -> httpx.AsyncClient:
+        """A caller before the endpoint, which the protection stands around."""
+        app: Any = Protected(
+            whose_call, issuer=self.issuer, resource=self.resource, name="tools", clock=self.clock
+        )
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=HERE)
+
+
+async def whose_call(scope: Scope, receive: Receive, send: Send) -> None:
+    """An MCP endpoint that knows one thing."""
+    token = get_access_token()
+    subject = None if token is None else token.subject
+    await JSONResponse({"subject": subject})(scope, receive, send)
+
+
+@pytest.fixture
+async def desk(acme: OpenIdProvider) -> AsyncIterator[Desk]:
+    sign_in_for(acme, HERE)
+    async with new_browser() as http:
+        clock = real_time()
+        issuer = Issuer(acme.declared(), fetch=http.send, clock=clock)
+        yield Desk(acme, http, clock, issuer)
+        await issuer.aclose()
+
+
+async def test_a_person_signs_in_and_is_known_by_the_name_they_use(
+    desk: Desk, newcomer: Newcomer
+) -> None:
+    alice = await newcomer(desk.provider, "alice")
+    signed_in = await desk.sign_in(alice)
+    assert signed_in == SignedIn(issuer=desk.provider.issuer, subject="alice", label="alice")
+    again = await desk.leave()
+    page = await alice.browser.get(again.url)
+    assert page.headers["location"].startswith(BACK)  # this time nothing is asked
+    assert await desk.arrive(again, page.headers["location"]) == signed_in
+
+
+@pytest.mark.parametrize(("alg", "kid"), [("ES256", "one"), ("RS256", "rsa"), ("PS256", "rsa")])
+async def test_a_person_and_their_assistant_are_one_however_the_issuer_signs(
+    desk: Desk, newcomer: Newcomer, alg: str, kid: str
+) -> None:
+    desk.provider.change(keys=[{"kid": kid, "alg": alg}])
+    alice = await newcomer(desk.provider, "alice")
+    signed_in = await desk.sign_in(alice)
+    verified = await desk.read((await bearer_of(alice, MCP))["access_token"])
+    assert verified.subject == signed_in.subject == "alice"
+    assert verified.issuer == signed_in.issuer == desk.provider.issuer
+    assert (verified.client_id, verified.scopes) == ("an assistant", ("tools",))
+    assert abs(verified.expires_at - desk.clock() - timedelta(seconds=120)) < timedelta(seconds=60)
+
+
+async def test_a_person_who_switches_chooses_who_to_be(desk: Desk, newcomer: Newcomer) -> None:
+    alice = await newcomer(desk.provider, "alice")
+    assert (await desk.sign_in(alice)).subject == "alice"
+    bob = Guest("bob", at=desk.provider, browser=alice.browser)
+    assert (await desk.sign_in(bob)).subject == "alice"  # nobody was asked
+    assert (await desk.sign_in(bob, switches=True)).subject == "bob"
+    assert (await desk.sign_in(alice)).subject == "bob"
+
+
+async def test_a_no_at_the_provider_is_a_no(desk: Desk, newcomer: Newcomer) -> None:
+    departure = await desk.leave()
+    alice = await newcomer(desk.provider, "alice")
+    back = await alice.walk(departure.url, says="no")
+    assert parameter(back, "error") == "access_denied"
+    with pytest.raises(Denied):
+        await desk.arrive(departure, back)
+
+
+async def test_an_answer_to_another_browser_is_not_acted_upon(
+    desk: Desk, newcomer: Newcomer
+) -> None:
+    mallory, victim = await desk.leave(), await desk.leave()
+    forged = await (await newcomer(desk.provider, "bob")).walk(mallory.url)
+    with pytest.raises(Mixed) as mixed:
+        await desk.arrive(victim, forged)
+    assert mixed.value.reason == "the state is not this browser's"
+    assert (await desk.arrive(mallory, forged)).subject == "bob"  # the code was not touched
+
+
+async def test_a_code_of_another_browser_is_worth_nothing(desk: Desk, newcomer: Newcomer) -> None:
+    mallory, victim = await desk.leave(), await desk.leave()
+    forged = await (await newcomer(desk.provider, "bob")).walk(mallory.url)
+    injected = changed(forged, state=cast("Any", victim.kept)["state"])
+    with pytest.raises(Failed, match="invalid_grant"):  # PKCE
+        await desk.arrive(victim, injected)
+
+
+async def test_a_proof_with_another_nonce_is_none(desk: Desk, newcomer: Newcomer) -> None:
+    departure = await desk.leave()
+    back = await (await newcomer(desk.provider, "alice")).walk(departure.url)
+    with pytest.raises(Failed, match="not for this"):
+        await desk.arrive(departure, back, nonce="another")
+
+
+async def test_a_code_brings_somebody_in_once(desk: Desk, newcomer: Newcomer) -> None:
+    departure = await desk.leave()
+    back = await (await newcomer(desk.provider, "alice")).walk(departure.url)
+    assert (await desk.arrive(departure, back)).subject == "alice"
+    with pytest.raises(Failed, match="invalid_grant"):
+        await desk.arrive(departure, back)
+
+
+async def test_an_answer_of_another_issuer_is_not_acted_upon(
+    desk: Desk, rival: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    rival.configure(clients=[registration(BACK)])
+    departure = await desk.leave()
+    elsewhere = departure.url.replace(desk.provider.issuer, rival.issuer)
+    back = await (await newcomer(rival, "alice")).walk(elsewhere)
+    assert parameter(back, "iss") == rival.issuer
+    with pytest.raises(Mixed) as mixed:
+        await desk.arrive(departure, back)
+    assert mixed.value.reason == "another issuer answers"
+    with pytest.raises(Mixed) as mixed:
+        await desk.arrive(departure, changed(back, iss=None))
+    assert mixed.value.reason == "the issuer is missing"
+    with pytest.raises(Failed, match="invalid_grant"):
+        await desk.arrive(departure, changed(back, iss=desk.provider.issuer))
+
+
+async def test_a_token_for_another_server_is_refused_here(desk: Desk, newcomer: Newcomer) -> None:
+    desk.provider.change(
+        resources={MCP: {"scope": "tools"}, OTHER: {"scope": "tools"}},
+    )
+    alice = await newcomer(desk.provider, "alice")
+    theirs = (await bearer_of(alice, OTHER))["access_token"]
+    assert await desk.refusal(theirs) == "audience"
+    assert (await desk.read(theirs, replace(desk.resource, url=OTHER))).subject == "alice"
+
+
+async def test_a_token_for_an_id_of_ours_counts_where_that_is_declared(
+    desk: Desk, newcomer: Newcomer
+) -> None:
+    desk.provider.change(resources={MCP: {"scope": "tools", "audience": "our api"}})
+    token = (await bearer_of(await newcomer(desk.provider, "bob"), MCP))["access_token"]
+    assert await desk.refusal(token) == "audience"
+    declared = replace(desk.resource, audiences=("our api",))
+    assert (await desk.read(token, declared)).subject == "bob"
+
+
+async def test_a_token_counts_until_its_time_is_over(desk: Desk, newcomer: Newcomer) -> None:
+    token = (await bearer_of(await newcomer(desk.provider, "alice"), MCP))["access_token"]
+    desk.clock.tick(seconds=120)
+    assert (await desk.read(token)).subject == "alice"  # clocks differ by a minute
+    desk.clock.tick(seconds=120)
+    assert await desk.refusal(token) == "time"
+
+
+async def test_a_proof_of_who_signed_in_is_no_key(desk: Desk, newcomer: Newcomer) -> None:
+    got = await bearer_of(await newcomer(desk.provider, "alice"), MCP)
+    everything = replace(desk.resource, audiences=("an assistant", OUR_ID))
+    assert await desk.refusal(got["id_token"], everything) == "type"
+
+
+async def test_a_key_to_the_provider_itself_is_none_to_us(desk: Desk, newcomer: Newcomer) -> None:
+    got = await bearer_of(await newcomer(desk.provider, "alice"), None)
+    assert await desk.refusal(got["access_token"]) == "no token"
+
+
+async def test_the_endpoint_lets_in_who_brings_a_token_of_the_issuer(
+    desk: Desk, newcomer: Newcomer
+) -> None:
+    alice = await newcomer(desk.provider, "alice")
+    got = await bearer_of(alice, MCP)
+    async with desk.door() as caller:
+        refused = await caller.post("/mcp")
+        assert refused.status_code == 401
+        place = refused.headers["www-authenticate"].partition('resource_metadata="')[2].strip('"')
+        document = (await caller.get(urlsplit(place).path)).json()
+        assert document["resource"] == MCP
+        assert document["authorization_servers"] == [desk.provider.issuer]
+        mistaken = await caller.post("/mcp", headers=bearer(got["id_token"]))
+        assert (mistaken.status_code, mistaken.json()["code"]) == (401, "invalid_token")
+        welcome = await caller.post("/mcp", headers=bearer(got["access_token"]))
+        assert welcome.json() == {"subject": "alice"}
+
+
+async def test_the_issuer_changes_its_key_and_nobody_notices(
+    desk: Desk, newcomer: Newcomer
+) -> None:
+    alice = await newcomer(desk.provider, "alice")
+    before = (await bearer_of(alice, MCP))["access_token"]
+    async with desk.door() as caller:
+        assert (await caller.post("/mcp", headers=bearer(before))).status_code == 200
+        desk.provider.change(keys=[NEXT, KEY])  # the old one is published still
+        bob = await newcomer(desk.provider, "bob")
+        after = (await bearer_of(bob, MCP))["access_token"]
+        early = await caller.post("/mcp", headers=bearer(after))
+        assert early.status_code == 401  # one request in 30 seconds, whatever callers send
+        desk.clock.tick(seconds=BETWEEN_FETCHES.total_seconds())
+        for token, subject in ((after, "bob"), (before, "alice")):
+            reply = await caller.post("/mcp", headers=bearer(token))
+            assert reply.json() == {"subject": subject}
+        assert (await desk.sign_in(bob)).subject == "bob"
+
+
+async def test_a_key_that_the_issuer_withdrew_opens_nothing(desk: Desk, newcomer: Newcomer) -> None:
+    alice = await newcomer(desk.provider, "alice")
+    before = (await bearer_of(alice, MCP))["access_token"]
+    assert (await desk.read(before)).subject == "alice"
+    desk.provider.change(keys=[NEXT])
+    desk.clock.tick(seconds=BETWEEN_FETCHES.total_seconds())
+    after = (await bearer_of(await newcomer(desk.provider, "bob"), MCP))["access_token"]
+    assert (await desk.read(after)).subject == "bob"
+    assert await desk.refusal(before) == "unknown key"
+
+
+async def test_the_same_name_at_another_issuer_is_somebody_else(
+    desk: Desk, rival: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    sign_in_for(rival, HERE)
+    token = (await bearer_of(await newcomer(rival, "alice"), MCP))["access_token"]
+    assert await desk.refusal(token) == "signature"  # their key has the same name too
+    theirs = replace(desk.resource, issuer=rival.issuer)
+    assert await desk.refusal(token, theirs) == "signature"
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}

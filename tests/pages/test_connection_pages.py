@@ -1,0 +1,238 @@
+"""The pages on which a person sees and ends what is connected."""
+
+from collections import Counter
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from tests.pages.conftest import NOW, SIGN_IN, USUAL
+from tests.pages.markup import Page
+from webapp.pages import Pages
+from webapp.views import Person, Scope
+from webapp.views_connections import (
+    Connected,
+    Connections,
+    ConnectionsClosed,
+    Disconnected,
+    Group,
+)
+
+APPS = "https://github.com/settings/applications"
+AWAY = {"href": APPS, "rel": "noopener noreferrer", "translate": "no"}
+
+
+@pytest.fixture
+def overview() -> Connections:
+    return Connections(**_values(Connections))
+
+
+@pytest.fixture
+def one(overview: Connections) -> Connected:
+    return overview.groups[0].connected[0]
+
+
+@pytest.fixture
+def gone() -> Disconnected:
+    return Disconnected(**_values(Disconnected))
+
+
+def _values(view: type) -> dict[str, Any]:
+    return {field.name: USUAL[field.name] for field in fields(view)}
+
+
+def _with(overview: Connections, *connected: Connected, name: str = "my tools") -> Connections:
+    return replace(overview, groups=(Group(name=name, connected=connected),))
+
+
+def _said(page: Page) -> str:
+    return " ".join(page.text("main").split())
+
+
+def _actions(page: Page) -> list[str]:
+    return [form["action"] for form in page.named("form")]
+
+
+def test_it_says_who_looks_what_each_may_do_and_who_used_it(
+    overview: Connections, pages: Pages
+) -> None:
+    page = Page(pages.render(overview))
+    said = _said(page)
+    assert page.text("h1") == "Connected accounts"
+    assert "Signed in as Mona Lisa Octocat." in said
+    assert page.text("h2") == "GitHub"
+    assert "Connected 3 days ago" in said
+    assert "Read and write your repositories repo" in said
+    assert "list_my_repositories Used it last, 5 minutes ago" in " ".join(
+        page.text("main").replace("list_my_repositories", "list_my_repositories ").split()
+    )
+    assert "Has not used it" in said
+    assert _actions(page) == [
+        "/signout",
+        "/connections/x1/unshare?tool=list_my_repositories",
+        "/connections/x1/unshare?tool=count_stars",
+        "/connections/x1/disconnect",
+    ]
+    assert "here it is wiped in any case" in said
+
+
+def test_every_button_says_by_itself_what_it_is_about(overview: Connections, pages: Pages) -> None:
+    button = Page(pages.render(overview)).text("button")
+    assert "Stop sharing with count_stars" in button
+    assert "Disconnect octocat at GitHub" in button
+
+
+def test_whoever_uses_this_computer_has_nothing_to_sign_out_of(
+    overview: Connections, pages: Pages
+) -> None:
+    here = replace(overview, viewer="you, on this computer", sign_out_csrf=None)
+    page = Page(pages.render(here))
+    assert "Shown to you, on this computer." in _said(page)
+    assert _actions(page)[0] == "/signin"
+    assert "/signout" not in page.html
+    assert "/signin" not in Page(pages.render(replace(here, sign_in=None))).html
+
+
+def test_the_one_in_use_is_marked_in_words_and_another_can_take_its_place(
+    overview: Connections, one: Connected, pages: Pages
+) -> None:
+    used = replace(one, is_in_use=True)
+    other = replace(
+        one,
+        id="x2",
+        person=Person(label="hubot"),
+        is_in_use=False,
+        switch_action="/connections/x2/switch",
+    )
+    page = Page(pages.render(_with(overview, used, other)))
+    assert page.text("h2") == "GitHub In useGitHub"
+    assert "Not in use: a tool gets it only if it asks for this very account." in _said(page)
+    assert "/connections/x2/switch" in _actions(page)
+    assert "Use hubot" in page.text("button")
+    assert "Use octocat" not in page.text("button")
+    assert "n use" not in _said(Page(pages.render(overview)))
+
+
+def test_one_that_works_no_more_leaves_nothing_to_do(
+    overview: Connections, one: Connected, pages: Pages
+) -> None:
+    over = _said(Page(pages.render(_with(overview, replace(one, standing="over")))))
+    assert "It works no more." in over
+    assert "the next time a tool needs it, you are asked to connect it again" in over
+    unused = _said(Page(pages.render(_with(overview, replace(one, standing="unused")))))
+    assert "No tool can use it." in unused
+
+
+def test_practice_is_marked(overview: Connections, one: Connected, pages: Pages) -> None:
+    page = Page(pages.render(_with(overview, replace(one, is_sandbox=True))))
+    assert page.text("h2") == "GitHub Sandbox"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "words"),
+    [
+        ((), "Only who you are"),
+        (None, "What you allowed at GitHub when you connected it."),
+        ((Scope(words="x:y", raw="x:y"),), "What it may do x:y Tools"),
+    ],
+)
+def test_what_it_may_do_is_said_also_where_there_are_no_words_for_it(
+    scopes: tuple[Scope, ...] | None,
+    words: str,
+    overview: Connections,
+    one: Connected,
+    pages: Pages,
+) -> None:
+    page = Page(pages.render(_with(overview, replace(one, scopes=scopes))))
+    assert words in _said(page)
+
+
+def test_an_account_that_is_shared_with_no_tool_says_what_comes_next(
+    overview: Connections, one: Connected, pages: Pages
+) -> None:
+    page = Page(pages.render(_with(overview, replace(one, shared=()))))
+    assert "None at the moment: the next one that needs it asks you." in _said(page)
+
+
+def test_servers_are_named_where_it_is_not_this_one_alone(
+    overview: Connections, one: Connected, pages: Pages
+) -> None:
+    assert "For " not in Page(pages.render(overview)).text("h2")
+    other = _with(overview, one, name="other tools")
+    assert Page(pages.render(other)).text("h2") == "For other tools"
+    both = replace(overview, groups=(*overview.groups, *other.groups))
+    assert Page(pages.render(both)).text("h2") == "For my toolsFor other tools"
+
+
+def test_each_part_of_the_page_has_its_own_name(
+    overview: Connections, one: Connected, pages: Pages
+) -> None:
+    page = Page(pages.render(_with(overview, one, replace(one, id="x2"), replace(one, id="x3"))))
+    ids = Counter(found["id"] for _, found in page.elements if "id" in found)
+    named = {found["aria-labelledby"] for _, found in page.elements if "aria-labelledby" in found}
+    assert set(ids.values()) == {1}
+    assert named <= set(ids)
+    assert len(named) == 9
+
+
+def test_where_to_remove_it_by_hand_is_a_whole_address_and_the_only_way_out(
+    overview: Connections, one: Connected, gone: Disconnected, pages: Pages
+) -> None:
+    for view in (
+        _with(overview, replace(one, manage=APPS)),
+        replace(gone, revoked=False, manage=APPS),
+    ):
+        page = Page(pages.render(view))
+        away = [link for link in page.named("a") if not link["href"].startswith("/")]
+        assert away == [AWAY]
+        assert APPS in page.text("a")
+        assert page.named("img") == []
+
+
+def test_with_nothing_connected_it_says_how_that_comes(overview: Connections, pages: Pages) -> None:
+    page = Page(pages.render(replace(overview, groups=())))
+    assert "Nothing is connected." in _said(page)
+    assert [link["href"] for link in page.named("a")] == ["/"]
+
+
+@pytest.mark.parametrize(
+    ("revoked", "words"),
+    [
+        (True, "GitHub has confirmed that the key works no more."),
+        (False, "GitHub did not confirm that the key is void."),
+        (None, "GitHub has no way to be told."),
+    ],
+)
+def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
+    revoked: bool | None, words: str, gone: Disconnected, pages: Pages
+) -> None:
+    page = Page(pages.render(replace(gone, revoked=revoked)))
+    said = _said(page)
+    assert page.text("h1") == "GitHub is disconnected"
+    assert words in said
+    assert "What my tools kept of octocat is wiped. Tools that need it ask you again." in said
+    assert ("remove it there, in the settings of your account." in said) == (revoked is not True)
+    assert page.named("form") == []
+
+
+def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(pages: Pages) -> None:
+    told = {field.name for field in fields(ConnectionsClosed)}
+    assert told == {"server", "why", "sign_in", "by_code"}
+    page = Page(pages.render(ConnectionsClosed(server="my tools", why="", sign_in=SIGN_IN)))
+    assert page.text("h1") == "Sign in to see your accounts"
+    assert _actions(page) == ["/signin"]
+    assert "shows each person only what they connected themselves" in _said(page)
+    here = Page(pages.render(ConnectionsClosed(server="my tools", why="Open it over there.")))
+    assert here.named("form") == []
+    assert "Open it over there." in _said(here)
+    assert "letters" not in _said(here)
+
+
+def test_what_was_connected_by_letters_is_said_to_be_listed_nowhere(pages: Pages) -> None:
+    view = ConnectionsClosed(server="my tools", why="", by_code=True)
+    assert "That is listed nowhere here" in _said(Page(pages.render(view)))
+
+
+def test_time_is_told_from_when_the_page_was_made(overview: Connections, pages: Pages) -> None:
+    page = Page(pages.render(replace(overview, now=NOW.replace(year=NOW.year + 1))))
+    assert "Connected 368 days ago" in _said(page)

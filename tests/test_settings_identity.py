@@ -1,0 +1,103 @@
+"""Who is who, as the operator sets it: every problem named, and nothing half set."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from webapp.settings import BadSettings, read_settings
+from webapp.settings_identity import IdentitySettings, read_identity
+
+ISSUER = {
+    "ELICIT_ISSUER": "https://login.example/tenant",
+    "ELICIT_ISSUER_CLIENT_ID": "our id",
+    "ELICIT_ISSUER_CLIENT_SECRET": "our secret",
+}
+PUBLIC = {
+    "ELICIT_URL": "https://elicit.example",
+    "ELICIT_SECRET": "a secret of at least thirty-two bytes",
+    "HOME": "/nonexistent",
+}
+
+
+def read(environment: Mapping[str, str]) -> tuple[IdentitySettings, list[str]]:
+    problems: list[str] = []
+    return read_identity(environment, problems), problems
+
+
+def test_without_any_of_it_nobody_signs_in() -> None:
+    found, problems = read({})
+    assert problems == []
+    assert (found.client, found.issuer, found.knows_people) == (None, None, False)
+
+
+def test_an_issuer_with_our_registration_there() -> None:
+    found, problems = read(
+        ISSUER
+        | {
+            "ELICIT_SUBJECT_CLAIM": "oid, tid",
+            "ELICIT_AUDIENCE": "api://elicit",
+            "ELICIT_SCOPES": "tools:use",
+        }
+    )
+    assert problems == []
+    assert found.issuer == ISSUER["ELICIT_ISSUER"]
+    assert found.client is not None
+    assert (found.client.client_id, found.client.client_secret) == ("our id", "our secret")
+    assert found.client.provider.label == "login.example"
+    assert (found.claim, found.audiences) == (("oid", "tid"), ("api://elicit",))
+    assert found.scopes == ("tools:use",)
+    assert found.rules.issuer == found.issuer
+    assert "our secret" not in repr(found)
+
+
+@pytest.mark.parametrize("missing", ["ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET"])
+def test_half_a_registration_is_none(missing: str) -> None:
+    _, problems = read({name: value for name, value in ISSUER.items() if name != missing})
+    assert [problem.partition(":")[0] for problem in problems] == [missing]
+
+
+def test_a_registration_without_an_issuer_is_a_mistake() -> None:
+    given = {name: value for name, value in ISSUER.items() if name != "ELICIT_ISSUER"}
+    _, problems = read(given | {"ELICIT_SCOPES": "tools:use"})
+    assert {problem.partition(":")[0] for problem in problems} == {
+        "ELICIT_ISSUER_CLIENT_ID",
+        "ELICIT_ISSUER_CLIENT_SECRET",
+        "ELICIT_SCOPES",
+    }
+
+
+@pytest.mark.parametrize(
+    "issuer", ["login.example", "http://login.example", "https://login.example/?x=1", "https://[::"]
+)
+def test_an_issuer_that_can_be_none(issuer: str) -> None:
+    _, problems = read(ISSUER | {"ELICIT_ISSUER": issuer})
+    assert problems
+    assert all(problem.startswith("ELICIT_ISSUER:") for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ELICIT_BIND", "yes"),
+        ("ELICIT_ANONYMOUS", "1"),
+        ("ELICIT_SUBJECT_CLAIM", "o'id"),
+        ("ELICIT_SCOPES", 'to"ols'),
+    ],
+)
+def test_what_can_be_no_value_is_named(name: str, value: str) -> None:
+    _, problems = read(ISSUER | {name: value})
+    assert [problem.partition(":")[0] for problem in problems] == [name]
+
+
+def test_the_issuers_registration_is_no_providers() -> None:
+    settings = read_settings(PUBLIC | ISSUER)
+    assert settings.credentials == {}
+    assert settings.identity.issuer == ISSUER["ELICIT_ISSUER"]
+
+
+@pytest.mark.parametrize("allowed", [ISSUER, {"ELICIT_BIND": "code"}, {"ELICIT_ANONYMOUS": "code"}])
+def test_beyond_this_machine_somebody_must_be_known(allowed: dict[str, str]) -> None:
+    with pytest.raises(BadSettings) as refused:
+        read_settings(PUBLIC, host="0.0.0.0")
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == ["ELICIT_EXPOSE"]
+    assert read_settings(PUBLIC | allowed, host="0.0.0.0").identity.knows_people

@@ -1,0 +1,514 @@
+"""What is connected, as the person who connected it sees and ends it, and nobody else."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, cast
+from urllib.parse import urljoin
+
+import msgspec
+import pytest
+
+from flows.connection import Claim, Connection
+from flows.provider import Provider, Revocation
+from flows.providers import github
+from tests.clock import Clock
+from tests.mcp.issuing import Issuing, issuing, sign_in
+from tests.mcp.stage import RING, UID, Page, Person, eventually, new_browser, soon
+from tests.sandbox.stage import nobody_listens
+from tests.web.connecting import Gate, Town, approve, ends, process, town, with_providers
+from tests.web.serving import bound, serving_at
+from webapp.account_keys import WAIT_AT_MOST
+from webapp.app import utc_now
+from webapp.demo.walker import Page as Forms
+from webapp.elicitations import OWNER_TAG_CHARACTERS
+from webapp.sandbox import Sandbox, new_sandbox
+from webapp.sandbox.app import create_sandbox
+from webapp.settings import Settings
+from webapp.stores.memory import MemoryStore
+from webapp.wire import ASGIApp
+
+NOBODY = "http://127.0.0.1:1"
+APPS = "https://hub.example/apps"
+ACTIONS = ("disconnect", "unshare?tool=list", "switch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class City:
+    """A town whose people sign in."""
+
+    town: Town
+    issuer: Issuing
+
+    def owner(self, subject: str) -> str:
+        owners = self.town.service.elicitations.owners
+        return owners.tag(issuer=self.issuer.url, subject=subject)
+
+    async def citizen(self, subject: str) -> Person:
+        """Somebody who has signed in from the page of what is connected."""
+        person = await self.town.person()
+        page = await sign_in(person, await look(person, self.town), subject)
+        assert page.heading == "Connected accounts", page.text
+        return person
+
+
+@asynccontextmanager
+async def city() -> AsyncIterator[City]:
+    async with issuing() as issuer, AsyncExitStack() as stack:
+        clock = Clock(utc_now())  # the issuer's own is the machine's
+        settings, gate, sandbox, port = await _ground(stack, clock)
+        opening = process(
+            replace(settings, identity=issuer.who()),
+            store=MemoryStore(),
+            clock=clock,
+            gate=gate,
+            sandbox=sandbox,
+            port=port,
+        )
+        yield City(town=await stack.enter_async_context(opening), issuer=issuer)
+
+
+@asynccontextmanager
+async def hub_town(change: Callable[[Provider], Provider]) -> AsyncIterator[Town]:
+    """With a provider "hub", which is the sandbox's GitHub but for what is changed."""
+    async with AsyncExitStack() as stack:
+        clock = Clock()
+        settings, gate, sandbox, port = await _ground(stack, clock)
+        hub = replace(github.at(sandbox.url), name="hub", label="Hub", manage=APPS)
+        opening = process(
+            with_providers(settings, [change(hub)], sandbox),
+            store=MemoryStore(),
+            clock=clock,
+            gate=gate,
+            sandbox=sandbox,
+            port=port,
+        )
+        yield await stack.enter_async_context(opening)
+
+
+async def _ground(stack: AsyncExitStack, clock: Clock) -> tuple[Settings, Gate, Sandbox, int]:
+    """A port for the application, and the sandbox that serves whoever stands there."""
+    port: int = stack.enter_context(bound("127.0.0.1")).getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    made: list[tuple[Sandbox, Gate]] = []
+
+    def make(address: str) -> ASGIApp:
+        sandbox = new_sandbox(url=address, serves=url)
+        app: Any = create_sandbox(sandbox, clock=clock, deliver=nobody_listens)
+        made.append((sandbox, Gate(cast("ASGIApp", app))))
+        return made[0][1]
+
+    await stack.enter_async_context(serving_at(make))
+    ((sandbox, gate),) = made
+    return Settings(url=url, ring=RING, store="memory:", uid=UID), gate, sandbox, port
+
+
+async def look(person: Person, here: Town) -> Page:
+    return await person.visit(f"{here.url}/connections")
+
+
+async def press(person: Person, here: Town, to: str) -> Page:
+    """Press the one button of the page that leads there; the page that it ends at."""
+    page = await look(person, here)
+    (form,) = (form for form in Forms(page.text).forms if to in form.action)
+    sent = await person.browser.post(urljoin(here.url, form.action), data=form.fields)
+    return await ends(person, Page.of(sent))
+
+
+async def connect_as(here: Town, login: str, **about: Any) -> Connection:
+    """Connect another account of the sandbox's than its first one."""
+    asked, person = here.ask("repo", **about), await here.person()
+    at_provider = await go_for_another(person, await asked.link())
+    await ends(person, await person.visit(await approve(person, at_provider, person=login)))
+    await asked.account()
+    return next(one for one in await here.connections() if one.label == login)
+
+
+async def go_for_another(person: Person, link: str) -> str:
+    page = await person.visit(link)
+    form = next(f for f in Forms(page.text).forms if "/allow" not in f.action)
+    sent = Page.of(await person.browser.post(urljoin(link, form.action), data=form.fields))
+    assert sent.location is not None
+    return sent.location
+
+
+async def the_one(here: Town) -> Connection:
+    (connection,) = await here.connections()
+    return connection
+
+
+def tail(connection: Connection) -> str:
+    return connection.id[OWNER_TAG_CHARACTERS:]
+
+
+def said(page: Page) -> str:
+    """Its words, one space between them."""
+    return " ".join(re.sub(r"<[^>]+>", " ", page.text.partition("<main>")[2]).split())
+
+
+def field_of(here: Town, person: Person, subject: str) -> dict[str, str]:
+    browser = here.service.browser
+    cookie = browser.cookie_of(person.browser.cookies)
+    assert cookie is not None
+    return {"csrf": browser.csrf(cookie, subject=subject)}
+
+
+# Looking.
+
+
+async def test_a_person_sees_what_it_is_what_it_may_do_and_who_used_it_last() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        here.clock.tick(minutes=3)
+        asked, person = here.ask("repo", tool="count"), await here.person()
+        await ends(person, await person.press(await asked.link(), to="/allow"))
+        await asked.account()
+        here.clock.tick(minutes=5)
+        page = await look(person, here)
+        assert (page.status, page.heading) == (200, "Connected accounts")
+        words = said(page)
+        assert "Shown to you, on this computer ." in words
+        assert "GitHub Sandbox O Octo Cat octocat Connected 8 minutes ago" in words
+        assert "Read and write all your repositories, also private ones repo" in words
+        assert words.index("count Used it last, 5 minutes ago") < words.index(
+            "list Used it 8 minutes ago"
+        )
+        assert "In use" not in words
+        assert "/signout" not in page.text
+
+
+async def test_the_page_carries_neither_a_key_nor_an_owner_and_is_kept_nowhere() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        kept, person = await the_one(here), await here.person()
+        answer = await person.browser.get(f"{here.url}/connections")
+        assert answer.headers["cache-control"] == "no-store"
+        for hidden in (kept.access_token, kept.refresh_token, kept.owner, kept.key, kept.picture):
+            assert str(hidden) not in answer.text
+        assert f"/connections/{tail(kept)}/disconnect" in answer.text
+
+
+async def test_with_nothing_connected_the_page_says_how_that_comes() -> None:
+    async with town() as here:
+        page = await look(await here.person(), here)
+        assert page.status == 200
+        assert "Nothing is connected. When a tool needs an account of yours" in said(page)
+
+
+async def test_looking_changes_nothing_and_only_a_press_does() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        before, person = await here.connections(), await here.person()
+        await look(person, here)
+        for action in ACTIONS:
+            place = f"{here.url}/connections/{tail(before[0])}/{action}"
+            assert (await person.browser.get(place)).status_code == 405
+            assert (await person.browser.head(place)).status_code == 405
+        assert await here.connections() == before
+
+
+async def test_what_other_servers_of_the_store_have_stands_under_their_names() -> None:
+    async with town() as here:
+        await here.connect("repo", server="shop")
+        await here.connect("repo", server="bakery")
+        words = said(await look(await here.person(), here))
+        assert words.index("For bakery") < words.index("For shop")
+        assert "In use" not in words
+
+
+async def test_one_that_works_no_more_says_so_and_how_it_is_connected_again() -> None:
+    async with hub_town(lambda hub: hub) as here:
+        await here.connect("repo", provider="hub")
+        await revoke_at(here, await the_one(here))
+        here.clock.tick(hours=2)
+        asked, person = here.ask("repo", provider="hub"), await here.person()
+        link = await asked.link()
+        words = said(await look(person, here))
+        assert "It works no more." in words
+        assert "the next time a tool needs it, you are asked to connect it again" in words
+        assert "/switch" not in words
+        await ends(person, await person.visit(await approve(person, await person.go_on(link))))
+        assert (await asked.account()).label == "octocat"
+        assert "It works no more." not in said(await look(person, here))
+
+
+async def revoke_at(here: Town, connection: Connection) -> None:
+    """The person removes it at the provider."""
+    id, secret = here.sandbox.client_id, here.sandbox.client_secret
+    async with new_browser() as browser:
+        done = await browser.request(
+            "DELETE",
+            f"{here.sandbox.url}/github/api/applications/{id}/token",
+            auth=(id, secret),
+            json={"access_token": connection.access_token},
+        )
+    assert done.status_code == 204, done.text
+
+
+# Disconnecting.
+
+
+async def test_a_disconnected_account_is_void_at_the_provider_and_wiped_here() -> None:
+    async with town() as here:
+        account, person = await here.connect("repo"), await here.person()
+        key = (await the_one(here)).access_token
+        page = await press(person, here, "/disconnect")
+        assert (page.status, page.heading) == (200, "GitHub is disconnected")
+        assert "GitHub has confirmed that the key works no more." in said(page)
+        async with new_browser() as browser:
+            headers = {"authorization": f"Bearer {key}"}
+            reply = await browser.get(f"{here.sandbox.url}/github/api/user", headers=headers)
+        assert reply.status_code == 401
+        assert (await the_one(here)).access_token == ""
+        assert account.label not in (await look(person, here)).text
+        asked = here.ask("repo", arguments="again")
+        assert (await person.visit(await asked.link())).heading == "Connect GitHub to shop"
+
+
+async def test_disconnect_pressed_twice_says_the_same() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        person = await here.person()
+        (form,) = (
+            f for f in Forms((await look(person, here)).text).forms if "/disconnect" in f.action
+        )
+        place = urljoin(here.url, form.action)
+        pages = [Page.of(await person.browser.post(place, data=form.fields)) for _ in range(2)]
+        assert [page.status for page in pages] == [200, 200]
+        assert pages[0].text == pages[1].text
+        stale = f"{here.url}{form.action.replace('disconnect', 'switch')}"
+        again = Page.of(await person.browser.post(stale, data=form.fields))
+        assert "Nothing is connected." in said(await ends(person, again))
+
+
+@pytest.mark.parametrize(
+    ("revocation", "words"),
+    [
+        (None, "Hub has no way to be told."),
+        (Revocation(url=f"{NOBODY}/revoke"), "Hub did not confirm that the key is void."),
+    ],
+    ids=["without a way", "down"],
+)
+async def test_what_the_provider_does_not_confirm_is_removed_by_hand(
+    revocation: Revocation | None, words: str
+) -> None:
+    async with hub_town(lambda hub: replace(hub, revoke=revocation)) as here:
+        await here.connect("repo", provider="hub")
+        person = await here.person()
+        link = f'<a href="{APPS}" rel="noopener noreferrer" translate="no">'
+        assert link in (await look(person, here)).text
+        page = await press(person, here, "/disconnect")
+        assert page.status == 200
+        assert words in said(page)
+        assert "confirmed" not in said(page)
+        assert f"remove it there , at {APPS}" in said(page).replace("there,", "there ,")
+        assert link in page.text
+        assert (await the_one(here)).access_token == ""
+        assert await here.ask("repo", provider="hub", arguments="again").link()
+
+
+async def test_while_somebody_is_at_the_provider_without_end_it_can_be_tried_again() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        kept, person = await the_one(here), await here.person()
+        elicitations = here.service.elicitations
+        claim = Claim(by="another process", until=here.clock() + timedelta(hours=1))
+        await elicitations.write(msgspec.structs.replace(kept, claim=claim))
+        pressing = asyncio.create_task(press(person, here, "/disconnect"))
+        await eventually(lambda: len(elicitations.waiters))
+        here.clock.tick(seconds=WAIT_AT_MOST.total_seconds())
+        page = await soon(pressing)
+        assert (page.status, page.heading) == (502, "GitHub did not answer")
+        assert page.actions == (f"{here.url}/connections/{tail(kept)}/disconnect",)
+        here.clock.tick(hours=1)
+        again = await person.browser.post(page.actions[0], data={"csrf": page.csrf})
+        assert "has confirmed" in again.text
+
+
+# Sharing and switching.
+
+
+async def test_a_tool_that_it_is_shared_with_no_more_asks_and_the_other_does_not() -> None:
+    strange = "count/what? a&b=c #1 é%2f+"
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        asked, person = here.ask("repo", tool=strange), await here.person()
+        await ends(person, await person.press(await asked.link(), to="/allow"))
+        await asked.account()
+        (form,) = (
+            f for f in Forms((await look(person, here)).text).forms if "?tool=count" in f.action
+        )
+        place = urljoin(here.url, form.action)
+        page = Page.of(await person.browser.post(place, data=form.fields))
+        assert (page.status, page.location) == (
+            303,
+            f"{here.url}/connections#{tail(await the_one(here))}",
+        )
+        assert (await the_one(here)).tools == ("list",)
+        again = here.ask("repo", tool=strange, arguments="again")
+        start = await person.visit(await again.link())
+        assert start.heading.endswith("wants to use octocat")
+        quiet = here.ask("repo", tool="list", arguments="again")
+        await quiet.account()
+        assert not quiet.has_asked
+
+
+async def test_the_next_call_gets_the_account_that_was_switched_to() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
+        person = await here.person()
+        assert not hubot.holds_key
+        words = said(await look(person, here))
+        assert words.count("In use") == 1
+        assert words.index("In use") < words.index("Octo Cat") < words.index("Hubot")
+        page = await press(person, here, f"{tail(hubot)}/switch")
+        assert said(page).index("In use") < said(page).index("Hubot") < said(page).index("Octo Cat")
+        again = here.ask("repo", tool="list", arguments="again")
+        assert (await again.account()).label == "hubot"
+        assert not again.has_asked
+
+
+# Who may press.
+
+
+async def test_a_press_needs_the_field_of_this_browser_and_this_account() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
+        before, person, other = await here.connections(), await here.person(), await here.person()
+        await look(person, here)
+        await look(other, here)
+        octocat = next(one for one in before if one.label == "octocat")
+        fields: tuple[dict[str, str], ...] = (
+            {},
+            {"csrf": ""},
+            field_of(here, person, octocat.id),
+            field_of(here, other, hubot.id),
+            field_of(here, person, tail(hubot)),
+            field_of(here, person, "signin"),
+        )
+        for action in ACTIONS:
+            for data in fields:
+                place = f"{here.url}/connections/{tail(hubot)}/{action}"
+                refused = await person.browser.post(place, data=data)
+                assert refused.status_code == 403
+                assert "hubot" not in refused.text
+        assert await here.connections() == before
+
+
+async def test_a_page_of_another_site_presses_nothing() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        before, person = await here.connections(), await here.person()
+        await look(person, here)
+        for action in ACTIONS:
+            refused = await person.browser.post(
+                f"{here.url}/connections/{tail(before[0])}/{action}",
+                data=field_of(here, person, before[0].id),
+                headers={"origin": "https://evil.example"},
+            )
+            assert refused.status_code == 403
+        assert await here.connections() == before
+
+
+async def test_a_stranger_is_shown_nothing_and_told_how_to_be_known() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        before = await here.connections()
+        stranger = await here.person(**{"x-forwarded-for": "203.0.113.9"})
+        page = await look(stranger, here)
+        assert (page.status, page.actions) == (403, ())
+        assert "elicit pair" in page.text
+        places = [f"{here.url}/connections/{tail(before[0])}/{action}" for action in ACTIONS]
+        data = field_of(here, stranger, before[0].id)
+        answers = [Page.of(await stranger.browser.post(place, data=data)) for place in places]
+        for answer in (page, *answers):
+            assert answer.status == 403
+            assert "octocat" not in answer.text
+            assert "GitHub" not in answer.text
+        assert await here.connections() == before
+
+
+async def test_two_people_neither_see_nor_touch_each_others() -> None:
+    async with city() as here:
+        alice, bob = await here.citizen("alice"), await here.citizen("bob")
+        await here.town.connect("repo", owner=here.owner("alice"), person=alice)
+        hers = await the_one(here.town)
+        page = await look(alice, here.town)
+        assert "Signed in as alice ." in said(page)
+        assert "octocat" in page.text
+        his = await look(bob, here.town)
+        assert "Signed in as bob ." in said(his)
+        assert "Nothing is connected." in said(his)
+        # Even with the cookie and the field of her own browser, and with her whole id.
+        both, name = await here.town.person(), here.town.service.browser.cookie_name
+        both.browser.cookies.update({**bob.browser.cookies, name: alice.browser.cookies[name]})
+        assert "Signed in as bob ." in said(await look(both, here.town))
+        data = field_of(here.town, alice, hers.id)
+        places = f"{here.town.url}/connections/{{}}/"
+        for action in ACTIONS:
+            tried = [
+                await person.browser.post(places.format(id) + action, data=fields)
+                for id in (tail(hers), hers.id, "unknown", "x" * 500, "%F0%9F%9A%80", "~")
+                for person, fields in ((both, data), (bob, field_of(here.town, bob, hers.id)))
+            ]
+            assert {answer.status_code for answer in tried} == {404}
+            assert len({answer.text for answer in tried}) == 1
+        assert await the_one(here.town) == hers
+
+
+async def test_each_of_two_people_ends_their_own_account_of_the_same_name() -> None:
+    async with city() as here:
+        alice, bob = await here.citizen("alice"), await here.citizen("bob")
+        for name, person in (("alice", alice), ("bob", bob)):
+            await here.town.connect("repo", owner=here.owner(name), person=person)
+        page = await press(bob, here.town, "/disconnect")
+        assert "has confirmed" in said(page)
+        kept = {one.owner: one.access_token != "" for one in await here.town.connections()}
+        assert kept == {here.owner("alice"): True, here.owner("bob"): False}
+        assert "octocat" in (await look(alice, here.town)).text
+        quiet = here.town.ask("repo", owner=here.owner("alice"), arguments="again")
+        assert (await quiet.account()).label == "octocat"
+        assert not quiet.has_asked
+
+
+async def test_signing_out_on_the_page_ends_what_it_shows() -> None:
+    async with city() as here:
+        alice = await here.citizen("alice")
+        await here.town.connect("repo", owner=here.owner("alice"), person=alice)
+        hers = await the_one(here.town)
+        data = field_of(here.town, alice, hers.id)
+        assert (await press(alice, here.town, "/signout")).heading == "You are signed out"
+        page = await look(alice, here.town)
+        # On this very machine it is whoever runs the server, who is somebody else.
+        assert "octocat" not in page.text
+        place = f"{here.town.url}/connections/{tail(hers)}/disconnect"
+        assert (await alice.browser.post(place, data=data)).status_code in (403, 404)
+        assert await the_one(here.town) == hers
+
+
+async def test_a_remote_person_signs_in_where_people_do_and_comes_back_here() -> None:
+    async with city() as here:
+        stranger = await here.town.person(**{"x-forwarded-for": "203.0.113.9"})
+        page = await look(stranger, here.town)
+        assert (page.status, page.heading) == (403, "Sign in to see your accounts")
+        assert "elicit pair" not in page.text
+        assert page.actions == (f"{here.town.url}/signin",)
+        page = await sign_in(stranger, page, "alice")
+        assert (page.status, page.heading) == (200, "Connected accounts")
+        assert "Signed in as alice ." in said(page)
+
+
+async def test_whoever_uses_this_computer_can_sign_in_as_somebody_too() -> None:
+    async with city() as here:
+        person = await here.town.person()
+        await here.town.connect("repo", person=person)
+        words = said(await look(person, here.town))
+        assert "octocat" in words
+        assert f"Sign in with {here.issuer.url.removeprefix('http://')}" in words
+        page = await sign_in(person, await look(person, here.town), "alice")
+        assert "octocat" not in page.text

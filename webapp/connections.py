@@ -1,0 +1,166 @@
+"""Connections: the accounts that people have connected, kept and found.
+
+What could go wrong: one person's account handed to another. So one is found only by its owner, the
+served server and the very provider that it came from.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+from msgspec.structs import replace
+
+from flows.account import Content
+from flows.connection import Connection, allow, forbid, renewed, use
+from flows.elicitation import Json
+from flows.provider import Client, Provider
+from webapp.elicitations import Elicitations
+from webapp.registrations import Registrations, place_of
+from webapp.rows import Value
+from webapp.stores import Conflict
+from webapp.stores.store import StoreUnavailable
+
+PAGE = 100
+
+
+class Connections:
+    def __init__(self, *, elicitations: Elicitations, registrations: Registrations) -> None:
+        self._elicitations = elicitations
+        self._registrations = registrations
+
+    def key(self, client: Client, *, server: str) -> str:
+        """What is the same for all accounts of one server at one provider."""
+        # A sandbox's account of the same provider name lives at another place.
+        parts = (server, client.provider.name, place_of(client), client.client_id)
+        return self._elicitations.owners.pepper.tag("connected", *parts, size=18)
+
+    def client(self, connection: Connection) -> Client | None:
+        """Ours where it came from; None if we are known there no more, or as somebody else."""
+        client = self._registrations.get(connection.provider)
+        if client is None or self.key(client, server=connection.server) != connection.key:
+            return None
+        return client
+
+    def provider(self, connection: Connection) -> Provider | None:
+        """As it is declared today."""
+        return self._registrations.provider(connection.provider)
+
+    async def read(self, owner: str, id: str) -> Connection | None:
+        """As it stands; None for one that was disconnected."""
+        found = await self._elicitations.read(Connection, owner=owner, id=id)
+        return None if found is None or found.ended_at is not None else found
+
+    async def all_of(self, owner: str) -> tuple[Connection, ...]:
+        """All that this owner has connected, those that have lapsed too."""
+        found = [one for one in await self._rows(owner) if one.ended_at is None]
+        found.sort(key=lambda one: (one.server, one.provider, not one.holds_key, one.label, one.id))
+        return tuple(found)
+
+    async def of_key(self, owner: str, key: str) -> tuple[Connection, ...]:
+        """All that are connected for one server at one provider; the one in use first."""
+        return tuple([one for one in await self.all_of(owner) if one.key == key])
+
+    async def find(self, owner: str, key: str, *, account: str | None) -> Connection | None:
+        """The one in use; with a name, the one of that name, whether it is in use or not."""
+        held = await self._elicitations.holder(Connection, owner=owner, key=key)
+        if account is None or (held is not None and held.is_wanted(account)):
+            return held
+        kept = await self.of_key(owner, key)
+        return next((one for one in kept if one.is_wanted(account)), None)
+
+    def is_enough(self, connection: Connection, scopes: Sequence[str], client: Client) -> bool:
+        """Whether its key works, or can be renewed, and was granted all of this."""
+        if not connection.is_usable(now=self._elicitations.clock()):
+            return False
+        asks = client.provider.asks(tuple(scopes))
+        return not client.provider.missing(asks, granted=connection.scopes)
+
+    def content(self, connection: Connection) -> Json:
+        """It as a tool is given it."""
+        provider = self._registrations.clients[connection.provider].provider
+        content: Json = msgspec.to_builtins(
+            Content(
+                provider=connection.provider,
+                connection=connection.id,
+                id=connection.person_id,
+                label=connection.label,
+                name=connection.name,
+                picture=connection.picture,
+                scopes=connection.scopes,
+                access_token=connection.access_token,
+                api=provider.api,
+                api_hosts=provider.api_hosts,
+            )
+        )
+        return content
+
+    async def placed(self, new: Connection, *, is_named: bool) -> list[Value]:
+        """The new one, and the one whose place it takes; neither is written yet.
+
+        An account that was asked for by name takes no other's place.
+        """
+        holder = await self._elicitations.holder(Connection, owner=new.owner, key=new.key)
+        same = await self._elicitations.read(Connection, owner=new.owner, id=new.id)
+        if same is not None:
+            new = renewed(new, same)
+        if holder is None or holder.id == new.id:
+            return [new]
+        if is_named:
+            return [replace(new, holds_key=False)]
+        return [replace(holder, holds_key=False), replace(new, former=holder.id)]
+
+    async def chosen(self, connection: Connection, *, tool: str, is_named: bool) -> list[Value]:
+        """It with the tool allowed, and in use unless it was asked for by name; not written."""
+        current = await self.read(connection.owner, connection.id)
+        if current is None:
+            return []
+        if is_named:
+            return [allow(current, tool)]
+        return await self._in_use(allow(current, tool))
+
+    async def unshare(self, owner: str, id: str, tool: str) -> None:
+        """The tool loses it and must ask again."""
+
+        async def without() -> list[Value]:
+            current = await self.read(owner, id)
+            changed = None if current is None else forbid(current, tool)
+            return [] if changed is None or changed == current else [changed]
+
+        await self._elicitations.write_afresh(without)
+
+    async def switch(self, owner: str, id: str) -> Connection | None:
+        """It is the one in use from now on; None if there is none such."""
+
+        async def switched() -> list[Value]:
+            current = await self.read(owner, id)
+            return [] if current is None or current.holds_key else await self._in_use(current)
+
+        await self._elicitations.write_afresh(switched)
+        return await self.read(owner, id)
+
+    async def note_use(self, connection: Connection, tool: str) -> None:
+        """Once a minute at most; whoever was first may have it so."""
+        noted = use(connection, tool, now=self._elicitations.clock())
+        if noted != connection:
+            with suppress(Conflict, StoreUnavailable):
+                await self._elicitations.write(noted)
+
+    async def _in_use(self, connection: Connection) -> list[Value]:
+        held = await self._elicitations.holder(
+            Connection, owner=connection.owner, key=connection.key
+        )
+        if held is None or held.id == connection.id:
+            return [replace(connection, holds_key=True)]
+        return [replace(held, holds_key=False), replace(connection, holds_key=True)]
+
+    async def _rows(self, owner: str) -> list[Connection]:
+        found: list[Connection] = []
+        after: str | None = None
+        while True:
+            page = await self._elicitations.store.list(
+                "account", owner=owner, after=after, limit=PAGE
+            )
+            found += [await self._elicitations.rows.open(record, Connection) for record in page]
+            if len(page) < PAGE:
+                return found
+            after = page[-1].id

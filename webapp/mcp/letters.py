@@ -1,0 +1,48 @@
+"""The letters in the chat: a form of the client's where it has one, else a tool of ours."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from flows.elicitation import Elicitation, Status
+from flows.errors import NotPossible, TooManyAttempts
+from webapp.elicitations import Elicitations
+from webapp.letters import Letters, Typed
+
+FIELD = "code"
+LETTERS_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        FIELD: {
+            "type": "string",
+            "title": "The eight letters that the page shows",
+            "minLength": 1,
+            "maxLength": 64,
+        }
+    },
+    "required": [FIELD],
+}
+
+
+def letters_in(content: object) -> str:
+    """What was typed; a client may send anything."""
+    if not isinstance(content, Mapping):
+        return ""
+    typed = cast("Mapping[str, object]", content).get(FIELD)
+    return typed if isinstance(typed, str) else ""
+
+
+async def typed_letters(
+    letters: Letters, elicitations: Elicitations, asked: Elicitation, typed: str
+) -> str | None:
+    """None if there is nothing more to type: they were right, or it is over. Else what to say.
+
+    Wrong too often ends it.
+    """
+    try:
+        told = await letters.confirm(asked.id, typed)
+    except NotPossible:
+        return None
+    except TooManyAttempts:
+        await elicitations.end(asked, Status.FAILED, why="the letters were wrong too often")
+        return None
+    return None if told is Typed.RIGHT else told.value

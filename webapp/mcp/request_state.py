@@ -1,0 +1,88 @@
+"""The library's own requestState: sealed with keys that all our processes share.
+
+What could go wrong: by default each process makes a key of its own, so a leg that comes to another
+one is refused; and it lives ten minutes, while a person may take longer.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from mcp.server.request_state import (
+    AESGCMRequestStateCodec,
+    InvalidRequestState,
+    RequestStateBoundary,
+    RequestStateCodec,
+    RequestStateSecurity,
+)
+
+from flows.question import TIMEOUT_AT_MOST
+
+
+def share_request_state(
+    server: Any, parts: list[object], keys: Callable[[], tuple[bytes, ...]]
+) -> None:
+    """Give the library's own boundary a key that all our processes share, and time for a person.
+
+    One that the author configured stays. Where it cannot be told from the library's default, what
+    the author's keys have sealed still opens.
+    """
+    if getattr(server, "_request_state_security", None) is not None:
+        return  # FastMCP remembers that it was given one
+    for index, part in enumerate(parts):
+        if isinstance(part, RequestStateBoundary):
+            # There is no public way to see what it was built with.
+            theirs = part._security  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            if _looks_default(theirs):
+                ours = Rotating(keys)
+                security = RequestStateSecurity(
+                    codec=Shared(ours=ours, theirs=theirs.codec),
+                    ttl=(TIMEOUT_AT_MOST + timedelta(days=1)).total_seconds(),
+                )
+                parts[index] = RequestStateBoundary(security, default_audience=server.name)
+
+
+class Rotating:
+    """The library's codec, under keys that may be others at the next use."""
+
+    def __init__(self, keys: Callable[[], tuple[bytes, ...]]) -> None:
+        self._keys = keys
+        self._codecs = lru_cache(maxsize=1)(AESGCMRequestStateCodec)
+
+    def seal(self, payload: bytes) -> str:
+        return self._codecs(self._keys()).seal(payload)
+
+    def unseal(self, token: str) -> bytes:
+        return self._codecs(self._keys()).unseal(token)
+
+
+class Shared:
+    """Seals with our keys; opens what these or the boundary's former keys have sealed."""
+
+    def __init__(self, *, ours: RequestStateCodec, theirs: RequestStateCodec) -> None:
+        self._ours = ours
+        self._theirs = theirs.former if isinstance(theirs, Shared) else theirs
+
+    @property
+    def former(self) -> RequestStateCodec:
+        return self._theirs
+
+    def seal(self, payload: bytes) -> str:
+        return self._ours.seal(payload)
+
+    def unseal(self, token: str) -> bytes:
+        try:
+            return self._ours.unseal(token)
+        except InvalidRequestState:
+            return self._theirs.unseal(token)
+
+
+def _looks_default(security: RequestStateSecurity) -> bool:
+    default = RequestStateSecurity.ephemeral()
+    return isinstance(security.codec, Shared) or (
+        security.ttl == default.ttl
+        and security.audience is None
+        and security.bind_principal is default.bind_principal
+        and type(security.codec) is type(default.codec)
+    )

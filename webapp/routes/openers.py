@@ -1,0 +1,147 @@
+"""Whoever opens is whoever asked: what everybody else is shown, and what would help them.
+
+What could go wrong: a forwarded link. Nothing of what is asked is on these pages but the server's
+name and the kind of request; a mismatch ends nothing for whoever asked, and is logged.
+"""
+
+import logging
+from http import HTTPStatus
+from typing import Any, assert_never
+
+from litestar import Request, Response
+
+from flows.binding import PAGE_WORDS, Binding
+from flows.elicitation import Elicitation
+from webapp.identity import Opening, Way
+from webapp.rates import TooOften
+from webapp.routes.answers import Answers
+from webapp.service import Service
+from webapp.shown import ENDINGS, KINDS
+from webapp.views import BeforeOpener, CodeButton, CodePage, Ended, SignInButton, SomeoneElse, View
+
+SIGN_IN = "signin"  # what the CSRF field of those forms is about
+_log = logging.getLogger(__name__)
+
+_HERE_ONLY = (
+    "It works only for the person who asked, in a browser on the computer where the server runs."
+)
+_PAIR = (
+    "It works only for the person who runs the server. If that is you, type `elicit pair` in a "
+    "terminal on that computer: it prints an address that makes this browser yours."
+)
+_LETTERS = "Letters from this page, typed into the chat, show that it is you who asked."
+_SIGN_IN = "You sign in so that nobody else can use this link."
+
+
+async def refuse_opener(
+    elicitation: Elicitation,
+    request: Request[Any, Any, Any],
+    service: Service,
+    answers: Answers,
+    *,
+    here: str,
+) -> Response[Any] | None:
+    """The page for whoever may not go on; None for the person who asked. `here` is the link."""
+    opening = await service.identity.opening(elicitation, request.scope, request.cookies)
+    pace(elicitation, service, is_open=opening.is_open)
+    if opening.is_open:
+        return None
+    if opening.way in (Way.OTHER_PERSON, Way.OTHER_BROWSER, Way.HERE_ONLY):
+        _log.warning("opener.refused", extra={"id": elicitation.id, "way": opening.way.value})
+    cookie, cookies = with_cookie(request, service)
+    view = _view(elicitation, opening, request, service, here=here, cookie=cookie)
+    is_form = opening.way in (Way.SIGN_IN, Way.OTHER_PERSON) and service.signing_in is not None
+    return answers.page(
+        view,
+        status=HTTPStatus.OK if opening.way is Way.CODE else HTTPStatus.FORBIDDEN,
+        form_targets=service.signing_in.form_targets if is_form and service.signing_in else (),
+        cookies=cookies,
+    )
+
+
+def pace(elicitation: Elicitation, service: Service, *, is_open: bool) -> None:
+    """Raises TooOften if this one link is asked for without end.
+
+    Strangers are counted apart: they must not be able to hold back whoever asked.
+    """
+    wait = service.paces.allow(elicitation.id if is_open else f"{elicitation.id} strangers")
+    if wait:
+        raise TooOften(wait)
+
+
+def with_cookie(request: Request[Any, Any, Any], service: Service) -> tuple[str, tuple[str, ...]]:
+    """The browser's binding cookie, and what to set where it has none yet."""
+    cookie = service.browser.cookie_of(request.cookies)
+    if cookie is not None:
+        return cookie, ()
+    cookie = service.browser.fresh()
+    return cookie, (service.browser.set_cookie(cookie),)
+
+
+def unconfirmed(binding: Binding | None) -> str:
+    """The live status of a page that shows letters; with other letters it is another one."""
+    return f"unconfirmed {binding.number if binding is not None else 0}"
+
+
+def sign_in_button(
+    service: Service, *, back: str, cookie: str, switches: bool = False
+) -> SignInButton | None:
+    if service.signing_in is None:
+        return None
+    return SignInButton(
+        action="/signin",
+        back=back,
+        csrf=service.browser.csrf(cookie, subject=SIGN_IN),
+        issuer=service.signing_in.label,
+        switch=switches,
+    )
+
+
+def _view(
+    elicitation: Elicitation,
+    opening: Opening,
+    request: Request[Any, Any, Any],
+    service: Service,
+    *,
+    here: str,
+    cookie: str,
+) -> View:
+    server, kind = elicitation.asked.server, KINDS[elicitation.kind]
+    match opening.way:
+        case Way.SIGN_IN:
+            button = sign_in_button(service, back=here, cookie=cookie)
+            return BeforeOpener(server=server, kind=kind, why=_SIGN_IN, sign_in=button)
+        case Way.OTHER_PERSON:
+            button = sign_in_button(service, back=here, cookie=cookie, switches=True)
+            label = opening.viewer.label if opening.viewer is not None else None
+            return SomeoneElse(server=server, other="person", signed_in_as=label, sign_in=button)
+        case Way.OTHER_BROWSER:
+            return SomeoneElse(server=server, other="browser")
+        case Way.CODE if _is_over(elicitation, service):
+            ending = ENDINGS.get(elicitation.status, "expired")
+            return Ended(server=server, ending=ending, kind=kind)
+        case Way.CODE if service.identity.is_shown_letters(elicitation, request.cookies):
+            return CodePage(
+                server=server,
+                kind=kind,
+                letters=service.letters.of(elicitation),
+                words=PAGE_WORDS,
+                live_url=f"{here}/live",
+                here_url=here,
+                status=unconfirmed(elicitation.binding),
+                now=service.clock(),
+                expires_at=elicitation.expires_at,
+            )
+        case Way.CODE:
+            csrf = service.browser.csrf(cookie, subject=elicitation.id)
+            code = CodeButton(action=f"{here}/code", csrf=csrf)
+            return BeforeOpener(server=server, kind=kind, why=_LETTERS, code=code)
+        case Way.PAIR:
+            return BeforeOpener(server=server, kind=kind, why=_PAIR)
+        case Way.HERE_ONLY | Way.OPEN:
+            return BeforeOpener(server=server, kind=kind, why=_HERE_ONLY)
+    assert_never(opening.way)
+
+
+def _is_over(elicitation: Elicitation, service: Service) -> bool:
+    return elicitation.status.is_final or service.clock() >= elicitation.expires_at

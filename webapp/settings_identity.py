@@ -1,0 +1,105 @@
+"""Who is who, as the operator sets it: where people sign in, and where a code may do instead."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from flows.access_token import SUBJECT_CLAIM
+from flows.errors import InvalidQuestion
+from flows.provider import Client
+from flows.providers import openid
+from webapp.identity import Rules
+
+NAMES = ("ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET")
+PROVIDER = "signin"
+_OF_THE_ISSUER = ("ELICIT_AUDIENCE", "ELICIT_SCOPES", "ELICIT_SUBJECT_CLAIM")
+_CLAIM = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentitySettings:
+    """`client` is our registration at the issuer where people sign in."""
+
+    client: Client | None = None
+    claim: tuple[str, ...] = SUBJECT_CLAIM
+    audiences: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    binds_by_code: bool = False
+    asks_anonymous: bool = False
+
+    @property
+    def issuer(self) -> str | None:
+        return None if self.client is None else self.client.provider.issuer
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(
+            issuer=self.issuer,
+            binds_by_code=self.binds_by_code,
+            asks_anonymous=self.asks_anonymous,
+        )
+
+    @property
+    def knows_people(self) -> bool:
+        """Whether anybody beyond this machine's own user can be asked at all."""
+        return self.client is not None or self.binds_by_code or self.asks_anonymous
+
+
+def read_identity(environment: Mapping[str, str], problems: list[str]) -> IdentitySettings:
+    """From variables; each problem names its variable."""
+    claim = tuple(_words(environment, "ELICIT_SUBJECT_CLAIM"))
+    scopes = tuple(_words(environment, "ELICIT_SCOPES"))
+    problems += [
+        f"ELICIT_SUBJECT_CLAIM: {name!r} can be no claim's name."
+        for name in claim
+        if not _CLAIM.fullmatch(name)
+    ]
+    problems += [
+        f"ELICIT_SCOPES: {name!r} can be no scope (RFC 6749, 3.3)."
+        for name in scopes
+        if not _SCOPE.fullmatch(name)
+    ]
+    return IdentitySettings(
+        client=_client(environment, problems),
+        claim=claim or SUBJECT_CLAIM,
+        audiences=tuple(_words(environment, "ELICIT_AUDIENCE")),
+        scopes=scopes,
+        binds_by_code=_is_code(environment, "ELICIT_BIND", problems),
+        asks_anonymous=_is_code(environment, "ELICIT_ANONYMOUS", problems),
+    )
+
+
+def _client(environment: Mapping[str, str], problems: list[str]) -> Client | None:
+    issuer = environment.get("ELICIT_ISSUER", "").strip()
+    given = {name: environment.get(name, "").strip() for name in NAMES}
+    if not issuer:
+        problems += [
+            f"{name}: set, but ELICIT_ISSUER is not."
+            for name in (*NAMES, *_OF_THE_ISSUER)
+            if environment.get(name, "").strip()
+        ]
+        return None
+    missing = [name for name, value in given.items() if not value]
+    problems += [f"{name}: needed, as people sign in at ELICIT_ISSUER." for name in missing]
+    try:
+        # Everybody knows `login`; not all let people choose among accounts.
+        provider = openid(PROVIDER, issuer, label=urlsplit(issuer).netloc, switch="login")
+    except (InvalidQuestion, ValueError) as error:
+        problems += [f"ELICIT_ISSUER: {line}" for line in str(error).splitlines()]
+        return None
+    if missing:
+        return None
+    return Client(provider=provider, client_id=given[NAMES[0]], client_secret=given[NAMES[1]])
+
+
+def _is_code(environment: Mapping[str, str], name: str, problems: list[str]) -> bool:
+    value = environment.get(name, "").strip()
+    if value not in ("", "code"):
+        problems.append(f"{name}: it is `code`, or left out.")
+    return value == "code"
+
+
+def _words(environment: Mapping[str, str], name: str) -> list[str]:
+    return environment.get(name, "").replace(",", " ").split()
