@@ -106,7 +106,8 @@ def test_the_first_screen_has_the_tool_and_the_two_commands():
 
 
 def test_the_settings_of_the_readme_are_those_that_are_read():
-    source = (HOUSE / "webapp/settings.py").read_text("utf-8")
+    names_in = ("settings", "settings_identity", "keys")
+    source = "".join((HOUSE / f"webapp/{name}.py").read_text("utf-8") for name in names_in)
     table = "\n".join(line for line in README.splitlines() if line.startswith("| `"))
     names = r"(?:ELICIT|MCP|XDG)_[A-Z_]+|HOME"
     read = variables(source, rf'"({names})"')

@@ -1,5 +1,6 @@
 """The pages on which a person connects an account: what they must be able to trust."""
 
+import re
 from dataclasses import fields, replace
 from typing import Any
 
@@ -311,3 +312,12 @@ def test_a_strangers_names_leave_the_buttons_and_our_words(
         assert len(page.text("h1")) < 200
         assert page.text("button").startswith(button)
         assert page.text("button").endswith("Decline")
+
+
+def test_the_words_of_a_button_are_one_element(pages: Pages) -> None:
+    """Its parts would be laid out side by side, without the spaces between them."""
+    for view in (DoneAccount, UseAccount, StartAccount):
+        html = pages.render(view(**{f.name: USUAL[f.name] for f in fields(view)}))
+        for words in re.findall(r"<button[^>]*>(.*?)</button>", html, re.DOTALL):
+            parts = re.sub(r"<span>.*</span>", "", words.strip(), flags=re.DOTALL)
+            assert "<" not in parts, words
