@@ -206,7 +206,7 @@ def test_with_nothing_connected_it_says_how_that_comes(overview: Connections, pa
 def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
     revoked: bool | None, words: str, gone: Disconnected, pages: Pages
 ) -> None:
-    page = Page(pages.render(replace(gone, revoked=revoked)))
+    page = Page(pages.render(replace(gone, revoked=revoked, manage=None)))
     said = _said(page)
     assert page.text("h1") == "GitHub is disconnected"
     assert words in said
