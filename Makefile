@@ -2,6 +2,7 @@
 PYTHON ?= python3
 UV ?= uv
 VENV := .venv
+WORKERS ?= auto
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
@@ -19,7 +20,7 @@ run: $(VENV)/run.stamp
 	$(BIN)/elicit serve
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check

@@ -22,7 +22,8 @@ class BearerAuth(httpx.Auth):
     """Adds the key to what goes to one of these origins, and to nothing else.
 
     `renew` is asked once for each request whose key the provider's API refused (401), and told
-    which: it gives a newer one, or None. Only an async client waits for it.
+    which: it gives a newer one, or None. What can be sent again then is. Only an async client waits
+    for it.
     """
 
     __slots__ = ("_origins", "_renew", "_token")
@@ -48,11 +49,10 @@ class BearerAuth(httpx.Auth):
         reply = yield first
         if reply.status_code != 401 or not self._has_carried(reply.request, sent):
             return
-        if not (is_whole and self._is_home(request)):
-            return
+        # Also where nothing can be sent again: else a key that was revoked is never found out.
         if self._token == sent and self._renew is not None:
             self._token = await self._renew(sent) or sent
-        if self._token != sent:
+        if self._token != sent and is_whole and self._is_home(request):
             (again,) = self.auth_flow(request)
             yield again
 

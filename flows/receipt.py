@@ -1,8 +1,9 @@
 """A receipt: what was paid, what may still become of it, and what a tool gets of it.
 
-What could go wrong: one payment used twice, or used and given back. A payment goes one way through
+What could go wrong: one payment used twice, or used and given back. What we do goes one way through
 the table below, and a change that the table does not have is refused; two racing changes are
-decided by the store's compare-and-set.
+decided by the store's compare-and-set. What the provider has done stands, whatever we did: it gave
+the money back, or a bank took it. Its news are added up, so that they may come in any order.
 """
 
 from collections.abc import Mapping
@@ -20,13 +21,19 @@ from flows.money import Money
 from flows.question import Reach
 
 RECEIPT_KEPT = timedelta(days=3653)  # ten years, however many leap days are in them
+UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
+REFUND_AGAIN_AFTER = timedelta(minutes=5)  # the first time; whoever began it may be at it still
+REFUND_AGAIN_AT_MOST = timedelta(days=1)
+REFUND_TRIES_AT_MOST = 20  # in two weeks; then somebody must look at it
 
 
 class ReceiptStatus(StrEnum):
     OPEN = "open"  # paid, and no call uses it
     TAKEN = "taken"  # a call uses it
     SPENT = "spent"
+    REFUNDING = "refunding"  # the provider is asked to give it back: nobody uses it any more
     REFUNDED = "refunded"
+    DISPUTED = "disputed"  # the person's bank has taken it back, or is about to
 
     @property
     def is_final(self) -> bool:
@@ -34,11 +41,21 @@ class ReceiptStatus(StrEnum):
 
 
 TRANSITIONS: Mapping[ReceiptStatus, frozenset[ReceiptStatus]] = {
-    ReceiptStatus.OPEN: frozenset({ReceiptStatus.TAKEN, ReceiptStatus.REFUNDED}),
-    ReceiptStatus.TAKEN: frozenset({ReceiptStatus.SPENT, ReceiptStatus.REFUNDED}),
+    ReceiptStatus.OPEN: frozenset({ReceiptStatus.TAKEN, ReceiptStatus.REFUNDING}),
+    ReceiptStatus.TAKEN: frozenset({ReceiptStatus.SPENT, ReceiptStatus.REFUNDING}),
+    ReceiptStatus.REFUNDING: frozenset({ReceiptStatus.REFUNDED}),
     ReceiptStatus.SPENT: frozenset(),
     ReceiptStatus.REFUNDED: frozenset(),
+    ReceiptStatus.DISPUTED: frozenset(),
 }
+
+
+class Dispute(StrEnum):
+    """What became of one of a bank's claims."""
+
+    OPEN = "open"
+    WON = "won"  # the money stays, or is back
+    LOST = "lost"
 
 
 class RefundStatus(StrEnum):
@@ -70,6 +87,12 @@ class Payment(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     spent_by: str | None = None  # the run, which may see it again
     once: bool = False  # bought for good: spent, it still answers the same question
+    refund_at: datetime | None = None  # when it is given back by itself, or is tried again
+    refund_tries: int = 0
+    refund_by: str | None = None  # the run that began to give it back, which may go on with that
+    is_refund_begun: bool = False
+    refunded: int = 0  # what the provider has given back of it, in minor units
+    disputes: Mapping[str, Dispute] = {}  # by the provider's ids; nothing changes it in place
     version: int = 0
 
     def __repr__(self) -> str:
@@ -80,13 +103,33 @@ class Payment(Struct, frozen=True, kw_only=True):
         return Money.from_minor_units(self.amount, self.currency)
 
     @property
-    def holds_key(self) -> bool:
-        """Whether it answers the question that it was paid for."""
-        return not self.status.is_final or (self.once and self.status is ReceiptStatus.SPENT)
+    def refunded_price(self) -> Money:
+        return Money.from_minor_units(self.refunded, self.currency)
 
     @property
-    def due_at(self) -> None:
-        """Time alone does nothing to it."""
+    def holds_key(self) -> bool:
+        """Whether it answers the question that it was paid for."""
+        is_usable = self.status in (ReceiptStatus.OPEN, ReceiptStatus.TAKEN)
+        return is_usable or (self.once and self.status is ReceiptStatus.SPENT)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the money is back, or on its way, or claimed by a bank."""
+        return self.status in (
+            ReceiptStatus.REFUNDING,
+            ReceiptStatus.REFUNDED,
+            ReceiptStatus.DISPUTED,
+        )
+
+    @property
+    def is_part_refunded(self) -> bool:
+        return 0 < self.refunded < self.amount and self.status is not ReceiptStatus.REFUNDED
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When it is given back by itself, as nobody used it, or tried again."""
+        is_due = self.status in (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING)
+        return self.refund_at if is_due else None
 
     @property
     def erase_at(self) -> datetime:
@@ -103,21 +146,92 @@ def spend(payment: Payment, now: datetime, *, run: str | None = None) -> Payment
     return replace(_become(payment, ReceiptStatus.SPENT), spent_at=now, spent_by=run)
 
 
-def refund(payment: Payment, now: datetime, reason: str | None, refund_id: str) -> Payment:
-    """The provider has given the money back."""
-    refunded = _become(payment, ReceiptStatus.REFUNDED)
-    return replace(refunded, refunded_at=now, reason=reason, refund_id=refund_id)
+def begin_refund(
+    payment: Payment,
+    now: datetime,
+    *,
+    reason: str | None,
+    run: str | None = None,
+    also_spent: bool = False,
+) -> Payment:
+    """Before the provider is asked: from here on nobody uses it, whatever becomes of the asking.
+
+    Begun again, it is what was begun first. `also_spent` is for an operator's decision.
+    """
+    if payment.status is ReceiptStatus.REFUNDING:
+        return payment
+    if not (also_spent and payment.status is ReceiptStatus.SPENT):
+        require(payment, ReceiptStatus.REFUNDING)
+    return replace(
+        payment,
+        status=ReceiptStatus.REFUNDING,
+        reason=reason,
+        refund_by=run,
+        is_refund_begun=True,
+        refund_at=now + REFUND_AGAIN_AFTER,
+        refund_tries=0,
+    )
 
 
-def given_back(payment: Payment, now: datetime, *, reason: str | None, refund_id: str) -> Payment:
-    """The provider has done it: that stands, also where a call spent it in the same moment."""
+def try_again(payment: Payment, now: datetime) -> Payment:
+    """It could not be given back now: the next try is later, each pause twice the one before."""
+    tries = payment.refund_tries + 1
+    pause = min(REFUND_AGAIN_AFTER * 2**tries, REFUND_AGAIN_AT_MOST)
+    refund_at = now + pause if tries < REFUND_TRIES_AT_MOST else None
+    return replace(payment, refund_tries=tries, refund_at=refund_at)
+
+
+def postpone(payment: Payment, until: datetime) -> Payment:
+    """A call uses it at the moment, or nobody can be asked here to give it back."""
+    return replace(payment, refund_at=until)
+
+
+def given_back(payment: Payment, now: datetime, *, refund_id: str | None = None) -> Payment:
+    """The provider has given all of it back: that stands, also where a call has just spent it."""
     return replace(
         payment,
         status=ReceiptStatus.REFUNDED,
-        refunded_at=now,
-        reason=reason,
-        refund_id=refund_id,
+        refunded_at=payment.refunded_at or now,
+        refund_id=payment.refund_id or refund_id,
+        refunded=payment.amount,
+        refund_at=None,
     )
+
+
+def given_back_in_part(payment: Payment, now: datetime, *, amount: int) -> Payment:
+    """So much in all was given back at the provider; what is left can still be used."""
+    amount = max(amount, payment.refunded)
+    if amount >= payment.amount:
+        return given_back(payment, now)
+    return replace(payment, refunded=amount)
+
+
+def disputed(payment: Payment, id: str, dispute: Dispute) -> Payment:
+    """A bank claims it back, or its claim has ended; what has ended does not open again."""
+    if payment.disputes.get(id, Dispute.OPEN) is not Dispute.OPEN and dispute is Dispute.OPEN:
+        return payment
+    disputes = {**payment.disputes, id: dispute}
+    if payment.status is ReceiptStatus.REFUNDED:
+        return replace(payment, disputes=disputes)
+    is_claimed = any(one is not Dispute.WON for one in disputes.values())
+    if is_claimed:
+        status = ReceiptStatus.DISPUTED
+    elif payment.status is not ReceiptStatus.DISPUTED:
+        status = payment.status
+    elif payment.is_refund_begun:
+        status = ReceiptStatus.REFUNDING
+    else:
+        status = ReceiptStatus.OPEN if payment.spent_at is None else ReceiptStatus.SPENT
+    return replace(payment, status=status, disputes=disputes)
+
+
+def used(payment: Payment, now: datetime) -> Payment:
+    """The result that used it went out; what a bank has claimed meanwhile is used all the same."""
+    if payment.status is ReceiptStatus.DISPUTED:
+        return replace(payment, spent_at=payment.spent_at or now)
+    taken = take(payment) if payment.status is ReceiptStatus.OPEN else payment
+    # Else it was spent before, or went back, or goes back.
+    return spend(taken, now) if ReceiptStatus.SPENT in TRANSITIONS[taken.status] else payment
 
 
 def require(payment: Payment, wanted: ReceiptStatus) -> None:

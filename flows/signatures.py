@@ -1,4 +1,4 @@
-"""Webhook signatures: each sender's scheme as a declaration, one verifier for all of them.
+"""Webhook signatures: one verifier for all schemes that are declared, and what it has proven.
 
 What could go wrong: a forged, altered or replayed delivery that is acted upon. A Delivery exists
 only after verification and holds only what the signature covers, so GitHub's delivery id, which
@@ -12,90 +12,44 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, final
+from datetime import UTC, datetime
+from typing import Final, final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from flows.errors import Unverified
+from flows.signature_schemes import GITHUB, STANDARD_WEBHOOKS, STRIPE, Scheme
+
+__all__ = [
+    "BODY_BYTES_AT_MOST",
+    "GITHUB",
+    "HEADER_CHARACTERS_AT_MOST",
+    "PROOF",
+    "SIGNATURES_AT_MOST",
+    "STANDARD_WEBHOOKS",
+    "STRIPE",
+    "Delivery",
+    "Scheme",
+    "header_once",
+    "sign",
+    "verify",
+]
 
 BODY_BYTES_AT_MOST: Final = 256 * 1024
 HEADER_CHARACTERS_AT_MOST: Final = 4096
 SIGNATURES_AT_MOST: Final = 16
-TOLERANCE: Final = timedelta(minutes=5)
+PROOF: Final = object()  # for the modules that verify; a test knows which they are
 
 _FIELD = re.compile(r"\{(id|ts|body|url)\}")
 _TIME = re.compile(r"[0-9]{1,11}")  # seconds; ASCII only, and never past the year 5138
 _ID = re.compile(r"[!-\-/-~]{1,255}")  # what one can see in ASCII, but no full stop
-_PROOF = object()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
-    """How one sender signs.
-
-    A header's value is `separator`-ed parts, each behind its label; parts with other labels are
-    ignored. `families` are the beginnings that all of the header names have, in order of choice.
-    """
-
-    name: str
-    signature_header: str
-    signature_label: str = ""
-    separator: str | None = None
-    is_repeatable: bool = False  # whether the header may come several times, with one part each
-    time_label: str | None = None  # where the time is a part of the signature's header
-    time_header: str | None = None  # where it has its own
-    id_header: str | None = None
-    families: tuple[str, ...] = ("",)
-    message: str = "{body}"  # over {id} {ts} {body} {url}; only what is in it is believed
-    encoding: Literal["hex", "base64"] = "hex"
-    digest: str = "sha256"
-    key: Literal["utf-8", "base64", "hex"] = "utf-8"
-    key_prefix: str = ""  # not a part of the key
-    ed25519_label: str | None = None
-    ed25519_key_prefix: str = "whpk_"
-    tolerance: timedelta = TOLERANCE  # both ways: clocks err both ways
-
-    def __post_init__(self) -> None:
-        has_time = self.time_label is not None or self.time_header is not None
-        if has_time != ("{ts}" in self.message) or (self.id_header is None) == (
-            "{id}" in self.message
-        ):
-            raise ValueError("a scheme reads a time or an id exactly where its message signs it")
-
-
-STRIPE: Final = Scheme(
-    name="stripe",
-    signature_header="stripe-signature",
-    signature_label="v1=",
-    separator=",",
-    time_label="t=",
-    message="{ts}.{body}",
-)
-STANDARD_WEBHOOKS: Final = Scheme(
-    name="standard-webhooks",
-    signature_header="signature",
-    signature_label="v1,",
-    separator=" ",
-    time_header="timestamp",
-    id_header="id",
-    families=("webhook-", "svix-"),
-    message="{id}.{ts}.{body}",
-    encoding="base64",
-    key="base64",
-    key_prefix="whsec_",
-    ed25519_label="v1a,",
-)
-GITHUB: Final = Scheme(
-    name="github", signature_header="x-hub-signature-256", signature_label="sha256="
-)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Delivery:
-    """What a sender has proven to have sent; only `verify` can make one.
+    """What a sender has proven to have sent; only verification can make one.
 
     `id` is the same when it is sent again. `sent_at` is when this attempt was signed.
     """
@@ -107,7 +61,7 @@ class Delivery:
     proof: InitVar[object]
 
     def __post_init__(self, proof: object) -> None:
-        if proof is not _PROOF:
+        if proof is not PROOF:
             raise TypeError("a Delivery comes from verify() and from nowhere else")
 
     def __repr__(self) -> str:
@@ -126,10 +80,12 @@ def verify(
     """The delivery, if one of the secrets signed it and it is from now.
 
     `body` is what was sent, byte for byte; `url` is our configured address, never the request's.
-    Raises Unverified, with the reason no_secret, too_large, missing_header, malformed_header,
-    bad_signature, too_old or too_new.
+    Raises Unverified, with the reason no_secret, no_url, too_large, missing_header,
+    malformed_header, bad_signature, too_old or too_new.
     """
     keys = _keys(scheme, secrets)
+    if "{url}" in scheme.message and not url:
+        raise Unverified("no_url")
     if len(body) > BODY_BYTES_AT_MOST:
         raise Unverified("too_large")
     said = _read(scheme, headers)
@@ -141,9 +97,7 @@ def verify(
         raise Unverified("too_old")
     if sent_at is not None and sent_at - now > scheme.tolerance:
         raise Unverified("too_new")
-    return Delivery(
-        scheme=scheme.name, id=said.id or None, body=body, sent_at=sent_at, proof=_PROOF
-    )
+    return Delivery(scheme=scheme.name, id=said.id or None, body=body, sent_at=sent_at, proof=PROOF)
 
 
 def sign(
@@ -157,12 +111,15 @@ def sign(
 ) -> list[tuple[str, str]]:
     """The headers with which the scheme's sender would send the body.
 
-    Raises ValueError if the secret is no MAC key, or if a scheme that signs an id is given none.
+    Raises ValueError if the secret is no MAC key, or if what a scheme signs is not given: an id or
+    an address.
     """
     key = _mac_key(scheme, secret)
     time = str(int(now.timestamp()))
     if scheme.id_header is not None and not _ID.fullmatch(id or ""):
         raise ValueError(f"{scheme.name}: an id is signed too, and must not have a full stop")
+    if "{url}" in scheme.message and not url:
+        raise ValueError(f"{scheme.name}: the address that it is sent to is signed too")
     message = _message(scheme, {"id": id or "", "ts": time, "url": url}, body)
     parts = [scheme.signature_label + _mac(scheme, key, message)]
     if scheme.time_label is not None:
@@ -173,6 +130,11 @@ def sign(
     if scheme.id_header is not None:
         headers.insert(0, (scheme.id_header, id or ""))
     return [(scheme.families[0] + name, value) for name, value in headers]
+
+
+def header_once(headers: Sequence[tuple[str, str]], name: str, *, pattern: re.Pattern[str]) -> str:
+    """The value of a header that comes exactly once and is all of the pattern."""
+    return _only([value for key, value in headers if key.lower() == name] or None, pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +178,9 @@ def _read(scheme: Scheme, headers: Sequence[tuple[str, str]]) -> _Said:
 def _parts(scheme: Scheme, value: str) -> list[str]:
     if not value.isascii() or not 1 <= len(value) <= HEADER_CHARACTERS_AT_MOST:
         raise Unverified("malformed_header")
-    return [value] if scheme.separator is None else value.split(scheme.separator)
+    parts = [value] if scheme.separator is None else value.split(scheme.separator)
+    # A proxy may write a header that came twice as one, and with spaces between its parts.
+    return [part.strip(" \t") for part in parts] if scheme.is_repeatable else parts
 
 
 def _labelled(parts: Sequence[str], label: str | None) -> list[str]:

@@ -78,20 +78,26 @@ class AccountKeys:
             return found
         return await self._renewed(found, refused=None)
 
-    async def instead_of(self, owner: str, id: str, *, refused: str) -> str | None:
-        """A newer key for one that the provider's API has refused; None where there is none."""
+    async def instead_of(self, owner: str, id: str, *, refused: str, tool: str) -> str | None:
+        """A newer key for one that the provider's API has refused; None where there is none.
+
+        `tool` gets it while the account is shared with it.
+        """
         found = await self._connections.read(owner, id)
-        if found is None or not found.is_connected:
+        if found is None or not found.is_connected or tool not in found.tools:
             return None
         if found.access_token != refused:
             return found.access_token
-        if self._elicitations.clock() < (found.issued_at or found.connected_at) + FRESH:
+        issued_at = found.issued_at or found.connected_at
+        if abs(self._elicitations.clock() - issued_at) < FRESH:
             return None
         try:
             renewed = await self._renewed(found, refused=refused)
         except Failed:
             return None
-        return None if renewed is None or renewed.access_token == refused else renewed.access_token
+        if renewed is None or renewed.access_token == refused or tool not in renewed.tools:
+            return None
+        return renewed.access_token
 
     async def disconnect(self, owner: str, id: str) -> Disconnected:
         """Give its keys back and forget them; goes on to its end when cancelled."""
@@ -112,7 +118,7 @@ class AccountKeys:
             if not _is_due(current, refused=refused, now=now):
                 return current
             client = self._connections.client(current)
-            if client is None or (current.retry_at is not None and now < current.retry_at):
+            if client is None or _is_put_off(current, now=now):
                 return _as_it_is(current, refused=refused, now=now)
             claimed = await self._claimed(current)
             if claimed is not None:
@@ -120,16 +126,20 @@ class AccountKeys:
 
     async def _free(self, found: Connection, *, deadline: datetime) -> Connection | None:
         """The row when nobody is at the provider with it; None if it was disconnected."""
-        pause = LOOK_FIRST
+        pause, claim, until = LOOK_FIRST, None, deadline
         with self._elicitations.waiters.waiter(found.id) as waiter:
             while True:
                 current = await self._connections.read(found.owner, found.id)
                 now = self._elicitations.clock()
-                if current is None or current.claim is None or not current.is_claimed(now=now):
+                if current is None or not current.is_claimed(now=now):
+                    return current
+                if current.claim != claim:
+                    claim, until = current.claim, now + CLAIM  # its own may be of another clock
+                if now >= until:
                     return current
                 if now >= deadline:
                     raise _not_now(current)
-                await waiter.changes(until=min(now + pause, current.claim.until), now=now)
+                await waiter.changes(until=min(now + pause, until), now=now)
                 pause = min(2 * pause, LOOK_AT_MOST)
 
     async def _claimed(self, current: Connection) -> Connection | None:
@@ -253,6 +263,11 @@ def _is_due(current: Connection, *, refused: str | None, now: datetime) -> bool:
     if refused is None:
         return needs_refresh(current, now=now)
     return current.access_token == refused
+
+
+def _is_put_off(current: Connection, *, now: datetime) -> bool:
+    """It was out of order a moment ago; what lies further off is of a clock that was set back."""
+    return current.retry_at is not None and now < current.retry_at <= now + BACK_OFF
 
 
 def _as_it_is(

@@ -73,21 +73,27 @@ class Accounts:
             return None
         if not self.connections.is_enough(found, request.scopes, client):
             return None
-        return await self._handed_out(found, tool=by.tool)
+        working = await self.keys.working(found)
+        # What was renewed may do less than before.
+        if working is None or not self.connections.is_enough(working, request.scopes, client):
+            return None
+        await self.connections.note_use(working, by.tool)
+        return self.connections.content(working)
 
     async def asked(
         self, request: AccountRequest, asked: Asked, *, link: Link, by: AskedBy
     ) -> Asked:
-        """With all that the account in its place may do: a narrower one would not take it."""
         client = self._registrations.of(request.provider)
         key = self.connections.key(client, server=by.server)
         held = await self.connections.find(by.owner, key, account=request.account)
         terms = Terms(
             provider=client.provider.name,
             client_id=client.client_id,
-            scopes=tuple(dict.fromkeys((*request.scopes, *(held.scopes if held else ())))),
+            scopes=tuple(dict.fromkeys(request.scopes)),
+            also=held.scopes if held is not None else (),
             account=request.account,
             reason=request.reason,
+            declared=self._registrations.declared(client),
         )
         return replace(asked, origins=(place_of(client),), terms=msgspec.to_builtins(terms))
 
@@ -96,11 +102,12 @@ class Accounts:
         found = await self.connections.read(taken.owner, id)
         if found is None:
             raise Failed("The account was disconnected meanwhile.", elicitation_id=taken.id)
-        content = await self._handed_out(found, tool=taken.asked.tool)
-        if content is None:
+        working = await self.keys.working(found)
+        if working is None:
             why = "The account works no more; call again to connect it anew."
             raise Failed(why, elicitation_id=taken.id)
-        return content
+        await self.connections.note_use(working, taken.asked.tool)
+        return self.connections.content(working)
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         return []
@@ -109,7 +116,9 @@ class Accounts:
         return f"/callback/{self.terms(elicitation).provider}"
 
     def terms(self, elicitation: Elicitation) -> Terms:
-        return msgspec.convert(elicitation.asked.terms, Terms)
+        terms = msgspec.convert(elicitation.asked.terms, Terms)
+        self._registrations.learn(terms.declared)
+        return terms
 
     def client_for(self, elicitation: Elicitation) -> Client | None:
         """Ours at the provider that it is about; None if that is not configured any more."""
@@ -143,7 +152,7 @@ class Accounts:
         changed by looking.
         """
         terms, client = self.terms(elicitation), self.client_for(elicitation)
-        if client is None:
+        if client is None or not elicitation.asked.tool:  # the person asks, not a tool
             return ()
         key = self.connections.key(client, server=elicitation.asked.server)
         return tuple(
@@ -161,6 +170,7 @@ class Accounts:
         `account` is the end of the id of what was shown. Does nothing if that is not there any
         more, or the question is over: a press here is no provider's proof, so it is never late.
         Once an exchange has brought another person than the time before, it is the way back.
+        Raises Failed where its key is over and the provider does not renew it now.
         """
         if elicitation.status is Status.ACCEPTED:
             await self._switch_back(elicitation, account=account)
@@ -170,9 +180,12 @@ class Accounts:
         offered = next((one for one in offers if one.id == id), None)
         if offered is None or self._elicitations.clock() >= elicitation.expires_at:
             return
-        with suppress(Failed):  # not renewed at the moment, which the tool will hear
-            if await self.keys.working(offered) is None:
-                return
+        working, client = await self.keys.working(offered), self.client_for(elicitation)
+        scopes = self.terms(elicitation).scopes
+        if working is None or client is None:
+            return
+        if not self.connections.is_enough(working, scopes, client):
+            return  # renewed with less: the page shows how it stands
         is_named = self.terms(elicitation).account is not None
 
         async def also(_: Elicitation) -> Sequence[Value]:
@@ -209,14 +222,6 @@ class Accounts:
         former = await self.former(elicitation, connected)
         if former is not None and former.id == elicitation.owner + account:
             await self.switch(former.owner, former.id)
-
-    async def _handed_out(self, found: Connection, *, tool: str) -> Json | None:
-        """With a key that works; None where the person has to connect it again."""
-        working = await self.keys.working(found)
-        if working is None:
-            return None
-        await self.connections.note_use(working, tool)
-        return self.connections.content(working)
 
 
 def _mapping(value: Json) -> Mapping[str, Json]:

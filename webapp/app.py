@@ -22,15 +22,17 @@ from webapp.issuer import Issuer
 from webapp.limits import Limits
 from webapp.mcp.attach import attach
 from webapp.outbound import Outbound, no_proxy
+from webapp.owners import must_open_all
 from webapp.pages import Pages, template_folder
 from webapp.protected import Protected
 from webapp.rates import Paced, Rates
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import provider_answers, seller_returns
-from webapp.routes.connections import connections, disconnect, switch, unshare
+from webapp.routes.connections import connections, disconnect, reconnect, switch, unshare
 from webapp.routes.home import health, home, static
 from webapp.routes.links import allow, decline, go_on, show, show_letters
 from webapp.routes.live import live
+from webapp.routes.payments import give_back, payments
 from webapp.routes.returns import called_back, come_back
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
@@ -47,9 +49,15 @@ TIMEOUT_SECONDS = 10.0
 # By address: a person who clicks about never meets it.
 PAGES_AT_ONCE = 100
 BETWEEN_PAGES = timedelta(seconds=0.2)
-_OURS_BELOW = ("/e/", "/callback/", "/return/", "/webhooks/", "/static/", "/pair/", "/connections/")
+_OURS_BELOW = (
+    *("/e/", "/callback/", "/return/", "/webhooks/", "/static/", "/pair/"),
+    *("/connections/", "/payments/"),
+)
 _OURS = frozenset(
-    {"/", "/return", "/health", "/signin", "/signin/callback", "/signout", "/connections"}
+    {
+        *("/", "/return", "/health", "/signin", "/signin/callback", "/signout"),
+        *("/connections", "/payments"),
+    }
 )
 _log = logging.getLogger(__name__)
 
@@ -78,6 +86,7 @@ async def connect(settings: Settings, *, clock: Clock = utc_now) -> AsyncGenerat
                 providers=settings.providers,
                 credentials=settings.credentials,
                 sellers=settings.sellers,
+                refund_unused=settings.refund_unused,
             )
         )
         with asking(service.completing):
@@ -105,6 +114,7 @@ async def open_app(
         if store is None:
             store = await open_store(settings.store)
             stack.push_async_callback(store.aclose)
+        await must_open_all(store, settings.ring)
         outbound = await _outbound(stack, settings)
         issuer = None
         if settings.identity.client is not None:
@@ -121,13 +131,14 @@ async def open_app(
                 providers=settings.providers,
                 credentials=settings.credentials,
                 sellers=settings.sellers,
+                refund_unused=settings.refund_unused,
                 sandbox_url=settings.sandbox_url,
                 limits=limits,
                 who=settings.identity,
                 issuer=issuer,
             )
         )
-        attach(server, service, wires=wires)
+        attach(server, service, issuer=settings.identity.server_issuer, wires=wires)
         served = Served(server)
         pages = _pages(service, served, settings=settings)
         background = await stack.enter_async_context(asyncio.TaskGroup())
@@ -261,6 +272,9 @@ def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:
             disconnect,
             unshare,
             switch,
+            reconnect,
+            payments,
+            give_back,
             home,
         ],
         exception_handlers={

@@ -150,12 +150,13 @@ class Checkouts:
         self, elicitation: Elicitation, session: Session, verdict: Verdict, hook: Hook | None
     ) -> Completion | None:
         is_first = True
+        payment_id = self._ledger.id_of(elicitation, session.id)
 
         async def with_hook(_: Elicitation) -> Sequence[Value]:
             return await unless_there([hook] if hook is not None else [])
 
         async def with_payment(changed: Elicitation) -> Sequence[Value]:
-            payment = await self._ledger.payment_of(changed, session)
+            payment = await self._ledger.payment_of(changed, session, id=payment_id)
             return await unless_there([payment, hook] if hook is not None else [payment])
 
         async def unless_there(rows: Sequence[Payment | Hook]) -> Sequence[Value]:
@@ -164,13 +165,18 @@ class Checkouts:
             if is_first:
                 is_first = False
                 return rows
-            return [row for row in rows if not await self._ledger.has(row)]
+            found = [await self._ledger.unless_there(row) for row in rows]
+            new = [row for row in found if row is not None]
+            if rows and isinstance(rows[0], Payment) and rows[0] not in new:
+                # It was known to be paid: the row of a session is what no second event changes.
+                return [replace(row, status="repeated") for row in new if isinstance(row, Hook)]
+            return new
 
         # What became of an earlier try says nothing of the one that is going on, unless it is paid.
         is_latest = session.id == next(iter(sessions_of(elicitation)), None)
         match verdict:
             case Verdict.PAID:
-                content = {"payment": self._ledger.id_of(elicitation, session.id)}
+                content = {"payment": payment_id}
                 done = await accept(self._elicitations, elicitation, content, also=with_payment)
                 if done is Completion.ALREADY_SETTLED:
                     # Paid twice, or told twice: the ledger has each paid session once.

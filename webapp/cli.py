@@ -1,4 +1,4 @@
-"""The command line: `elicit serve`, `elicit stdio`, `elicit demo`, `elicit keys`.
+"""The command line: `elicit serve`, `elicit stdio`, `elicit demo`, `elicit keys` and others.
 
 What could go wrong: authors have folders called `flows` and `webapp` too, and one of theirs may
 come first where Python looks. So nothing of ours is imported before that was checked.
@@ -14,6 +14,8 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from webapp.cli_operator import add_payments, add_webhooks, with_ids
+
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
 _SECRET_BYTES = 48
@@ -21,7 +23,8 @@ _SECRET_BYTES = 48
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0, 1 if it did not work, 2 if it was asked for wrongly."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options = _parser().parse_args(with_ids(given))
     foreign = _foreign_flows()
     if foreign is not None:
         sys.stderr.write(f"elicit: {foreign}\n")
@@ -221,7 +224,10 @@ def _parser() -> argparse.ArgumentParser:
         "in any browser, on any device. For servers that you reach by a terminal only.",
     )
     connecting.add_argument(
-        "provider", nargs="?", metavar="PROVIDER", help="such as github; needed if several wait"
+        "provider",
+        nargs="?",
+        metavar="PROVIDER",
+        help="such as github; else whichever a tool waits for",
     )
     connecting.add_argument(
         "--port",
@@ -247,6 +253,8 @@ def _parser() -> argparse.ArgumentParser:
     pairing.set_defaults(run=_pair)
 
     _add_keys(commands.add_parser("keys", help="make, replace and retire secrets"))
+    add_payments(commands.add_parser("payments", help="list what was paid, and give it back"))
+    add_webhooks(commands.add_parser("webhooks", help="list what providers told, and replay it"))
     return parser
 
 

@@ -36,6 +36,7 @@ class Connections:
 
     def client(self, connection: Connection) -> Client | None:
         """Ours where it came from; None if we are known there no more, or as somebody else."""
+        self._registrations.learn(connection.declared)
         client = self._registrations.get(connection.provider)
         if client is None or self.key(client, server=connection.server) != connection.key:
             return None
@@ -43,6 +44,7 @@ class Connections:
 
     def provider(self, connection: Connection) -> Provider | None:
         """As it is declared today."""
+        self._registrations.learn(connection.declared)
         return self._registrations.provider(connection.provider)
 
     async def read(self, owner: str, id: str) -> Connection | None:

@@ -38,7 +38,9 @@ async def depart(
     if flow is None:
         raise NotPossible(status=elicitation.status, wanted="left for elsewhere")
     rest = secrets.token_urlsafe(STATE_BYTES)
-    opened = await _open(service, elicitation, kind, flow, cookie=cookie, rest=rest)
+    opened = await _open(
+        service, elicitation, kind, flow, cookie=cookie, rest=rest, switches=switches
+    )
     assert opened.attempt is not None
     trip = _trip(service, opened, kind, number=opened.attempt.number, rest=rest, switches=switches)
     departure = await service.outbound.run(flow.begin(opened, trip))
@@ -83,13 +85,20 @@ async def returned(service: Service, states: list[str]) -> Returned:
 
 
 async def _open(
-    service: Service, elicitation: Elicitation, kind: Kind, flow: Flow, *, cookie: str, rest: str
+    service: Service,
+    elicitation: Elicitation,
+    kind: Kind,
+    flow: Flow,
+    *,
+    cookie: str,
+    rest: str,
+    switches: bool,
 ) -> Elicitation:
     browser, state = service.browser.hash(cookie), state_hash(rest)
 
     def open_one(current: Elicitation) -> Elicitation:
         number = attempts.next_attempt(current)
-        trip = _trip(service, current, kind, number=number, rest=rest)
+        trip = _trip(service, current, kind, number=number, rest=rest, switches=switches)
         kept: Json = flow.prepare(current, trip)
         opened = attempts.open_attempt(
             current, browser=browser, state=state, kept=kept, now=trip.now

@@ -86,15 +86,16 @@ class Grants:
 
         `token` is where the exchange was made, `client_auth` how we said there who we are.
         """
-        wanted = self._terms(current).account
-        if wanted not in (None, grant.person.id, grant.person.label):
-            why = f"{grant.person.label} was connected, and {wanted} was asked for"
-            await self.refuse(current, Failed(why))
-            return False
+        terms = self._terms(current)
         connection = self._connection(current, grant, token=token, client_auth=client_auth)
+        if not terms.wants(grant.person):
+            why = f"{grant.person.label} was connected, and {terms.account} was asked for"
+            await self.refuse(current, Failed(why))
+            await self._give_back(connection)
+            return False
 
         async def placed() -> Sequence[Value]:
-            return await self._connections.placed(connection, is_named=wanted is not None)
+            return await self._connections.placed(connection, is_named=terms.account is not None)
 
         async def also(_: Elicitation) -> Sequence[Value]:
             return await placed()
@@ -103,14 +104,19 @@ class Grants:
         if done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN):
             # Too late for the question; the account is there all the same, for the next one.
             await self._elicitations.write_afresh(placed)
-        await self._answer_alike(connection)
+        stored = await self._connections.read(connection.owner, connection.id)
+        await self._answer_alike(stored or connection)  # with the tools that it had before
         return True
 
     async def give_back(self, current: Elicitation, grant: Grant, code: DeviceCode) -> None:
         """Keep nothing of what was granted, here or, where that is possible, at the provider."""
-        refused = self._connection(current, grant, token=code.token, client_auth=code.client_auth)
-        client = self._registrations.clients[refused.provider]
+        await self._give_back(
+            self._connection(current, grant, token=code.token, client_auth=code.client_auth)
+        )
+
+    async def _give_back(self, refused: Connection) -> None:
         with suppress(Failed):
+            client = self._registrations.clients[refused.provider]
             await self._outbound.run(revoke(client, refused))
 
     def _terms(self, elicitation: Elicitation) -> Terms:
@@ -156,7 +162,7 @@ class Grants:
             picture=grant.person.picture,
             connected_at=now,
             scopes=grant.scopes,
-            tools=(current.asked.tool,),
+            tools=(current.asked.tool,) if current.asked.tool else (),
             access_token=grant.tokens.access_token,
             refresh_token=grant.tokens.refresh_token,
             expires_at=grant.tokens.expires_at,
@@ -165,6 +171,7 @@ class Grants:
             client_auth=client_auth,
             issuer=grant.issuer,
             came_by=current.id,
+            declared=terms.declared,
         )
 
 

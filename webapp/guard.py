@@ -257,6 +257,9 @@ def _prefers_html(accept: str) -> bool:
 
 
 def _check_path(scope: Scope) -> None:
+    if scope.get("root_path"):
+        # Layers that take it off and layers that do not would read two paths in one request.
+        raise _bad_request("path-mounted", "This server answers at the root of its host only.")
     raw = scope.get("raw_path")
     written = scope["path"] if raw is None else raw.decode("latin-1")
     pattern = _CROOKED_DECODED if raw is None else _CROOKED

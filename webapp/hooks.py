@@ -3,7 +3,8 @@
 What could go wrong: an acknowledged event that is lost, or one that settles what is not ours. So
 2xx is answered only after the write is durable; an authentic event that names an elicitation but a
 session that we do not know is kept and reconciled; whatever else contradicts what was asked is
-kept with its reason and settles nothing.
+kept with its reason and settles nothing. Events come twice and in any order: each is a picture of
+when it was made, and what is written by it is the same whichever comes first.
 """
 
 import logging
@@ -11,76 +12,172 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from flows.checkout import (
-    SETTLING_EVENTS,
-    Event,
-    Mismatch,
-    Seller,
-    judge_event,
-    read_event,
-    sessions_of,
-)
+from flows import receipt as receipts
+from flows.checkout import Event, Mismatch, Seller, judge_event, sessions_of
+from flows.checkout_events import News, kept_event, read_event
+from flows.checkout_intent import reference_of
 from flows.elicitation import Elicitation
+from flows.receipt import Payment
 from flows.signatures import Delivery
-from webapp.elicitations import Elicitations
+from webapp.elicitations import Elicitations, owner_of
+from webapp.outbound import Outbound
+from webapp.owners import SERVICE
 from webapp.payments import Payments
 from webapp.rows import Hook
 from webapp.stores import Conflict
 
 KEPT = timedelta(days=30)
 BODY_BYTES_KEPT = 16 * 1024  # a row has 64 KiB, and half a letter takes three bytes
+_NOT_DONE = ("ignored", "unknown", "duplicate", "waiting", "refused")
 _log = logging.getLogger(__name__)
 
 
 class Hooks:
-    def __init__(self, *, elicitations: Elicitations, payments: Payments) -> None:
+    def __init__(
+        self, *, elicitations: Elicitations, payments: Payments, outbound: Outbound
+    ) -> None:
         self._elicitations = elicitations
         self._payments = payments
+        self._outbound = outbound
 
     async def receive(self, seller: Seller, delivery: Delivery) -> str:
         """What became of it, in a word; it is durable when this returns.
 
         Raises Malformed.
         """
-        event = read_event(delivery)
-        if event.type not in SETTLING_EVENTS or event.reference is None:
-            return "ignored"
-        elicitation = await self._elicitations.recent(event.reference)
-        if elicitation is None or elicitation.kind != "payment":
-            return "unknown"
-        hook = self._hook(elicitation, seller, event, delivery)
+        return await self._receive(seller, read_event(delivery), delivery.body)
+
+    async def replay(self, hook: Hook) -> Hook:
+        """Take it as if it came now; what it did already, it does not do again.
+
+        Raises NotConfigured if its seller is gone, Failed if that cannot be asked.
+        """
+        seller = self._payments.flow.seller(hook.seller)
+        is_done = False
+        if hook.is_whole and hook.why != "session":
+            became = await self._receive(seller, _event_of(hook), hook.body.encode())
+            is_done = became not in _NOT_DONE
+        else:
+            await self.reconcile(hook)
+        stored = await self._elicitations.read(Hook, owner=hook.owner, id=hook.id) or hook
+        if is_done and stored.status in _NOT_DONE:
+            stored = replace(stored, status="applied", why=None, transition=None)
+        stored = replace(stored, replayed_at=self._elicitations.clock())
+        await self._elicitations.write(stored)
+        return stored
+
+    async def reconcile(self, hook: Hook) -> None:
+        """An event about what we did not know: is it ours after all? We ask.
+
+        Raises Failed or an error of the network's if the provider cannot be asked.
+        """
+        seller = self._payments.seller(hook.seller)
+        if seller is None:
+            return
+        event = _event_of(hook) if hook.is_whole else None
+        if event is not None and event.news is not None:
+            done = await self._reconcile_news(hook, event, event.news, seller=seller)
+        else:
+            done = await self._reconcile_session(hook)
+        if done.status == "refused":
+            _log.warning("payment.foreign", extra={"id": hook.id, "why": done.why})
+        # Another one may have been applied for the same meanwhile: this one claims nothing.
+        await self._elicitations.write(replace(done, transition=None))
+
+    async def _receive(self, seller: Seller, event: Event, body: bytes) -> str:
+        if event.session is not None and event.reference is not None:
+            elicitation = await self._elicitations.recent(event.reference)
+            if elicitation is not None and elicitation.kind == "payment":
+                return await self._settle(elicitation, seller, event, body)
+        elif event.news is not None and _may_be_ours(event, event.news):
+            return await self._hear(seller, event, event.news, body)
+        is_known = event.session is not None and event.reference is not None
+        word = "unknown" if is_known else "ignored"
+        return await self._keep(self._hook(SERVICE, seller, event, body), status=word)
+
+    async def _settle(
+        self, elicitation: Elicitation, seller: Seller, event: Event, body: bytes
+    ) -> str:
+        hook = self._hook(elicitation.owner, seller, event, body)
         try:
             return await self._apply(elicitation, event, seller, hook)
         except Mismatch:
             pass  # perhaps another process has begun the session
-        elicitation = await self._elicitations.get(event.reference) or elicitation
+        elicitation = await self._elicitations.get(elicitation.id) or elicitation
         try:
             return await self._apply(elicitation, event, seller, hook)
         except Mismatch as error:
-            return await self._keep(hook, error)
+            status = "waiting" if error.what == "session" else "refused"
+            return await self._keep(hook, status=status, why=error.what)
 
-    async def reconcile(self, hook: Hook) -> None:
-        """An event about a session that we did not know: is it ours after all? We ask.
+    async def _hear(self, seller: Seller, event: Event, news: News, body: bytes) -> str:
+        """What became of a payment afterwards, also before we heard that it was paid."""
+        payment = await self._paid(event.reference, event, seller=seller)
+        if payment is None:
+            hook = self._hook(SERVICE, seller, event, body)
+            return await self._keep(hook, status="waiting", why="payment")
+        hook = self._hook(payment.owner, seller, event, body)
+        wrong = _contradicts(payment, event, news, seller=seller)
+        if wrong is not None:
+            return await self._keep(hook, status="refused", why=wrong)
+        return str((await self._heard(payment, event, news, hook)).status)
 
-        Raises Failed or an error of the network's if the provider cannot be asked.
-        """
+    async def _heard(self, payment: Payment, event: Event, news: News, hook: Hook) -> Payment:
+        now = self._elicitations.clock()
+
+        def change(current: Payment) -> Payment:
+            if news.dispute is not None:
+                return receipts.disputed(current, event.subject or event.id, news.dispute)
+            return receipts.given_back_in_part(current, now, amount=news.returned)
+
+        return await self._payments.ledger.hear(payment, change, hook=hook)
+
+    async def _paid(self, reference: str | None, event: Event, *, seller: Seller) -> Payment | None:
+        if reference is None or event.payment_intent is None:
+            return None
+        return await self._payments.ledger.of_intent(
+            owner_of(reference), event.payment_intent, seller=seller.name
+        )
+
+    async def _reconcile_session(self, hook: Hook) -> Hook:
         elicitation = await self._elicitations.get(hook.elicitation_id)
         if elicitation is None:
-            await self._elicitations.write(replace(hook, status="refused"))
-            return
-        if self._payments.seller(hook.seller) is None:
-            return
+            return replace(hook, status="refused")
         elicitation = await self._payments.checkouts.reconcile(elicitation)
-        if hook.session in sessions_of(elicitation):
-            done = replace(hook, status="applied")
-            try:
-                await self._payments.checkouts.ask_seller(elicitation)
-            except Mismatch as error:
-                done = replace(hook, status="refused", why=error.what)
-        else:
-            done = replace(hook, status="refused")
-            _log.warning("payment.foreign", extra={"id": hook.id})
-        await self._elicitations.write(done)
+        if hook.session not in sessions_of(elicitation):
+            return replace(hook, status="refused", why="session")
+        try:
+            await self._payments.checkouts.ask_seller(elicitation)
+        except Mismatch as error:
+            return replace(hook, status="refused", why=error.what)
+        return replace(hook, status="applied", why=None)
+
+    async def _reconcile_news(
+        self, hook: Hook, event: Event, news: News, *, seller: Seller
+    ) -> Hook:
+        """A bank's claim names no question, and other news may come before the payment's own."""
+        reference = event.reference
+        if reference is None and event.payment_intent is not None:
+            talk = reference_of(event.payment_intent, seller=seller)
+            reference = await self._outbound.run(talk)
+        payment = await self._paid(reference, event, seller=seller)
+        if payment is None and reference is not None:
+            elicitation = await self._elicitations.get(reference)
+            if elicitation is not None and elicitation.kind == "payment":
+                elicitation = await self._payments.checkouts.reconcile(elicitation)
+                try:
+                    await self._payments.checkouts.ask_seller(elicitation)
+                except Mismatch as error:
+                    return replace(hook, status="refused", why=error.what)
+                payment = await self._paid(reference, event, seller=seller)
+        if payment is None:
+            return replace(hook, status="unknown", why=None)
+        wrong = _contradicts(payment, event, news, seller=seller)
+        if wrong is not None:
+            return replace(hook, status="refused", why=wrong)
+        done = replace(hook, status="applied", why=None, transition=None)
+        await self._heard(payment, event, news, done)
+        return done
 
     async def _apply(
         self, elicitation: Elicitation, event: Event, seller: Seller, hook: Hook
@@ -90,28 +187,54 @@ class Hooks:
         done = await self._payments.checkouts.apply(elicitation, event.session, verdict, hook=hook)
         return str(done or verdict)
 
-    async def _keep(self, hook: Hook, error: Mismatch) -> str:
-        """Authentic, but not what was asked: kept, and looked into where it may be ours."""
-        status = "waiting" if error.what == "session" else "refused"
+    async def _keep(self, hook: Hook, *, status: str, why: str | None = None) -> str:
+        """Authentic, and nothing is done about it, now or ever."""
         try:
-            await self._elicitations.write(replace(hook, status=status, why=error.what))
+            await self._elicitations.write(replace(hook, status=status, why=why))
         except Conflict:
             return "duplicate"
-        _log.warning("payment.mismatch", extra={"id": hook.id, "why": error.what})
+        if status in ("waiting", "refused") and why != "payment":
+            _log.warning("payment.mismatch", extra={"id": hook.id, "why": why})
         return status
 
-    def _hook(
-        self, elicitation: Elicitation, seller: Seller, event: Event, delivery: Delivery
-    ) -> Hook:
+    def _hook(self, owner: str, seller: Seller, event: Event, body: bytes) -> Hook:
         now = self._elicitations.clock()
         pepper = self._elicitations.owners.pepper
+        # A session that is paid has its row in the ledger, and needs no other mark.
+        is_paid = event.session is not None and event.session.payment_status == "paid"
+        says = None if is_paid else event.transition
         return Hook(
-            id=elicitation.owner + pepper.tag("hook", seller.name, event.id, size=18),
-            owner=elicitation.owner,
+            id=owner + pepper.tag("hook", seller.name, event.id, size=18),
+            owner=owner,
             seller=seller.name,
-            elicitation_id=elicitation.id,
+            elicitation_id=event.reference or "",
             session=event.subject or "",
-            body=delivery.body[:BODY_BYTES_KEPT].decode("utf-8", "replace"),
+            body=body[:BODY_BYTES_KEPT].decode("utf-8", "replace"),
+            is_whole=len(body) <= BODY_BYTES_KEPT,
             received_at=now,
             erase_at=now + KEPT,
+            event=event.id,
+            type=event.type,
+            transition=None if says is None else pepper.tag("transition", seller.name, says),
         )
+
+
+def _event_of(hook: Hook) -> Event:
+    return kept_event(hook.body.encode())
+
+
+def _may_be_ours(event: Event, news: News) -> bool:
+    """A charge carries our reference; a bank's claim names the payment only."""
+    is_told = event.reference is not None or news.dispute is not None
+    return is_told and event.payment_intent is not None
+
+
+def _contradicts(payment: Payment, event: Event, news: News, *, seller: Seller) -> str | None:
+    """What of the news is not so that it can be about this payment."""
+    if event.account != seller.account:
+        return "account"
+    if not event.livemode == seller.is_live == payment.is_live:
+        return "mode"
+    if news.currency not in (None, payment.currency):
+        return "currency"
+    return None

@@ -6,10 +6,11 @@ with nothing: a person is a subject of an issuer, or this machine's own user.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from flows.access_token import SUBJECT_CLAIM, subject_of
 from flows.binding import is_confirmed
 from flows.elicitation import Elicitation
 from flows.errors import NotAllowed
@@ -99,9 +100,14 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the operator chose. `issuer` is where people sign in; the others allow the code."""
+    """What the operator chose.
+
+    `issuer` is where people sign in, and `claim` what they are known by there; the others allow
+    the code.
+    """
 
     issuer: str | None = None
+    claim: tuple[str, ...] = SUBJECT_CLAIM
     binds_by_code: bool = False
     asks_anonymous: bool = False
 
@@ -130,6 +136,12 @@ class Identity:
     @property
     def binds_by_code(self) -> bool:
         return self._rules.binds_by_code
+
+    def as_on_our_pages(self, subject: Subject, claims: Mapping[str, Any]) -> Subject:
+        """Whom the served server's own authentication speaks of, by what our pages go by."""
+        if subject.issuer != self._rules.issuer or self._rules.claim == SUBJECT_CLAIM:
+            return subject
+        return replace(subject, subject=subject_of(claims, claim=self._rules.claim))
 
     def caller(
         self, scope: Mapping[str, Any] | None, *, subject: Subject | None, client: str
@@ -211,7 +223,7 @@ class Identity:
 
     def _known(self, subject: Subject) -> Caller:
         # A server's own authentication may say anything, also what stands for our own user.
-        if subject.subject is None or subject.issuer == LOCAL_ISSUER:
+        if not subject.subject or subject.issuer == LOCAL_ISSUER:
             return self._anonymous(
                 subject.client_id,
                 "Nobody can be asked: the caller's access token names no person (no subject of an "
@@ -228,8 +240,9 @@ class Identity:
             refusal=(
                 "Nobody can be asked: the caller is known by an access token of "
                 f"{subject.issuer}, but people cannot sign in there on this server's pages, so a "
-                "link could not be told from a forwarded one. Set ELICIT_ISSUER to that issuer, "
-                "or allow a code from the page to the chat with ELICIT_BIND=code."
+                "link could not be told from a forwarded one. Set ELICIT_ISSUER to that issuer "
+                "(and ELICIT_SERVER_ISSUER where the server's own tokens name none), or allow a "
+                "code from the page to the chat with ELICIT_BIND=code."
             ),
         )
 

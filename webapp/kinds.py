@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from flows.checkout import Seller
 from flows.elicitation import Elicitation
@@ -55,6 +56,7 @@ def open_kinds(
     providers: Mapping[str, Provider],
     credentials: Mapping[str, tuple[str, str]],
     sellers: Mapping[str, Seller],
+    refund_unused: timedelta | None,
 ) -> Kinds:
     """`credentials` are our client id and secret at a provider, by its name."""
     return Kinds(
@@ -65,6 +67,11 @@ def open_kinds(
             providers=providers,
             credentials=credentials,
         ),
-        payments=Payments(elicitations=elicitations, outbound=outbound, sellers=sellers),
+        payments=Payments(
+            elicitations=elicitations,
+            outbound=outbound,
+            sellers=sellers,
+            refund_unused=refund_unused,
+        ),
         secrets=KeptSecrets(elicitations=elicitations),
     )

@@ -1,28 +1,43 @@
 """The ledger: each paid session has one row, and what becomes of it is decided there.
 
 What could go wrong: a payment that is spent twice, or spent and given back. A row changes by
-compare-and-set through the one table of `flows.receipt`.
+compare-and-set through the one table of `flows.receipt`; one that is to be given back, together
+with the question that leads to it, so that no call takes it in the same moment.
 """
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 
 import msgspec
+from msgspec.structs import replace
 
+from flows import elicitation as states
 from flows import receipt as receipts
 from flows.checkout import Session, Terms, sessions_of, terms_of
 from flows.elicitation import Elicitation
+from flows.errors import NotPossible
 from flows.receipt import Payment, ReceiptStatus, Refund
 from webapp.elicitations import Elicitations
-from webapp.rows import Hook
+from webapp.rows import Hook, Value
 
 
 class Ledger:
-    """`places` are the addresses of the sellers, by their names."""
+    """`places` are the addresses of the sellers, by their names.
 
-    def __init__(self, elicitations: Elicitations, *, places: Mapping[str, str]) -> None:
+    What nobody used is given back after `refund_unused`; None: never.
+    """
+
+    def __init__(
+        self,
+        elicitations: Elicitations,
+        *,
+        places: Mapping[str, str],
+        refund_unused: timedelta | None,
+    ) -> None:
         self._elicitations = elicitations
         self._places = places
+        self._refund_unused = refund_unused
 
     async def read(self, owner: str, id: str) -> Payment | None:
         return await self._elicitations.read(Payment, owner=owner, id=id)
@@ -31,15 +46,16 @@ class Ledger:
         parts = (terms_of(elicitation).seller, session)
         return elicitation.owner + self._elicitations.owners.pepper.tag("payment", *parts, size=18)
 
-    async def payment_of(self, elicitation: Elicitation, session: Session) -> Payment:
-        """The ledger's row of a paid session."""
+    async def payment_of(self, elicitation: Elicitation, session: Session, *, id: str) -> Payment:
+        """The ledger's row of a paid session; `id` is `id_of` it."""
         terms = terms_of(elicitation)
         asked = elicitation.asked
-        id = join = self.id_of(elicitation, session.id)
+        join = id
         if terms.once:
             bought = self.bought(terms, server=asked.server, tool=asked.tool)
             holder = await self._elicitations.holder(Payment, owner=elicitation.owner, key=bought)
             join = id if holder is not None else bought  # bought already: it is money to give back
+        now, unused = self._elicitations.clock(), self._refund_unused
         return Payment(
             id=id,
             owner=elicitation.owner,
@@ -55,7 +71,8 @@ class Ledger:
             what=terms.what,
             is_live=terms.is_live,
             once=terms.once,
-            paid_at=self._elicitations.clock(),
+            paid_at=now,
+            refund_at=None if unused is None else now + unused,
         )
 
     def bought(self, terms: Terms, *, server: str, tool: str) -> str:
@@ -66,14 +83,15 @@ class Ledger:
         return self._elicitations.owners.pepper.tag("bought", server, tool, at, text, size=18)
 
     async def paid(self, elicitation: Elicitation) -> Payment | None:
-        """The payment that settled it."""
+        """The payment that settled it; of several one whose money is not gone again."""
+        found: Payment | None = None
         for session in sessions_of(elicitation):
-            found = await self.read(elicitation.owner, self.id_of(elicitation, session))
-            if found is not None:
-                return found
-        return None
+            payment = await self.read(elicitation.owner, self.id_of(elicitation, session))
+            if payment is not None and (found is None or not payment.is_over):
+                found = payment
+        return found
 
-    async def spend(self, owner: str, id: str, *, run: str) -> Payment:
+    async def spend(self, owner: str, id: str, *, run: str | None) -> Payment:
         """Use it up; a body that runs again spends again. Raises NotPossible if it was refunded."""
         now = self._elicitations.clock()
 
@@ -82,31 +100,115 @@ class Ledger:
                 return payment
             return receipts.spend(in_hand(payment), now, run=run)
 
-        return await self._change(owner, id, use_up)
+        return await self.change(owner, id, use_up)
 
-    async def refundable(self, owner: str, id: str) -> Payment:
-        """Raises NotPossible if it was spent; one that was refunded may be asked for again."""
-        payment = await self._require(owner, id)
-        if payment.status is not ReceiptStatus.REFUNDED:
-            receipts.require(payment, ReceiptStatus.REFUNDED)
-        return payment
+    async def begin_refund(
+        self,
+        owner: str,
+        id: str,
+        *,
+        reason: str | None,
+        run: str | None = None,
+        also_spent: bool = False,
+    ) -> Payment:
+        """From here on nobody uses it; `run` is the one that gives back what it has in hand.
 
-    async def give_back(self, owner: str, id: str, refund: Refund, *, reason: str | None) -> None:
+        One that was given back may be asked for again. Raises NotPossible if it was spent, or if a
+        call uses it.
+        """
+        begun: Payment | None = None
+
+        async def values() -> Sequence[Value]:
+            nonlocal begun
+            now = self._elicitations.clock()
+            current = begun = await self._require(owner, id)
+            if current.status in (ReceiptStatus.REFUNDED, ReceiptStatus.REFUNDING):
+                return []
+            begun = receipts.begin_refund(
+                current, now, reason=reason, run=run, also_spent=also_spent
+            )
+            asked = await self.leading_to(current) if run is None else None
+            if asked is None:
+                return [begun]
+            if asked.take is not None and now < asked.take.until:
+                raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
+            return [begun, states.let_go(asked)]
+
+        await self._elicitations.write_afresh(values)
+        assert begun is not None
+        return begun
+
+    async def leading_to(self, payment: Payment) -> Elicitation | None:
+        """The elicitation whose next taker would get this payment."""
+        asked = await self._elicitations.get(payment.elicitation_id)
+        content = None if asked is None else asked.content
+        is_led = isinstance(content, Mapping) and content.get("payment") == payment.id
+        return asked if is_led else None
+
+    async def give_back(self, owner: str, id: str, refund: Refund) -> None:
         """The provider has given the money back: that stands, whatever happened meanwhile."""
         now = self._elicitations.clock()
 
         def given_back(payment: Payment) -> Payment:
-            if payment.status is ReceiptStatus.REFUNDED:
+            if payment.status is ReceiptStatus.REFUNDED and payment.refund_id is not None:
                 return payment
-            return receipts.given_back(payment, now, reason=reason, refund_id=refund.id)
+            return receipts.given_back(payment, now, refund_id=refund.id)
 
-        await self._change(owner, id, given_back)
+        await self.change(owner, id, given_back)
 
-    async def has(self, row: Payment | Hook) -> bool:
-        found = await self._elicitations.read(type(row), owner=row.owner, id=row.id)  # type: ignore[type-var]
-        return found is not None
+    async def of_intent(self, owner: str, payment_intent: str, *, seller: str) -> Payment | None:
+        """The owner's payment that the provider calls so."""
+        for payment in await self.all(owner=owner):
+            if (payment.seller, payment.payment_intent) == (seller, payment_intent):
+                return payment
+        return None
 
-    async def _change(self, owner: str, id: str, change: Callable[[Payment], Payment]) -> Payment:
+    async def all(self, *, owner: str | None = None) -> list[Payment]:
+        """Every row, of one owner or of all, in no order that means anything."""
+        found: list[Payment] = []
+        after: str | None = None
+        store, rows = self._elicitations.store, self._elicitations.rows
+        while page := await store.list("payment", owner=owner, after=after):
+            found += [await rows.open(record, Payment) for record in page]
+            after = page[-1].id
+        return found
+
+    async def hear(
+        self, payment: Payment, change: Callable[[Payment], Payment], *, hook: Hook
+    ) -> Payment:
+        """What the provider says of it afterwards, together with the event that says so."""
+        heard = payment
+
+        async def values() -> Sequence[Value]:
+            nonlocal heard
+            current = await self._require(payment.owner, payment.id)
+            heard = await self._with_key(change(current), before=current)
+            told = await self.unless_there(hook)
+            return [row for row in (heard, told) if row not in (None, current)]
+
+        await self._elicitations.write_afresh(values)
+        return heard
+
+    async def unless_there(self, row: Payment | Hook) -> Payment | Hook | None:
+        """None for what is there; an event that says what another one said, as such."""
+        if isinstance(row, Payment):
+            return row if await self.read(row.owner, row.id) is None else None
+        if await self._elicitations.read(Hook, owner=row.owner, id=row.id) is not None:
+            return None
+        is_new = row.transition is None or (
+            await self._elicitations.holder(Hook, owner=row.owner, key=row.transition) is None
+        )
+        return row if is_new else replace(row, status="repeated")
+
+    async def _with_key(self, payment: Payment, *, before: Payment) -> Payment:
+        """One that is usable again leads to its question again, unless that was bought anew."""
+        if before.holds_key or not payment.holds_key:
+            return payment
+        holder = await self._elicitations.holder(Payment, owner=payment.owner, key=payment.join)
+        return payment if holder is None else replace(payment, join=payment.id)
+
+    async def change(self, owner: str, id: str, change: Callable[[Payment], Payment]) -> Payment:
+        """Change one row: read, decide, compare-and-set. Raises what `change` raises."""
         changed: Payment | None = None
 
         async def values() -> Sequence[Payment]:

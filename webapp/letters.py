@@ -32,7 +32,7 @@ class Letters:
     async def bind(self, id: str, *, browser: str) -> Elicitation:
         """A browser wants to be shown letters.
 
-        Raises NotAllowed where another one was confirmed, TooManyAttempts, NotPossible at its end.
+        Raises NotAllowed where another one was confirmed, NotPossible at its end.
         """
 
         def bind(current: Elicitation) -> Elicitation:

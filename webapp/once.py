@@ -18,6 +18,8 @@ from webapp.rows import Done
 from webapp.stores import Conflict
 
 KEPT = timedelta(days=1)
+# Longer than any call can still be given the receipt (flows.elicitation.KEPT).
+KEPT_UNDER_A_RECEIPT = timedelta(days=60)
 
 
 async def do_once(
@@ -25,10 +27,11 @@ async def do_once(
     *,
     owner: str,
     scope: str,
+    kept: timedelta,
     name: str,
     work: Callable[[str], Awaitable[Json]],
 ) -> Json:
-    """The kept result of `name` under `scope`, which is a run.
+    """The kept result of `name` under `scope`, which is a run or a receipt.
 
     Raises InvalidQuestion if the result is no JSON, and what the work raises.
     """
@@ -42,7 +45,7 @@ async def do_once(
         done = await elicitations.done(owner=owner, id=id)
         if done is None:
             text = await _text(name, work, key)
-            done = Done(id=id, owner=owner, result=text, erase_at=elicitations.clock() + KEPT)
+            done = Done(id=id, owner=owner, result=text, erase_at=elicitations.clock() + kept)
             try:
                 await elicitations.write(done)
             except Conflict:
@@ -50,8 +53,8 @@ async def do_once(
     finally:
         del elicitations.doing[id]
         over.set_result(None)
-    kept: Json = json.loads(done.result)
-    return kept
+    result: Json = json.loads(done.result)
+    return result
 
 
 async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]]) -> Json:

@@ -109,6 +109,13 @@ async def count_wrapped(store: Store) -> Counter[bytes]:
     return counted
 
 
+async def must_open_all(store: Store, ring: Ring) -> None:
+    """Raises Unreadable if a secret that was taken out of the ring still wraps somebody's key."""
+    for fingerprint in set(await count_wrapped(store)) - set(ring.fingerprints):
+        if await was_served(store, fingerprint):  # else it is damage, which no secret mends
+            raise Unreadable
+
+
 async def was_served(store: Store, fingerprint: bytes) -> bool:
     """Whether a process that opened this store has ever had that secret in its ring."""
     pepper = await store.read(SERVICE, _PEPPER, SERVICE)
@@ -120,8 +127,11 @@ async def was_served(store: Store, fingerprint: bytes) -> bool:
 
 
 async def _note_served(store: Store, ring: Ring) -> None:
+    """Once there are several: what is known of the pepper's secret is gone when that is wrapped."""
+    if len(ring.fingerprints) == 1:
+        return
     for fingerprint in ring.fingerprints:
-        if not await was_served(store, fingerprint):
+        if await store.read(SERVICE, _SERVED, fingerprint.hex()) is None:
             with suppress(Conflict):  # another process has just noted it
                 await store.write(_record(SERVICE, _SERVED, fingerprint.hex(), sealed=b""))
 

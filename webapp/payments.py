@@ -6,6 +6,8 @@ and each paid session has exactly one row in the ledger, whatever became of its 
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
 from typing import cast
 
 import msgspec
@@ -20,7 +22,7 @@ from flows.checkout import (
     terms_of,
 )
 from flows.elicitation import Asked, Elicitation, Json
-from flows.errors import Failed, NotConfigured
+from flows.errors import Failed, NotConfigured, NotPossible
 from flows.question import Link
 from flows.receipt import Payment, ReceiptStatus
 from flows.requests import PaymentRequest
@@ -29,8 +31,15 @@ from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
 from webapp.ledger import Ledger, in_hand
 from webapp.outbound import Outbound
+from webapp.refunds import Refunds
 from webapp.rows import Value
 
+BECAME: Mapping[ReceiptStatus, str] = {
+    ReceiptStatus.SPENT: "used by an earlier call",
+    ReceiptStatus.REFUNDING: "given back meanwhile",
+    ReceiptStatus.REFUNDED: "given back meanwhile",
+    ReceiptStatus.DISPUTED: "taken back by the bank that it came from",
+}
 NO_SELLER = ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET")
 
 
@@ -41,19 +50,34 @@ class Payments:
     outlives_errors = True
 
     def __init__(
-        self, *, elicitations: Elicitations, outbound: Outbound, sellers: Mapping[str, Seller]
+        self,
+        *,
+        elicitations: Elicitations,
+        outbound: Outbound,
+        sellers: Mapping[str, Seller],
+        refund_unused: timedelta | None,
     ) -> None:
         self._elicitations = elicitations
-        self._outbound = outbound
         self._sellers = sellers
-        self._ledger = Ledger(elicitations, places={s.name: s.api for s in sellers.values()})
+        self.ledger = Ledger(
+            elicitations,
+            places={s.name: s.api for s in sellers.values()},
+            refund_unused=refund_unused,
+        )
         self.flow = CheckoutFlow(sellers)
         self.checkouts = Checkouts(
             elicitations=elicitations,
             outbound=outbound,
             sellers=sellers,
             flow=self.flow,
-            ledger=self._ledger,
+            ledger=self.ledger,
+        )
+        self.refunds = Refunds(
+            elicitations=elicitations,
+            outbound=outbound,
+            sellers=sellers,
+            flow=self.flow,
+            ledger=self.ledger,
         )
 
     def facts(self, request: PaymentRequest) -> Json:
@@ -63,11 +87,15 @@ class Payments:
         return {**facts, "seller": seller.name, "live": seller.is_live, "at": seller.api}
 
     async def known(self, request: PaymentRequest, by: AskedBy) -> Json | None:
-        """What was bought for good."""
+        """What was bought for good; its first use spends it, so that it is not given back."""
         if not request.once:
             return None
-        key = self._ledger.bought(self._terms(request), server=by.server, tool=by.tool)
+        key = self.ledger.bought(self._terms(request), server=by.server, tool=by.tool)
         found = await self._elicitations.holder(Payment, owner=by.owner, key=key)
+        if found is not None and found.status is ReceiptStatus.OPEN:
+            with suppress(NotPossible):
+                return _json(await self.ledger.spend(by.owner, found.id, run=None))
+            return None
         return None if found is None else _json(found)
 
     async def asked(
@@ -79,27 +107,27 @@ class Payments:
 
     async def answer(self, taken: Elicitation) -> Json:
         found = await self._of(taken)
-        is_open = found is not None and (found.holds_key or _is_spent_by_itself(found, taken))
+        is_open = found is not None and (found.holds_key or _is_of_itself(found, taken))
         if found is None or not is_open:
             await self._elicitations.change(taken.id, self._used_up_in_vain)
-            is_spent = found is not None and found.status is ReceiptStatus.SPENT
-            became = "used by an earlier call" if is_spent else "given back meanwhile"
-            raise Failed(f"The payment was {became}.", elicitation_id=taken.id)
+            status = ReceiptStatus.REFUNDED if found is None else found.status
+            raise Failed(f"The payment was {BECAME[status]}.", elicitation_id=taken.id)
         return _json(in_hand(found))
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         """The result that used it went out: it is spent."""
         found = await self._of(delivered)
-        if found is None or found.status.is_final:
+        if found is None:
             return []
-        return [receipts.spend(in_hand(found), self._elicitations.clock())]
+        used = receipts.used(found, self._elicitations.clock())
+        return [] if used == found else [used]
 
     def return_path(self, elicitation: Elicitation) -> str:
         return f"/return/{terms_of(elicitation).seller}"
 
     async def paid(self, elicitation: Elicitation) -> Payment | None:
         """The payment that settled it; also when it was delivered."""
-        return await self._ledger.paid(elicitation)
+        return await self.ledger.paid(elicitation)
 
     def seller_of(self, elicitation: Elicitation) -> str:
         return terms_of(elicitation).seller
@@ -109,16 +137,11 @@ class Payments:
 
     async def spend(self, owner: str, id: str, *, run: str) -> Json:
         """Raises NotPossible if it was refunded."""
-        return _json(await self._ledger.spend(owner, id, run=run))
+        return _json(await self.ledger.spend(owner, id, run=run))
 
-    async def refund(self, owner: str, id: str, *, reason: str | None) -> Json:
-        """Give the money back; the same again gives the same refund.
-
-        Raises NotPossible if it was spent, Failed if the provider cannot be asked.
-        """
-        payment = await self._ledger.refundable(owner, id)
-        refund = await self._outbound.run(self.flow.refund(payment, reason=reason))
-        await self._ledger.give_back(owner, id, refund, reason=reason)
+    async def refund(self, owner: str, id: str, *, reason: str | None, run: str) -> Json:
+        """The run gives back what it has in hand; see Refunds.give_back."""
+        refund = await self.refunds.give_back(owner, id, reason=reason, run=run)
         return refund.as_json()
 
     def _used_up_in_vain(self, taken: Elicitation) -> Elicitation:
@@ -131,7 +154,7 @@ class Payments:
         id = content.get("payment") if isinstance(content, Mapping) else None
         if not isinstance(id, str):
             return None
-        return await self._ledger.read(elicitation.owner, id)
+        return await self.ledger.read(elicitation.owner, id)
 
     def _terms(self, request: PaymentRequest) -> Terms:
         seller = self._chosen(request)
@@ -154,10 +177,19 @@ class Payments:
         return next(iter(self._sellers.values()))
 
 
-def _is_spent_by_itself(payment: Payment, taken: Elicitation) -> bool:
-    """The very run spent it, and its body runs again. What was given back is never handed out."""
-    is_spent = payment.status is ReceiptStatus.SPENT
-    return is_spent and taken.take is not None and payment.spent_by == taken.take.run
+def _is_of_itself(payment: Payment, taken: Elicitation) -> bool:
+    """The very run spent it, or began to give it back, and its body runs again.
+
+    What was given back is never handed out.
+    """
+    run = None if taken.take is None else taken.take.run
+    match payment.status:
+        case ReceiptStatus.SPENT:
+            return run is not None and payment.spent_by == run
+        case ReceiptStatus.REFUNDING:
+            return run is not None and payment.refund_by == run
+        case _:
+            return False
 
 
 def _json(payment: Payment) -> Json:

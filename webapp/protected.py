@@ -34,6 +34,10 @@ _STATUS = {
 _log = logging.getLogger(__name__)
 
 
+class CheckedToken(AccessToken):
+    """One that was checked here: its subject is what people are known by on our pages."""
+
+
 class Protected:
     """Answers for the metadata, lets known callers through to `resource`, and all to the rest."""
 
@@ -166,7 +170,7 @@ def _token_of(scope: Scope) -> str:
 
 def _user(verified: Verified, resource: Resource) -> AuthenticatedUser:
     return AuthenticatedUser(
-        AccessToken(
+        CheckedToken(
             token="",  # see above
             client_id=verified.client_id,
             scopes=list(verified.scopes),

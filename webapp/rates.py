@@ -13,6 +13,7 @@ from typing import Any
 
 from flows.errors import ElicitError
 from webapp.address import plain_ip
+from webapp.browser import page_headers
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
 KEYS_AT_MOST = 10_000
@@ -92,7 +93,8 @@ class Paced:
         self._free = free
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_free = scope["type"] != "http" or scope["path"].startswith(self._free)
+        path = f"{scope['path']}/"
+        is_free = scope["type"] != "http" or any(path.startswith(f"{free}/") for free in self._free)
         wait = 0.0 if is_free else self._rates.allow(address_key(scope))
         if not wait:
             await self._app(scope, receive, send)
@@ -102,9 +104,8 @@ class Paced:
         headers = [
             (b"content-type", b"text/plain; charset=utf-8"),
             (b"content-length", str(len(body)).encode()),
-            (b"cache-control", b"no-store"),
             (b"retry-after", str(error.seconds).encode()),
-            (b"x-content-type-options", b"nosniff"),
+            *((name.encode(), value.encode()) for name, value in page_headers().items()),
         ]
         start = {"type": "http.response.start", "status": error.http_status, "headers": headers}
         await send(start)

@@ -1,4 +1,8 @@
-"""The reach of accounts and receipts: what they do for their owner once a tool has them."""
+"""The reach of accounts and receipts: what they do for their owner once a tool has them.
+
+What could go wrong: a tool that keeps what it was given and goes on with it after its call, or
+after the person has stopped sharing it. The key it has stays what it is; there is no newer one.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,6 +25,8 @@ class OwnersReach:
         *,
         owner: str,
         run: str,
+        tool: str,
+        is_over: Callable[[], bool],
         payments: Payments,
         outbound: "Outbound",
         accounts: "Accounts",
@@ -28,6 +34,8 @@ class OwnersReach:
     ) -> None:
         self._owner = owner
         self._run = run
+        self._tool = tool
+        self._is_over = is_over  # the call
         self._payments = payments
         self._outbound = outbound
         self._accounts = accounts
@@ -37,13 +45,17 @@ class OwnersReach:
         return self._outbound.client(base_url=base_url, auth=auth)
 
     async def renew(self, connection: str, refused: str) -> str | None:
-        key = await self._accounts.keys.instead_of(self._owner, connection, refused=refused)
-        if key is not None:
-            self._hide(key)
+        if self._is_over():
+            return None
+        keys, owner = self._accounts.keys, self._owner
+        key = await keys.instead_of(owner, connection, refused=refused, tool=self._tool)
+        if key is None or self._is_over():
+            return None
+        self._hide(key)
         return key
 
     async def spend(self, receipt_id: str) -> Json:
         return await self._payments.spend(self._owner, receipt_id, run=self._run)
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
-        return await self._payments.refund(self._owner, receipt_id, reason=reason)
+        return await self._payments.refund(self._owner, receipt_id, reason=reason, run=self._run)

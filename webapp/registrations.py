@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from flows.errors import Failed, NotConfigured
+import msgspec
+
+from flows.declared import as_data, provider_in
+from flows.elicitation import Json
+from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.provider import Client, Provider
 
 
@@ -24,6 +28,7 @@ class Registrations:
         self._providers = providers
         self._credentials = credentials
         self.clients: dict[str, Client] = {}
+        self._learned: set[str] = set()  # as they were once; a tool that runs knows better
         for provider in providers.values():
             with suppress(NotConfigured):
                 self._register(provider)
@@ -31,6 +36,19 @@ class Registrations:
     def get(self, name: str) -> Client | None:
         """None if it is not configured any more."""
         return self.clients.get(name)
+
+    def learn(self, declared: Json) -> None:
+        """A provider that a tool's code has declared in another process, or before a restart."""
+        name = declared.get("name") if isinstance(declared, Mapping) else None
+        if isinstance(name, str) and name not in self.clients and name not in self._providers:
+            with suppress(NotConfigured, InvalidQuestion, msgspec.ValidationError):
+                self._register(provider_in(declared))
+                self._learned.add(name)
+
+    def declared(self, client: Client) -> Json:
+        """Its declaration, where not every process has it."""
+        known = self._providers.get(client.provider.name)
+        return None if known == client.provider else as_data(client.provider)
 
     def provider(self, name: str) -> Provider | None:
         """As it is declared, whether or not we are registered there."""
@@ -54,7 +72,8 @@ class Registrations:
             name = provider.name.upper()
             raise NotConfigured(f"ELICIT_{name}_CLIENT_ID", f"ELICIT_{name}_CLIENT_SECRET")
         client = Client(provider=provider, client_id=credentials[0], client_secret=credentials[1])
-        if known is None:
+        if known is None or provider.name in self._learned:
+            self._learned.discard(provider.name)
             self.clients[provider.name] = client
             return client
         raise Failed(f"Two providers are declared by the name {provider.name!r}.")

@@ -63,7 +63,12 @@ class KeptSecret(Struct, frozen=True, kw_only=True):
 
 
 class Hook(Struct, frozen=True, kw_only=True):
-    """A verified webhook: `applied`, `waiting` to be reconciled, or `refused` for `why`."""
+    """A verified webhook, as it came.
+
+    It is `applied`, `waiting` to be reconciled, `repeated` (what it says was known), `refused`
+    for `why`, `unknown` (about nothing of ours) or `ignored` (a kind that nothing follows from).
+    `transition` is what no second one of this owner is applied for.
+    """
 
     id: str
     owner: str
@@ -73,8 +78,13 @@ class Hook(Struct, frozen=True, kw_only=True):
     body: str
     received_at: datetime
     erase_at: datetime
+    event: str = ""
+    type: str = ""
+    transition: str | None = None
+    is_whole: bool = True  # else the end of the body is missing
     status: str = "applied"
     why: str | None = None
+    replayed_at: datetime | None = None
     version: int = 0
 
     @property
@@ -85,8 +95,37 @@ class Hook(Struct, frozen=True, kw_only=True):
         return f"Hook({self.id!r}, {self.status!r})"
 
 
-Value: TypeAlias = Elicitation | Run | Done | Alias | Connection | Payment | KeptSecret | Hook
-ValueT = TypeVar("ValueT", Elicitation, Run, Done, Alias, Connection, Payment, KeptSecret, Hook)
+class TurnedAway(Struct, frozen=True, kw_only=True):
+    """How many deliveries of one day could not be verified, for one reason."""
+
+    id: str
+    owner: str
+    day: str
+    seller: str
+    reason: str
+    erase_at: datetime
+    count: int = 0
+    last_at: datetime | None = None
+    version: int = 0
+    status: str = "counted"
+    due_at: None = None
+
+
+Value: TypeAlias = (
+    Elicitation | Run | Done | Alias | Connection | Payment | KeptSecret | Hook | TurnedAway
+)
+ValueT = TypeVar(
+    "ValueT",
+    Elicitation,
+    Run,
+    Done,
+    Alias,
+    Connection,
+    Payment,
+    KeptSecret,
+    Hook,
+    TurnedAway,
+)
 
 KINDS: dict[type[Value], str] = {
     Elicitation: "elicitation",
@@ -97,6 +136,7 @@ KINDS: dict[type[Value], str] = {
     Payment: "payment",
     KeptSecret: "secret",
     Hook: "hook",
+    TurnedAway: "unverified",
 }
 _encode = msgspec.json.Encoder().encode
 _decoders = {kind: msgspec.json.Decoder(kind) for kind in KINDS}
@@ -141,5 +181,7 @@ def _key(value: Value) -> str | None:
             return value.key if value.holds_key else None
         case Payment():
             return value.join if value.holds_key else None
+        case Hook():
+            return value.transition if value.status == "applied" else None
         case _:
             return None

@@ -42,14 +42,16 @@ def run_of(
 ) -> "CurrentRun":
     """The run of a caller's leg; `named` is the one that the client's token names."""
     pepper = elicitations.owners.pepper
-    owner, call = caller.owner, "call"
-    if owner is None:
-        # There is no owner, only this run: it is joined by its token alone, and no token of a
-        # known person's run is one of these.
-        owner = owner_of(named) if named is not None else pepper.tag("run", leg)
-        call = "nobody's call"
-    key = pepper.tag(call, tool.server, caller.client, tool.tool, tool.arguments, size=18)
-    return CurrentRun(elicitations=elicitations, landed=landed, owner=owner, key=key, named=named)
+    call = "nobody's call" if caller.owner is None else "call"
+    return CurrentRun(
+        elicitations=elicitations,
+        landed=landed,
+        # Without an identity there is no owner, only this run.
+        owner=caller.owner or pepper.tag("run", leg),
+        key=pepper.tag(call, tool.server, caller.client, tool.tool, tool.arguments, size=18),
+        named=named,
+        is_nobodys=caller.owner is None,
+    )
 
 
 class CurrentRun:
@@ -63,8 +65,10 @@ class CurrentRun:
         owner: str,
         key: str,
         named: str | None,
+        is_nobodys: bool = False,
     ) -> None:
         self._elicitations = elicitations
+        self._is_nobodys = is_nobodys
         self._landed = landed
         self._owner = owner
         self._key = key
@@ -148,10 +152,15 @@ class CurrentRun:
 
     async def _find_named(self) -> Run | None:
         """The run of the token, if it is this owner's and of this very call."""
-        if self._named is None or not self._named.startswith(self._owner):
+        named = self._named
+        if named is None or not (self._is_nobodys or named.startswith(self._owner)):
             return None
-        run = await self._elicitations.run(owner=self._owner, id=self._named)
-        return run if run is not None and run.key == self._key else None
+        run = await self._elicitations.run(owner=owner_of(named), id=named)
+        if run is None or run.key != self._key:
+            return None
+        # Nobody's run is joined by its token alone; by its key it is no known person's.
+        self._owner = run.owner
+        return run
 
     async def _free_key(self, old: Run) -> None:
         try:

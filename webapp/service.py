@@ -11,6 +11,7 @@ from flows.binding import Codes
 from flows.checkout import Seller
 from flows.provider import Provider
 from flows.providers import PROVIDERS
+from flows.receipt import UNUSED_KEPT
 from flows.tokens import Tokens
 from flows.vault import Ring
 from webapp.bodies import Bodies
@@ -19,6 +20,7 @@ from webapp.completion import Completing
 from webapp.elicitations import Clock, Elicitations
 from webapp.hooks import Hooks
 from webapp.identity import Identity
+from webapp.inbox import Inbox
 from webapp.issuer import Issuer
 from webapp.kinds import Kinds, open_kinds
 from webapp.letters import Letters
@@ -38,6 +40,9 @@ from webapp.waiters import Waiters
 # What one link may be asked for: a person who clicks about never meets it.
 PRESSES_AT_ONCE = 60
 BETWEEN_PRESSES = timedelta(seconds=1)
+# Whoever has no name can be anybody, and each of their questions is kept.
+QUESTIONS_AT_ONCE = 30
+BETWEEN_QUESTIONS = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,7 @@ class Service:
     elicitations: Elicitations
     kinds: Kinds
     hooks: Hooks
+    inbox: Inbox
     outbound: Outbound
     links: Links
     browser: Browser
@@ -55,6 +61,7 @@ class Service:
     pairing: Pairing
     letters: Letters
     paces: Rates
+    nobodys: Rates  # questions of callers without a name, by address
     bodies: Bodies
     clock: Clock
     limits: Limits
@@ -75,6 +82,7 @@ async def open_service(
     providers: Mapping[str, Provider] = PROVIDERS,
     credentials: Mapping[str, tuple[str, str]] | None = None,
     sellers: Mapping[str, Seller] | None = None,
+    refund_unused: timedelta | None = UNUSED_KEPT,
     sandbox_url: str | None = None,
     limits: Limits | None = None,
     who: IdentitySettings | None = None,
@@ -82,6 +90,7 @@ async def open_service(
 ) -> AsyncGenerator[Service]:
     """Build the service on an open store.
 
+    A payment that nobody used is given back after `refund_unused`; None: never.
     Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
     secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
     of itself. Raises Unreadable if the store was made under secrets that the ring lacks.
@@ -135,11 +144,13 @@ async def open_service(
         providers=providers,
         credentials=credentials or {},
         sellers=sellers or {},
+        refund_unused=refund_unused,
     )
     service = Service(
         elicitations=elicitations,
         kinds=kinds,
-        hooks=Hooks(elicitations=elicitations, payments=kinds.payments),
+        hooks=Hooks(elicitations=elicitations, payments=kinds.payments, outbound=outbound),
+        inbox=Inbox(elicitations),
         outbound=outbound,
         links=links,
         browser=browser,
@@ -151,6 +162,9 @@ async def open_service(
         letters=Letters(elicitations=elicitations, codes=codes),
         paces=Rates(
             burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=lambda: clock().timestamp()
+        ),
+        nobodys=Rates(
+            burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=lambda: clock().timestamp()
         ),
         bodies=Bodies(),
         clock=clock,

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ from flows.checkout import Seller, sandbox_stripe, stripe
 from flows.errors import InvalidQuestion, WeakSecret
 from flows.provider import Provider
 from flows.providers import PROVIDERS
+from flows.receipt import UNUSED_KEPT
 from flows.vault import Ring
 from flows.visit import is_loopback, origin_of
 from webapp.declarations import BadDeclaration, read_declarations
@@ -30,6 +32,9 @@ SECRET_NAMES = (
 )
 
 _CLIENT = re.compile(r"ELICIT_(?!ISSUER_)([A-Z][A-Z0-9_]{0,31})_CLIENT_(?:ID|SECRET)")
+
+_DURATION = re.compile(r"([0-9]{1,4})([dhm])")
+_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 
 class BadSettings(ValueError):
@@ -54,6 +59,7 @@ class Settings:
         default_factory=dict[str, tuple[str, str]], repr=False
     )
     sellers: Mapping[str, Seller] = field(default_factory=dict[str, Seller])
+    refund_unused: timedelta | None = UNUSED_KEPT
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)
 
@@ -92,6 +98,7 @@ def read_settings(
         providers={**PROVIDERS, **_declared(environment, problems)},
         credentials=_credentials(environment, problems),
         sellers=_sellers(environment, problems),
+        refund_unused=_refund_unused(environment, problems),
         identity=identity,
     )
     if problems:
@@ -247,6 +254,20 @@ def _sellers(environment: Mapping[str, str], problems: list[str]) -> Mapping[str
     except ValueError as error:
         problems.append(f"ELICIT_STRIPE_KEY: {error}")
         return {}
+
+
+def _refund_unused(environment: Mapping[str, str], problems: list[str]) -> timedelta | None:
+    """How long a payment that nobody used is kept; None: until somebody gives it back."""
+    text = environment.get("ELICIT_REFUND_UNUSED", "").strip()
+    if not text:
+        return UNUSED_KEPT
+    if text == "0":
+        return None
+    match = _DURATION.fullmatch(text)
+    if match is None or not int(match[1]):
+        problems.append("ELICIT_REFUND_UNUSED: it is 7d, 12h or 30m and the like, or 0 for never.")
+        return None
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 def _words(environment: Mapping[str, str], name: str) -> list[str]:

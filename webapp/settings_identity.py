@@ -20,7 +20,10 @@ _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentitySettings:
-    """`client` is our registration at the issuer where people sign in."""
+    """`client` is our registration at the issuer where people sign in.
+
+    `server_issuer` is whose the served server's own access tokens are, where they do not say.
+    """
 
     client: Client | None = None
     claim: tuple[str, ...] = SUBJECT_CLAIM
@@ -28,6 +31,7 @@ class IdentitySettings:
     scopes: tuple[str, ...] = ()
     binds_by_code: bool = False
     asks_anonymous: bool = False
+    server_issuer: str | None = None
 
     @property
     def issuer(self) -> str | None:
@@ -37,6 +41,7 @@ class IdentitySettings:
     def rules(self) -> Rules:
         return Rules(
             issuer=self.issuer,
+            claim=self.claim,
             binds_by_code=self.binds_by_code,
             asks_anonymous=self.asks_anonymous,
         )
@@ -68,6 +73,7 @@ def read_identity(environment: Mapping[str, str], problems: list[str]) -> Identi
         scopes=scopes,
         binds_by_code=_is_code(environment, "ELICIT_BIND", problems),
         asks_anonymous=_is_code(environment, "ELICIT_ANONYMOUS", problems),
+        server_issuer=environment.get("ELICIT_SERVER_ISSUER", "").strip() or None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -11,6 +11,7 @@ from flows.checkout import terms_of
 from flows.connection import Connection
 from flows.elicitation import EXCHANGE_AT_MOST, INTERRUPTED, Elicitation, Json, Status
 from flows.page import Terms as SecretTerms
+from flows.receipt import ReceiptStatus
 from flows.schema import Schema, schema_of, with_secrets
 from flows.visit import is_loopback
 from webapp.checkouts import ON_ITS_WAY
@@ -40,6 +41,7 @@ from webapp.views import (
     View,
     Waiting,
 )
+from webapp.views_payments import PaymentOver
 
 KINDS: dict[str, Kind] = {
     "url": "url",
@@ -54,6 +56,12 @@ ENDINGS: dict[Status, Ending] = {
     Status.EXPIRED: "expired",
     Status.FAILED: "failed",
     Status.SUPERSEDED: "superseded",
+}
+
+OVER: dict[ReceiptStatus, Literal["refunding", "refunded", "disputed"]] = {
+    ReceiptStatus.REFUNDING: "refunding",
+    ReceiptStatus.REFUNDED: "refunded",
+    ReceiptStatus.DISPUTED: "disputed",
 }
 
 
@@ -97,6 +105,7 @@ class Shown:
             ending=ENDINGS[status],
             kind=KINDS[self._elicitation.kind],
             provider=self._label(),
+            problem=self._problem(),
             remove_at=self._manage() if self._elicitation.why == INTERRUPTED else None,
         )
 
@@ -140,7 +149,8 @@ class Shown:
             **self._common(),
             provider=self._label(),
             place=self._asked.origins[0],
-            scopes=self._scopes(terms.scopes),
+            scopes=self._scopes(self._asks(terms.asked())),
+            account=terms.account,
             reason=terms.reason,
             continue_action=self._here,
             is_sandbox=self._is_sandbox,
@@ -155,11 +165,11 @@ class Shown:
                 Choice(
                     person=_person(offered),
                     connected_for=offered.tools,
+                    scopes=self._scopes(offered.scopes),
                     allow_action=self._allow_action(offered),
                 )
                 for offered in offers
             ),
-            scopes=self._scopes(terms.scopes),
             reason=terms.reason,
             other_action=self._here if terms.account is None else None,
             is_sandbox=self._is_sandbox,
@@ -215,21 +225,25 @@ class Shown:
 
     async def _done(self) -> View:
         server, kind = self._asked.server, self._elicitation.kind
-        if self._elicitation.is_late:
-            return Late(server=server, kind=KINDS[kind])
         if kind == "oauth":
             connected = await self._service.kinds.accounts.connected(self._elicitation)
             if connected is not None:
-                return DoneAccount(
+                return await self._done_account(connected)
+        paid = None
+        if kind == "payment":
+            paid = await self._service.kinds.payments.paid(self._elicitation)
+            if paid is not None and paid.status in OVER:
+                return PaymentOver(
                     server=server,
-                    provider=self._label(),
-                    person=_person(connected),
-                    switch_back=await self._switch_back(connected),
-                    is_sandbox=self._is_sandbox,
+                    became=OVER[paid.status],
+                    price=paid.price.shown,
+                    what=paid.what,
+                    is_test=not paid.is_live,
                 )
+        if self._elicitation.is_late:
+            return Late(server=server, kind=KINDS[kind])
         if kind == "payment":
             terms = terms_of(self._elicitation)
-            paid = await self._service.kinds.payments.paid(self._elicitation)
             if paid is not None:
                 return DonePayment(
                     server=server,
@@ -241,6 +255,24 @@ class Shown:
         if kind == "secret":
             return DoneSecret(server=server, kept=self._secret_terms().name is not None)
         return Done(server=server)
+
+    async def _done_account(self, connected: Connection) -> DoneAccount:
+        accounts = self._service.kinds.accounts
+        terms, client = accounts.terms(self._elicitation), accounts.client_for(self._elicitation)
+        left_out: tuple[str, ...] = ()
+        if client is not None:
+            asks = client.provider.asks(terms.scopes)
+            left_out = tuple(client.provider.missing(asks, granted=connected.scopes))
+        return DoneAccount(
+            server=self._asked.server,
+            provider=self._label(),
+            person=_person(connected),
+            left_out=self._scopes(left_out),
+            is_late=self._elicitation.is_late,
+            is_for_a_tool=bool(self._asked.tool),
+            switch_back=await self._switch_back(connected),
+            is_sandbox=self._is_sandbox,
+        )
 
     async def _switch_back(self, connected: Connection) -> SwitchBack | None:
         """Said where another person came back than the time before, so that nobody is swapped."""
@@ -273,13 +305,20 @@ class Shown:
             "csrf": self._csrf,
         }
 
+    def _asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
+        client = self._service.kinds.accounts.client_for(self._elicitation)
+        return scopes if client is None else client.provider.asks(scopes)
+
     def _scopes(self, scopes: Sequence[str]) -> tuple[Scope, ...]:
         client = self._service.kinds.accounts.client_for(self._elicitation)
-        if client is None:
-            return tuple(Scope(words=scope, raw=scope) for scope in scopes)
-        words = client.provider.scope_words
-        asks = client.provider.asks(tuple(scopes))
-        return tuple(Scope(words=words.get(scope, scope), raw=scope) for scope in asks)
+        words: Mapping[str, str] = {} if client is None else client.provider.scope_words
+        return tuple(Scope(words=words.get(scope, scope), raw=scope) for scope in scopes)
+
+    def _problem(self) -> str | None:
+        """What broke an account's exchange, where it is known."""
+        why = self._elicitation.why
+        is_said = self._elicitation.kind == "oauth" and self._elicitation.status is Status.FAILED
+        return why if is_said and why != INTERRUPTED else None
 
     def _label(self) -> str:
         return self._service.kinds.label(self._elicitation)

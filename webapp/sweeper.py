@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from flows import elicitation as states
 from flows.elicitation import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, Unreadable
+from flows.receipt import Payment
 from flows.run import Run, wipe
 from webapp.rows import Hook
 from webapp.service import Service
@@ -34,6 +35,7 @@ async def fall_due(service: Service) -> int:
     """Expire, close, reconcile, wipe, erase: one round. Returns how many rows were looked at."""
     elicitations = service.elicitations
     now = elicitations.clock()
+    await service.inbox.write_counts()
     records = await elicitations.store.due(now, hold=HOLD, limit=DUE_AT_ONCE)
     # All at once: a provider that does not answer keeps none of the others waiting.
     async with asyncio.TaskGroup() as group:
@@ -65,6 +67,8 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
                 await service.elicitations.write(wipe(run))
         case "hook":
             await service.hooks.reconcile(await rows.open(record, Hook))
+        case "payment":
+            await service.kinds.payments.refunds.fall_due(await rows.open(record, Payment))
         case _:
             pass
 

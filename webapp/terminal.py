@@ -7,7 +7,14 @@ from datetime import timedelta
 
 from flows.errors import ElicitError, Unreadable
 from webapp.app import connect
-from webapp.device import Terminal, connect_by_code, open_questions
+from webapp.device import (
+    LONGEST_QUOTATION,
+    Terminal,
+    chosen,
+    connect_by_code,
+    open_questions,
+    plain,
+)
 from webapp.serving import LOOPBACK, Refused, quieten, settings_for, under_another_secret
 from webapp.settings import Settings
 from webapp.stores.store import StoreUnavailable
@@ -24,6 +31,7 @@ def connect_here(environment: Mapping[str, str], *, provider: str | None, port: 
 
 
 async def _connect(settings: Settings, provider: str | None) -> int:
+    terminal = Terminal(say=_say, choose=_choose, is_right=_is_right, pause=_pause)
     try:
         async with connect(settings) as service:
             waiting = await open_questions(service, provider=provider)
@@ -32,17 +40,14 @@ async def _connect(settings: Settings, provider: str | None) -> int:
                     "No tool of yours waits for an account. Call the tool first, and leave it "
                     "waiting."
                 )
-            names = sorted({service.kinds.accounts.terms(asked).provider for asked in waiting})
-            if len(names) > 1:
-                raise Refused(f"Several are waited for; name one: {', '.join(names)}")
-            terminal = Terminal(say=_say, is_right=_is_right, pause=_pause)
-            is_connected = await connect_by_code(service, waiting[0], terminal)
+            asked = await chosen(service, waiting, terminal)
+            if asked is None:
+                raise Refused("None was chosen, and nothing was done.")
+            is_connected = await connect_by_code(service, asked, terminal)
     except Unreadable as error:
         raise under_another_secret(settings) from error
     except (ElicitError, StoreUnavailable) as error:
-        raise Refused(str(error)) from error
-    if is_connected:
-        _say("It is connected, and the tool goes on.")
+        raise Refused(plain(str(error), limit=LONGEST_QUOTATION)) from error
     return 0 if is_connected else 1
 
 
@@ -51,11 +56,23 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
+async def _choose(number: int) -> int | None:
+    line = await _line(f"Which one? [1-{number}] ")
+    return (
+        int(line) if line.isascii() and line.isdigit() and len(line) <= len(str(number)) else None
+    )
+
+
 async def _is_right(question: str) -> bool:
-    sys.stdout.write(f"{question} [y/N] ")
+    return (await _line(f"{question} [y/N] ")).lower() in ("y", "yes")
+
+
+async def _line(prompt: str) -> str:
+    """What is typed; nothing where the input has ended."""
+    sys.stdout.write(prompt)
     sys.stdout.flush()
-    line = await asyncio.to_thread(sys.stdin.readline)
-    return line.strip().lower() in ("y", "yes")
+    line: str = await asyncio.to_thread(sys.stdin.readline)
+    return line.strip()
 
 
 async def _pause(duration: timedelta) -> None:

@@ -12,7 +12,7 @@ from webapp.elicitations import Elicitations
 from webapp.identity import Caller
 from webapp.kind import AskedBy
 from webapp.kinds import Kinds
-from webapp.once import do_once, do_unkept
+from webapp.once import KEPT, KEPT_UNDER_A_RECEIPT, do_once, do_unkept
 from webapp.outbound import Outbound
 from webapp.reach import OwnersReach
 from webapp.runs import CurrentRun, ToolCall
@@ -40,6 +40,7 @@ class Verbs(ABC):
         self.last_error: ElicitError | None = None
         self.is_over = False
         self.hidden: set[str] = set()  # what no error may carry to the model
+        self._receipt: str | None = None  # what was paid last in this leg, for this very call
         self._completing = completing
         self._outbound = outbound
 
@@ -49,6 +50,8 @@ class Verbs(ABC):
         return OwnersReach(
             owner=run.owner,
             run=run.id,
+            tool=self.tool.tool,
+            is_over=lambda: self.is_over,
             payments=self.kinds.payments,
             outbound=self._outbound,
             accounts=self.kinds.accounts,
@@ -56,7 +59,11 @@ class Verbs(ABC):
         )
 
     async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
-        """Kept under the run: the same call made again after a crash carries it on."""
+        """Kept under the run: the same call made again after a crash carries it on.
+
+        After a payment it is kept under the receipt: whichever call gets that again, what was
+        bought happens once.
+        """
         try:
             return await self._once(name, work)
         except ElicitError as error:
@@ -75,11 +82,14 @@ class Verbs(ABC):
         return await self.kinds.secrets.forget(owner=owner, server=self.tool.server, name=name)
 
     def hide(self, kind: str, content: Json) -> None:
-        """Remember what is secret of an answer."""
+        """Remember what is secret of an answer, and which receipt it is."""
         if kind == "secret":
             self.hidden.update(_texts(content))
         elif kind == "oauth" and isinstance(content, Mapping):
             self.hidden.update(_texts(content.get("access_token")))
+        elif kind == "payment" and isinstance(content, Mapping):
+            # What is bought for good is used by many calls, each of which does its own work.
+            self._receipt = None if content.get("once") else str(content.get("id"))
 
     def failed(self, error: ElicitError) -> None:
         self.last_error = error
@@ -101,7 +111,14 @@ class Verbs(ABC):
         run = await self._the_run()
         if not run.version:
             await self.run.change(_same)
-        return await do_once(self.elicitations, owner=run.owner, scope=run.id, name=name, work=work)
+        return await do_once(
+            self.elicitations,
+            owner=run.owner,
+            scope=self._receipt or run.id,
+            kept=KEPT if self._receipt is None else KEPT_UNDER_A_RECEIPT,
+            name=name,
+            work=work,
+        )
 
     @abstractmethod
     async def _must_be_going_on(self) -> None:

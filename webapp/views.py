@@ -3,9 +3,6 @@
 A field that a template does not show is a field too many: what is not here cannot leak into a page.
 """
 
-import json
-import re
-import shlex
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
@@ -71,6 +68,7 @@ class StartAccount(Asking):
     """An account is to be connected; `place` is the origin that comes next, `reason` the tool's.
 
     `provider` is a label such as GitHub. No scopes: the tool learns only who the person is there.
+    `account` is the name of the one that it wants, if it wants no other.
     """
 
     template: ClassVar[str] = "start_account.html"
@@ -78,16 +76,21 @@ class StartAccount(Asking):
     place: str
     scopes: tuple[Scope, ...]
     continue_action: str
+    account: str | None = None
     reason: str | None = None
     is_sandbox: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """An account that is connected already: whose, for which tools, and the form that allows it."""
+    """An account that is connected already: whose, for which tools, and the form that allows it.
+
+    `scopes` are all that whoever is given it may do.
+    """
 
     person: Person
     connected_for: tuple[str, ...]
+    scopes: tuple[Scope, ...]
     allow_action: str
 
 
@@ -101,7 +104,6 @@ class UseAccount(Asking):
     template: ClassVar[str] = "use_account.html"
     provider: str
     choices: tuple[Choice, ...]
-    scopes: tuple[Scope, ...]
     other_action: str | None
     reason: str | None = None
     is_sandbox: bool = False
@@ -278,11 +280,18 @@ class SwitchBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoneAccount(View):
-    """An account is connected, or was allowed to one more tool."""
+    """An account is connected, or was allowed to one more tool.
+
+    `left_out` was asked for and not granted; `is_late`: nobody waited any more; `is_for_a_tool`:
+    the person did not ask for it themselves.
+    """
 
     template: ClassVar[str] = "done_account.html"
     provider: str
     person: Person
+    left_out: tuple[Scope, ...] = ()
+    is_late: bool = False
+    is_for_a_tool: bool = True
     switch_back: SwitchBack | None = None
     is_sandbox: bool = False
 
@@ -330,13 +339,14 @@ class Ended(View):
 
     `provider` is a label. `remove_at` is where it lists connected apps, if an exchange broke off
     and may have left us among them. `again_action`, with its `csrf`, is there where a new attempt
-    is possible.
+    is possible. `problem` is a sentence of ours, without its full stop.
     """
 
     template: ClassVar[str] = "ended.html"
     ending: Ending
     kind: Kind = "url"
     provider: str | None = None
+    problem: str | None = None
     remove_at: str | None = None
     again_action: str | None = None
     csrf: str | None = None
@@ -430,63 +440,3 @@ class NoCookie(View):
     """A form that came without the cookie of its page."""
 
     template: ClassVar[str] = "no_cookie.html"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Home(View):
-    """What this server is and how to add it; `tools` are pairs of name and description.
-
-    `sandbox_url` is where the sandbox is, if it is on.
-    """
-
-    template: ClassVar[str] = "home.html"
-    mcp_url: str
-    tools: tuple[tuple[str, str], ...]
-    sandbox_url: str | None = None
-
-    @property
-    def demo_command(self) -> str | None:
-        """What calls one of its tools in a terminal; None where it has none."""
-        if not self.tools:
-            return None
-        url = self.mcp_url.removesuffix("/mcp")
-        names = [name for name, _ in self.tools]
-        where = [] if url == "http://127.0.0.1:8765" else ["--url", url]
-        which = [] if "list_my_repositories" in names else ["--tool", names[0]]
-        return shlex.join(["elicit", "demo", *where, *which])
-
-    @property
-    def claude_command(self) -> str:
-        """What adds the server in Claude Code."""
-        return shlex.join(
-            ["claude", "mcp", "add", "--transport", "http", self._entry, self.mcp_url]
-        )
-
-    @property
-    def vscode_settings(self) -> str:
-        """The contents of .vscode/mcp.json."""
-        return _json({"servers": {self._entry: {"type": "http", "url": self.mcp_url}}})
-
-    @property
-    def cursor_settings(self) -> str:
-        """The contents of Cursor's mcp.json."""
-        return _json({"mcpServers": {self._entry: {"url": self.mcp_url}}})
-
-    @property
-    def desktop_settings(self) -> str:
-        """The contents of Claude Desktop's file, where the client starts the server itself."""
-        # A desktop client has no working directory of use, so Python is told where to look.
-        command = {
-            "command": "elicit",
-            "args": ["stdio", "my_tools:mcp"],
-            "env": {"PYTHONPATH": "/the/folder/of/my_tools"},
-        }
-        return _json({"mcpServers": {self._entry: command}})
-
-    @property
-    def _entry(self) -> str:
-        return re.sub(r"[^a-z0-9]+", "-", self.server.lower())[:40].strip("-") or "server"
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -28,7 +28,8 @@ class Connected:
 
     `id` is its place on the page, `provider` a label. `scopes` is None where the provider has none,
     and the person chose there. `is_in_use` is None where there is no other; `switch_action` is
-    there where it could be in use and is not. `manage` is where a person removes it by hand.
+    there where it could be in use and is not, `reconnect_action` where we are known at its
+    provider. `manage` is where a person removes it by hand.
     """
 
     id: str
@@ -41,6 +42,8 @@ class Connected:
     csrf: str
     disconnect_action: str
     is_in_use: bool | None = None
+    is_another_in_use: bool = False
+    reconnect_action: str | None = None
     switch_action: str | None = None
     manage: str | None = None
     is_sandbox: bool = False

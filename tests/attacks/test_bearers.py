@@ -78,13 +78,13 @@ session_of_the_protocol = Attack(
 )
 another_audience = Attack(
     who="another server of the same issuer",
-    how="uses here the tokens that its own callers bring it",
+    how="uses here the tokens that its own callers bring it (another audience)",
     stopped="the audience is this server's address, letter by letter",
     where=("flows/access_token.py",),
 )
 another_issuer = Attack(
     who="somebody who is called the same at another issuer",
-    how="calls with that issuer's token",
+    how="calls with that issuer's token (a subject of another issuer with the same name)",
     stopped="the issuer is compared too, even where a key is shared",
     where=("flows/access_token.py",),
 )
@@ -122,13 +122,13 @@ two_readings = Attack(
 )
 session_fixation = Attack(
     who="somebody who can plant a cookie",
-    how="fixes a session in the victim's browser and waits for the sign-in",
+    how="fixes a session in the victim's browser and waits for the sign-in (session fixation)",
     stopped="each sign-in makes a new session and ends the one before",
     where=("webapp/sessions.py",),
 )
 login_csrf = Attack(
     who="somebody who can sign in",
-    how="leads the victim's browser to the way back of a sign-in that they began",
+    how="leads the victim's browser to the way back of a sign-in that they began (login CSRF)",
     stopped="the state is one that this browser alone holds",
     where=("flows/signin.py", "webapp/sessions.py"),
 )
@@ -146,7 +146,7 @@ foreign_session = Attack(
 )
 issuers_words = Attack(
     who="somebody who can put words into the issuer's answer",
-    how="writes into `error_description`",
+    how="writes into `error_description` (attacker text)",
     stopped="the sentence is ours",
     where=("flows/signin.py",),
 )

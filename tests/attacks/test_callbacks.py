@@ -49,7 +49,10 @@ another_token = Attack(
 )
 another_question = Attack(
     who="a thief of codes",
-    how="brings the answer to one question as the answer to another",
+    how=(
+        "brings the answer to one question as the answer to another (callback from another "
+        "elicitation)"
+    ),
     stopped=(
         "the state names its question and attempt, the browser is the one that left, and the "
         "code fits one verifier (PKCE)"
@@ -58,7 +61,7 @@ another_question = Attack(
 )
 another_provider = Attack(
     who="a provider, or whoever sends people there",
-    how="answers at another provider's address (mix-up)",
+    how="answers at another provider's address (mix-up: callback from another provider)",
     stopped="the address is the provider's own, and compared with the one that was asked",
     where=("webapp/routes/callbacks.py", "flows/oauth.py"),
     elsewhere=(
@@ -77,7 +80,7 @@ two_answers = Attack(
 )
 another_browser = Attack(
     who="whoever sees the address of the way back",
-    how="opens it in another browser",
+    how="opens it in another browser (callback in another browser)",
     stopped="the cookie of the browser that pressed Continue, before the exchange",
     where=("webapp/routes/callbacks.py", "webapp/completion.py"),
 )
@@ -85,26 +88,29 @@ login_csrf = Attack(
     who="somebody with an account of their own at the provider",
     how=(
         "leads the victim's browser to the way back with their own code, so that the victim "
-        "works in the attacker's account"
+        "works in the attacker's account (login CSRF)"
     ),
     stopped="the state is the attacker's question's, and the victim's browser did not begin it",
     where=("webapp/routes/callbacks.py",),
 )
 replay = Attack(
     who="whoever kept an address of the way back",
-    how="opens it again, before or after another attempt",
+    how="opens it again, before or after another attempt (callback replayed)",
     stopped="a second press voids the state before; the first use takes it",
     where=("flows/attempts.py", "webapp/departures.py"),
 )
 another_owner = Attack(
     who="another person with a browser that is known here",
-    how="opens a link, or a way back, that belongs to somebody else",
+    how="opens a link, or a way back, that belongs to somebody else (forwarded link)",
     stopped="whoever opens is whoever asked, before any detail and before the exchange",
     where=("webapp/identity.py", "webapp/routes/links.py"),
 )
 scanner = Attack(
     who="a link scanner of a mail or chat program",
-    how="opens the link and every address on the way, first, with and without cookies",
+    how=(
+        "opens the link and every address on the way, first, with and without cookies (link "
+        "opened by a scanner first)"
+    ),
     stopped="a GET changes nothing; the way back needs a browser that pressed Continue",
     where=("webapp/routes/links.py", "webapp/routes/callbacks.py"),
 )
@@ -134,13 +140,13 @@ sandbox_for_real = Attack(
 )
 open_redirect = Attack(
     who="somebody who wants our name before their address",
-    how="puts an address into the way back",
+    how="puts an address into the way back (open redirect)",
     stopped="where a browser is sent is stored or our own; nothing of the query is in it",
     where=("webapp/routes/callbacks.py",),
 )
 attackers_words = Attack(
     who="somebody who can put words into an answer",
-    how="writes into `error_description`",
+    how="writes into `error_description` (attacker text)",
     stopped="the page has words of its own for each error",
     where=("flows/oauth_refusals.py", "webapp/routes/callbacks.py"),
 )

@@ -45,7 +45,10 @@ own_yes = Attack(
 )
 foreign_state = Attack(
     who="a client",
-    how="brings a requestState of another caller, tool or question, a damaged one, or its own",
+    how=(
+        "brings a requestState of another caller, tool or question, a damaged one, or its own "
+        "(foreign requestState)"
+    ),
     stopped="it is sealed, names its run, and a run is continued by its owner and very call only",
     where=("webapp/mcp/retry.py", "webapp/runs.py"),
     elsewhere=(
@@ -56,14 +59,20 @@ foreign_state = Attack(
 )
 replayed_state = Attack(
     who="a client",
-    how="sends the same requestState again after the result, to have the work done twice",
+    how=(
+        "sends the same requestState again after the result, to have the work done twice "
+        "(replayed requestState)"
+    ),
     stopped="the run's result is kept and given again; the body does not run",
     where=("webapp/runs.py",),
     elsewhere=("tests/service/test_waiting.py::test_a_result_is_repeated_for_ten_minutes_only",),
 )
 parallel_legs = Attack(
     who="a client",
-    how="sends two legs of one call, or two identical calls, at once, to use one answer twice",
+    how=(
+        "sends two legs of one call, or two identical calls, at once, to use one answer twice "
+        "(parallel legs)"
+    ),
     stopped="an outcome is taken by one run, in one compare-and-set, before the line returns",
     where=("flows/elicitation.py", "webapp/taken.py"),
     elsewhere=(
@@ -100,7 +109,10 @@ foreign_return = Attack(
 )
 another_client = Attack(
     who="another client of the same person, such as a second assistant",
-    how="makes the same call, to join the first one's question or get what was answered to it",
+    how=(
+        "makes the same call, to join the first one's question or get what was answered to it "
+        "(another client of the same user)"
+    ),
     stopped="the client is part of the key of a call and of a question",
     where=("webapp/call.py", "webapp/line.py"),
 )

@@ -35,7 +35,10 @@ CODES = Codes(lambda: [b"k" * 32])
 
 forwarded_signed_in = Attack(
     who="an asker with an access token (first row of the table)",
-    how="sends the link to a victim, who is signed in here, or not, or calls the same elsewhere",
+    how=(
+        "sends the link to a victim, who is signed in here, or not, or calls the same "
+        "elsewhere (forwarded link)"
+    ),
     stopped="the browser's issuer and subject are the asker's, or the page offers a sign-in",
     where=("webapp/identity.py", "webapp/sessions.py"),
     elsewhere=(
@@ -44,7 +47,10 @@ forwarded_signed_in = Attack(
 )
 forwarded_local = Attack(
     who="an asker on this machine (second row of the table)",
-    how="sends the link to somebody else: on another machine, of another user, behind a relay",
+    how=(
+        "sends the link to somebody else: on another machine, of another user, behind a relay "
+        "(forwarded link, two users of one machine)"
+    ),
     stopped="the browser's connection belongs to our own user, or was paired by them",
     where=("webapp/identity.py", "webapp/locality.py"),
     elsewhere=(
@@ -54,19 +60,19 @@ forwarded_local = Attack(
 )
 forwarded_nowhere = Attack(
     who="an asker with a token where nobody can sign in (third row of the table)",
-    how="sends the link to a victim",
+    how="sends the link to a victim (forwarded link)",
     stopped="nothing is asked: the tool is told which setting is missing",
     where=("webapp/identity.py",),
 )
 forwarded_unnamed = Attack(
     who="an asker without a name (fourth row of the table)",
-    how="sends the link to a victim, or asks for what is kept for a person",
+    how="sends the link to a victim, or asks for what is kept for a person (forwarded link)",
     stopped="nothing is asked unless the operator allows the code; never for accounts or secrets",
     where=("webapp/identity.py",),
 )
 forwarded_by_code = Attack(
     who="an asker whose link is bound by the code",
-    how="sends the link to a victim and types letters of their own",
+    how="sends the link to a victim and types letters of their own (forwarded link)",
     stopped="letters are for one browser, and it alone goes on",
     where=("flows/binding.py", "webapp/identity.py"),
     elsewhere=(
@@ -76,18 +82,18 @@ forwarded_by_code = Attack(
 )
 guessed_code = Attack(
     who="an asker",
-    how="guesses the letters that the victim's browser is shown",
+    how="guesses the letters that the victim's browser is shown (a code guessed)",
     stopped="five tries at a code, ten codes: one in 512 million for each secret of the ring",
     where=("flows/binding.py",),
     elsewhere=(
         "tests/flows/test_binding.py::test_the_fifth_wrong_guess_makes_other_letters",
         "tests/flows/test_binding.py::test_after_the_last_code_not_even_the_right_letters_help",
-        "tests/flows/test_binding.py::test_browsers_cannot_be_changed_for_ever",
+        "tests/flows/test_binding.py::test_another_browser_gives_nobody_more_guesses",
     ),
 )
 namesake = Attack(
     who="somebody with the same subject at another issuer, or the same name or e-mail at ours",
-    how="asks, or opens, as the victim",
+    how="asks, or opens, as the victim (a subject of another issuer with the same name)",
     stopped="an owner is issuer and subject under a keyed hash; names are shown, never compared",
     where=("webapp/owners.py", "webapp/identity.py"),
     elsewhere=(
@@ -110,7 +116,7 @@ used_pairing = Attack(
 )
 anonymous_join = Attack(
     who="a caller without a name",
-    how="makes the same call as another, to join its question or get its answer",
+    how="makes the same call as another, to join its question or get its answer (anonymous join)",
     stopped="without an owner there is only the run: nothing of it is joined, kept or handed on",
     where=("webapp/call.py", "webapp/identity.py"),
     elsewhere=("tests/mcp/test_wishes.py::test_nothing_is_kept_of_a_caller_that_nobody_knows",),

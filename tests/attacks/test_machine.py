@@ -26,7 +26,7 @@ KEY = "gho_the-key"
 
 another_user = Attack(
     who="another user of this machine",
-    how="connects from 127.0.0.1 and says the right Host",
+    how="connects from 127.0.0.1 and says the right Host (two users of one machine)",
     stopped="the kernel is asked whose socket it is, at each request",
     where=("webapp/locality.py",),
     elsewhere=(
@@ -62,7 +62,7 @@ forged_address = Attack(
 )
 another_port = Attack(
     who="another user's server on another port of 127.0.0.1",
-    how="reads or overwrites our cookies in a browser that visits both",
+    how="reads or overwrites our cookies in a browser that visits both (cookie from another port)",
     stopped="a cookie says which browser, never who: connection and keyed field are looked at",
     where=("webapp/browser.py", "webapp/guard.py", "webapp/locality.py"),
     elsewhere=("tests/web/test_browser.py::test_on_loopback_two_servers_do_not_share_a_cookie",),
@@ -80,7 +80,10 @@ our_port = Attack(
 )
 folder = Attack(
     who="whoever made the folder that somebody works in",
-    how="puts an `elicit.toml`, a `.env`, templates or a package with a name of ours into it",
+    how=(
+        "puts an `elicit.toml`, a `.env`, templates or a package with a name of ours into it "
+        "(elicit.toml in the working directory)"
+    ),
     stopped="nothing is read from the working directory, and it stands behind what is installed",
     where=("webapp/settings.py", "webapp/serving.py", "webapp/pages.py"),
     elsewhere=(
@@ -136,7 +139,10 @@ inward = Attack(
 )
 lookalike_host = Attack(
     who="a tool's author, or the model that wrote an argument",
-    how="sends an account's key to a host that looks like the provider's",
+    how=(
+        "sends an account's key to a host that looks like the provider's (a bearer sent to a "
+        "foreign host)"
+    ),
     stopped="the key is added where scheme, host and port are the provider's, letter by letter",
     where=("flows/account.py",),
     elsewhere=(

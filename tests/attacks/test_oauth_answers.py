@@ -38,7 +38,10 @@ from tests.flows.test_oauth import (
 
 mixed_up = Attack(
     who="a malicious authorisation server, or a proxy before ours",
-    how="lets its answer look like another issuer's: `iss` missing or wrong, parameters repeated",
+    how=(
+        "lets its answer look like another issuer's: `iss` missing or wrong, parameters "
+        "repeated (no `iss`)"
+    ),
     stopped="`iss` is required wherever the issuer promises it, and each parameter comes once",
     where=("flows/oauth.py",),
 )
@@ -65,7 +68,7 @@ metadata_elsewhere = Attack(
 )
 bearer_abroad = Attack(
     who="a provider's API, or a tool's author",
-    how="redirects a call to a foreign host, or names one",
+    how="redirects a call to a foreign host, or names one (a bearer sent to a foreign host)",
     stopped="the key is added only where the origin is the provider's",
     where=("flows/account.py",),
 )

@@ -55,10 +55,13 @@ ROUTES: Mapping[str, Route] = {
     "HEAD /e/{token}": Route(at="/e/{}", names=LINK),
     "GET /connections": Route(at="/connections"),
     "POST /connections/{id}/disconnect": Route(at="/connections/{}/disconnect", of_account=True),
+    "POST /connections/{id}/reconnect": Route(at="/connections/{}/reconnect", of_account=True),
     "POST /connections/{id}/switch": Route(at="/connections/{}/switch", of_account=True),
     "POST /connections/{id}/unshare": Route(
         at="/connections/{}/unshare?tool=list", of_account=True
     ),
+    "GET /payments": Route(at="/payments"),
+    "POST /payments/{id}/refund": Route(at="/payments/{}/refund", of_account=True),
     "POST /e/{token}": Route(at="/e/{}", names=LINK),
     "POST /e/{token}/allow": Route(at="/e/{}/allow", names=LINK),
     "POST /e/{token}/code": Route(at="/e/{}/code", names=LINK, leads_back=True),
@@ -80,20 +83,26 @@ ROUTES: Mapping[str, Route] = {
 }
 stolen_id = Attack(
     who="whoever knows an elicitation's id, from a log or a notification",
-    how="uses it in the place of a token, on every route",
+    how="uses it in the place of a token, on every route (a stolen id on every route)",
     stopped="an id opens nothing: a route reads tokens, each of its own purpose",
     where=("webapp/links.py", "webapp/routes/links.py"),
 )
 stolen_link = Attack(
     who="somebody to whom a link was forwarded, or who read it on the way",
-    how="opens it, presses its buttons, listens to its status, on every route, with any token",
+    how=(
+        "opens it, presses its buttons, listens to its status, on every route, with any token "
+        "(forwarded link)"
+    ),
     stopped="whoever opens is whoever asked, before any detail is shown or anything is done",
     where=("webapp/identity.py", "webapp/routes/links.py", "webapp/routes/callbacks.py"),
     elsewhere=("tests/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",),
 )
 stolen_account = Attack(
     who="whoever knows the id of an account, from an address or a page",
-    how="disconnects it, takes it from a tool or into use, on every route that names one",
+    how=(
+        "disconnects or reconnects it, takes it from a tool or into use, on every route that names "
+        "one (a stolen id on every route)"
+    ),
     stopped="an account is looked up by whoever is at the browser and its id; there is no other",
     where=("webapp/routes/connections.py",),
     elsewhere=(
@@ -103,7 +112,7 @@ stolen_account = Attack(
 )
 clickjacking = Attack(
     who="a page of another site",
-    how="shows ours in a frame, under a button of its own",
+    how="shows ours in a frame, under a button of its own (clickjacking)",
     stopped="every page of every route, its errors too, stands in no frame and runs nothing inline",
     where=("webapp/browser.py", "webapp/guard.py"),
     elsewhere=(
@@ -120,7 +129,7 @@ leaking_address = Attack(
 )
 open_redirect = Attack(
     who="somebody who wants our name before their address",
-    how="puts an address into a parameter, a path or a Host",
+    how="puts an address into a parameter, a path or a Host (open redirect)",
     stopped="a redirect leads to an address of ours or to one that is stored with the question",
     where=("webapp/routes/links.py", "webapp/departures.py", "webapp/guard.py"),
     elsewhere=(
@@ -130,7 +139,7 @@ open_redirect = Attack(
 )
 header_injection = Attack(
     who="somebody whose text reaches a header: a path, a query, a tool's address",
-    how="puts line breaks into it",
+    how="puts line breaks into it (header injection)",
     stopped=(
         "paths with control signs are refused, queries stay as they were encoded, and an address "
         "is checked when it is asked"
@@ -143,7 +152,7 @@ header_injection = Attack(
 )
 foreign_host = Attack(
     who="a page whose name was rebound to this machine",
-    how="calls any route under its own name",
+    how="calls any route under its own name (foreign Host)",
     stopped="one layer around everything answers to our Host only",
     where=("webapp/guard.py",),
     elsewhere=(

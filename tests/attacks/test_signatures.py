@@ -13,14 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.errors import Unverified
-from flows.signatures import (
-    BODY_BYTES_AT_MOST,
+from flows.signature_schemes import (
+    COINBASE,
     GITHUB,
-    HEADER_CHARACTERS_AT_MOST,
-    SIGNATURES_AT_MOST,
+    LEMON_SQUEEZY,
+    MOLLIE,
+    PADDLE,
+    POLAR,
+    RAZORPAY,
+    SQUARE,
     STANDARD_WEBHOOKS,
     STRIPE,
     Scheme,
+)
+from flows.signatures import (
+    BODY_BYTES_AT_MOST,
+    HEADER_CHARACTERS_AT_MOST,
+    SIGNATURES_AT_MOST,
     sign,
     verify,
 )
@@ -75,19 +84,103 @@ oracle = Attack(
     stopped="the reason never reaches the sender",
     where=("flows/signatures.py", "flows/errors.py"),
 )
+another_address = Attack(
+    who="whoever has a delivery to another address, or sets the Host header",
+    how="sends it to ours",
+    stopped="the address that is signed is the one in our settings, never the request's",
+    where=("flows/signatures.py",),
+)
+items = "tests/flows/test_signatures_items.py"
+another_item = Attack(
+    who="whoever can change a delivery of several items",
+    how="puts an item beside a good one, changes what stands in it unsigned, moves a border",
+    stopped="each item is verified by itself, and only what is signed of it comes out",
+    where=("flows/signature_items.py",),
+    elsewhere=(
+        f"{items}::test_one_bad_item_spoils_no_other_and_a_good_one_vouches_for_none",
+        f"{items}::test_no_signed_field_can_change",
+        f"{items}::test_what_is_not_signed_is_not_in_the_delivery",
+        f"{items}::test_a_border_cannot_be_moved",
+        f"{items}::test_what_is_no_key_opens_no_door_and_signs_nothing",
+        f"{items}::test_a_body_that_holds_no_items_is_refused",
+        f"{items}::test_whatever_bytes_are_sent_nothing_but_unverified_is_raised",
+    ),
+)
+certificates = "tests/flows/test_signatures_certificates.py"
+own_certificate = Attack(
+    who="a stranger with a certificate of their own",
+    how="names its address in a header, or puts PayPal's name into it",
+    stopped=(
+        "only PayPal's own addresses are fetched from, the certificate has PayPal's name and its "
+        "time, and leads to a root that is known"
+    ),
+    where=("flows/signature_certificates.py",),
+    elsewhere=(
+        f"{certificates}::test_a_certificate_from_anywhere_else_is_not_even_fetched",
+        f"{certificates}::test_a_certificate_of_anybody_elses_is_refused",
+        f"{certificates}::test_a_certificate_of_another_time_or_purpose_is_refused",
+        f"{certificates}::test_a_weak_key_and_a_key_of_another_kind_are_refused",
+        f"{certificates}::test_no_byte_of_a_certificate_can_change",
+        f"{certificates}::test_what_is_no_certificate_is_refused",
+    ),
+)
+another_webhook = Attack(
+    who="whoever has a webhook of their own at PayPal",
+    how="sends us what PayPal signed for it, or a signed delivery with something changed",
+    stopped="the id of our webhook is signed, and so are the time and a checksum of the body",
+    where=("flows/signature_certificates.py",),
+    elsewhere=(
+        f"{certificates}::test_a_delivery_for_somebody_elses_webhook_is_refused",
+        f"{certificates}::test_without_a_webhook_of_ours_nothing_is_accepted",
+        f"{certificates}::test_no_character_of_a_signed_header_can_change",
+        f"{certificates}::test_no_bit_of_the_body_can_change_nor_its_length",
+        f"{certificates}::test_each_header_comes_once",
+        f"{certificates}::test_whatever_is_sent_nothing_but_unverified_is_raised",
+    ),
+)
+notices = "tests/flows/test_signatures_unsigned.py"
+made_up = Attack(
+    who="anybody, where a provider signs nothing",
+    how="makes up a notice: another payment's id, a path in it, a status beside it",
+    stopped="one id of the right form is read and nothing else; the provider is asked about it",
+    where=("flows/unsigned_notices.py",),
+    elsewhere=(
+        f"{notices}::test_a_payments_id_is_read_and_what_stands_beside_it_is_not",
+        f"{notices}::test_anything_else_is_refused",
+        f"{notices}::test_whatever_bytes_are_sent_an_id_is_read_or_unverified_is_raised",
+    ),
+)
 
 BODY = b'{"id":"evt_1","paid":true}'
+URL = "https://elicit.example/webhooks/square"
 STRIPE_SECRET = "whsec_5tripe5tripe5tripe5tripe5tripe55"
 STANDARD_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 SECRETS = {
     STRIPE: STRIPE_SECRET,
     STANDARD_WEBHOOKS: STANDARD_SECRET,
     GITHUB: "It's a Secret to Everybody",
+    PADDLE: "pdl_ntfset_secret",
+    POLAR: "polar_whs_secret",
+    SQUARE: "square secret",
+    COINBASE: "coinbase secret",
+    MOLLIE: "mollie secret",
+    RAZORPAY: "razorpay secret",
+    LEMON_SQUEEZY: "lemon secret",
 }
 SECONDS = int(NOON.timestamp())
 PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = "whpk_" + base64.b64encode(PRIVATE.public_key().public_bytes_raw()).decode()
 each = pytest.mark.parametrize("scheme", SECRETS, ids=lambda scheme: scheme.name)
+each_once = pytest.mark.parametrize(
+    "scheme",
+    [scheme for scheme in SECRETS if not scheme.is_repeatable],
+    ids=lambda scheme: scheme.name,
+)
+each_labelled = pytest.mark.parametrize(
+    "scheme",
+    [scheme for scheme in SECRETS if scheme.signature_label],
+    ids=lambda scheme: scheme.name,
+)
 timed = pytest.mark.parametrize(
     "scheme", [STRIPE, STANDARD_WEBHOOKS], ids=lambda scheme: scheme.name
 )
@@ -96,7 +189,7 @@ Headers = list[tuple[str, str]]
 
 def signed(scheme: Scheme, body: bytes = BODY) -> Headers:
     id = None if scheme.id_header is None else "msg_1"
-    return sign(scheme, body=body, secret=SECRETS[scheme], now=NOON, id=id)
+    return sign(scheme, body=body, secret=SECRETS[scheme], now=NOON, id=id, url=URL)
 
 
 def privately(body: bytes = BODY) -> Headers:
@@ -122,6 +215,7 @@ def refusal(
             headers=headers,
             secrets=[SECRETS[scheme]] if secrets is None else secrets,
             now=NOON,
+            url=URL,
         )
     assert str(refused.value) == "This delivery could not be verified."
     return refused.value.reason
@@ -129,7 +223,12 @@ def refusal(
 
 def is_accepted(scheme: Scheme, headers: Headers, *secrets: str, body: bytes = BODY) -> bool:
     delivery = verify(
-        scheme, body=body, headers=headers, secrets=secrets or [SECRETS[scheme]], now=NOON
+        scheme,
+        body=body,
+        headers=headers,
+        secrets=secrets or [SECRETS[scheme]],
+        now=NOON,
+        url=URL,
     )
     return delivery.body == body
 
@@ -288,7 +387,7 @@ def test_without_its_headers_nothing_is_accepted(scheme: Scheme) -> None:
 
 
 @two_readings
-@each
+@each_once
 def test_a_repeated_header_is_refused_whichever_is_right(scheme: Scheme) -> None:
     headers = signed(scheme)
     for name, value in headers:
@@ -310,7 +409,42 @@ def test_the_two_names_of_a_header_are_not_mixed() -> None:
 
 
 @two_readings
-@each
+@pytest.mark.parametrize("scheme", [SQUARE, COINBASE, RAZORPAY, LEMON_SQUEEZY])
+@pytest.mark.parametrize("value", ["", "é", "0" * 5000, "\u0661" * 64])
+def test_a_header_that_no_signature_could_be_is_refused(scheme: Scheme, value: str) -> None:
+    assert refusal(scheme, [(scheme.signature_header, value)]) == "malformed_header"
+    for tail in (" ", "\n", ",", "=", "\x00"):
+        [(name, right)] = signed(scheme)
+        for other in (right + tail, tail + right):
+            assert refusal(scheme, [(name, other)]) == "bad_signature"
+
+
+@heavy
+def test_a_header_that_may_come_again_has_no_more_signatures_for_that() -> None:
+    [right] = signed(MOLLIE)
+    bad = (MOLLIE.signature_header, "sha256=AAAA")
+    assert is_accepted(MOLLIE, [*[bad] * (SIGNATURES_AT_MOST - 1), right])
+    assert refusal(MOLLIE, [*[bad] * SIGNATURES_AT_MOST, right]) == "malformed_header"
+    assert refusal(MOLLIE, [right, (right[0], "")]) == "malformed_header"
+
+
+@another_address
+def test_what_was_sent_to_another_address_is_refused_though_it_is_signed() -> None:
+    for url in ("https://evil.example/webhooks/square", URL + "/", URL.replace("https", "http")):
+        theirs = sign(SQUARE, body=BODY, secret=SECRETS[SQUARE], now=NOON, url=url)
+        headers = [("Host", "evil.example"), ("X-Forwarded-Host", "evil.example"), *theirs]
+        assert refusal(SQUARE, headers) == "bad_signature"
+
+
+@another_address
+def test_without_an_address_in_the_settings_nothing_is_accepted() -> None:
+    with pytest.raises(Unverified) as refused:
+        verify(SQUARE, body=BODY, headers=signed(SQUARE), secrets=[SECRETS[SQUARE]], now=NOON)
+    assert refused.value.reason == "no_url"
+
+
+@two_readings
+@each_labelled
 @pytest.mark.parametrize("value", ["", " ", ",", "=", "v1", "v2=00", "sha1=00", "é", "\x00", "t=1"])
 def test_a_header_without_a_signature_is_refused(scheme: Scheme, value: str) -> None:
     *before, (name, _) = signed(scheme)
@@ -421,7 +555,7 @@ def test_an_empty_secret_opens_no_door(scheme: Scheme, secret: str) -> None:
     assert refusal(scheme, headers, secrets=[]) == "no_secret"
     assert refusal(scheme, headers, secrets=[secret]) == "no_secret"
     assert refusal(scheme, headers, secrets=[SECRETS[scheme], secret]) == "no_secret"
-    if scheme is not STANDARD_WEBHOOKS:
+    if scheme in (STRIPE, GITHUB):
         key = secret.encode()
         message = BODY if scheme is GITHUB else b"%d." % SECONDS + BODY
         mac = hmac.digest(key, message, "sha256").hex()
@@ -503,7 +637,14 @@ def test_ten_megabytes_are_refused_before_any_mac_is_computed(scheme: Scheme) ->
     without_a_mac = replace(scheme, digest="a digest that cannot be computed")
     headers = signed(scheme)
     with pytest.raises(ValueError, match="digest"):
-        verify(without_a_mac, body=BODY, headers=headers, secrets=[SECRETS[scheme]], now=NOON)
+        verify(
+            without_a_mac,
+            body=BODY,
+            headers=headers,
+            secrets=[SECRETS[scheme]],
+            now=NOON,
+            url=URL,
+        )
     for size in (BODY_BYTES_AT_MOST + 1, 10 * 1024 * 1024):
         with pytest.raises(Unverified) as refused:
             verify(
@@ -512,6 +653,7 @@ def test_ten_megabytes_are_refused_before_any_mac_is_computed(scheme: Scheme) ->
                 headers=headers,
                 secrets=[SECRETS[scheme]],
                 now=NOON,
+                url=URL,
             )
         assert refused.value.reason == "too_large"
 

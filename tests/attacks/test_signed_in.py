@@ -18,7 +18,7 @@ ACCEPT = {"accept": "application/json, text/event-stream"}
 
 forwarded = Attack(
     who="somebody to whom a link was forwarded, signed in with an account of their own",
-    how="opens it and presses everything on it",
+    how="opens it and presses everything on it (forwarded link)",
     stopped="the page of another person, without a detail; nothing ends for the one who asked",
     where=("webapp/routes/openers.py", "webapp/identity.py"),
     elsewhere=(
@@ -29,33 +29,36 @@ forwarded = Attack(
 )
 scanner = Attack(
     who="a link scanner",
-    how="opens a link that needs a sign-in, first and often",
+    how="opens a link that needs a sign-in, first and often (link opened by a scanner first)",
     stopped="nothing is begun by a GET; the sign-in is a press",
     where=("webapp/routes/links.py", "webapp/routes/signin.py"),
     elsewhere=("tests/mcp/test_pairing.py::test_looking_at_an_address_pairs_nothing",),
 )
 login_csrf = Attack(
     who="somebody who can sign in",
-    how="leads the victim's browser to the end of a sign-in of their own",
+    how="leads the victim's browser to the end of a sign-in of their own (login CSRF)",
     stopped="what a browser left with is sealed in a cookie of its own",
     where=("webapp/signing_in.py", "flows/signin.py"),
     elsewhere=("tests/mcp/test_pairing.py::test_a_form_of_another_page_pairs_nothing",),
 )
 fixation = Attack(
     who="somebody who can plant a cookie",
-    how="plants a session of theirs, or reads the one that a later sign-in makes of it",
+    how=(
+        "plants a session of theirs, or reads the one that a later sign-in makes of it "
+        "(session fixation)"
+    ),
     stopped="a sign-in makes a new session and ends the one that the browser had",
     where=("webapp/sessions.py",),
 )
 replay = Attack(
     who="whoever kept the address of the way back from the issuer",
-    how="opens it again, in the same browser or another",
+    how="opens it again, in the same browser or another (callback replayed)",
     stopped="the browser's cookie is used up by the first, and the code at the issuer too",
     where=("webapp/signing_in.py", "webapp/routes/signin.py"),
 )
 mixed_up = Attack(
     who="another issuer, or whoever can change the way back",
-    how="answers in the issuer's place: another `iss` or none, another state, two codes",
+    how="answers in the issuer's place: another `iss` or none, another state, two codes (no `iss`)",
     stopped="nothing of it is acted upon, and the browser's own sign-in goes on",
     where=("flows/signin.py",),
     elsewhere=(
@@ -65,13 +68,13 @@ mixed_up = Attack(
 )
 back_elsewhere = Attack(
     who="whoever can fill in a form of ours, or a part of an address",
-    how="says where the browser shall go after the sign-in",
+    how="says where the browser shall go after the sign-in (open redirect)",
     stopped="a path of ours, or home",
     where=("webapp/sessions.py",),
 )
 issuers_words = Attack(
     who="somebody who leads a browser to the way back",
-    how="writes words and markup into `error_description`",
+    how="writes words and markup into `error_description` (attacker text)",
     stopped="the page has words of its own",
     where=("webapp/routes/signin.py",),
 )
@@ -101,7 +104,9 @@ letters = Attack(
 )
 framed = Attack(
     who="a page of another site",
-    how="shows the pages of signing in and out, of letters and of pairing in a frame",
+    how=(
+        "shows the pages of signing in and out, of letters and of pairing in a frame (clickjacking)"
+    ),
     stopped="they have the headers of every page",
     where=("webapp/browser.py",),
 )

@@ -21,6 +21,7 @@ SECTIONS = (
     "test_callbacks",
     "test_bearers",
     "test_calls",
+    "test_seams",
     "test_machine",
     "test_oauth_answers",
     "test_payments",

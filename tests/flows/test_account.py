@@ -260,8 +260,19 @@ async def test_a_body_that_was_a_stream_is_not_sent_again() -> None:
     wire = Wire(needs("gho_newer"))
     async with a_renewable(wire).client() as api:
         assert (await api.put("/user", content=parts())).status_code == 401
+        assert len(wire.seen) == 1
+        # But its key was renewed, and the next request has the newer one.
+        assert (await api.put("/user", content=parts())).status_code == 200
+    assert wire.refused == [("c1", KEY)]
+
+
+async def test_a_file_whose_key_is_refused_has_it_renewed_or_proven_dead() -> None:
+    wire = Wire(needs("gho_newer"))
+    async with an_account(wire, connection="c1").client() as api:
+        files = {"file": ("a.txt", b"abc")}
+        assert (await api.post("/user", files=files)).status_code == 401
+    assert wire.refused == [("c1", KEY)]
     assert len(wire.seen) == 1
-    assert wire.refused == []
 
 
 async def test_fifty_that_are_refused_at_once_ask_for_one_newer_key_each_at_most() -> None:

@@ -109,12 +109,20 @@ def test_another_browser_after_the_confirmation_gets_none() -> None:
     assert typed(confirmed, "nonsense") is confirmed
 
 
-def test_browsers_cannot_be_changed_for_ever() -> None:
+def test_other_browsers_use_up_nothing_of_hers() -> None:
     bound = BOUND
-    for number in range(CODES_AT_MOST - 1):
+    for number in range(100):
         bound = bind(bound, browser=f"browser {number}")
+    hers = bind(bound, browser="her browser")
+    assert is_confirmed(typed(hers, CODES.code("e1", hers)), browser="her browser")
+
+
+def test_another_browser_gives_nobody_more_guesses() -> None:
+    guessed = BOUND
+    for number in range(TRIES_AT_MOST * CODES_AT_MOST):
+        guessed = bind(typed(guessed, "nonsense"), browser=f"browser {number}")
     with pytest.raises(TooManyAttempts):
-        bind(bound, browser="one too many")
+        typed(guessed, CODES.code("e1", guessed))
 
 
 def test_letters_that_were_shown_before_a_rotation_are_right_after_it() -> None:

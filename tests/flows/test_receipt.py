@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
 from flows import receipt as receipts
@@ -18,7 +18,11 @@ from flows.errors import NotPossible
 from flows.money import Money
 from flows.receipt import (
     RECEIPT_KEPT,
+    REFUND_AGAIN_AFTER,
+    REFUND_AGAIN_AT_MOST,
+    REFUND_TRIES_AT_MOST,
     TRANSITIONS,
+    Dispute,
     Payment,
     Receipt,
     ReceiptStatus,
@@ -28,12 +32,12 @@ from flows.receipt import (
 )
 from tests.clock import NOON, Clock
 
-OPEN, TAKEN, SPENT, REFUNDED = ReceiptStatus
+OPEN, TAKEN, SPENT, REFUNDING, REFUNDED, DISPUTED = ReceiptStatus
 Change = Callable[[Payment], Payment]
 CHANGES: dict[ReceiptStatus, Change] = {
     TAKEN: receipts.take,
     SPENT: lambda payment: receipts.spend(payment, NOON),
-    REFUNDED: lambda payment: receipts.refund(payment, NOON, "no seats", "re_1"),
+    REFUNDING: lambda payment: receipts.begin_refund(payment, NOON, reason="no seats"),
 }
 
 
@@ -86,6 +90,9 @@ def given_back() -> Refund:
 @pytest.mark.parametrize("before", ReceiptStatus)
 @pytest.mark.parametrize("wanted", CHANGES)
 def test_only_what_the_table_has_is_possible(before: ReceiptStatus, wanted: ReceiptStatus) -> None:
+    if before is wanted is REFUNDING:  # begun again, it is what was begun first
+        assert CHANGES[wanted](paid(before)) == paid(before)
+        return
     if wanted in TRANSITIONS[before]:
         receipts.require(paid(before), wanted)
         assert CHANGES[wanted](paid(before)).status is wanted
@@ -96,7 +103,8 @@ def test_only_what_the_table_has_is_possible(before: ReceiptStatus, wanted: Rece
 
 
 def test_what_is_spent_or_given_back_is_so_for_good() -> None:
-    assert {status for status in ReceiptStatus if status.is_final} == {SPENT, REFUNDED}
+    final = {status for status in ReceiptStatus if status.is_final}
+    assert final == {SPENT, REFUNDED, DISPUTED}
     assert set(TRANSITIONS) == set(ReceiptStatus)
     assert not any(OPEN in after for after in TRANSITIONS.values())
 
@@ -105,31 +113,134 @@ def test_a_change_says_when_and_why_and_touches_nothing_else() -> None:
     taken = receipts.take(paid())
     assert taken == paid(TAKEN)
     assert receipts.spend(taken, NOON) == paid(SPENT, spent_at=NOON)
-    assert receipts.refund(taken, NOON, None, "re_1") == paid(
-        REFUNDED, refunded_at=NOON, refund_id="re_1"
+    begun = receipts.begin_refund(taken, NOON, reason="no seats", run="r")
+    later = NOON + REFUND_AGAIN_AFTER
+    assert begun == paid(
+        REFUNDING, reason="no seats", refund_by="r", refund_at=later, is_refund_begun=True
+    )
+    assert receipts.begin_refund(begun, NOON, reason="another") == begun
+    assert receipts.given_back(begun, NOON, refund_id="re_1") == paid(
+        REFUNDED,
+        reason="no seats",
+        refund_by="r",
+        is_refund_begun=True,
+        refunded_at=NOON,
+        refund_id="re_1",
+        refunded=900,
     )
 
 
 def test_a_receipt_answers_its_question_until_it_is_used() -> None:
-    assert [paid(status).holds_key for status in ReceiptStatus] == [True, True, False, False]
+    assert {status for status in ReceiptStatus if paid(status).holds_key} == {OPEN, TAKEN}
 
 
 def test_what_was_bought_for_good_answers_for_good_unless_it_is_given_back() -> None:
-    held = [paid(status, once=True).holds_key for status in ReceiptStatus]
-    assert held == [True, True, True, False]
+    held = {status for status in ReceiptStatus if paid(status, once=True).holds_key}
+    assert held == {OPEN, TAKEN, SPENT}
 
 
-def test_a_receipt_is_kept_ten_years_and_is_never_due() -> None:
+def test_a_receipt_is_kept_ten_years() -> None:
     for year in range(4):
         at = NOON.replace(year=2024 + year, month=2, day=28) + timedelta(days=1)
         kept_until = paid(paid_at=at).erase_at
         assert kept_until >= at.replace(year=at.year + 10, day=1, month=3)
         assert kept_until - at == RECEIPT_KEPT
+
+
+def test_a_receipt_is_due_while_money_may_be_given_back_by_itself() -> None:
     assert paid().due_at is None
+    due = {status for status in ReceiptStatus if paid(status, refund_at=NOON).due_at == NOON}
+    assert due == {OPEN, REFUNDING}
+
+
+def test_each_pause_after_a_failed_refund_is_longer_until_somebody_must_look() -> None:
+    payment, pauses = paid(REFUNDING, refund_at=NOON), []
+    while payment.refund_at is not None:
+        payment = receipts.try_again(payment, NOON)
+        if payment.refund_at is not None:
+            pauses.append(payment.refund_at - NOON)
+    assert len(pauses) == REFUND_TRIES_AT_MOST - 1
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (2 * REFUND_AGAIN_AFTER, REFUND_AGAIN_AT_MOST)
+    assert payment.due_at is None
+
+
+def test_an_operator_may_give_back_what_was_spent() -> None:
+    begun = receipts.begin_refund(paid(SPENT), NOON, reason=None, also_spent=True)
+    assert begun.status is REFUNDING
+    for status in (REFUNDED, DISPUTED):
+        with pytest.raises(NotPossible):
+            receipts.begin_refund(paid(status), NOON, reason=None, also_spent=True)
+
+
+@pytest.mark.parametrize("before", [OPEN, SPENT, REFUNDING])
+def test_what_the_provider_gave_back_stands_whatever_it_was(before: ReceiptStatus) -> None:
+    in_part = receipts.given_back_in_part(paid(before), NOON, amount=300)
+    assert (in_part.status, in_part.refunded, in_part.is_part_refunded) == (before, 300, True)
+    for payment in (
+        receipts.given_back_in_part(in_part, NOON, amount=900),
+        receipts.given_back(in_part, NOON),
+    ):
+        assert (payment.status, payment.refunded, payment.refunded_at) == (REFUNDED, 900, NOON)
+        assert not payment.is_part_refunded
+
+
+def test_a_dispute_takes_a_receipt_away_and_one_that_is_won_gives_it_back() -> None:
+    for before in (paid(), paid(SPENT, spent_at=NOON)):
+        claimed = receipts.disputed(before, "dp_1", Dispute.OPEN)
+        assert (claimed.status, claimed.holds_key) == (DISPUTED, False)
+        assert receipts.disputed(claimed, "dp_1", Dispute.LOST).status is DISPUTED
+        assert receipts.disputed(claimed, "dp_1", Dispute.WON).status is before.status
+        second = receipts.disputed(claimed, "dp_2", Dispute.LOST)
+        assert receipts.disputed(second, "dp_1", Dispute.WON).status is DISPUTED
+    begun = receipts.begin_refund(paid(), NOON, reason=None)
+    claimed = receipts.disputed(begun, "dp_1", Dispute.OPEN)
+    assert receipts.disputed(claimed, "dp_1", Dispute.WON).status is REFUNDING
+    given = receipts.given_back(paid(), NOON)
+    assert receipts.disputed(given, "dp_1", Dispute.LOST).status is REFUNDED
+
+
+def test_what_is_used_while_a_bank_claims_it_is_used_for_good() -> None:
+    claimed = receipts.disputed(paid(), "dp_1", Dispute.OPEN)
+    used = receipts.used(claimed, NOON)
+    assert (used.status, used.spent_at) == (DISPUTED, NOON)
+    assert receipts.disputed(used, "dp_1", Dispute.WON).status is SPENT
+    assert receipts.used(paid(), NOON) == paid(SPENT, spent_at=NOON)
+    for status in (SPENT, REFUNDING, REFUNDED):
+        assert receipts.used(paid(status), NOON) == paid(status)
+
+
+News = st.one_of(
+    st.tuples(st.just("refund"), st.integers(1, 900)),
+    st.tuples(st.sampled_from(["dp_1", "dp_2"]), st.just(Dispute.OPEN)),
+)
+
+
+@given(news=st.lists(News, max_size=5), ends=st.sampled_from(list(Dispute)), data=st.data())
+def test_a_providers_news_come_in_any_order_to_the_same_end(
+    news: list[tuple[str, Any]], ends: Dispute, data: st.DataObject
+) -> None:
+    def told(payment: Payment, one: tuple[str, Any]) -> Payment:
+        name, said = one
+        if name == "refund":
+            return receipts.given_back_in_part(payment, NOON, amount=said)
+        return receipts.disputed(payment, name, said)
+
+    news = [*news, ("dp_1", ends)]
+    for before in (paid(), paid(SPENT, spent_at=NOON)):
+        straight = before
+        for one in news:
+            straight = told(straight, one)
+        crossed = before
+        for one in data.draw(st.permutations(news)):
+            crossed = told(crossed, one)
+        assert (crossed.status, crossed.refunded) == (straight.status, straight.refunded)
+        assert crossed.disputes == straight.disputes
 
 
 def test_a_payment_comes_back_from_the_store_as_it_was() -> None:
-    before = receipts.refund(paid(), NOON, "no seats", "re_1")
+    before = receipts.given_back(receipts.begin_refund(paid(), NOON, reason="no seats"), NOON)
+    before = receipts.disputed(before, "dp_1", Dispute.LOST)
     assert msgspec.json.decode(msgspec.json.encode(before), type=Payment) == before
     assert msgspec.convert(msgspec.to_builtins(before), Payment) == before
 
@@ -195,7 +306,12 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(reason=st.none() | st.text())
     def it_is_given_back(self, reason: str | None) -> None:
-        self.change(lambda payment: receipts.refund(payment, self.clock(), reason, "re_1"))
+        self.change(lambda payment: receipts.begin_refund(payment, self.clock(), reason=reason))
+
+    @precondition(lambda self: self.payment.status is REFUNDING)
+    @rule()
+    def the_provider_does_it(self) -> None:
+        self.change(lambda payment: receipts.given_back(payment, self.clock(), refund_id="re_1"))
 
     @invariant()
     def it_ends_once(self) -> None:
@@ -212,7 +328,15 @@ class Ledger(RuleBasedStateMachine):
     @invariant()
     def what_was_paid_stays_what_it_was(self) -> None:
         as_paid = replace(
-            self.payment, status=OPEN, spent_at=None, refunded_at=None, refund_id=None, reason=None
+            self.payment,
+            status=OPEN,
+            spent_at=None,
+            refunded_at=None,
+            refund_id=None,
+            refund_at=None,
+            is_refund_begun=False,
+            refunded=0,
+            reason=None,
         )
         assert as_paid == paid()
 

@@ -3,8 +3,10 @@
 import base64
 import hashlib
 import hmac
+import re
 from dataclasses import FrozenInstanceError, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -14,6 +16,15 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from stripe import SignatureVerificationError, WebhookSignature
 
 from flows.errors import Unverified
+from flows.signature_schemes import (
+    COINBASE,
+    LEMON_SQUEEZY,
+    MOLLIE,
+    PADDLE,
+    POLAR,
+    RAZORPAY,
+    SQUARE,
+)
 from flows.signatures import (
     BODY_BYTES_AT_MOST,
     GITHUB,
@@ -33,32 +44,6 @@ GITHUB_SECRET = "It's a Secret to Everybody"
 PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = "whpk_" + base64.b64encode(PRIVATE.public_key().public_bytes_raw()).decode()
 
-# The other senders, as each will be added: a declaration, and a body that it signed.
-PADDLE = Scheme(
-    name="paddle",
-    signature_header="paddle-signature",
-    signature_label="h1=",
-    separator=";",
-    time_label="ts=",
-    message="{ts}:{body}",
-    tolerance=timedelta(seconds=5),
-)
-SQUARE = Scheme(
-    name="square",
-    signature_header="x-square-hmacsha256-signature",
-    message="{url}{body}",
-    encoding="base64",
-)
-COINBASE = Scheme(name="coinbase", signature_header="x-cc-webhook-signature")
-MOLLIE = Scheme(
-    name="mollie",
-    signature_header="x-mollie-signature",
-    signature_label="sha256=",
-    is_repeatable=True,
-)
-RAZORPAY = Scheme(name="razorpay", signature_header="x-razorpay-signature")
-LEMON_SQUEEZY = Scheme(name="lemon-squeezy", signature_header="x-signature")
-POLAR = replace(STANDARD_WEBHOOKS, name="polar", key="utf-8", key_prefix="", ed25519_label=None)
 IN_HEX = Scheme(name="in-hex", signature_header="x-mac", key="hex", digest="sha512")
 
 SECRETS = {
@@ -230,9 +215,17 @@ def test_square_is_a_declaration_and_signs_our_configured_address() -> None:
     mac = base64.b64encode(sha256(b"square secret", URL.encode() + BODY)).decode()
     headers = [("X-Square-HmacSha256-Signature", mac)]
     assert received(SQUARE, headers).body == BODY
-    for url in ("", "https://evil.example/webhooks/square", URL + "/"):
+    for url in ("https://evil.example/webhooks/square", URL + "/"):
         with pytest.raises(Unverified):
             verify(SQUARE, body=BODY, headers=headers, secrets=["square secret"], now=NOON, url=url)
+
+
+def test_square_is_neither_read_nor_signed_without_a_configured_address() -> None:
+    with pytest.raises(Unverified) as refused:
+        verify(SQUARE, body=BODY, headers=signed(SQUARE), secrets=["square secret"], now=NOON)
+    assert refused.value.reason == "no_url"
+    with pytest.raises(ValueError, match="the address that it is sent to is signed too"):
+        sign(SQUARE, body=BODY, secret="square secret", now=NOON)
 
 
 @pytest.mark.parametrize(
@@ -258,6 +251,9 @@ def test_a_sender_that_repeats_its_header_while_a_key_rolls_is_accepted() -> Non
     assert received(MOLLIE, headers, "new").body == BODY
     with pytest.raises(Unverified):
         received(MOLLIE, headers, "other")
+    for joined in (f"sha256={new},sha256={old}", f"sha256={new} ,\tsha256={old}"):
+        for secret in ("new", "old"):
+            assert received(MOLLIE, [("x-mollie-signature", joined)], secret).body == BODY
 
 
 def test_polar_signs_with_the_secret_as_it_is_written() -> None:
@@ -407,6 +403,13 @@ def test_only_verification_makes_a_delivery() -> None:
         replace(delivery, body=b"another")  # type: ignore[call-arg]
     with pytest.raises(FrozenInstanceError):
         delivery.body = b"another"  # type: ignore[misc]
+
+
+def test_no_other_module_can_prove_anything() -> None:
+    house = Path(__file__).parent.parent.parent
+    paths = [path for name in ("flows", "webapp") for path in (house / name).rglob("*.py")]
+    proving = [path.name for path in paths if re.search(r"\bPROOF\b", path.read_text("utf-8"))]
+    assert sorted(proving) == ["signature_certificates.py", "signatures.py"]
 
 
 def test_a_delivery_does_not_show_its_body() -> None:

@@ -10,6 +10,7 @@ import pytest
 from flows import elicit
 from flows.binding import FRESH_WORDS, WRONG_WORDS
 from flows.elicitation import Status
+from tests.mcp.guarded import TOKEN, new_guarded_server
 from tests.mcp.stage import (
     Page,
     Person,
@@ -21,7 +22,6 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from tests.mcp.test_callers import TOKEN, new_guarded_server
 from webapp.settings_identity import IdentitySettings
 
 # Whoever comes through something that relays is not this machine's own user.

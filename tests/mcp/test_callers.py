@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from flows import elicit
-from tests.mcp.stage import LEGACY, Stage, new_browser, new_server, soon, staged, text_of
+from tests.mcp.guarded import TOKEN, new_guarded_server
+from tests.mcp.stage import LEGACY, Stage, new_browser, soon, staged, text_of
 
 LOGIN = "https://example.org/login"
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -43,36 +44,6 @@ async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(
         assert not caller.has_links_left
         assert not await stage.elicitations()
         assert text_of(await soon(caller.call("plain"))) == "plain"
-
-
-def new_guarded_server(library: str, *, subject: str | None) -> Any:
-    """A server whose callers have to bring an access token of its own."""
-    if library == "fastmcp":
-        from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
-
-        claims = {"client_id": "client", "scopes": [], **({"sub": subject} if subject else {})}
-        return new_server(library, auth=StaticTokenVerifier({"good": claims}))
-    from mcp.server.auth.provider import AccessToken
-    from mcp.server.auth.settings import AuthSettings
-
-    class Verifier:
-        async def verify_token(self, token: str) -> AccessToken | None:
-            if token != "good":
-                return None
-            return AccessToken(token=token, client_id="client", scopes=[], subject=subject)
-
-    return new_server(
-        library,
-        token_verifier=Verifier(),
-        auth=AuthSettings(
-            issuer_url="https://login.example.com",  # type: ignore[arg-type]
-            resource_server_url="http://127.0.0.1/mcp",  # type: ignore[arg-type]
-            validate_token_resource=False,
-        ),
-    )
-
-
-TOKEN = {"authorization": "Bearer good"}
 
 
 @pytest.mark.every_way

@@ -7,15 +7,18 @@ from typing import Any
 
 from flows import elicit
 from flows.elicitation import Status
+from tests.mcp.guarded import TOKEN, guarded_by
 from tests.mcp.issuing import Issuing, come_back_as, issuing, leave_to_sign_in, sign_in
-from tests.mcp.stage import MODERN, Stage, new_server, soon, staged
+from tests.mcp.stage import MODERN, Stage, new_server, soon, staged, text_of
 
 HER_WORDS = "Only for the eyes of Alice"
 
 
-def shop(library: str = "mcp", **options: Any) -> Any:
-    server = new_server(library, **options)
+def shop(library: str = "mcp") -> Any:
+    return add_visit(new_server(library))
 
+
+def add_visit(server: Any) -> Any:
     @server.tool()
     async def visit() -> str:
         await elicit.url(HER_WORDS, "https://shop.example/terms")
@@ -197,3 +200,67 @@ async def test_tools_are_named_to_those_only_who_signed_in() -> None:
             caller.begin("visit")
             await sign_in(alice, await alice.visit(await caller.link()), "alice")
         assert "visit" in (await alice.visit(here.stage.url)).text
+
+
+async def test_a_server_that_authenticates_by_itself_has_its_people_sign_in(
+    library: str, revision: str
+) -> None:
+    async with issuing() as issuer:
+        guarded = guarded_by(
+            library, {"iss": issuer.url, "sub": "pairwise", "oid": "o", "tid": "t"}
+        )
+        issuer.claims = {"oid": "o", "tid": "t"}
+        async with staged(add_visit(guarded), who=issuer.who(claim=("oid", "tid"))) as stage:
+            alice = await stage.person()
+            async with stage.caller(revision, headers=TOKEN) as caller:
+                caller.begin("visit")
+                link = await caller.link()
+                page = await sign_in(alice, await alice.visit(link), "another-pairwise")
+                assert HER_WORDS in page.text
+
+
+async def test_tokens_that_do_not_say_whose_they_are_have_the_issuer_that_was_named(
+    revision: str,
+) -> None:
+    async with issuing() as issuer:
+        for named in (None, issuer.url):
+            guarded = guarded_by("mcp", {"sub": "alice"})
+            who = issuer.who(server_issuer=named)
+            async with (
+                staged(add_visit(guarded), who=who) as stage,
+                stage.caller(revision, headers=TOKEN) as caller,
+            ):
+                if named is None:
+                    assert "ELICIT_SERVER_ISSUER" in text_of(await soon(caller.call("visit")))
+                    continue
+                alice = await stage.person()
+                caller.begin("visit")
+                link = await caller.link()
+                assert HER_WORDS in (await sign_in(alice, await alice.visit(link), "alice")).text
+
+
+async def test_an_empty_subject_is_nobody(revision: str) -> None:
+    async with issuing() as issuer:
+        guarded = guarded_by("mcp", {"iss": issuer.url, "sub": ""})
+        async with (
+            staged(add_visit(guarded), who=issuer.who()) as stage,
+            stage.caller(revision, headers=TOKEN) as caller,
+        ):
+            assert "names no person" in text_of(await soon(caller.call("visit")))
+
+
+async def test_the_live_status_ends_with_the_session(revision: str) -> None:
+    async with town() as here:
+        alice = await here.stage.person()
+        async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
+            caller.begin("visit")
+            link = await caller.link()
+            await sign_in(alice, await alice.visit(link), "alice")
+            async with alice.browser.stream("GET", f"{link}/live") as live:
+                lines = live.aiter_lines()
+                assert await anext(lines) == "data: pending"
+                csrf = (await alice.visit(f"{here.stage.url}/connections")).csrf
+                out = await alice.browser.post(f"{here.stage.url}/signout", data={"csrf": csrf})
+                assert out.status_code == 200
+                await here.stage.complete(link)
+                assert [line async for line in lines if line] == []

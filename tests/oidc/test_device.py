@@ -1,8 +1,9 @@
 """`elicit connect`: an account is connected from a terminal, by a code entered elsewhere."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -20,35 +21,51 @@ GRANTS = {"grant_types": [oauth_device.GRANT_TYPE, "refresh_token"], "response_t
 class Desk:
     """A terminal whose user enters the code on another device while time passes here."""
 
-    def __init__(self, guest: Guest, *, says: str = "yes", likes: bool = True) -> None:
+    def __init__(
+        self,
+        guest: Guest,
+        *,
+        says: str = "yes",
+        likes: bool = True,
+        meanwhile: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
         self.said: list[str] = []
         self.asked: list[str] = []
         self._guest, self._says, self._likes = guest, says, likes
         self._has_entered = False
-        self.meanwhile: Callable[[], object] | None = None
+        self._meanwhile = meanwhile  # before the answer to whether it is right
 
     @property
     def terminal(self) -> Terminal:
-        return Terminal(say=self.said.append, is_right=self._is_right, pause=self._pause)
+        return Terminal(
+            say=self.said.append, choose=self._choose, is_right=self._is_right, pause=self._pause
+        )
+
+    async def _choose(self, number: int) -> int | None:
+        raise AssertionError(number)
 
     async def _is_right(self, question: str) -> bool:
         self.asked.append(question)
+        if self._meanwhile is not None:
+            await self._meanwhile()
         return self._likes
 
     async def _pause(self, _: timedelta) -> None:
         if self._has_entered:
             return
         self._has_entered = True
-        words = self.said[0].replace(",", " ").split()
+        words = self.said[1].replace(",", " ").split()
         address, code = words[1], words[words.index("enter") + 1]
         await self._guest.enter(address, user_code=code, says=self._says)
 
 
 @asynccontextmanager
-async def waiting(acme: OpenIdProvider) -> AsyncIterator[tuple[Town, Asking, Elicitation]]:
+async def waiting(
+    acme: OpenIdProvider, **about: Any
+) -> AsyncIterator[tuple[Town, Asking, Elicitation]]:
     async with office(acme) as here:
         acme.configure(clients=[ours(here, **GRANTS)])
-        asked = here.ask("email", provider="acme")
+        asked = here.ask("email", provider="acme", **about)
         await asked.link()
         (question,) = await open_questions(here.service, provider=None)
         yield here, asked, question
@@ -60,7 +77,12 @@ async def test_the_tool_goes_on_with_the_account_that_was_named(
     async with waiting(acme) as (here, asked, question):
         desk = Desk(await newcomer(acme, "alice"))
         assert await connect_by_code(here.service, question, desk.terminal)
-        assert "alice@acme.example" in desk.asked[0]
+        assert desk.said[0] == (
+            "list of shop asks for your account at Acme.\nWhat it may do there:\n"
+            "  Know that it is you (openid)\n  See your e-mail address (email)"
+        )
+        assert desk.asked == ["This is alice@acme.example at Acme. May list of shop use it?"]
+        assert desk.said[-1] == "It is connected, and the tool goes on."
         assert (await asked.account()).label == "alice@acme.example"
         assert await open_questions(here.service, provider=None) == []
 
@@ -102,6 +124,90 @@ async def test_a_question_that_ended_meanwhile_gets_no_account(
         with pytest.raises(Declined):
             await asked.account()
         assert await here.connections() == []
+
+
+async def test_another_account_than_was_asked_for_is_said_to_be_and_is_not_kept(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with waiting(acme, account="alice@acme.example") as (here, asked, question):
+        desk = Desk(await newcomer(acme, "bob"))
+        assert not await connect_by_code(here.service, question, desk.terminal)
+        assert "the account alice@acme.example at Acme" in desk.said[0]
+        assert desk.asked == []
+        assert desk.said[-1] == (
+            "bob@acme.example was connected, and alice@acme.example was asked for. "
+            "Nothing was kept."
+        )
+        with pytest.raises(Failed, match=r"bob@acme\.example was connected"):
+            await asked.account()
+        assert await here.connections() == []
+
+
+async def test_whose_place_it_takes_is_said_before_the_yes(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with waiting(acme) as (here, asked, question):
+        first = Desk(await newcomer(acme, "alice"))
+        await connect_by_code(here.service, question, first.terminal)
+        await asked.account()
+        again = here.ask("email", "profile", provider="acme", arguments="more")
+        await again.link()
+        (another,) = await open_questions(here.service, provider="ACME")
+        desk = Desk(await newcomer(acme, "bob"))
+        assert await connect_by_code(here.service, another, desk.terminal)
+        assert (
+            "bob@acme.example at Acme. It takes the place of alice@acme.example." in (desk.asked[0])
+        )
+        assert (await again.account()).label == "bob@acme.example"
+
+
+async def test_a_yes_after_the_call_has_ended_is_kept_for_the_next_one_and_said_so(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with waiting(acme) as (here, asked, question):
+
+        async def decline() -> None:
+            await here.service.elicitations.end(question, Status.DECLINED)
+
+        desk = Desk(await newcomer(acme, "alice"), meanwhile=decline)
+        assert await connect_by_code(here.service, question, desk.terminal)
+        assert desk.said[-1] == (
+            "The tool does not wait any more. alice@acme.example is kept for the next call."
+        )
+        with pytest.raises(Declined):
+            await asked.account()
+        again = here.ask("email", provider="acme")
+        assert (await again.account()).label == "alice@acme.example"
+
+
+async def test_a_yes_that_was_not_needed_any_more_is_said_not_to_be(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with waiting(acme) as (here, asked, question):
+        guest = await newcomer(acme, "alice")
+
+        async def also() -> None:
+            other = Desk(await newcomer(acme, "alice"))
+            assert await connect_by_code(here.service, question, other.terminal)
+            await asked.account()
+
+        desk = Desk(guest, meanwhile=also)
+        assert await connect_by_code(here.service, question, desk.terminal)
+        assert desk.said[-1] == (
+            "The tool had an account already. alice@acme.example is kept for the next call."
+        )
+
+
+async def test_a_question_that_was_answered_elsewhere_needs_no_code(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with waiting(acme) as (here, asked, question):
+        first = Desk(await newcomer(acme, "alice"))
+        await connect_by_code(here.service, question, first.terminal)
+        await asked.account()
+        late = Desk(await newcomer(acme, "alice"))
+        with pytest.raises(Failed, match="in another way"):
+            await connect_by_code(here.service, question, late.terminal)
 
 
 async def test_another_owners_question_is_not_theirs_to_answer(acme: OpenIdProvider) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flows.binding import PAGE_WORDS
 from webapp import views as module
-from webapp import views_connections
+from webapp import views_connections, views_home, views_payments
 from webapp.pages import Pages, template_folder
 from webapp.views import (
     BeforeOpener,
@@ -82,6 +82,7 @@ USUAL: Mapping[str, Any] = {
         Choice(
             person=Person(label="octocat", name="Mona Lisa Octocat"),
             connected_for=("list_my_repositories", "count_stars"),
+            scopes=(Scope(words="Read and write your repositories", raw="repo"),),
             allow_action="/e/abc/allow",
         ),
     ),
@@ -139,14 +140,34 @@ USUAL: Mapping[str, Any] = {
     "by_code": True,
     "account": "octocat",
     "revoked": True,
+    "left_out": (Scope(words="Make gists", raw="gist"),),
+    "is_late": False,
+    "is_for_a_tool": True,
     "manage": "https://github.com/settings/applications",
+    "became": "refunded",
+    "because": "taken",
+    "payments": (
+        views_payments.Paid(
+            id="p1",
+            price="9.00 €",
+            what="Premium report",
+            tool="report",
+            seller="Stripe",
+            paid_at=NOW - timedelta(hours=3),
+            standing="open",
+            csrf="c5f1",
+            is_test=True,
+            back_on=NOW + timedelta(days=6),
+            refund_action="/payments/p1/refund",
+        ),
+    ),
     "tools": (("book_a_table", "Book a table at a restaurant."), ("weather", "Tell the weather.")),
 }
 
 # Every page there is: a new one is in every test of this folder by being in the module.
 VIEWS: tuple[type[View], ...] = tuple(
     view
-    for found in (module, views_connections)
+    for found in (module, views_connections, views_home, views_payments)
     for view in vars(found).values()
     if isinstance(view, type) and issubclass(view, View) and hasattr(view, "template")
 )
@@ -271,6 +292,40 @@ def _payment_variants() -> dict[str, View]:
             f"Ended {ending} payment": Ended(server="my tools", ending=ending, kind="payment")
             for ending in get_args(Ending)
         },
+        "Payments of all kinds": _made(
+            views_payments.Payments,
+            {
+                **USUAL,
+                "payments": tuple(
+                    replace(
+                        one,
+                        id=f"p{number}",
+                        standing=standing,
+                        is_test=number == 2,
+                        returned="3.00 €" if number == 3 else None,
+                        refund_action=None,
+                    )
+                    for one in USUAL["payments"]
+                    for number, standing in enumerate(get_args(views_payments.Standing))
+                ),
+            },
+        ),
+        "Payments of nobody": _made(
+            views_payments.Payments, {**USUAL, "payments": (), "sign_out_csrf": None}
+        ),
+        "PaymentsClosed here only": _made(
+            views_payments.PaymentsClosed, {**USUAL, "sign_in": None}
+        ),
+        **{
+            f"PaymentOver {became}": _made(views_payments.PaymentOver, {**real, "became": became})
+            for became in ("refunding", "disputed")
+        },
+        **{
+            f"NotGivenBack {because}": views_payments.NotGivenBack(
+                server="my tools", because=because
+            )
+            for because in ("spent", "disputed", "trouble")
+        },
         **{f"Late {kind}": Late(server="my tools", kind=kind) for kind in ("account", "payment")},
     }
 
@@ -322,6 +377,10 @@ def hostile_views(name: str) -> dict[str, View]:
     others: dict[str, Any] = dict.fromkeys(CHOSEN_BY_OTHERS, text)
     others |= {"origins": (text,), "tools": ((text, text),)}
     others |= {"scopes": (Scope(words=text + ".", raw=text),) * 2}
+    paid = [
+        replace(one, price=text, what=text, tool=text, seller=text) for one in USUAL["payments"]
+    ]
+    others |= {"payments": tuple(paid)}
     person = Person(label=text, name=text + ".")
     others |= {"person": person, "switch_back": replace(USUAL["switch_back"], former=person)}
     others |= {"choices": (_choice(person=person, connected_for=(text, text)),) * 2}

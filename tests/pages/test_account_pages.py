@@ -127,7 +127,10 @@ def test_several_accounts_are_a_choice_each_with_its_own_button(
     use: UseAccount, pages: Pages
 ) -> None:
     other = Choice(
-        person=Person(label="hubber"), connected_for=("a",), allow_action="/e/abc/allow?account=h"
+        person=Person(label="hubber"),
+        connected_for=("a",),
+        scopes=(Scope(words="Delete repositories", raw="delete_repo"),),
+        allow_action="/e/abc/allow?account=h",
     )
     page = Page(pages.render(replace(use, choices=(*use.choices, other))))
     assert page.text("h1") == "book_a_table wants to use one of your accounts at GitHub"
@@ -321,3 +324,31 @@ def test_the_words_of_a_button_are_one_element(pages: Pages) -> None:
         for words in re.findall(r"<button[^>]*>(.*?)</button>", html, re.DOTALL):
             parts = re.sub(r"<span>.*</span>", "", words.strip(), flags=re.DOTALL)
             assert "<" not in parts, words
+
+
+def test_each_account_says_all_that_whoever_is_given_it_may_do(
+    use: UseAccount, pages: Pages
+) -> None:
+    other = _choice(use, scopes=(Scope(words="Delete repositories", raw="delete_repo"),))
+    said = _said(Page(pages.render(replace(use, choices=(*use.choices, other)))))
+    assert "Read and write your repositories repo" in said
+    assert "Delete repositories delete_repo" in said
+
+
+def test_who_is_connected_is_said_also_when_it_was_late(pages: Pages) -> None:
+    usual = {f.name: USUAL[f.name] for f in fields(DoneAccount)}
+    page = Page(pages.render(DoneAccount(**{**usual, "is_late": True})))
+    assert page.text("h1") == "It worked, and it is kept"
+    for words in ("Mona Lisa Octocat", "another account than before", "Use hubber again"):
+        assert words in _said(page)
+
+
+def test_what_was_not_granted_is_said(pages: Pages) -> None:
+    usual = {f.name: USUAL[f.name] for f in fields(DoneAccount)}
+    assert "Make gists gist" in _said(Page(pages.render(DoneAccount(**usual))))
+
+
+def test_the_account_that_is_wanted_is_named(pages: Pages) -> None:
+    usual = {f.name: USUAL[f.name] for f in fields(StartAccount)}
+    page = Page(pages.render(StartAccount(**{**usual, "account": "octocat"})))
+    assert "octocat, and no other" in _said(page)

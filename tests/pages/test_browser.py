@@ -18,7 +18,8 @@ from playwright.async_api import Browser, Page, Route, async_playwright, expect
 from tests.pages.conftest import HOSTILE, USUAL, hostile_views
 from webapp import pages as module
 from webapp.pages import Pages
-from webapp.views import Done, Home, StartAccount, StartPayment, StartUrl, View, Waiting
+from webapp.views import Done, StartAccount, StartPayment, StartUrl, View, Waiting
+from webapp.views_home import Home
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -138,7 +139,7 @@ async def test_strangers_words_do_not_break_out_of_a_phone(
     "view",
     [
         usual(StartUrl),
-        usual(StartAccount, is_sandbox=False, reason=None),
+        usual(StartAccount, is_sandbox=False, reason=None, account=None),
         usual(StartPayment, is_test=False),
     ],
     ids=["url", "account", "payment"],

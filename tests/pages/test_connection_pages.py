@@ -102,6 +102,7 @@ def test_the_one_in_use_is_marked_in_words_and_another_can_take_its_place(
         id="x2",
         person=Person(label="hubot"),
         is_in_use=False,
+        is_another_in_use=True,
         switch_action="/connections/x2/switch",
     )
     page = Page(pages.render(_with(overview, used, other)))
@@ -121,6 +122,28 @@ def test_one_that_works_no_more_leaves_nothing_to_do(
     assert "the next time a tool needs it, you are asked to connect it again" in over
     unused = _said(Page(pages.render(_with(overview, replace(one, standing="unused")))))
     assert "No tool can use it." in unused
+
+
+def test_it_can_be_connected_again_where_we_are_known(
+    overview: Connections, one: Connected, pages: Pages
+) -> None:
+    action = "/connections/x1/reconnect"
+    page = Page(pages.render(_with(overview, replace(one, reconnect_action=action))))
+    assert action in _actions(page)
+    assert "Reconnect octocat at GitHub" in page.text("button")
+    assert "econnect octocat at" not in Page(pages.render(overview)).text("button").replace(
+        "Disconnect", ""
+    )
+    over = replace(one, standing="over", reconnect_action=action)
+    said = _said(Page(pages.render(_with(overview, over))))
+    assert "Reconnect it here, or do nothing: the next time a tool needs it, you are asked" in said
+
+
+def test_the_only_one_that_is_not_in_use_is_said_to_be_asked_about(
+    overview: Connections, one: Connected, pages: Pages
+) -> None:
+    said = _said(Page(pages.render(_with(overview, replace(one, is_in_use=False)))))
+    assert "Not in use, and no other is: a tool that needs one asks you first" in said
 
 
 def test_practice_is_marked(overview: Connections, one: Connected, pages: Pages) -> None:

@@ -13,10 +13,10 @@ from webapp.views import (
     DoneSecret,
     Ended,
     Ending,
-    Home,
     PaymentPending,
     StartPayment,
 )
+from webapp.views_home import Home
 
 TESTABLE = (StartPayment, DonePayment, PaymentPending)
 

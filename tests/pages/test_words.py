@@ -17,7 +17,6 @@ from webapp.views import (
     Done,
     Ended,
     Ending,
-    Home,
     Late,
     SignInButton,
     SomeoneElse,
@@ -25,6 +24,7 @@ from webapp.views import (
     View,
     Waiting,
 )
+from webapp.views_home import Home
 
 
 @pytest.fixture

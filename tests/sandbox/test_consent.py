@@ -120,7 +120,8 @@ async def test_a_form_that_is_no_form_is_a_page_and_no_crash(person: Person):
     [
         ({"response_type": None}, "invalid_request"),
         ({"response_type": "token"}, "unsupported_response_type"),
-        ({"scope": "openid everything"}, "invalid_scope"),
+        ({"scope": 'openid "everything"'}, "invalid_scope"),
+        ({"scope": " ".join(f"s{n}" for n in range(101))}, "invalid_scope"),
         ({"prompt": "none"}, "login_required"),
         ({"code_challenge": "short"}, "invalid_request"),
     ],
@@ -161,9 +162,21 @@ async def test_slack_wants_a_scope_and_shows_the_persons_own_apart(person: Perso
     assert "What it may do in your name" in page.text
 
 
-async def test_github_leaves_out_scopes_that_it_does_not_know(person: Person):
-    got = await person.connect(GITHUB, scope="repo,fly gist")
-    assert got["scope"] == "repo,gist"
+@pytest.mark.parametrize(
+    ("provider", "scope"),
+    [
+        (OIDC, "openid https://www.googleapis.com/auth/calendar.readonly"),
+        (GITHUB, "repo,admin:org"),
+        (SLACK, "chat:write,reminders:write"),
+    ],
+)
+async def test_a_scope_that_only_the_real_one_has_is_played_too(
+    provider, scope: str, person: Person
+):
+    page = await person.open(provider, scope=scope)
+    for each in scope.replace(",", " ").split():
+        assert f'<code translate="no">{each}</code>' in page.text
+    assert (await person.connect(provider, scope=scope))["scope"] == scope
 
 
 async def test_the_issuer_can_be_dropped_or_wrong_once(person: Person):

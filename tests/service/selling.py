@@ -291,14 +291,28 @@ class Shop:
         return await self._beside(f"checkout/sessions/{id}")
 
     async def refunds(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = (await self._beside("refunds"))["data"]
+        found: list[dict[str, Any]] = (await self._beside("refunds?limit=100"))["data"]
         return found
 
-    async def _beside(self, path: str) -> dict[str, Any]:
+    async def refund_by_hand(self, **about: str) -> dict[str, Any]:
+        """Somebody gives the latest payment back, or a part of it, beside us."""
+        payment = (await self.payments())[-1]
+        assert payment.payment_intent is not None
+        return await self.give_back_there(payment.payment_intent, **about)
+
+    async def give_back_there(self, payment_intent: str, **about: str) -> dict[str, Any]:
+        posted = len(self.post)
+        refund = await self._beside("refunds", payment_intent=payment_intent, **about)
+        await eventually(lambda: len(self.post) > posted)
+        return refund
+
+    async def _beside(self, path: str, **form: str) -> dict[str, Any]:
+        """The provider's API, past the line; with a form it is a POST."""
         transport = httpx.ASGITransport(cast("Any", self.line.app))
         headers = {"authorization": f"Bearer {self.sandbox.stripe_key}"}
         async with httpx.AsyncClient(transport=transport, base_url=self.sandbox.url) as asker:
-            answer = await asker.get(f"/stripe/v1/{path}", headers=headers)
+            method, data = ("POST", form) if form else ("GET", None)
+            answer = await asker.request(method, f"/stripe/v1/{path}", headers=headers, data=data)
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found

@@ -1,10 +1,12 @@
 """The keys of accounts: renewed once, by one of all who need it; given back; never lost by us."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import httpx
 import pytest
@@ -28,6 +30,7 @@ from tests.service.test_accounts import (
     stored,
 )
 from webapp.account_keys import BACK_OFF, CLAIM, FRESH
+from webapp.departures import depart
 from webapp.reach import OwnersReach
 from webapp.service import Service
 from webapp.stores import Record, open_store
@@ -326,11 +329,15 @@ async def test_an_account_that_is_found_gone_at_the_press_is_offered_no_more() -
         await give_up(asked)
 
 
-def reach_of(service: Service, owner: str) -> OwnersReach:
+def reach_of(
+    service: Service, owner: str, *, tool: str = "t", is_over: Callable[[], bool] = lambda: False
+) -> OwnersReach:
     kinds = service.kinds
     return OwnersReach(
         owner=owner,
         run="r",
+        tool=tool,
+        is_over=is_over,
         payments=kinds.payments,
         outbound=service.outbound,
         accounts=kinds.accounts,
@@ -364,6 +371,116 @@ async def test_another_owner_is_given_no_newer_key() -> None:
         alice, bob = await stored(service)
         assert await reach_of(service, bob.owner).renew(alice.id, alice.access_token) is None
         assert network.refreshes == 0
+
+
+async def test_a_tool_that_it_is_shared_with_no_more_is_given_no_newer_key() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        kept, accounts = await the_one(service), service.kinds.accounts
+        clock.tick(minutes=5)
+        await accounts.unshare(kept.owner, kept.id, "list")
+        unshared = reach_of(service, kept.owner, tool="list")
+        assert await unshared.renew(kept.id, kept.access_token) is None
+        assert network.refreshes == 0
+        # Nor one that another tool has come by since.
+        await service.elicitations.write_afresh(lambda: allowed(service))
+        export = reach_of(service, kept.owner, tool="export")
+        assert await export.renew(kept.id, kept.access_token) == "key-1.1-of-octocat"
+        assert await unshared.renew(kept.id, kept.access_token) is None
+
+
+async def test_a_tool_that_loses_it_during_the_renewal_is_not_given_the_newer_key() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        kept = await the_one(service)
+        clock.tick(minutes=5)
+        gate = hold_up(network)
+        reach = reach_of(service, kept.owner, tool="list")
+        renewing = asyncio.create_task(reach.renew(kept.id, kept.access_token))
+        while not network.refreshes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await service.kinds.accounts.unshare(kept.owner, kept.id, "list")
+        gate.set()
+        assert await renewing is None
+        assert (await the_one(service)).access_token == "key-1.1-of-octocat"
+
+
+async def test_a_call_that_is_over_is_given_no_newer_key() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        asked = Asking(service, "repo")
+        _, state = await opened(service, asked)
+        await come_home(service, state)
+        await asked.account()
+        kept = await the_one(service)
+        clock.tick(minutes=5)
+        assert await asked.call.reach.renew(kept.id, kept.access_token) is None
+        assert network.refreshes == 0
+
+
+async def test_a_call_that_ends_during_the_renewal_is_not_given_the_newer_key() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        kept, ends = await the_one(service), asyncio.Event()
+        clock.tick(minutes=5)
+        gate = hold_up(network)
+        reach = reach_of(service, kept.owner, is_over=ends.is_set)
+        renewing = asyncio.create_task(reach.renew(kept.id, kept.access_token))
+        while not network.refreshes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        ends.set()
+        gate.set()
+        assert await renewing is None
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+async def test_a_key_that_is_said_to_be_over_already_is_not_renewed_at_each_use(
+    seconds: int,
+) -> None:
+    network = Renewing()
+    network.life_seconds = seconds
+    async with serving_accounts(network) as service:
+        await connect(service, "repo")
+        for n in range(10):
+            assert (await again(service, n)).access_token == "key-1-of-octocat"
+        assert network.refreshes == 0
+
+
+async def test_a_clock_that_was_set_back_puts_the_next_try_off_no_longer_than_it_should() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        renews, network.renews = network.renews, down
+        kept = await the_one(service)
+        clock.tick(minutes=5)
+        reach = reach_of(service, kept.owner)
+        assert await reach.renew(kept.id, kept.access_token) is None
+        assert await reach.renew(kept.id, kept.access_token) is None
+        assert network.refreshes == 1
+        network.renews = renews
+        clock.tick(hours=-3)
+        assert await reach.renew(kept.id, kept.access_token) == "key-1.2-of-octocat"
+
+
+async def test_a_clock_that_was_set_back_lets_a_claim_hold_for_a_minute_at_most() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        clock.tick(hours=2)
+        claimed = await service.kinds.accounts.keys._claimed(await the_one(service))
+        assert claimed is not None
+        clock.tick(minutes=-50)
+        waiting = Asking(service, "repo", arguments="again")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.task.done()
+        clock.tick(seconds=CLAIM.total_seconds())
+        async with asyncio.timeout(20):
+            assert (await unasked(waiting)).access_token == "key-1.1-of-octocat"
+        assert network.refreshes == 1
 
 
 async def test_a_refused_key_that_is_gone_for_good_is_asked_for_anew() -> None:
@@ -575,3 +692,63 @@ async def test_a_provider_that_is_configured_no_more_is_not_asked() -> None:
         assert (said.revoked, said.manage) == (False, HUB.manage)
         assert network.revoked == []
         assert (await the_one(service)).access_token == ""
+
+
+async def test_what_was_renewed_with_less_is_asked_for_again() -> None:
+    clock, network = Clock(), Renewing()
+    network.scopes, network.life_seconds = "repo,gist", 3600
+    async with serving_accounts(network, clock=clock) as service:
+        await connect(service, "repo", "gist")
+        clock.tick(hours=2)
+        network.scopes = "gist"
+        asked = Asking(service, "repo", arguments="later")
+        await asked.elicitation()
+        assert asked.has_asked
+        assert (await the_one(service)).scopes == ("gist",)
+        await give_up(asked)
+
+
+async def test_a_refused_account_is_given_back() -> None:
+    network = Renewing()
+    async with serving_accounts(network) as service:
+        asked = Asking(service, "repo", account="hubber")
+        _, state = await opened(service, asked)
+        await come_home(service, state)
+        with pytest.raises(Failed, match="octocat was connected, and hubber was asked for"):
+            await asked.account()
+        assert len(network.revoked) == 1
+        assert await stored(service) == []
+
+
+async def test_a_provider_that_only_a_tools_code_declares_is_known_after_a_restart() -> None:
+    store, network = MemoryStore(), Renewing()
+    hub = replace(HUB, name="hubx", label="Hub X")
+    credentials = {"hubx": ("id", "secret")}
+    more: dict[str, Any] = {"store": store, "credentials": credentials}
+    async with serving_accounts(network, providers={}, **more) as service:
+        await connect(service, "repo", provider=hub)
+        asked = Asking(service, "gist", provider=hub, arguments=2)
+        elicitation = await asked.elicitation()
+        await give_up(asked)
+    async with serving_accounts(network, providers={}, **more) as service:
+        assert service.kinds.label(elicitation) == "Hub X"
+        await depart(service, elicitation, cookie="a cookie")
+        connection = await the_one(service)
+        done = await service.kinds.accounts.disconnect(connection.owner, connection.id)
+        assert done.revoked
+        assert len(network.revoked) == 1
+
+
+async def test_a_tool_that_runs_knows_its_provider_better_than_what_was_kept() -> None:
+    store, network = MemoryStore(), Renewing()
+    hub = replace(HUB, name="hubx", label="Hub X")
+    more: dict[str, Any] = {"store": store, "credentials": {"hubx": ("id", "secret")}}
+    async with serving_accounts(network, providers={}, **more) as service:
+        await connect(service, "repo", provider=hub)
+    async with serving_accounts(network, providers={}, **more) as service:
+        (connection,) = await stored(service)
+        assert service.kinds.accounts.connections.provider(connection) == hub
+        newer = replace(hub, label="Hub X, anew")
+        asked = Asking(service, "gist", provider=newer, arguments=2)
+        assert service.kinds.label(await asked.elicitation()) == "Hub X, anew"
+        await give_up(asked)

@@ -373,7 +373,7 @@ async def test_what_is_asked_for_next_includes_what_was_granted_before() -> None
         await connect(service, "repo", tool="list")
         asked = Asking(service, "gist", tool="paste")
         elicitation = await asked.elicitation()
-        assert service.kinds.accounts.terms(elicitation).scopes == ("gist", "repo")
+        assert service.kinds.accounts.terms(elicitation).asked() == ("gist", "repo")
         network.scopes = "gist,repo"
         _, state = await opened(service, asked)
         await come_home(service, state)

@@ -22,6 +22,7 @@ from flows.errors import ElicitError, NotPossible
 from flows.question import asking
 from tests.mcp.stage import eventually
 from tests.service.selling import CREATE, Payer, Shop, open_shop
+from tests.service.test_afterwards import CLOSED, claim
 from tests.service.world import Holding
 from webapp.call import Call
 from webapp.presenter import Interrupted
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from flows import Receipt
     from flows.elicitation import Elicitation
+    from flows.receipt import Payment
 
 HALF_AN_HOUR = timedelta(minutes=30)
 PRICES = {"tea": Money("9.00", "EUR"), "coffee": Money("90.00", "EUR")}
@@ -104,6 +106,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         self.topic_of: dict[str, str] = {}  # by elicitation
         self.tills: dict[str, str] = {}  # pages of the checkout by session
         self.ways_back: list[str] = []
+        self.claims: dict[str, str] = {}  # of banks, by payment: how each ended
         self.heard: set[str] = set()  # paid sessions whose event was acknowledged
         self.delivered: dict[str, set[str]] = {}  # runs whose result had the receipt
 
@@ -195,7 +198,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         if paid is not None:
             self.delivered.setdefault(paid, set()).add(leg.call.run.value.id)
             statuses = {p.id: str(p.status) for p in await self.shop.payments()}
-            assert statuses[paid] in ("spent", "refunded")
+            assert statuses[paid] not in ("open", "taken"), "delivered, and to be used again"
 
     # The person.
 
@@ -300,6 +303,39 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             self.heard.add(session["id"])
         await self.calm()
 
+    @precondition(lambda self: self.tills)
+    @rule(which=some, amount=st.sampled_from(["", "", "100", "300"]))
+    def give_back_there(self, which: int, amount: str) -> None:
+        """Somebody gives a payment back at the provider, or a part of it."""
+        self.do(self._give_back_there(which, amount))
+
+    async def _give_back_there(self, which: int, amount: str) -> None:
+        payment = await self.payment_of_the(which)
+        if payment is None or payment.payment_intent is None:
+            return
+        left = payment.amount - await self.given_back(payment)
+        if int(amount or 1) <= left:
+            about = {"amount": amount} if amount else {}
+            await self.shop.give_back_there(payment.payment_intent, **about)
+
+    @precondition(lambda self: self.tills)
+    @rule(which=some, ends=st.sampled_from(["", "won", "lost"]), is_told_first=st.booleans())
+    def claim_back(self, which: int, ends: str, is_told_first: bool) -> None:
+        """A bank claims a payment back, and may come to an end with it."""
+        self.do(self._claim_back(which, ends, is_told_first=is_told_first))
+
+    async def _claim_back(self, which: int, ends: str, *, is_told_first: bool) -> None:
+        payment = await self.payment_of_the(which)
+        if payment is None or self.claims.get(payment.id, "") != "":
+            return
+        id = f"dp_{payment.session[-8:]}"
+        events = [claim(payment, id=id)] if payment.id not in self.claims else []
+        if ends:
+            events.append(claim(payment, CLOSED, id=id, status=ends))
+        self.claims[payment.id] = ends
+        events = events[::-1] if is_told_first else events
+        self.shop.post += [json.dumps(event).encode() for event in events]
+
     @precondition(lambda self: self.topic_of)
     @rule(words=st.sampled_from([CREATE, "/expire", "POST /stripe/v1/refunds"]))
     def lose_a_reply(self, words: str) -> None:
@@ -313,7 +349,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     # Time and crashes.
 
     @precondition(lambda self: self.topic_of)
-    @rule(amount=st.sampled_from([{"seconds": 31}, {"minutes": 10}, {"minutes": 31}]))
+    @rule(amount=st.sampled_from([{"seconds": 31}, {"minutes": 10}, {"minutes": 31}, {"days": 7}]))
     def let_time_pass(self, amount: dict[str, int]) -> None:
         self.shop.clock.tick(**amount)
         # A result is out within seconds, or its line was cut.
@@ -380,6 +416,9 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             await self._sweep()
         await self._agrees()
         rows = {payment.session for payment in await self.shop.payments()}
+        self.shop.clock.tick(days=2)  # what could not be given back is tried again at last
+        await self._sweep()
+        await self.money_is_where_the_ledger_says()
         for id in self.tills:
             session = await self.shop.session(id)
             assert session["status"] != "open", "a checkout that nobody closed"
@@ -387,6 +426,30 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         for topic in PRICES:
             await self.can_be_bought(topic)
         await self._agrees()
+        await self.money_is_where_the_ledger_says()
+
+    async def money_is_where_the_ledger_says(self) -> None:
+        for payment in await self.shop.payments():
+            given_back = await self.given_back(payment)
+            assert payment.refunded == given_back, "the ledger is not what the provider has"
+            assert (payment.status == "refunded") == (given_back == payment.amount)
+            assert payment.status != "refunding", "begun and never ended"
+            if payment.id in self.claims and payment.status != "refunded":
+                is_claimed = self.claims[payment.id] != "won"
+                assert (payment.status == "disputed") == is_claimed
+            if payment.id in self.delivered and payment.status != "refunded":
+                assert payment.spent_at is not None, "used, and not spent"
+
+    async def given_back(self, payment: "Payment") -> int:
+        return sum(
+            refund["amount"]
+            for refund in await self.shop.refunds()
+            if refund["payment_intent"] == payment.payment_intent
+        )
+
+    async def payment_of_the(self, which: int) -> "Payment | None":
+        payments = await self.shop.payments()
+        return payments[which % len(payments)] if payments else None
 
     async def can_be_bought(self, topic: str) -> None:
         """Whoever calls now gets a receipt: what is there already, or after one payment."""
@@ -413,7 +476,10 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         statuses = {e.status for e in await self.shop.asked() if e.id in ids}
         return (
             bool(payments)
-            and all(p.status == "open" and p.id not in self.delivered for p in payments)
+            and all(
+                p.status == "open" and not p.disputes and p.id not in self.delivered
+                for p in payments
+            )
             and Status.FAILED not in statuses
         )
 

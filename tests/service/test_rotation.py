@@ -16,7 +16,7 @@ from flows.vault import Ring, fingerprint_of, wrapped_under
 from tests.clock import Clock
 from tests.service.world import asked, process
 from webapp.keys import KeyFile
-from webapp.owners import SERVICE, count_wrapped, open_owners, rewrap
+from webapp.owners import SERVICE, count_wrapped, must_open_all, open_owners, rewrap
 from webapp.rotation import Keys, list_keys, retire, rotate
 from webapp.serving import Refused
 from webapp.stores import Record, Store
@@ -342,14 +342,14 @@ async def test_the_order_of_steps_breaks_nothing_at_any_moment(store, clock):
     assert "it can be taken out of ELICIT_SECRET 31 days after" in said_of_old
 
 
-async def test_one_secret_leaves_no_note_and_a_second_one_only_one(store):
+async def test_one_secret_leaves_no_note_and_several_leave_one_each(store):
     for _ in range(2):
         await open_owners(store=store, ring=Ring([OLD]))
         assert list(await store.list("served secret")) == []
     for _ in range(2):
         await open_owners(store=store, ring=Ring([OLD, NEW]))
-        (note,) = await store.list("served secret")
-        assert (note.owner, note.id) == (SERVICE, fingerprint_of(NEW).hex())
+        notes = {(note.owner, note.id) for note in await store.list("served secret")}
+        assert notes == {(SERVICE, fingerprint_of(secret).hex()) for secret in (OLD, NEW)}
 
 
 def test_a_token_is_whole_even_if_the_secret_changes_while_it_is_made(clock: Clock) -> None:
@@ -375,3 +375,22 @@ def test_a_living_ring_asks_again_for_what_it_does_not_know() -> None:
     assert ring.unwrap("o", wrapped) == b"k" * 32
     assert ring.newest == fingerprint_of(NEWER)
     assert len(set(ring.derive_all("csrf"))) == 2
+
+
+async def test_a_secret_that_still_wraps_a_key_cannot_be_left_out() -> None:
+    store = MemoryStore()
+    await (await open_owners(store=store, ring=Ring([OLD]))).locker("a" * 20)
+    await open_owners(store=store, ring=Ring([NEW, OLD]))
+    await rewrap_the_pepper_only(store)
+    with pytest.raises(Unreadable):
+        await must_open_all(store, Ring([NEW]))
+    await rewrap(store=store, ring=Ring([NEW, OLD]))
+    await must_open_all(store, Ring([NEW]))
+
+
+async def rewrap_the_pepper_only(store: Store) -> None:
+    """As a rotation leaves it that was cut off."""
+    (found,) = await store.list("pepper", owner=SERVICE)
+    ring = Ring([NEW, OLD])
+    name = f"{SERVICE} pepper"
+    await store.write(replace(found, sealed=ring.wrap(name, ring.unwrap(name, found.sealed))))

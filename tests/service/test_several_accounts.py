@@ -8,6 +8,7 @@ import pytest
 
 from flows.connection import Connection
 from flows.elicitation import Elicitation, Status
+from flows.errors import Expired
 from tests.clock import Clock
 from tests.service.test_accounts import (
     OCTOCAT,
@@ -112,7 +113,7 @@ async def test_only_those_that_would_do_are_offered() -> None:
         (offered,) = await service.kinds.accounts.offers(elicitation)
         assert offered.label == "octocat"
         # And what is asked for anew includes what the one in use has.
-        assert service.kinds.accounts.terms(elicitation).scopes == ("gist", "repo")
+        assert service.kinds.accounts.terms(elicitation).asked() == ("gist", "repo")
         await give_up(asked)
 
 
@@ -124,7 +125,7 @@ async def test_a_name_is_asked_for_with_all_that_it_was_granted_before() -> None
         await connect(service, "repo", tool="export")
         asked = Asking(service, "workflow", tool="third", account="octocat")
         terms = service.kinds.accounts.terms(await asked.elicitation())
-        assert terms.scopes == ("workflow", "repo", "gist")
+        assert terms.asked() == ("workflow", "repo", "gist")
         await give_up(asked)
 
 
@@ -407,3 +408,58 @@ async def test_a_press_answers_nobody_who_is_on_their_way_already() -> None:
         await one.account()
         assert await status_of(service, elicitation) is Status.OPENED
         await give_up(other)
+
+
+async def test_a_choice_shows_all_that_the_account_may_do() -> None:
+    async with serving_accounts(network := Network()) as service:
+        network.scopes = "repo,delete_repo"
+        await connect(service, "repo", "delete_repo", tool="list")
+        network.person, network.scopes = HUBBER, "repo"
+        await connect(service, "repo", tool="export")
+        asked = Asking(service, "repo", tool="third")
+        view = await page(service, await asked.elicitation())
+        assert isinstance(view, UseAccount)
+        shown = {c.person.label: [scope.raw for scope in c.scopes] for c in view.choices}
+        assert shown == {"hubber": ["repo"], "octocat": ["repo", "delete_repo"]}
+        await give_up(asked)
+
+
+async def test_what_another_account_may_do_hides_none_that_would_do() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await connect(service, "repo", tool="list")
+        network.person, network.scopes = HUBBER, "repo,read:org"
+        await connect(service, "repo", "read:org", tool="export")
+        asked = Asking(service, "repo", tool="third")
+        elicitation = await asked.elicitation()
+        offers = await service.kinds.accounts.offers(elicitation)
+        assert {offered.label for offered in offers} == {"octocat", "hubber"}
+        url = await depart(service, elicitation, cookie="a cookie", switches=True)
+        assert parse_qs(urlsplit(url).query)["scope"] == ["repo"]
+        await give_up(asked)
+
+
+async def test_another_person_who_comes_late_is_shown_too() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Network(), clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        network.person = HUBBER
+        asked = Asking(service, "repo", "gist", tool="list", arguments="more")
+        elicitation, state = await opened(service, asked)
+        clock.tick(minutes=6)
+        await service.elicitations.end(elicitation, Status.EXPIRED)
+        with pytest.raises(Expired):
+            await asked.account()
+        network.scopes = "repo,gist"
+        await come_home(service, state)
+        view = await page(service, elicitation)
+        assert isinstance(view, DoneAccount)
+        assert view.is_late
+        assert view.person.label == "hubber"
+        assert view.switch_back is not None
+        assert view.switch_back.former.label == "octocat"
+
+
+async def test_an_account_is_named_in_any_case() -> None:
+    async with serving_accounts(Network()) as service:
+        await connect(service, "repo")
+        await asks_nothing(service, "repo", label="octocat", account="Octocat")

@@ -111,6 +111,7 @@ class Town:
         owner: str | None = None,
         provider: Provider | str = github,
         account: str | None = None,
+        reason: str | None = None,
     ) -> Asking:
         """Call a tool that awaits an account."""
         service, presenter = self.service, Holding()
@@ -130,7 +131,9 @@ class Town:
             call.begin()
             try:
                 with asking(call):
-                    connected = await elicit.oauth(provider, scopes=scopes, account=account)
+                    connected = await elicit.oauth(
+                        provider, scopes=scopes, account=account, reason=reason
+                    )
             except ElicitError:
                 await self._ended(call, "no")
                 raise

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from flows import elicit
 from flows.elicitation import Status
 from flows.errors import Declined, Denied, Expired, Failed
-from flows.providers import github, openid
+from flows.providers import github, google, openid
 from tests.clock import Clock
 from tests.mcp.stage import (
     LEGACY,
@@ -143,6 +143,36 @@ async def test_another_error_of_the_provider_ends_it(error: str) -> None:
         with pytest.raises(Failed, match="GitHub refused"):
             await asked.account()
         assert here.gate.exchanges == 0
+
+
+async def test_the_log_has_the_providers_error_code_and_nothing_else_of_its_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with town() as here:
+        for n, error in enumerate(("temporarily_unavailable", "A sentence of theirs")):
+            asked, person = here.ask("repo", arguments=n), await here.person()
+            callback = await decide(person, await person.go_on(await asked.link()), "deny")
+            callback = changed(callback, error=error, error_description="their+description")
+            await ends(person, await person.visit(callback))
+            with pytest.raises(Failed):
+                await asked.account()
+    ours = [vars(record) for record in caplog.records if record.name.startswith("webapp")]
+    told = [record for record in ours if record["message"] == "provider.refused"]
+    assert [(one["levelname"], one["error"]) for one in told] == [
+        ("WARNING", "temporarily_unavailable")
+    ]
+    for words in ("description", "A sentence"):
+        assert not any(words in str(record) for record in ours)
+
+
+async def test_a_scope_that_only_the_real_provider_has_is_practised_in_the_sandbox() -> None:
+    calendar = "https://www.googleapis.com/auth/calendar.readonly"
+    async with town() as here:
+        account = await here.connect(calendar, provider=google)
+        assert calendar in account.scopes
+        again = here.ask(calendar, provider=google, arguments="again")
+        await again.account()
+        assert not again.has_asked
 
 
 REPLIES: dict[str, Response] = {

@@ -5,7 +5,6 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, cast
 from urllib.parse import urljoin
 
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 
 from flows.connection import Claim, Connection
+from flows.elicitation import Status
 from flows.provider import Provider, Revocation
 from flows.providers import github
 from tests.clock import Clock
@@ -21,7 +21,7 @@ from tests.mcp.stage import RING, UID, Page, Person, eventually, new_browser, so
 from tests.sandbox.stage import nobody_listens
 from tests.web.connecting import Gate, Town, approve, ends, process, town, with_providers
 from tests.web.serving import bound, serving_at
-from webapp.account_keys import WAIT_AT_MOST
+from webapp.account_keys import CLAIM, WAIT_AT_MOST
 from webapp.app import utc_now
 from webapp.demo.walker import Page as Forms
 from webapp.elicitations import OWNER_TAG_CHARACTERS
@@ -33,7 +33,7 @@ from webapp.wire import ASGIApp
 
 NOBODY = "http://127.0.0.1:1"
 APPS = "https://hub.example/apps"
-ACTIONS = ("disconnect", "unshare?tool=list", "switch")
+ACTIONS = ("disconnect", "unshare?tool=list", "switch", "reconnect")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,17 +315,23 @@ async def test_while_somebody_is_at_the_provider_without_end_it_can_be_tried_aga
         await here.connect("repo")
         kept, person = await the_one(here), await here.person()
         elicitations = here.service.elicitations
-        claim = Claim(by="another process", until=here.clock() + timedelta(hours=1))
-        await elicitations.write(msgspec.structs.replace(kept, claim=claim))
+        await claimed_by(here, "another process")
         pressing = asyncio.create_task(press(person, here, "/disconnect"))
         await eventually(lambda: len(elicitations.waiters))
-        here.clock.tick(seconds=WAIT_AT_MOST.total_seconds())
+        here.clock.tick(seconds=CLAIM.total_seconds() - 1)
+        await claimed_by(here, "a third one")
+        here.clock.tick(seconds=WAIT_AT_MOST.total_seconds() - CLAIM.total_seconds() + 1)
         page = await soon(pressing)
         assert (page.status, page.heading) == (502, "GitHub did not answer")
         assert page.actions == (f"{here.url}/connections/{tail(kept)}/disconnect",)
         here.clock.tick(hours=1)
         again = await person.browser.post(page.actions[0], data={"csrf": page.csrf})
         assert "has confirmed" in again.text
+
+
+async def claimed_by(here: Town, name: str) -> None:
+    claim = Claim(by=name, until=here.clock() + CLAIM)
+    await here.service.elicitations.write(msgspec.structs.replace(await the_one(here), claim=claim))
 
 
 # Sharing and switching.
@@ -370,6 +376,129 @@ async def test_the_next_call_gets_the_account_that_was_switched_to() -> None:
         again = here.ask("repo", tool="list", arguments="again")
         assert (await again.account()).label == "hubot"
         assert not again.has_asked
+
+
+async def test_the_only_account_that_is_not_in_use_is_not_said_to_stand_behind_another() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
+        person = await here.person()
+        words = said(await look(person, here))
+        assert "Not in use: a tool gets it only if it asks for this very account." in words
+        octocat = next(one for one in await here.connections() if one.label == "octocat")
+        await press(person, here, f"{tail(octocat)}/disconnect")
+        words = said(await look(person, here))
+        assert "Not in use, and no other is: a tool that needs one asks you first" in words
+        assert "Not in use:" not in words
+        await here.ask("repo", tool="list", arguments="again").link()  # and so it does
+        await press(person, here, f"{tail(hubot)}/switch")
+        assert "ot in use" not in said(await look(person, here))
+
+
+# Reconnecting.
+
+
+async def test_one_that_works_no_more_is_connected_again_from_the_page() -> None:
+    async with hub_town(lambda hub: hub) as here:
+        await here.connect("repo", provider="hub", tool="list")
+        await revoke_at(here, await the_one(here))
+        here.clock.tick(hours=2)
+        await here.ask("repo", provider="hub", tool="list").link()  # it is found out
+        assert (await the_one(here)).status == "lapsed"
+        person = await here.person()
+        assert "Reconnect it here, or do nothing" in said(await look(person, here))
+        start = await press(person, here, "/reconnect")
+        assert start.heading == "Connect Hub to shop"
+        words = said(start)
+        assert "because you asked to reconnect it on the page of connected accounts" in words
+        assert "because you used" not in words
+        await ends(person, await approved(here, person, start))
+        kept = await the_one(here)
+        assert (kept.status, kept.tools, kept.holds_key) == ("connected", ("list",), True)
+        again = here.ask("repo", provider="hub", tool="list", arguments="again")
+        assert (await again.account()).label == "octocat"
+        assert not again.has_asked
+
+
+async def approved(here: Town, person: Person, start: Page, /, **changes: str) -> Page:
+    """Continue, and say yes at the sandbox; the page that comes back."""
+    (form,) = (f for f in Forms(start.text).forms if "/decline" not in f.action)
+    sent = Page.of(await person.browser.post(urljoin(here.url, form.action), data=form.fields))
+    assert sent.location is not None
+    return await person.visit(await approve(person, sent.location, **changes))
+
+
+async def test_one_that_works_is_connected_again_and_not_offered_to_nobody() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        before, person = await the_one(here), await here.person()
+        start = await press(person, here, "/reconnect")
+        assert start.heading == "Connect GitHub to shop"
+        await ends(person, await approved(here, person, start))
+        after = await the_one(here)
+        assert after.access_token != before.access_token
+        assert (after.tools, after.holds_key) == (("list",), True)
+
+
+async def test_one_that_is_not_in_use_is_not_in_use_after_it_was_connected_again() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
+        person = await here.person()
+        start = await press(person, here, f"{tail(hubot)}/reconnect")
+        await ends(person, await approved(here, person, start, person="hubot"))
+        kept = {one.label: one for one in await here.connections()}
+        assert kept["hubot"].access_token != hubot.access_token
+        assert (kept["hubot"].holds_key, kept["octocat"].holds_key) == (False, True)
+
+
+async def test_another_account_than_the_one_that_is_reconnected_changes_nothing() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        before, person = await here.connections(), await here.person()
+        start = await press(person, here, "/reconnect")
+        page = await ends(person, await approved(here, person, start, person="hubot"))
+        assert page.heading == "This did not work"
+        assert await here.connections() == before
+
+
+async def test_reconnect_pressed_twice_is_one_question_and_a_new_one_when_that_is_over() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        person = await here.person()
+        (form,) = (
+            f for f in Forms((await look(person, here)).text).forms if "/reconnect" in f.action
+        )
+        place = urljoin(here.url, form.action)
+
+        async def pressed() -> str:
+            page = Page.of(await person.browser.post(place, data=form.fields))
+            assert (page.status, page.location is None) == (303, False)
+            return (await here.row(str(page.location))).id
+
+        first = await pressed()
+        assert await pressed() == first
+        here.clock.tick(minutes=11)
+        second = await pressed()
+        assert second != first
+        row = await here.service.elicitations.get(second)
+        assert row is not None
+        await here.service.elicitations.end(row, Status.DECLINED)
+        assert await pressed() not in (first, second)
+
+
+async def test_one_that_was_disconnected_meanwhile_is_not_connected_again() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        person = await here.person()
+        (form,) = (
+            f for f in Forms((await look(person, here)).text).forms if "/reconnect" in f.action
+        )
+        await press(person, here, "/disconnect")
+        sent = await person.browser.post(urljoin(here.url, form.action), data=form.fields)
+        page = await ends(person, Page.of(sent))
+        assert page.heading == "Connected accounts"
+        assert await here.service.elicitations.open_of(here.service.identity.local_owner) == []
 
 
 # Who may press.

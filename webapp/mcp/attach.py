@@ -34,6 +34,8 @@ from webapp.mcp.results import (
 )
 from webapp.mcp.retry import Chain, Retry, read_chain, with_kept
 from webapp.presenter import Presenter
+from webapp.protected import CheckedToken
+from webapp.rates import TooOften, address_key
 from webapp.runs import ToolCall
 from webapp.service import Service
 from webapp.wire import Wires, wire_of
@@ -182,8 +184,7 @@ class Middleware:
         )
 
     def _caller(self, context: ServerRequestContext[Any, Any]) -> Caller:
-        token = get_access_token()
-        subject = None
+        identity, token, subject = self._service.identity, get_access_token(), None
         if token is not None:
             claims = token.claims or {}
             subject = Subject(
@@ -191,11 +192,15 @@ class Middleware:
                 subject=token.subject,
                 client_id=token.client_id,
             )
+            if not isinstance(token, CheckedToken):
+                subject = identity.as_on_our_pages(subject, claims)
         scope = context.request.scope if context.request is not None else None
-        identity = self._service.identity
         caller = identity.caller(scope, subject=subject, client=_client_of(context) or "")
         if caller.is_anonymous and caller.by_code and not _can_show_and_ask(context):
             return replace(caller, refusal=_NOBODY_WITHOUT_FORMS)
+        if caller.is_anonymous and caller.by_code and scope is not None:
+            wait = self._service.nobodys.allow(address_key(scope))
+            return replace(caller, refusal=str(TooOften(wait))) if wait else caller
         return caller
 
     async def _presenter(

@@ -23,6 +23,7 @@ from webapp.mcp.results import Result, busy_text, link_meta, link_text, text_res
 from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
+FORMS_AT_MOST = 60  # a client that fills them by itself must not do so for ever
 _log = logging.getLogger(__name__)
 
 
@@ -116,7 +117,9 @@ class Hold:
 
     async def _ask_letters(self, call: Call, asked: Elicitation) -> str:
         words: str | None = CHAT_WORDS
-        while words is not None:
+        for _ in range(FORMS_AT_MOST):
+            if words is None:
+                return "accept"
             answer = await self._context.session.elicit_form(
                 words, LETTERS_SCHEMA, related_request_id=self._context.request_id
             )
@@ -124,7 +127,7 @@ class Hold:
                 return answer.action
             typed = letters_in(answer.content)
             words = await typed_letters(self._letters, call.elicitations, asked, typed)
-        return "accept"
+        return "accept" if words is None else "cancel"
 
     def _link(self, shown: Shown) -> Result:
         """What a client gets that cannot show the link after all; the same call goes on."""

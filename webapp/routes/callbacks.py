@@ -21,6 +21,7 @@ from flows.elicitation import Elicitation, Status
 from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossible
 from flows.flow import Arrival
 from flows.oauth import Mixed
+from flows.oauth_replies import ERROR_CODE
 from webapp.departures import returned
 from webapp.identity import Way
 from webapp.routes.answers import Answers, see_other
@@ -70,6 +71,8 @@ async def provider_answers(
         trouble = Trouble(server=elicitation.asked.server, error_id=error_id, again_url=here)
         return answers.page(trouble, status=HTTPStatus.SERVICE_UNAVAILABLE)
     except (Denied, Failed) as error:
+        for code in filter(ERROR_CODE.fullmatch, arrival.all("error")):
+            _log.warning("provider.refused", extra={"id": elicitation.id, "error": code})
         await accounts.grants.refuse(elicitation, error)
         return see_other(here)
     with suppress(NotPossible):  # pressed twice: the first is at it, and the page tells how far

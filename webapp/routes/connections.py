@@ -22,6 +22,7 @@ from litestar.params import FromPath, RawBody
 from flows.connection import Connection
 from flows.errors import Failed
 from flows.visit import is_loopback
+from webapp import reconnecting
 from webapp.elicitations import OWNER_TAG_CHARACTERS
 from webapp.registrations import place_of
 from webapp.routes.answers import Answers, see_other
@@ -156,6 +157,25 @@ async def switch(
     return see_other(f"{HERE}#{_tail(found)}")
 
 
+@post(HERE + "/{id:str}/reconnect", status_code=HTTPStatus.SEE_OTHER)
+async def reconnect(
+    request: _Asked,
+    *,
+    id: FromPath[str],
+    body: RawBody,
+    service: NamedDependency[Service],
+    answers: NamedDependency[Answers],
+) -> Response[Any]:
+    """Ask for it anew, with all that it may do; the link of the question goes on."""
+    found = await _asked_for(id, request, body, service, answers)
+    if isinstance(found, Response):
+        return found
+    elicitation = await reconnecting.reconnect(service, found)
+    if elicitation is None:
+        return see_other(f"{HERE}#{_tail(found)}")
+    return see_other(service.links.of(elicitation, now=service.clock()))
+
+
 async def _asked_for(
     id: str, request: _Asked, body: bytes, service: Service, answers: Answers
 ) -> Connection | Response[Any]:
@@ -207,7 +227,7 @@ def _connected(
     elif not connection.is_usable(now=service.clock()):
         standing = "over"
     place = "" if client is None else place_of(client)
-    is_alone = connection.holds_key and [one.key for one in among].count(connection.key) == 1
+    alike = [one for one in among if one.key == connection.key]
     can_switch = standing == "works" and not connection.holds_key
     words: Mapping[str, str] = {} if provider is None else provider.scope_words
     has_scopes = provider is None or provider.has_scopes
@@ -224,8 +244,10 @@ def _connected(
         standing=standing,
         csrf=service.browser.csrf(cookie, subject=connection.id),
         disconnect_action=f"{action}/disconnect",
-        is_in_use=None if is_alone else connection.holds_key,
+        is_in_use=None if connection.holds_key and len(alike) == 1 else connection.holds_key,
+        is_another_in_use=any(one.holds_key for one in alike if one is not connection),
         switch_action=f"{action}/switch" if can_switch else None,
+        reconnect_action=None if standing == "unused" or client is None else f"{action}/reconnect",
         manage=None if provider is None else provider.manage,
         is_sandbox=is_loopback(urlsplit(place).hostname or ""),
     )

@@ -13,7 +13,7 @@ from webapp.port import proof
 from webapp.routes.answers import Answers
 from webapp.served import Served
 from webapp.service import Service
-from webapp.views import Home
+from webapp.views_home import Home
 
 _STATIC = Path(__file__).resolve().parent.parent / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

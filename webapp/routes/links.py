@@ -76,18 +76,7 @@ async def go_on(
     except NotPossible:
         return see_other(f"/e/{token}")
     except (Failed, NotConfigured) as error:
-        error_id = secrets.token_hex(6)
-        _log.warning("provider.failed", exc_info=error, extra={"error_id": error_id})
-        view = ProviderTrouble(
-            server=elicitation.asked.server,
-            provider=service.kinds.label(elicitation),
-            error_id=error_id,
-            again_action=f"/e/{token}",
-            csrf=service.browser.csrf(cookie, subject=elicitation.id),
-        )
-        return answers.page(
-            view, status=HTTPStatus.BAD_GATEWAY, form_targets=_form_targets(elicitation)
-        )
+        return _trouble(error, elicitation, cookie, service, answers, token=token)
 
 
 @post("/e/{token:str}/allow", status_code=HTTPStatus.SEE_OTHER)
@@ -106,7 +95,11 @@ async def allow(
         return refused
     if elicitation.kind == "oauth":
         account = str(request.query_params.get("account", ""))
-        await service.kinds.accounts.share(elicitation, account=account)
+        try:
+            await service.kinds.accounts.share(elicitation, account=account)
+        except Failed as error:
+            cookie = service.browser.cookie_of(request.cookies) or ""
+            return _trouble(error, elicitation, cookie, service, answers, token=token)
     return see_other(f"/e/{token}")
 
 
@@ -142,7 +135,7 @@ async def show_letters(
     refused = refuse_form(fields_of(body), request, service, answers, subject=elicitation.id)
     if refused is not None:
         return refused
-    pace(elicitation, service, is_open=False)
+    pace(elicitation, request, service, is_open=False)
     browser = service.browser.hash_of(request.cookies)
     if elicitation.is_by_code and browser is not None:
         with suppress(NotAllowed, NotPossible):  # the page tells
@@ -171,6 +164,30 @@ async def _refuse(
     """The page for another person, or for a form that is not of our page in this browser."""
     refused = await refuse_opener(elicitation, request, service, answers, here=f"/e/{token}")
     return refused or refuse_form(fields, request, service, answers, subject=elicitation.id)
+
+
+def _trouble(
+    error: Failed | NotConfigured,
+    elicitation: Elicitation,
+    cookie: str,
+    service: Service,
+    answers: Answers,
+    *,
+    token: str,
+) -> Response[Any]:
+    """The provider did not answer, or not so that it could be understood: nothing is over."""
+    error_id = secrets.token_hex(6)
+    _log.warning("provider.failed", exc_info=error, extra={"error_id": error_id})
+    view = ProviderTrouble(
+        server=elicitation.asked.server,
+        provider=service.kinds.label(elicitation),
+        error_id=error_id,
+        again_action=f"/e/{token}",
+        csrf=service.browser.csrf(cookie, subject=elicitation.id),
+    )
+    return answers.page(
+        view, status=HTTPStatus.BAD_GATEWAY, form_targets=_form_targets(elicitation)
+    )
 
 
 async def _take_secret(

@@ -1,6 +1,6 @@
 """Live status of a link by server-sent events, so that the waiting page moves on by itself."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
@@ -26,22 +26,29 @@ async def live(
     """The status, now and at each change, until it is final."""
     elicitation = await elicitation_of(token, service)
     opening = await service.identity.opening(elicitation, request.scope, request.cookies)
-    pace(elicitation, service, is_open=opening.is_open)
-    is_shown = service.identity.is_shown_letters(elicitation, request.cookies)
-    if not (opening.is_open or is_shown):
+    pace(elicitation, request, service, is_open=opening.is_open)
+
+    async def may_see(current: Elicitation) -> bool:
+        if service.identity.is_shown_letters(current, request.cookies):
+            return True
+        return (await service.identity.opening(current, request.scope, request.cookies)).is_open
+
+    if not await may_see(elicitation):
         return problem(HTTPStatus.FORBIDDEN, detail="This link belongs to someone else.")
     return Stream(
-        _statuses(elicitation, service),
+        _statuses(elicitation, service, may_see),
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
 
 
-async def _statuses(elicitation: Elicitation, service: Service) -> AsyncIterator[str]:
+async def _statuses(
+    elicitation: Elicitation, service: Service, may_see: Callable[[Elicitation], Awaitable[bool]]
+) -> AsyncIterator[str]:
     elicitations = service.elicitations
     with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
         current = await elicitations.get(elicitation.id)
-        while current is not None:
+        while current is not None and await may_see(current):  # or signed out meanwhile
             yield f"data: {_status(current)}\n\n"
             if current.status.is_final:
                 return

@@ -13,7 +13,7 @@ from litestar import Request, Response
 from flows.binding import PAGE_WORDS, Binding
 from flows.elicitation import Elicitation
 from webapp.identity import Opening, Way
-from webapp.rates import TooOften
+from webapp.rates import TooOften, address_key
 from webapp.routes.answers import Answers
 from webapp.service import Service
 from webapp.shown import ENDINGS, KINDS
@@ -43,7 +43,7 @@ async def refuse_opener(
 ) -> Response[Any] | None:
     """The page for whoever may not go on; None for the person who asked. `here` is the link."""
     opening = await service.identity.opening(elicitation, request.scope, request.cookies)
-    pace(elicitation, service, is_open=opening.is_open)
+    pace(elicitation, request, service, is_open=opening.is_open)
     if opening.is_open:
         return None
     if opening.way in (Way.OTHER_PERSON, Way.OTHER_BROWSER, Way.HERE_ONLY):
@@ -59,12 +59,20 @@ async def refuse_opener(
     )
 
 
-def pace(elicitation: Elicitation, service: Service, *, is_open: bool) -> None:
+def pace(
+    elicitation: Elicitation,
+    request: Request[Any, Any, Any],
+    service: Service,
+    *,
+    is_open: bool,
+) -> None:
     """Raises TooOften if this one link is asked for without end.
 
-    Strangers are counted apart: they must not be able to hold back whoever asked.
+    Strangers are counted by their address: they must not be able to hold back whoever asked, who
+    is not known yet when the link is opened.
     """
-    wait = service.paces.allow(elicitation.id if is_open else f"{elicitation.id} strangers")
+    who = "" if is_open else address_key(request.scope)
+    wait = service.paces.allow(f"{elicitation.id} {who}")
     if wait:
         raise TooOften(wait)
 

@@ -1,10 +1,10 @@
 """Webhooks: what providers tell us without a browser.
 
 What could go wrong: a forged delivery that settles, an authentic one that is lost. The signature is
-checked over the exact bytes before anything is read, and 2xx is answered only after the write.
+checked over the exact bytes before anything is read, and 2xx is answered only after the write. What
+is refused is counted and written nowhere from here, however much of it comes.
 """
 
-import logging
 from http import HTTPStatus
 from typing import Any
 
@@ -13,11 +13,10 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, RawBody
 
+from flows.checkout import Malformed
 from flows.errors import Unverified
 from flows.signatures import BODY_BYTES_AT_MOST, STRIPE, verify
 from webapp.service import Service
-
-_log = logging.getLogger(__name__)
 
 
 @post(
@@ -45,8 +44,11 @@ async def hooked(
             secrets=found.webhook_secrets,
             now=service.clock(),
         )
+        became = await service.hooks.receive(found, delivery)
     except Unverified as error:
-        _log.warning("webhook.unverified", extra={"seller": seller, "reason": error.reason})
+        service.inbox.turned_away(seller, error.reason)
         raise
-    became = await service.hooks.receive(found, delivery)
+    except Malformed:  # signed, and yet nothing that can be read
+        service.inbox.turned_away(seller, "malformed")
+        raise
     return Response({"received": became}, headers={"cache-control": "no-store"})

@@ -104,12 +104,13 @@ class Consent:
         return read_request(_query(request), sandbox=self._sandbox, habits=self._habits)
 
     def _page(self, asked: AuthorizationRequest, *, action: str, csrf: str) -> Response[Any]:
+        words = self._habits.scopes
         values = {
             "provider": self._habits.name,
             "client": self._sandbox.client_id,
             "place": urlsplit(asked.way.redirect_uri).netloc,
-            "scopes": [(scope, self._habits.scopes[scope]) for scope in asked.scopes],
-            "user_scopes": [(scope, self._habits.scopes[scope]) for scope in asked.user_scopes],
+            "scopes": [(scope, words.get(scope, "")) for scope in asked.scopes],
+            "user_scopes": [(scope, words.get(scope, "")) for scope in asked.user_scopes],
             "people": PEOPLE,
             "action": action,
             "csrf": csrf,

@@ -39,13 +39,12 @@ class Habits:
     authorize: str
     token: str
     issuer: str | None
-    scopes: Mapping[str, str] = field(repr=False)  # each in words for the person
+    scopes: Mapping[str, str] = field(repr=False)  # those that we have words for; any is granted
     is_openid: bool = False
     separator: str = " "  # of the scopes in the token reply
     takes_commas: bool = False  # between the scopes of a request
     needs_types: bool = True  # response_type and grant_type must be said
     needs_scope: bool = False
-    drops_unknown_scopes: bool = False
     fails_with_200: bool = False
     says_ok: bool = False  # Slack's {"ok": ...}, with the person's own token nested
     answers_form_encoded: bool = False  # unless JSON is asked for
@@ -77,7 +76,6 @@ GITHUB = Habits(
     separator=",",
     takes_commas=True,
     needs_types=False,
-    drops_unknown_scopes=True,
     fails_with_200=True,
     answers_form_encoded=True,
     scopes={

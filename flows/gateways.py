@@ -1,0 +1,75 @@
+"""The payment providers of a server: which gateway is whose, and who is asked about what.
+
+What could go wrong: a question of one provider's answered by another. Who was asked for stands in
+the terms of the question, or in the receipt, and nowhere else.
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias, assert_never
+
+from flows.checkout_seller import Seller
+from flows.checkout_session import Kept, terms_of
+from flows.elicitation import Attempt, Elicitation, Json
+from flows.errors import NotConfigured
+from flows.flow import Departure, Talk, Trip
+from flows.gateway import Gateway, Registration, Session
+from flows.gateway_stripe import StripeGateway
+from flows.mollie import MollieGateway, MollieSeller
+from flows.paypal import PayPalGateway, PayPalSeller
+from flows.receipt import Payment, Refund
+
+AnySeller: TypeAlias = Seller | PayPalSeller | MollieSeller
+
+
+class Gateways:
+    """The gateways of this server, each asked about what was asked for it.
+
+    It implements flows.flow.Flow. Raises NotConfigured for one that is gone from the settings.
+    """
+
+    def __init__(self, sellers: Mapping[str, AnySeller]) -> None:
+        self._gateways = {name: gateway_of(seller) for name, seller in sellers.items()}
+
+    def named(self, name: str) -> Gateway:
+        if name not in self._gateways:
+            raise NotConfigured(f"the payment provider {name!r}")
+        return self._gateways[name]
+
+    def seller(self, name: str) -> Registration:
+        return self.named(name).seller
+
+    def of(self, elicitation: Elicitation) -> Gateway:
+        return self.named(terms_of(elicitation).seller)
+
+    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+        return self.of(elicitation).prepare(elicitation, trip)
+
+    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+        return (yield from self.of(elicitation).begin(elicitation, trip))
+
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+        return (yield from self.of(elicitation).repeat(elicitation, attempt))
+
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        return (yield from self.of(elicitation).fetch(elicitation, session))
+
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        return (yield from self.of(elicitation).collect(elicitation, session))
+
+    def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
+        return (yield from self.of(elicitation).close(elicitation, session))
+
+    def refund(self, payment: Payment, *, reason: str | None) -> Talk[Refund]:
+        return (yield from self.named(payment.seller).refund(payment, reason=reason))
+
+
+def gateway_of(seller: AnySeller) -> Gateway:
+    match seller:
+        case Seller():
+            return StripeGateway(seller)
+        case PayPalSeller():
+            return PayPalGateway(seller)
+        case MollieSeller():
+            return MollieGateway(seller)
+        case _:
+            assert_never(seller)

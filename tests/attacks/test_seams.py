@@ -1,0 +1,112 @@
+"""Seams: where two readers of one request, or two kinds of caller, might meet."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from flows import elicit
+from tests.attacks.attack import Attack
+from tests.mcp.issuing import issuing
+from tests.mcp.stage import (
+    MODERN,
+    RING,
+    UID,
+    Stage,
+    answered_in,
+    asked_in,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+from webapp.app import open_app
+from webapp.settings import Settings
+from webapp.settings_identity import IdentitySettings
+
+URL = "http://127.0.0.1:8765"
+FROM_AFAR = {"x-forwarded-for": "203.0.113.7"}
+
+mounted = Attack(
+    who="whoever reaches a server that was mounted below a path",
+    how="names the path that one layer reads and another does not, to reach tools without a token",
+    stopped="a request with a root path is refused by the first layer",
+    where=("webapp/guard.py",),
+)
+nobody_with_a_token = Attack(
+    who="a caller without a name who got hold of a known person's requestState",
+    how="makes the same call with it, to take the answer (foreign or replayed requestState)",
+    stopped="nobody's run is found by its token and by a key that no known person's run has",
+    where=("webapp/runs.py", "webapp/line.py"),
+)
+held_back = Attack(
+    who="somebody who has the link",
+    how="asks for it without end, or for letters in browser after browser, to lock the asker out",
+    stopped="strangers are counted by address; letters are used up by wrong guesses alone",
+    where=("webapp/routes/openers.py", "flows/binding.py"),
+    elsewhere=("tests/flows/test_binding.py::test_other_browsers_use_up_nothing_of_hers",),
+)
+
+
+def shop(library: str = "mcp") -> Any:
+    server = new_server(library)
+
+    @server.tool()
+    async def visit() -> str:
+        content = await elicit.url("Look", "https://shop.example/terms")
+        return f"done: {content.get('card')}"
+
+    return server
+
+
+@mounted
+@pytest.mark.parametrize("library", ["mcp", "fastmcp"])
+async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library: str) -> None:
+    async with issuing() as issuer:
+        settings = Settings(url=URL, ring=RING, store="memory:", uid=UID, identity=issuer.who())
+        async with open_app(settings, shop(library)) as app:
+            transport = httpx.ASGITransport(app, root_path="/tools")
+            async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+                for path in ("/mcp", "/tools/mcp", "/"):
+                    refused = await client.post(path, json={"jsonrpc": "2.0", "id": 1})
+                    assert refused.status_code == 400, path
+
+
+@nobody_with_a_token
+@pytest.mark.parametrize("library", ["mcp", "fastmcp"])
+async def test_a_known_persons_state_is_worth_nothing_to_a_caller_without_a_name(
+    library: str,
+) -> None:
+    who = IdentitySettings(asks_anonymous=True)
+    async with (
+        staged(shop(library), who=who) as stage,
+        stage.caller(MODERN) as hers,
+        stage.caller(MODERN, headers=FROM_AFAR) as afar,
+    ):
+        first = asked_in(await hers.leg("visit"))
+        taken = asked_in(await afar.leg("visit", after=first))
+        (before, after) = await both(stage)
+        assert before.owner != after.owner
+        await stage.service.completing.complete(before.id, {"card": "hers"})
+        result = answered_in(await hers.leg("visit", after=first))
+        assert text_of(result) == "done: hers"
+        again = await soon(afar.leg("visit", after=taken))
+        assert "hers" not in str(again)
+
+
+async def both(stage: Stage) -> Any:
+    return await stage.elicitations()
+
+
+@held_back
+async def test_a_stranger_elsewhere_holds_the_asker_back_from_nothing() -> None:
+    async with issuing() as issuer, staged(shop(), who=issuer.who()) as stage:
+        headers = issuer.bearer("alice", audience=stage.mcp_url)
+        async with stage.caller(MODERN, headers=headers) as caller:
+            caller.begin("visit")
+            link = await caller.link()
+            elicitation = (await stage.elicitations())[0]
+            for _ in range(200):
+                stage.service.paces.allow(f"{elicitation.id} 203.0.113.66")
+            alice = await stage.person()
+            assert (await alice.visit(link)).heading == "Sign in to see it"

@@ -1,0 +1,39 @@
+"""A declaration comes back from data as it was."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from flows.declared import as_data, provider_in
+from flows.provider import Provider
+from flows.providers import PROVIDERS, gitlab, microsoft, openid
+
+ALL = [
+    *PROVIDERS.values(),
+    microsoft("contoso.example"),
+    gitlab("https://git.example"),
+    openid("acme", "https://login.acme.example"),
+]
+
+
+@pytest.mark.parametrize("provider", ALL, ids=lambda provider: provider.name)
+def test_every_provider_comes_back_through_json(provider: Provider) -> None:
+    data = msgspec.json.decode(msgspec.json.encode(as_data(provider)))
+    found = provider_in(data)
+    assert found == provider
+    assert found.scope_words == provider.scope_words
+    assert found.covers == provider.covers
+    assert found.troubles == provider.troubles
+
+
+def test_what_a_newer_version_wrote_is_left_out() -> None:
+    provider = openid("acme", "https://login.acme.example")
+    data = as_data(provider)
+    assert isinstance(data, dict)
+    assert provider_in({**data, "unheard_of": 1}) == provider
+
+
+def test_a_changed_declaration_is_another_one() -> None:
+    provider = openid("acme", "https://login.acme.example")
+    assert provider_in(as_data(replace(provider, label="Other"))) != provider

@@ -1,0 +1,315 @@
+"""What becomes of a payment at its provider afterwards: money given back there, and banks' claims.
+
+Each is told by an event only, once or twice, in any order, before or after the payment's own.
+"""
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from flows.receipt import Payment
+from tests.attacks.test_payments import told
+from tests.service.selling import Buying, Shop, buying, open_shop
+from tests.service.test_payments import give_up, results_are_noted, two_tabs
+
+CREATED, CLOSED = "charge.dispute.created", "charge.dispute.closed"
+INTENT = "GET /stripe/v1/payment_intents/"
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    async with open_shop() as shop:
+        yield shop
+
+
+async def bought(shop: Shop, buy: Buying) -> Payment:
+    """Paid and used."""
+    await buy.person.pay(buy.link)
+    await shop.tell_all()
+    assert await buy.result() == "paid 9.00 EUR"
+    await results_are_noted(shop)
+    return (await shop.payments())[-1]
+
+
+async def kept(shop: Shop, buy: Buying) -> Payment:
+    """Paid, and nobody has used it."""
+    await give_up(shop, buy)
+    await buy.person.pay(buy.link)
+    await shop.tell_all()
+    assert await shop.ledger() == ["open"]
+    return (await shop.payments())[-1]
+
+
+def claim(payment: Payment, kind: str = CREATED, **about: Any) -> dict[str, Any]:
+    """A bank's claim, which names the payment only."""
+    dispute = {
+        "id": "dp_1",
+        "object": "dispute",
+        "amount": payment.amount,
+        "charge": "ch_1",
+        "currency": payment.currency.lower(),
+        "metadata": {},
+        "payment_intent": payment.payment_intent,
+        "status": "needs_response",
+        **about,
+    }
+    return told(kind, dispute, id=f"evt_{dispute['id']}_{kind.rsplit('.', 1)[1]}")
+
+
+async def claimed(shop: Shop, payment: Payment, kind: str = CREATED, **about: Any) -> str:
+    """The claim is told, and looked into; how the payment stands then."""
+    answer = await shop.tell(claim(payment, kind, **about))
+    assert (answer.status_code, answer.json()) == (200, {"received": "waiting"})
+    await shop.sweep()
+    return next(str(p.status) for p in await shop.payments() if p.id == payment.id)
+
+
+# Given back there.
+
+
+async def test_what_was_given_back_there_is_not_handed_out(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await kept(shop, buy)
+        await shop.refund_by_hand()
+        assert await shop.tell_all() == ["refunded"]
+        (payment,) = await shop.payments()
+        assert (payment.status, payment.refunded) == ("refunded", 900)
+        assert "given back meanwhile" in await buy.again()
+        await buy.is_asked_again()
+        assert shop.bodies == 0
+
+
+async def test_what_was_used_and_given_back_there_is_given_back_in_the_ledger(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await bought(shop, buy)
+        await shop.refund_by_hand()
+        await shop.tell_all()
+        (payment,) = await shop.payments()
+        assert (payment.status, payment.refunded_at) == ("refunded", shop.clock())
+        assert payment.spent_at is not None
+
+
+async def test_what_was_bought_for_good_and_given_back_there_is_to_be_paid_again(
+    shop: Shop,
+) -> None:
+    shop.is_for_good = True
+    async with buying(shop) as buy:
+        await bought(shop, buy)
+        assert await buy.again() == "paid 9.00 EUR"
+        await shop.refund_by_hand()
+        await shop.tell_all()
+        await buy.is_asked_again()
+
+
+async def test_a_part_given_back_there_leaves_the_rest_of_it_good(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await kept(shop, buy)
+        await shop.refund_by_hand(amount="300")
+        assert await shop.tell_all() == ["open"]
+        (payment,) = await shop.payments()
+        assert (payment.refunded, payment.is_part_refunded) == (300, True)
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+async def test_what_is_left_of_a_part_is_given_back_by_itself(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await kept(shop, buy)
+        await shop.refund_by_hand(amount="300")
+        await shop.tell_all()
+        shop.clock.tick(days=7)
+        await shop.sweep()
+        assert await shop.ledger() == ["refunded"]
+        assert sorted(refund["amount"] for refund in await shop.refunds()) == [300, 600]
+
+
+async def test_parts_that_come_in_any_order_are_all_of_it_in_the_end(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await kept(shop, buy)
+        for amount in ("100", "300", "500"):
+            await shop.refund_by_hand(amount=amount)
+        latest, *earlier = reversed(shop.post)
+        shop.post[:] = [latest, *earlier, latest]
+        await shop.tell_all()
+        (payment,) = await shop.payments()
+        assert (payment.status, payment.refunded) == ("refunded", 900)
+
+
+async def test_a_refund_told_before_its_payment_waits_for_it(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await give_up(shop, buy)
+        await buy.person.pay(buy.link)
+        (paid,) = shop.post
+        session = json.loads(paid)["data"]["object"]
+        await shop.give_back_there(session["payment_intent"])
+        _, refunded = shop.post
+        shop.post.clear()
+        assert (await shop.tell(refunded)).json() == {"received": "waiting"}
+        assert await shop.ledger() == []
+        await shop.sweep()
+        assert (await shop.ledger(), await shop.statuses()) == (["refunded"], ["accepted"])
+        await shop.tell(paid)
+        assert await shop.ledger() == ["refunded"]
+        assert {hook.status for hook in await shop.hooks()} == {"applied", "repeated"}
+
+
+async def test_our_own_refund_told_back_to_us_changes_nothing(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        shop.clock.tick(days=7)
+        await shop.sweep()
+        (before,) = await shop.payments()
+        assert await shop.tell_all() == ["refunded"]
+        (after,) = await shop.payments()
+        assert (after.refunded_at, after.refund_id) == (before.refunded_at, before.refund_id)
+        assert payment.id == after.id
+
+
+async def test_a_refund_of_another_tab_leaves_the_one_that_is_used_alone(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        first, second = await two_tabs(shop, buy)
+        await buy.person.press_there(first, "card")
+        shop.clock.tick(seconds=1)
+        await buy.person.press_there(second, "card")
+        await shop.tell_all()
+        await buy.result()
+        await shop.refund_by_hand()
+        await shop.tell_all()
+        assert sorted(await shop.ledger()) in (["open", "refunded"], ["refunded", "spent"])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"livemode": True}, {"account": "acct_another"}, {"currency": "usd"}]
+)
+async def test_news_that_contradict_the_payment_are_kept_and_change_nothing(
+    shop: Shop, changes: dict[str, Any]
+) -> None:
+    async with buying(shop) as buy:
+        await kept(shop, buy)
+        await shop.refund_by_hand()
+        event = json.loads(shop.post.pop())
+        if "currency" in changes:
+            event["data"]["object"].update(changes)
+        else:
+            event.update(changes)
+        assert (await shop.tell(event)).json() == {"received": "refused"}
+        assert await shop.ledger() == ["open"]
+        assert [h.why for h in await shop.hooks() if h.status == "refused"] == list(changes) or (
+            changes == {"livemode": True}
+        )
+
+
+async def test_a_refund_of_somebody_elses_sale_is_ignored(shop: Shop) -> None:
+    charge = {
+        "id": "ch_9",
+        "object": "charge",
+        "amount": 900,
+        "amount_refunded": 900,
+        "currency": "eur",
+        "metadata": {},
+        "payment_intent": "pi_of_another_sale",
+    }
+    assert (await shop.tell(told("charge.refunded", charge))).json() == {"received": "ignored"}
+    named = told("charge.refunded", {**charge, "metadata": {"elicitation": "x" * 60}}, id="evt_2")
+    assert (await shop.tell(named)).json() == {"received": "waiting"}
+    await shop.sweep()
+    assert sorted(hook.status for hook in await shop.hooks()) == ["ignored", "unknown"]
+    assert shop.line.calls == [], "nobody is asked about it"
+
+
+# A bank's claims.
+
+
+async def test_what_a_bank_claims_back_is_not_handed_out(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        assert await claimed(shop, payment) == "disputed"
+        assert shop.line.count(INTENT) == 1
+        assert "taken back by the bank" in await buy.again()
+        await buy.is_asked_again()
+        assert shop.bodies == 0
+        shop.clock.tick(days=8)
+        await shop.sweep()
+        assert (await shop.ledger(), await shop.refunds()) == (["disputed"], [])
+
+
+async def test_a_claim_that_is_won_gives_the_receipt_back(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        await claimed(shop, payment)
+        assert await claimed(shop, payment, CLOSED, status="won") == "open"
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+async def test_a_claim_that_is_lost_stays_a_loss(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await bought(shop, buy)
+        await claimed(shop, payment)
+        assert await claimed(shop, payment, CLOSED, status="lost") == "disputed"
+        (after,) = await shop.payments()
+        assert (after.disputes, after.spent_at) == ({"dp_1": "lost"}, payment.spent_at)
+
+
+@pytest.mark.parametrize(("ends", "stands"), [("won", "spent"), ("lost", "disputed")])
+async def test_a_claim_whose_end_is_told_first_ends_the_same(
+    shop: Shop, ends: str, stands: str
+) -> None:
+    async with buying(shop) as buy:
+        payment = await bought(shop, buy)
+        assert await claimed(shop, payment, CLOSED, status=ends) == stands
+        assert await claimed(shop, payment) == stands
+
+
+async def test_what_is_bought_for_good_is_not_there_while_a_bank_claims_it(shop: Shop) -> None:
+    shop.is_for_good = True
+    async with buying(shop) as buy:
+        payment = await bought(shop, buy)
+        await claimed(shop, payment)
+        link = await buy.is_asked_again()
+        await buy.person.pay(link)
+        await shop.tell_all()
+        await results_are_noted(shop)
+        assert await claimed(shop, payment, CLOSED, status="won") == "spent"
+        assert await shop.ledger() == ["spent", "spent"]
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+async def test_a_claim_about_another_sale_is_noted_and_takes_nothing(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        foreign = claim(payment, payment_intent="pi_of_another_sale")
+        await shop.tell(foreign)
+        await shop.sweep()
+        assert await shop.ledger() == ["open"]
+        assert "unknown" in {hook.status for hook in await shop.hooks()}
+
+
+async def test_a_claim_is_looked_into_when_the_provider_is_there_again(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        shop.line.is_down = True
+        assert await claimed(shop, payment) == "open"
+        shop.line.is_down = False
+        await shop.sweep()
+        assert await shop.ledger() == ["disputed"]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+async def test_a_refund_and_a_claim_come_in_any_order_to_the_same_end(
+    shop: Shop, order: tuple[int, ...]
+) -> None:
+    async with buying(shop) as buy:
+        payment = await bought(shop, buy)
+        await shop.refund_by_hand()
+        events = [
+            shop.post.pop(),
+            json.dumps(claim(payment)).encode(),
+            json.dumps(claim(payment, CLOSED, status="lost")).encode(),
+        ]
+        for number in order:
+            await shop.tell(events[number])
+            await shop.sweep()
+        (after,) = await shop.payments()
+        assert (after.status, after.disputes) == ("refunded", {"dp_1": "lost"})

@@ -1,0 +1,248 @@
+"""What an operator sees of money, and gives back: everything that was paid has an owner."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from flows import Receipt
+from tests.mcp.stage import eventually
+from tests.service.selling import REFUND, Buying, Shop, buying, open_shop
+from tests.service.test_afterwards import claimed
+from tests.service.test_payments import give_up, results_are_noted, two_tabs
+from webapp.cli import main
+from webapp.operator import list_payments, operate, refund_payment
+from webapp.serving import Refused
+from webapp.sweeper import fall_due
+
+RUDE = "\x1b[2J\r\nspent\u202e" + "x" * 500
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    async with open_shop() as shop:
+        yield shop
+
+
+async def paid_in_vain(shop: Shop, buy: Buying) -> str:
+    """Its id, as it is shown."""
+    await give_up(shop, buy)
+    await buy.person.pay(buy.link)
+    await shop.tell_all()
+    return await id_of(shop)
+
+
+async def id_of(shop: Shop) -> str:
+    payment = (await shop.payments())[-1]
+    return payment.id.removeprefix(payment.owner)
+
+
+async def refund(
+    shop: Shop, id: str, *, reason: str | None = None, also_spent: bool = False
+) -> str:
+    (line,) = await refund_payment(shop.service, id, reason=reason, also_spent=also_spent)
+    return line
+
+
+async def test_what_was_paid_is_listed_with_who_what_and_when(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        (payment,) = await shop.payments()
+        for only_open in (False, True):
+            first, second = await list_payments(shop.service, only_open=only_open)
+            stands = "open, given back by itself on 2026-03-08"
+            assert first == f"{id}  2026-03-01 12:00  9.00 EUR  {stands}"
+            assert second == (
+                f'  "Premium report" for "report", at stripe, a test, by {payment.owner[:6]}'
+            )
+            for hidden in (payment.owner, payment.session, str(payment.payment_intent), "cs_"):
+                assert hidden not in first + second
+
+
+async def test_the_open_ones_are_what_nobody_used_or_has_back(shop: Shop) -> None:
+    assert await list_payments(shop.service, only_open=False) == ["Nothing was paid."]
+    async with buying(shop) as buy:
+        for tab in await two_tabs(shop, buy):
+            await buy.person.press_there(tab, "card")
+            shop.clock.tick(minutes=1)
+        await shop.tell_all()
+        await buy.result()
+        while sorted(await shop.ledger()) != ["open", "spent"]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert len(await list_payments(shop.service, only_open=False)) == 4
+        (first, _) = await list_payments(shop.service, only_open=True)
+        await refund(shop, first[:24])
+        assert await list_payments(shop.service, only_open=True) == ["Nothing is open."]
+
+
+async def test_what_a_tool_called_its_goods_commands_no_terminal(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+        (payment,) = await shop.payments()
+        await shop.service.kinds.payments.ledger.change(
+            payment.owner, payment.id, lambda p: replace(p, what=RUDE)
+        )
+        lines = await list_payments(shop.service, only_open=False)
+        assert all(line.isprintable() and len(line) < 200 for line in lines)
+
+
+async def test_it_is_given_back_once_and_told_again(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        assert (await refund(shop, id, reason="sorry")).startswith("9.00 EUR is given back (re_")
+        (payment,) = await shop.payments()
+        assert (payment.status, payment.reason) == ("refunded", "sorry")
+        assert await refund(shop, id) == "9.00 EUR was given back on 2026-03-01."
+        assert shop.line.count(REFUND) == 1
+        assert "given back meanwhile" in await buy.again()
+        await buy.is_asked_again()
+
+
+async def test_what_a_call_used_is_given_back_only_if_that_is_said(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        await buy.result()
+        await results_are_noted(shop)
+        id = await id_of(shop)
+        with pytest.raises(Refused, match="--spent"):
+            await refund(shop, id)
+        assert (await shop.ledger(), shop.line.count(REFUND)) == (["spent"], 0)
+        await refund(shop, id, also_spent=True)
+        assert (await shop.ledger(), len(await shop.refunds())) == (["refunded"], 1)
+
+
+@pytest.mark.parametrize("also_spent", [False, True])
+async def test_what_a_call_has_in_hand_is_not_taken_from_it(shop: Shop, also_spent: bool) -> None:
+    gate = asyncio.Event()
+
+    async def slowly(receipt: Receipt) -> str:
+        await gate.wait()
+        return f"paid {receipt.price}"
+
+    shop.body = slowly
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        await eventually(lambda: shop.bodies)
+        with pytest.raises(Refused, match="uses it at the moment"):
+            await refund(shop, await id_of(shop), also_spent=also_spent)
+        gate.set()
+        assert await buy.result() == "paid 9.00 EUR"
+
+
+async def test_an_operator_and_the_sweeper_at_once_give_it_back_once(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        shop.clock.tick(days=7)
+        await asyncio.gather(refund(shop, id), fall_due(shop.service), refund(shop, id))
+        assert (await shop.ledger(), len(await shop.refunds())) == (["refunded"], 1)
+
+
+async def test_a_provider_that_is_down_is_said_and_asked_again(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        shop.line.is_down = True
+        with pytest.raises(Refused, match="tried again"):
+            await refund(shop, id)
+        (line, _) = await list_payments(shop.service, only_open=True)
+        assert line.endswith("being given back")
+        shop.line.is_down = False
+        shop.clock.tick(minutes=5)
+        await shop.sweep()
+        assert await shop.ledger() == ["refunded"]
+
+
+async def test_what_a_bank_has_is_not_given_back_besides(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        await claimed(shop, (await shop.payments())[0])
+        with pytest.raises(Refused, match="bank"):
+            await refund(shop, id, also_spent=True)
+        assert shop.line.count(REFUND) == 0
+
+
+async def test_a_part_is_shown_beside_what_it_is_a_part_of(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+        await shop.refund_by_hand(amount="300")
+        await shop.tell_all()
+        (line, _) = await list_payments(shop.service, only_open=True)
+        assert line.endswith(", 3.00 EUR of it given back there")
+
+
+async def test_an_id_that_is_none_and_somebody_elses_store_are_said_plainly(shop: Shop) -> None:
+    with pytest.raises(Refused, match="There is no payment"):
+        await refund(shop, "x" * 24)
+
+
+# The command itself.
+
+
+def command(home: Path, **settings: str) -> tuple[int, list[str]]:
+    """The command's work on a store of its own: the status, and what it says."""
+    lines: list[str] = []
+    environment = {"HOME": str(home), **settings}
+    status = operate(
+        environment, lambda service: list_payments(service, only_open=True), say=lines.append
+    )
+    return status, lines
+
+
+def test_a_store_with_nothing_in_it_has_nothing_open(tmp_path: Path) -> None:
+    assert command(tmp_path) == (0, ["Nothing is open."])
+
+
+def test_what_cannot_be_opened_is_said_and_is_no_accident(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(tmp_path)[0] == 0
+    assert command(tmp_path, ELICIT_SECRET="of somebody else and long enough too")[0] == 1
+    assert "another secret" in capsys.readouterr().err
+    assert command(tmp_path, ELICIT_STORE="nowhere://")[0] == 2
+    assert "ELICIT_STORE" in capsys.readouterr().err
+    assert command(tmp_path, ELICIT_REFUND_UNUSED="soon")[0] == 2
+    assert "ELICIT_REFUND_UNUSED" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["payments"],
+        ["payments", "refund"],
+        ["payments", "refund", "short"],
+        ["payments", "refund", "a" * 24, "--reason"],
+        ["webhooks", "show", "a" * 25],
+        ["webhooks", "replay"],
+        ["webhooks", "forget", "a" * 24],
+    ],
+)
+def test_what_is_asked_for_wrongly_ends_with_two(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["payments", "refund", "-" + "a" * 23],
+        ["payments", "refund", "--" + "a" * 22, "--spent", "--reason", "sorry"],
+        ["webhooks", "show", "a" * 24],
+        ["webhooks", "replay", "-" + "a" * 23],
+    ],
+)
+def test_an_id_of_nothing_ends_with_one_also_where_it_begins_as_an_option(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("elicit: There is no ")
+    assert said.out == ""

@@ -1,0 +1,194 @@
+"""`elicit payments` and `elicit webhooks`: what an operator sees, and gives back or replays.
+
+What could go wrong: a terminal that obeys what a tool or a provider wrote, or a list that shows
+whose it is. So signs that are no letters are shown as such, owners are cut short, and no key and
+no session of a provider's is in what is printed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+
+from flows.errors import ElicitError, NotPossible, Unreadable
+from flows.receipt import Payment, ReceiptStatus, Refund
+from webapp.app import connect
+from webapp.elicitations import OWNER_TAG_CHARACTERS
+from webapp.inbox import tail_of
+from webapp.rows import Hook
+from webapp.service import Service
+from webapp.serving import LOOPBACK, Refused, quieten, settings_for, under_another_secret
+from webapp.settings import DEFAULT_PORT, Settings
+from webapp.stores.store import StoreUnavailable
+
+OWNER_CHARACTERS = 6
+WHAT_CHARACTERS = 60
+REASON_CHARACTERS = 500
+OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING)
+Work = Callable[[Service], Awaitable[Sequence[str]]]
+
+
+def operate(environment: Mapping[str, str], work: Work, *, say: Callable[[str], object]) -> int:
+    """Do the work on the store of that environment; the exit status."""
+    quieten()
+    try:
+        settings = settings_for(environment, host=LOOPBACK, port=DEFAULT_PORT)
+        for line in asyncio.run(_operate(settings, work)):
+            say(line)
+    except Refused as refusal:
+        return refusal.tell()
+    return 0
+
+
+async def list_payments(service: Service, *, only_open: bool) -> list[str]:
+    """What was paid, the latest first; `only_open`: what nobody has used and nobody has back."""
+    payments = [p for p in await _payments(service) if not only_open or p.status in OPEN]
+    if not payments:
+        return ["Nothing is open." if only_open else "Nothing was paid."]
+    return [line for payment in payments for line in _told(payment)]
+
+
+async def refund_payment(
+    service: Service, id: str, *, reason: str | None, also_spent: bool
+) -> list[str]:
+    """Give it back; what was given back already is only told. Raises Refused."""
+    payment = next((p for p in await _payments(service) if _tail(p) == id), None)
+    if payment is None:
+        raise Refused(f"There is no payment {_printed(id)}: elicit payments list shows them.")
+    if payment.status is ReceiptStatus.REFUNDED:
+        return [f"{payment.price} was given back on {payment.refunded_at:%Y-%m-%d}."]
+    refunds = service.kinds.payments.refunds
+    try:
+        refund = await refunds.give_back(
+            payment.owner,
+            payment.id,
+            reason=None if reason is None else reason[:REASON_CHARACTERS],
+            also_spent=also_spent,
+        )
+    except NotPossible as error:
+        raise Refused(_why_not(error)) from error
+    except ElicitError as error:
+        raise Refused(
+            f"{error} It is not used by any call any more, and giving it back is tried again."
+        ) from error
+    return [_given(payment, refund)]
+
+
+async def list_hooks(service: Service) -> list[str]:
+    """What providers told in the last 30 days, the latest first, and what was turned away."""
+    hooks = await service.inbox.hooks()
+    lines = [_heard(hook) for hook in hooks] or ["Nothing verified has come in 30 days."]
+    for row in await service.inbox.unverified():
+        times = "once" if row.count == 1 else f"{row.count} times"
+        lines.append(f"{row.day}  {row.seller}  could not be verified, {times}: {row.reason}")
+    return lines
+
+
+async def show_hook(service: Service, id: str) -> list[str]:
+    """One delivery, with its body as it came. Raises Refused."""
+    hook = await _hook(service, id)
+    lines = [
+        _heard(hook),
+        f"  event     {hook.event}",
+        f"  about     {'nothing of ours' if not hook.elicitation_id else 'a payment of ours'}",
+        f"  kept to   {hook.erase_at:%Y-%m-%d}",
+    ]
+    if hook.replayed_at is not None:
+        lines.append(f"  replayed  {hook.replayed_at:%Y-%m-%d %H:%M:%S}")
+    return [*lines, "", *map(_printed, hook.body.splitlines()), *([] if hook.is_whole else ["..."])]
+
+
+async def replay_hook(service: Service, id: str) -> list[str]:
+    """Take it as if it came now. Raises Refused."""
+    hook = await _hook(service, id)
+    try:
+        replayed = await service.hooks.replay(hook)
+    except ElicitError as error:
+        raise Refused(str(error)) from error
+    return [_heard(replayed)]
+
+
+async def _operate(settings: Settings, work: Work) -> Sequence[str]:
+    async with AsyncExitStack() as stack:
+        try:
+            service = await stack.enter_async_context(connect(settings))
+        except ValueError as error:
+            raise Refused(f"ELICIT_STORE: {error}", status=2) from error
+        except Unreadable as error:
+            raise under_another_secret(settings) from error
+        except StoreUnavailable as error:
+            raise Refused(str(error)) from error
+        try:
+            return await work(service)
+        except (Unreadable, StoreUnavailable) as error:
+            raise Refused(f"The store cannot be read: {error}") from error
+
+
+async def _payments(service: Service) -> list[Payment]:
+    return sorted(
+        await service.kinds.payments.ledger.all(), key=lambda p: (p.paid_at, p.id), reverse=True
+    )
+
+
+async def _hook(service: Service, id: str) -> Hook:
+    found = await service.inbox.find(id)
+    if found is None:
+        raise Refused(f"There is no delivery {_printed(id)}: elicit webhooks list shows them.")
+    return found
+
+
+def _told(payment: Payment) -> list[str]:
+    when = f"{payment.paid_at:%Y-%m-%d %H:%M}"
+    where = payment.seller if payment.is_live else f"{payment.seller}, a test"
+    who = payment.owner[:OWNER_CHARACTERS]
+    return [
+        f"{_tail(payment)}  {when}  {payment.price}  {_standing(payment)}",
+        f"  {_quoted(payment.what)} for {_quoted(payment.tool)}, at {where}, by {who}",
+    ]
+
+
+def _standing(payment: Payment) -> str:
+    words = str(payment.status)
+    if payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
+        words = f"open, given back by itself on {payment.refund_at:%Y-%m-%d}"
+    elif payment.status is ReceiptStatus.REFUNDING:
+        words = "being given back"
+        if payment.refund_at is None:
+            words = "could not be given back: look at the provider"
+    if payment.is_part_refunded:
+        words += f", {payment.refunded_price} of it given back there"
+    return words
+
+
+def _given(payment: Payment, refund: Refund) -> str:
+    is_on_its_way = refund.status != "succeeded"
+    return f"{payment.price} {'goes back' if is_on_its_way else 'is given back'} ({refund.id})."
+
+
+def _why_not(error: NotPossible) -> str:
+    match error.status:
+        case ReceiptStatus.SPENT:
+            return "A call has used it: with --spent it is given back all the same."
+        case ReceiptStatus.TAKEN:
+            return "A call uses it at the moment: try again in a minute."
+        case ReceiptStatus.DISPUTED:
+            return "A bank has claimed it back: answer that at the provider."
+        case _:
+            return str(error)
+
+
+def _heard(hook: Hook) -> str:
+    why = "" if hook.why is None else f" ({hook.why})"
+    when = f"{hook.received_at:%Y-%m-%d %H:%M:%S}"
+    return f"{tail_of(hook)}  {when}  {hook.seller}  {hook.type or 'event'}  {hook.status}{why}"
+
+
+def _tail(payment: Payment) -> str:
+    return payment.id[OWNER_TAG_CHARACTERS:]
+
+
+def _quoted(text: str) -> str:
+    return f'"{_printed(text[:WHAT_CHARACTERS])}"'
+
+
+def _printed(text: str) -> str:
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)

@@ -1,0 +1,155 @@
+"""The page of payments: what a person has paid, what became of it, and how it is given back.
+
+What could go wrong: an id of somebody else's. So every look-up is by whoever is at the browser and
+by id, an address carries no owner, and what is another's is not there at all. A GET changes
+nothing.
+"""
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Literal, TypeAlias
+
+from litestar import Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.exceptions import NotFoundException
+from litestar.params import FromPath, RawBody
+
+from flows.errors import Failed, NotPossible
+from flows.receipt import Payment, ReceiptStatus
+from webapp.elicitations import OWNER_TAG_CHARACTERS
+from webapp.routes.answers import Answers, see_other
+from webapp.routes.fields import fields_of, refuse_form
+from webapp.routes.openers import SIGN_IN, sign_in_button, with_cookie
+from webapp.service import Service
+from webapp.views_payments import NotGivenBack, Paid, Payments, PaymentsClosed, Standing
+
+HERE = "/payments"
+ASKED_BACK = "the person asked for it"
+_HERE_ONLY = "They are shown only in a browser on the computer where the server runs."
+_PAIR = (
+    "They are shown only to the person who runs the server. If that is you, type `elicit pair` in "
+    "a terminal on that computer: it prints an address that makes this browser yours."
+)
+_Asked: TypeAlias = Request[Any, Any, Any]
+_log = logging.getLogger(__name__)
+
+
+@get(HERE)
+async def payments(
+    request: _Asked, service: NamedDependency[Service], answers: NamedDependency[Answers]
+) -> Response[Any]:
+    """All that whoever looks has paid."""
+    viewer = await service.identity.viewer(request.scope, request.cookies)
+    if viewer is None:
+        return _closed(request, service, answers)
+    cookie, cookies = with_cookie(request, service)
+    cookies += await service.identity.kept_up(request.cookies)
+    found = await service.kinds.payments.ledger.all(owner=viewer.owner)
+    found.sort(key=lambda payment: (payment.paid_at, payment.id), reverse=True)
+    has_session = viewer.session is not None
+    view = Payments(
+        server=answers.server,
+        viewer=viewer.label,
+        sign_out_csrf=service.browser.csrf(cookie, subject=SIGN_IN) if has_session else None,
+        sign_in=None if has_session else sign_in_button(service, back=HERE, cookie=cookie),
+        now=service.clock(),
+        payments=tuple([_paid(one, service, cookie=cookie) for one in found]),
+    )
+    return answers.page(view, form_targets=_form_targets(service), cookies=cookies)
+
+
+@post(HERE + "/{id:str}/refund", status_code=HTTPStatus.SEE_OTHER)
+async def give_back(
+    request: _Asked,
+    *,
+    id: FromPath[str],
+    body: RawBody,
+    service: NamedDependency[Service],
+    answers: NamedDependency[Answers],
+) -> Response[Any]:
+    """Give the money back; pressed again, it is back already."""
+    viewer = await service.identity.viewer(request.scope, request.cookies)
+    if viewer is None:
+        return _closed(request, service, answers)
+    payment = await service.kinds.payments.ledger.read(viewer.owner, viewer.owner + id)
+    if payment is None:
+        raise NotFoundException
+    refused = refuse_form(fields_of(body), request, service, answers, subject=payment.id)
+    if refused is not None:
+        return refused
+    if payment.status is not ReceiptStatus.REFUNDED:
+        try:
+            await service.kinds.payments.refunds.give_back(
+                payment.owner, payment.id, reason=ASKED_BACK
+            )
+        except NotPossible as error:
+            view = NotGivenBack(server=answers.server, because=_because(error))
+            return answers.page(view, status=HTTPStatus.CONFLICT)
+        except Failed as error:
+            _log.warning("payment.not_refunded", extra={"id": payment.id, "why": str(error)})
+            view = NotGivenBack(server=answers.server, because="trouble")
+            return answers.page(view, status=HTTPStatus.BAD_GATEWAY)
+    return see_other(f"{HERE}#{id}")
+
+
+def _because(error: NotPossible) -> Literal["taken", "spent", "disputed"]:
+    match error.status:
+        case ReceiptStatus.TAKEN:
+            return "taken"
+        case ReceiptStatus.DISPUTED:
+            return "disputed"
+        case _:
+            return "spent"
+
+
+def _closed(request: _Asked, service: Service, answers: Answers) -> Response[Any]:
+    """For somebody of whom it is not known who it is."""
+    cookie, cookies = with_cookie(request, service)
+    view = PaymentsClosed(
+        server=answers.server,
+        why=_PAIR if service.pairing.is_possible else _HERE_ONLY,
+        sign_in=sign_in_button(service, back=HERE, cookie=cookie),
+        by_code=service.identity.binds_by_code,
+    )
+    targets = _form_targets(service)
+    return answers.page(view, status=HTTPStatus.FORBIDDEN, form_targets=targets, cookies=cookies)
+
+
+def _form_targets(service: Service) -> Sequence[str]:
+    return () if service.signing_in is None else service.signing_in.form_targets
+
+
+def _paid(payment: Payment, service: Service, *, cookie: str) -> Paid:
+    seller = service.kinds.payments.seller(payment.seller)
+    tail = payment.id[OWNER_TAG_CHARACTERS:]
+    is_open = payment.status is ReceiptStatus.OPEN
+    can_be_asked = is_open and service.kinds.payments.refunds.is_possible(payment)
+    return Paid(
+        id=tail,
+        price=payment.price.shown,
+        what=payment.what,
+        tool=payment.tool,
+        seller=payment.seller if seller is None else seller.label,
+        paid_at=payment.paid_at,
+        standing=_standing(payment),
+        csrf=service.browser.csrf(cookie, subject=payment.id),
+        is_test=not payment.is_live,
+        returned=payment.refunded_price.shown if payment.is_part_refunded else None,
+        back_on=payment.refund_at if is_open else None,
+        refund_action=f"{HERE}/{tail}/refund" if can_be_asked else None,
+    )
+
+
+def _standing(payment: Payment) -> Standing:
+    match payment.status:
+        case ReceiptStatus.OPEN | ReceiptStatus.TAKEN:
+            return "open"
+        case ReceiptStatus.SPENT:
+            return "spent"
+        case ReceiptStatus.REFUNDING:
+            return "refunding" if payment.refund_at is not None else "stuck"
+        case ReceiptStatus.REFUNDED:
+            return "refunded"
+        case ReceiptStatus.DISPUTED:
+            return "disputed"
