@@ -115,6 +115,8 @@ class Grants:
         )
 
     async def _give_back(self, refused: Connection) -> None:
+        if await self._connections.read(refused.owner, refused.id) is not None:
+            return  # kept already: many a provider ends all that the person granted us with one key
         with suppress(Failed):
             client = self._registrations.clients[refused.provider]
             await self._outbound.run(revoke(client, refused))
@@ -132,7 +134,8 @@ class Grants:
             is_one = other.kind == "oauth" and other.status is Status.PENDING
             if not is_one or other.asked.tool not in connection.tools:
                 continue
-            terms, client = self._terms(other), self._registrations.get(self._terms(other).provider)
+            terms = self._terms(other)
+            client = self._registrations.get(terms.provider)
             if (
                 client is not None
                 and self._connections.key(client, server=other.asked.server) == connection.key

@@ -720,6 +720,19 @@ async def test_a_refused_account_is_given_back() -> None:
         assert await stored(service) == []
 
 
+async def test_a_refused_account_that_is_kept_already_keeps_its_keys() -> None:
+    network = Renewing()
+    async with serving_accounts(network) as service:
+        await connect(service, "repo")
+        asked = Asking(service, "repo", account="hubber", arguments="for another")
+        _, state = await opened(service, asked)
+        await come_home(service, state)
+        with pytest.raises(Failed, match="octocat was connected, and hubber was asked for"):
+            await asked.account()
+        assert network.revoked == []
+        assert (await the_one(service)).is_connected
+
+
 async def test_a_provider_that_only_a_tools_code_declares_is_known_after_a_restart() -> None:
     store, network = MemoryStore(), Renewing()
     hub = replace(HUB, name="hubx", label="Hub X")

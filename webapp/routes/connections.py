@@ -27,7 +27,13 @@ from webapp.elicitations import OWNER_TAG_CHARACTERS
 from webapp.registrations import place_of
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.fields import fields_of, refuse_form
-from webapp.routes.openers import SIGN_IN, sign_in_button, with_cookie
+from webapp.routes.openers import (
+    SIGN_IN,
+    sign_in_button,
+    sign_in_targets,
+    why_not_shown,
+    with_cookie,
+)
 from webapp.service import Service
 from webapp.views import Person, ProviderTrouble, Scope
 from webapp.views_connections import (
@@ -41,11 +47,6 @@ from webapp.views_connections import (
 )
 
 HERE = "/connections"
-_HERE_ONLY = "They are shown only in a browser on the computer where the server runs."
-_PAIR = (
-    "They are shown only to the person who runs the server. If that is you, type `elicit pair` in "
-    "a terminal on that computer: it prints an address that makes this browser yours."
-)
 _NEVER = datetime.min.replace(tzinfo=UTC)
 _Asked: TypeAlias = Request[Any, Any, Any]
 _log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ async def connections(
             for server, group in groupby(found, key=lambda one: one.server)
         ),
     )
-    return answers.page(view, form_targets=_form_targets(service), cookies=cookies)
+    return answers.page(view, form_targets=sign_in_targets(service), cookies=cookies)
 
 
 @post(HERE + "/{id:str}/disconnect", status_code=HTTPStatus.OK)
@@ -199,16 +200,12 @@ def _closed(request: _Asked, service: Service, answers: Answers) -> Response[Any
     cookie, cookies = with_cookie(request, service)
     view = ConnectionsClosed(
         server=answers.server,
-        why=_PAIR if service.pairing.is_possible else _HERE_ONLY,
+        why=why_not_shown(service),
         sign_in=sign_in_button(service, back=HERE, cookie=cookie),
         by_code=service.identity.binds_by_code,
     )
-    targets = _form_targets(service)
+    targets = sign_in_targets(service)
     return answers.page(view, status=HTTPStatus.FORBIDDEN, form_targets=targets, cookies=cookies)
-
-
-def _form_targets(service: Service) -> Sequence[str]:
-    return () if service.signing_in is None else service.signing_in.form_targets
 
 
 def _connected(

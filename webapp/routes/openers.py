@@ -5,6 +5,7 @@ name and the kind of request; a mismatch ends nothing for whoever asked, and is 
 """
 
 import logging
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, assert_never
 
@@ -29,6 +30,11 @@ _PAIR = (
     "It works only for the person who runs the server. If that is you, type `elicit pair` in a "
     "terminal on that computer: it prints an address that makes this browser yours."
 )
+_THEIRS_HERE_ONLY = "They are shown only in a browser on the computer where the server runs."
+_THEIRS_PAIR = (
+    "They are shown only to the person who runs the server. If that is you, type `elicit pair` in "
+    "a terminal on that computer: it prints an address that makes this browser yours."
+)
 _LETTERS = "Letters from this page, typed into the chat, show that it is you who asked."
 _SIGN_IN = "You sign in so that nobody else can use this link."
 
@@ -50,11 +56,11 @@ async def refuse_opener(
         _log.warning("opener.refused", extra={"id": elicitation.id, "way": opening.way.value})
     cookie, cookies = with_cookie(request, service)
     view = _view(elicitation, opening, request, service, here=here, cookie=cookie)
-    is_form = opening.way in (Way.SIGN_IN, Way.OTHER_PERSON) and service.signing_in is not None
+    is_form = opening.way in (Way.SIGN_IN, Way.OTHER_PERSON)
     return answers.page(
         view,
         status=HTTPStatus.OK if opening.way is Way.CODE else HTTPStatus.FORBIDDEN,
-        form_targets=service.signing_in.form_targets if is_form and service.signing_in else (),
+        form_targets=sign_in_targets(service) if is_form else (),
         cookies=cookies,
     )
 
@@ -103,6 +109,16 @@ def sign_in_button(
         issuer=service.signing_in.label,
         switch=switches,
     )
+
+
+def sign_in_targets(service: Service) -> Sequence[str]:
+    """Where a form of a page with that button may lead."""
+    return () if service.signing_in is None else service.signing_in.form_targets
+
+
+def why_not_shown(service: Service) -> str:
+    """Why nobody is shown what belongs to a person, and what would change that."""
+    return _THEIRS_PAIR if service.pairing.is_possible else _THEIRS_HERE_ONLY
 
 
 def _view(

@@ -6,7 +6,6 @@ nothing.
 """
 
 import logging
-from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Literal, TypeAlias
 
@@ -20,17 +19,18 @@ from flows.receipt import Payment, ReceiptStatus
 from webapp.elicitations import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.fields import fields_of, refuse_form
-from webapp.routes.openers import SIGN_IN, sign_in_button, with_cookie
+from webapp.routes.openers import (
+    SIGN_IN,
+    sign_in_button,
+    sign_in_targets,
+    why_not_shown,
+    with_cookie,
+)
 from webapp.service import Service
 from webapp.views_payments import NotGivenBack, Paid, Payments, PaymentsClosed, Standing
 
 HERE = "/payments"
 ASKED_BACK = "the person asked for it"
-_HERE_ONLY = "They are shown only in a browser on the computer where the server runs."
-_PAIR = (
-    "They are shown only to the person who runs the server. If that is you, type `elicit pair` in "
-    "a terminal on that computer: it prints an address that makes this browser yours."
-)
 _Asked: TypeAlias = Request[Any, Any, Any]
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ async def payments(
         now=service.clock(),
         payments=tuple([_paid(one, service, cookie=cookie) for one in found]),
     )
-    return answers.page(view, form_targets=_form_targets(service), cookies=cookies)
+    return answers.page(view, form_targets=sign_in_targets(service), cookies=cookies)
 
 
 @post(HERE + "/{id:str}/refund", status_code=HTTPStatus.SEE_OTHER)
@@ -108,16 +108,12 @@ def _closed(request: _Asked, service: Service, answers: Answers) -> Response[Any
     cookie, cookies = with_cookie(request, service)
     view = PaymentsClosed(
         server=answers.server,
-        why=_PAIR if service.pairing.is_possible else _HERE_ONLY,
+        why=why_not_shown(service),
         sign_in=sign_in_button(service, back=HERE, cookie=cookie),
         by_code=service.identity.binds_by_code,
     )
-    targets = _form_targets(service)
+    targets = sign_in_targets(service)
     return answers.page(view, status=HTTPStatus.FORBIDDEN, form_targets=targets, cookies=cookies)
-
-
-def _form_targets(service: Service) -> Sequence[str]:
-    return () if service.signing_in is None else service.signing_in.form_targets
 
 
 def _paid(payment: Payment, service: Service, *, cookie: str) -> Paid:
