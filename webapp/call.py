@@ -84,7 +84,6 @@ class Call(Verbs):
             client_id=caller.client,
             leg=self.leg,
             is_by_code=caller.by_code,
-            is_nobodys=caller.is_anonymous,
             is_over=lambda: self.is_over,
         )
         self._presenter = presenter

@@ -45,7 +45,6 @@ class Line:
         client_id: str,
         leg: str,
         is_by_code: bool,
-        is_nobodys: bool,
         is_over: Callable[[], bool],
     ) -> None:
         self._elicitations = elicitations
@@ -56,7 +55,6 @@ class Line:
         self._client_id = client_id
         self._leg = leg
         self._is_by_code = is_by_code
-        self._is_nobodys = is_nobodys
         self._is_over = is_over
         self._lock = asyncio.Lock()
 
@@ -177,8 +175,7 @@ class Line:
             else ("placed", self._tool.tool, self._tool.arguments, str(place))
         )
         pepper = self._elicitations.owners.pepper
-        join = "nobody's join" if self._is_nobodys else "join"
-        return pepper.tag(join, self._tool.server, self._client_id, *about, size=18)
+        return pepper.tag("join", self._tool.server, self._client_id, *about, size=18)
 
     async def _start(
         self, question: Question[Any], place: Place, join: str, run: Run

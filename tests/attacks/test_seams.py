@@ -1,6 +1,7 @@
 """Seams: where two readers of one request, or two kinds of caller, might meet."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -21,6 +22,8 @@ from tests.mcp.stage import (
     text_of,
 )
 from webapp.app import open_app
+from webapp.rates import TooOften
+from webapp.routes.openers import pace
 from webapp.settings import Settings
 from webapp.settings_identity import IdentitySettings
 
@@ -37,7 +40,7 @@ nobody_with_a_token = Attack(
     who="a caller without a name who got hold of a known person's requestState",
     how="makes the same call with it, to take the answer (foreign or replayed requestState)",
     stopped="nobody's run is found by its token and by a key that no known person's run has",
-    where=("webapp/runs.py", "webapp/line.py"),
+    where=("webapp/runs.py",),
 )
 held_back = Attack(
     who="somebody who has the link",
@@ -100,13 +103,17 @@ async def both(stage: Stage) -> Any:
 
 @held_back
 async def test_a_stranger_elsewhere_holds_the_asker_back_from_nothing() -> None:
-    async with issuing() as issuer, staged(shop(), who=issuer.who()) as stage:
-        headers = issuer.bearer("alice", audience=stage.mcp_url)
-        async with stage.caller(MODERN, headers=headers) as caller:
-            caller.begin("visit")
-            link = await caller.link()
-            elicitation = (await stage.elicitations())[0]
-            for _ in range(200):
-                stage.service.paces.allow(f"{elicitation.id} 203.0.113.66")
-            alice = await stage.person()
-            assert (await alice.visit(link)).heading == "Sign in to see it"
+    async with staged(shop()) as stage, stage.caller(MODERN) as caller:
+        caller.begin("visit")
+        await caller.link()
+        (elicitation,) = await stage.elicitations()
+
+        def asks(address: str, *, is_open: bool, times: int = 1) -> None:
+            request = cast("Any", SimpleNamespace(scope={"client": (address, 1)}))
+            for _ in range(times):
+                pace(elicitation, request, stage.service, is_open=is_open)
+
+        with pytest.raises(TooOften):
+            asks("203.0.113.66", is_open=False, times=200)
+        asks("203.0.113.7", is_open=False)  # whoever asked, before it is known who that is
+        asks("203.0.113.66", is_open=True)
