@@ -25,12 +25,12 @@ from webapp.randomness import Randomness
 from webapp.rows import KINDS, Alias, Done, Rows, Value, ValueT
 from webapp.stores import Conflict, Record, Store
 from webapp.stores.store import StoreUnavailable
+from webapp.tries import TRIES_AT_MOST, Contended, pause
 from webapp.waiters import Changed, Waiter, Waiters
 
 T = TypeVar("T")
 # What is written together with the change of an elicitation, read afresh for each try.
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
-TRIES_AT_MOST = 50
 REMEMBERED_AT_MOST = 10_000
 TIME_BYTES = 6
 RANDOM_BYTES = 12
@@ -133,13 +133,14 @@ class Elicitations:
 
         Returns what was written, as it was given; nothing to write is done at once.
         """
-        for _ in range(TRIES_AT_MOST):
+        for number in range(TRIES_AT_MOST):
             rows = await values()
             if not rows:
                 return rows
             try:
                 await self.write(*rows)
             except Conflict:
+                await pause(number)
                 continue
             return rows
         raise Contended("what is decided afresh")
@@ -157,7 +158,7 @@ class Elicitations:
         """
         current = self._recent.get(id)
         is_read = current is None
-        for _ in range(TRIES_AT_MOST):
+        for number in range(TRIES_AT_MOST):
             if is_read or current is None:
                 current = await self.get(id)
                 is_read = True
@@ -176,6 +177,7 @@ class Elicitations:
                 await self.write(changed, *(await also(changed) if also is not None else ()))
             except Conflict:
                 is_read = True
+                await pause(number)
                 continue
             return replace(changed, version=changed.version + 1)
         raise Contended(id)
@@ -343,10 +345,6 @@ class Elicitations:
             else:
                 self._recent.pop(value.id, None)
         self.waiters.wake(value)
-
-
-class Contended(RuntimeError):
-    """Fifty writers in a row were first: something is wrong, not busy."""
 
 
 def owner_of(id: str) -> str:

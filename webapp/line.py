@@ -19,13 +19,14 @@ from flows.question import Question
 from flows.run import Asking, Place, Run
 from flows.visit import Visit
 from webapp.aliases import give_alias
-from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations
+from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
 from webapp.kinds import Kinds
 from webapp.links import Links
 from webapp.presenter import Shown
 from webapp.runs import OPEN_AT_LEAST, CurrentRun, ToolCall
 from webapp.stores import Conflict
+from webapp.tries import TRIES_AT_MOST, Contended, pause
 from webapp.waiters import Waiter
 
 SAYS_CHARACTERS = 80
@@ -85,7 +86,7 @@ class Line:
         self, question: Question[Any], place: Place, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         join = self._join_key(question, place)
-        for _ in range(TRIES_AT_MOST):
+        for number in range(TRIES_AT_MOST):
             run = self._run.value
             known = run.at(place)
             current, former = await self._look(run, known, join)
@@ -115,6 +116,7 @@ class Line:
             try:
                 await self._elicitations.write(*changed)
             except Conflict:
+                await pause(number)
                 await self._run.reload()
                 continue
             if run is not self._run.value:

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from flows import run as runs
 from flows.run import Run
-from webapp.elicitations import TRIES_AT_MOST, Contended, Elicitations, owner_of
+from webapp.elicitations import Elicitations, owner_of
 from webapp.identity import Caller
 from webapp.rows import Value
 from webapp.stores import Conflict
+from webapp.tries import TRIES_AT_MOST, Contended, pause
 
 OPEN_AT_LEAST = timedelta(minutes=10)
 
@@ -112,12 +113,13 @@ class CurrentRun:
         also: Callable[[], Awaitable[Sequence[Value]]] | None = None,
     ) -> None:
         """Change the run, and what `also` gives in the same write."""
-        for _ in range(TRIES_AT_MOST):
+        for number in range(TRIES_AT_MOST):
             changed = change(self.value)
             others = await also() if also is not None else ()
             try:
                 await self._elicitations.write(changed, *others)
             except Conflict:
+                await pause(number)
                 await self.reload()
                 continue
             self._value = replace(changed, version=changed.version + 1)
