@@ -63,12 +63,16 @@ class Terms(Struct, frozen=True, kw_only=True):
 
 
 class Kept(Struct, frozen=True, kw_only=True):
-    """What an attempt keeps: the request as it is sent, then the session that it made."""
+    """What an attempt keeps: the request as it is sent, then the session that it made.
+
+    `handle` is what the provider calls the session in its paths, where that is another word.
+    """
 
     request: str
     expires_at: int  # seconds of the epoch, as the provider counts
     session: str | None = None
     url: str | None = None
+    handle: str | None = None
 
     def __repr__(self) -> str:
         return f"Kept(session={self.session!r})"

@@ -31,6 +31,7 @@ from flows.errors import Failed
 from flows.flow import Departure, Talk, Trip
 from flows.money import Money
 from flows.receipt import Dispute, Payment, Refund
+from flows.signature_certificates import CertificateScheme
 from flows.signatures import Delivery, Scheme
 
 CLOCKS_DIFFER = timedelta(minutes=2)  # between ours and the provider's, with the way there
@@ -95,13 +96,14 @@ class Notice:
 class Hint:
     """What somebody says who may be anybody: ask the provider about this session of ours.
 
-    `session` may be missing, then any of the elicitation's is meant. `id` is the provider's for
-    the message, where it has one.
+    `session` may be missing, then any of the elicitation's is meant. `payment` is what it names
+    besides, or instead. `id` is the provider's for the message, where it has one.
     """
 
     type: str
     reference: str | None
     session: str | None
+    payment: str | None = None
     id: str | None = None
 
 
@@ -207,6 +209,35 @@ class Hints(Gateway, Protocol):
         ...
 
 
+@runtime_checkable
+class Traces(Hints, Protocol):
+    """A gateway whose hints may name no more than a payment, of which its provider tells more."""
+
+    def trace(self, payment: str) -> Talk[str | None]:
+        """The elicitation that a payment was begun for; None: something else. Raises Failed."""
+        ...
+
+    def revisit(self, payment: Payment) -> Talk[Session]:
+        """What the provider says now of what was paid, also if its question is erased by now.
+
+        Raises Failed.
+        """
+        ...
+
+
+@runtime_checkable
+class Certifies(Hints, Protocol):
+    """A gateway whose hints are signed with a certificate, for one of our webhooks there.
+
+    Without `webhook_ids` they are hints like any other's.
+    """
+
+    @property
+    def certificates(self) -> CertificateScheme: ...
+    @property
+    def webhook_ids(self) -> tuple[str, ...]: ...
+
+
 def judge(elicitation: Elicitation, session: Session, *, seller: Registration) -> Verdict:
     """What the session says, now, about the elicitation.
 
@@ -265,7 +296,12 @@ def require_terms(elicitation: Elicitation, session: Session, *, seller: Registr
 
 
 def heard(payment: Payment, session: Session, *, now: datetime) -> Payment:
-    """The ledger's row with what became of the payment afterwards, as its provider says now."""
+    """The ledger's row with what became of the payment afterwards, as its provider says now.
+
+    Of what it has forgotten, which is closed for us, it says nothing.
+    """
+    if session.state is State.CLOSED:
+        return payment
     if session.charged_back:  # no claim, but money that is gone
         payment = receipts.disputed(payment, session.id, Dispute.LOST)
     elif session.id in payment.disputes:

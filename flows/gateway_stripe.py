@@ -4,6 +4,7 @@ What could go wrong: a word that means less than it did. `judge` of this session
 `flows.checkout.judge` says of Stripe's own.
 """
 
+from functools import lru_cache
 from typing import assert_never
 
 from flows import checkout
@@ -118,7 +119,12 @@ def _state(session: checkout.Session) -> State:
 def _amount(session: checkout.Session) -> int | None:
     if session.amount_total is None or session.currency is None:
         return None
+    return _minor_units(session.amount_total, session.currency)
+
+
+@lru_cache(1024)
+def _minor_units(amount: int, currency: str) -> int | None:
     try:
-        return charged(session.amount_total, session.currency).minor_units
+        return charged(amount, currency).minor_units
     except InvalidQuestion:
         return None

@@ -4,31 +4,50 @@ What could go wrong: a question of one provider's answered by another. Who was a
 the terms of the question, or in the receipt, and nowhere else.
 """
 
-from collections.abc import Mapping
-from typing import TypeAlias, assert_never
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from flows.checkout_seller import Seller
 from flows.checkout_session import Kept, terms_of
+from flows.declared_gateway import DeclaredGateway
+from flows.declared_seller import DeclaredSeller
 from flows.elicitation import Attempt, Elicitation, Json
 from flows.errors import NotConfigured
 from flows.flow import Departure, Talk, Trip
-from flows.gateway import Gateway, Registration, Session
+from flows.gateway import Gateway, Hints, Registration, Session, Signs
 from flows.gateway_stripe import StripeGateway
 from flows.mollie import MollieGateway, MollieSeller
 from flows.paypal import PayPalGateway, PayPalSeller
 from flows.receipt import Payment, Refund
+from flows.sellers import SELLERS
 
-AnySeller: TypeAlias = Seller | PayPalSeller | MollieSeller
+# A new sort of registration is one line here.
+_GATEWAYS: Mapping[type, Callable[[Any], Gateway]] = {
+    Seller: StripeGateway,
+    PayPalSeller: PayPalGateway,
+    MollieSeller: MollieGateway,
+    DeclaredSeller: DeclaredGateway,
+}
+# What stands in no declaration of an operator's own.
+BUILT_IN = frozenset({"stripe", "paypal", "mollie", *SELLERS})
 
 
 class Gateways:
     """The gateways of this server, each asked about what was asked for it.
 
     It implements flows.flow.Flow. Raises NotConfigured for one that is gone from the settings.
+    `signing` are those whose webhooks prove themselves, `hinting` those whose only hint.
     """
 
-    def __init__(self, sellers: Mapping[str, AnySeller]) -> None:
+    def __init__(self, sellers: Mapping[str, Registration]) -> None:
         self._gateways = {name: gateway_of(seller) for name, seller in sellers.items()}
+        # Told apart here once: what a protocol is asked at every webhook takes its time.
+        self.signing = {
+            name: one
+            for name, one in self._gateways.items()
+            if isinstance(one, Signs) and one.webhook_secrets
+        }
+        self.hinting = {name: one for name, one in self._gateways.items() if isinstance(one, Hints)}
 
     def named(self, name: str) -> Gateway:
         if name not in self._gateways:
@@ -63,13 +82,9 @@ class Gateways:
         return (yield from self.named(payment.seller).refund(payment, reason=reason))
 
 
-def gateway_of(seller: AnySeller) -> Gateway:
-    match seller:
-        case Seller():
-            return StripeGateway(seller)
-        case PayPalSeller():
-            return PayPalGateway(seller)
-        case MollieSeller():
-            return MollieGateway(seller)
-        case _:
-            assert_never(seller)
+def gateway_of(seller: Registration) -> Gateway:
+    """Raises TypeError for a registration of no sort that is known here."""
+    for sort, gateway in _GATEWAYS.items():
+        if isinstance(seller, sort):
+            return gateway(seller)
+    raise TypeError(f"{type(seller).__name__} is no registration at a payment provider")

@@ -5,7 +5,9 @@ money yet: `collect` takes it, after holding the order against what was asked an
 elicitation that has ended; that is also how an order is closed, for PayPal has no way to cancel
 one. An order can be captured once (ORDER_ALREADY_CAPTURED), whatever the key; each press of
 Continue has a key of its own, so that a decline is not repeated for ever. A webhook, signed or
-not, is only a hint here: the order is fetched.
+not, is only a hint here: the order is fetched. One about a refund by hand or a lost dispute names
+the capture only, so that is asked about first. An order that nobody paid is not found once it has
+lapsed: only then, by PayPal's own clock, does a 404 close it.
 
 From PayPal's published OpenAPI documents: paths, fields, statuses, keys kept for 6 hours (refunds
 45 days), an order that can be approved for 3 hours. Unchecked: that a reply to a repeated key is
@@ -37,16 +39,19 @@ from flows.gateway import (
 from flows.gateway_replies import learned, page_in, written
 from flows.money import Money
 from flows.paypal_replies import (
-    Order,
+    has_lapsed,
     hint_in,
+    lapsed,
     order_in,
     read_refund,
+    reference_in,
     same_order,
     session_of,
     standing_refund,
     token_in,
 )
 from flows.receipt import Payment, Refund
+from flows.signature_certificates import PAYPAL, PAYPAL_SANDBOX, WEBHOOK_ID, CertificateScheme
 
 PAYPAL_API = "https://api-m.paypal.com"
 PAYPAL_CHECKOUT = "https://www.paypal.com"
@@ -68,14 +73,19 @@ _CAPTURES = "/v2/payments/captures"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayPalSeller:
-    """Our registration at PayPal; `account` is our merchant id, compared where it is given."""
+    """Our registration at PayPal; `account` is our merchant id, compared where it is given.
+
+    With `webhook_ids` a webhook that no certificate of PayPal's has signed is refused.
+    """
 
     api: str
     checkout_origins: tuple[str, ...]
     client_id: str
     client_secret: str = field(repr=False)
     is_live: bool
+    certificates: CertificateScheme
     account: str | None = None
+    webhook_ids: tuple[str, ...] = ()
     name: str = "paypal"
     label: str = "PayPal"
 
@@ -85,29 +95,45 @@ class PayPalSeller:
 
 
 def paypal(
-    client_id: str, client_secret: str, *, is_live: bool, account: str | None = None
+    client_id: str,
+    client_secret: str,
+    *,
+    is_live: bool,
+    account: str | None = None,
+    webhook_ids: tuple[str, ...] = (),
 ) -> PayPalSeller:
     """PayPal, live or its own sandbox: the credentials do not say which.
 
-    Raises ValueError for credentials that are none.
+    Raises ValueError for credentials or ids that are none.
     """
     _require_credentials(client_id, client_secret)
+    _require_webhook_ids(webhook_ids)
     return PayPalSeller(
         api=PAYPAL_API if is_live else PAYPAL_TEST_API,
         checkout_origins=(PAYPAL_CHECKOUT if is_live else PAYPAL_TEST_CHECKOUT,),
         client_id=client_id,
         client_secret=client_secret,
         is_live=is_live,
+        certificates=PAYPAL if is_live else PAYPAL_SANDBOX,
         account=account,
+        webhook_ids=webhook_ids,
     )
 
 
-def sandbox_paypal(url: str, client_id: str, client_secret: str) -> PayPalSeller:
+def sandbox_paypal(
+    url: str,
+    client_id: str,
+    client_secret: str,
+    *,
+    webhook_ids: tuple[str, ...] = (),
+    certificates: CertificateScheme = PAYPAL_SANDBOX,
+) -> PayPalSeller:
     """A sandbox of our own that speaks like PayPal under `url`; never live.
 
-    Raises ValueError as `paypal` does.
+    `certificates` are its own, where it signs. Raises ValueError as `paypal` does.
     """
     _require_credentials(client_id, client_secret)
+    _require_webhook_ids(webhook_ids)
     api = url.rstrip("/")
     scheme, _, rest = api.partition("://")
     return PayPalSeller(
@@ -117,11 +143,13 @@ def sandbox_paypal(url: str, client_id: str, client_secret: str) -> PayPalSeller
         client_id=client_id,
         client_secret=client_secret,
         is_live=False,
+        certificates=certificates,
+        webhook_ids=webhook_ids,
     )
 
 
 class PayPalGateway:
-    """Implements Gateway and Hints.
+    """Implements Gateway, Certifies and Traces.
 
     The access token stays in this object until PayPal no longer takes it; it is stored nowhere.
     """
@@ -129,6 +157,14 @@ class PayPalGateway:
     def __init__(self, seller: PayPalSeller) -> None:
         self.seller = seller
         self._bearer: str | None = None
+
+    @property
+    def certificates(self) -> CertificateScheme:
+        return self.seller.certificates
+
+    @property
+    def webhook_ids(self) -> tuple[str, ...]:
+        return self.seller.webhook_ids
 
     def check(self, price: Money) -> None:
         _amount(price)
@@ -188,25 +224,25 @@ class PayPalGateway:
             raise Failed("No payment was begun here.", elicitation_id=elicitation.id)
         key = f"{elicitation.id}:{attempt.number}"
         reply = yield from self._send("POST", _ORDERS, body=kept.request, key=key)
+        if has_lapsed(reply, until=kept.expires_at):  # it was made, and nobody can pay it
+            return kept
         order = order_in(reply, self.seller, doing="open its payment page")
         return learned(kept, elicitation, session_of(order, self.seller), self.seller)
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
-        order = yield from self._order(elicitation, session)
-        return session_of(order, self.seller)
+        _, found = yield from self._order(elicitation, session)
+        return found
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
-        order = yield from self._order(elicitation, session)
-        found = session_of(order, self.seller)
-        if not order.is_approved or elicitation.status.is_final:
+        is_approved, found = yield from self._order(elicitation, session)
+        if not is_approved or elicitation.status.is_final:
             return found
         judge(elicitation, found, seller=self.seller)
         assert elicitation.attempt is not None  # there is a session of ours
         key = f"{elicitation.id}:{elicitation.attempt.number}:{session}"
         yield from self._send("POST", f"{_path(session)}/capture", body="{}", key=key)
         # Taken now, taken before or declined: what became of it, the order tells.
-        order = yield from self._order(elicitation, session)
-        return session_of(order, self.seller)
+        return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         found = yield from self.fetch(elicitation, session)
@@ -227,10 +263,24 @@ class PayPalGateway:
     def read_hint(self, body: bytes, *, query: str) -> Hint | None:
         return hint_in(body)
 
-    def _order(self, elicitation: Elicitation, session: str) -> Talk[Order]:
+    def trace(self, payment: str) -> Talk[str | None]:
+        reply = yield from self._send("GET", f"{_CAPTURES}/{quote(payment, safe='')}")
+        return reference_in(reply, payment, self.seller)
+
+    def revisit(self, payment: Payment) -> Talk[Session]:
+        payment_of(payment, self.seller)
+        reply = yield from self._send("GET", _path(payment.session))
+        return session_of(same_order(payment.session, reply, self.seller), self.seller)
+
+    def _order(self, elicitation: Elicitation, session: str) -> Talk[tuple[bool, Session]]:
+        """Whether it waits to be taken, and what it is."""
         terms_for(elicitation, self.seller)
         reply = yield from self._send("GET", _path(session))
-        return same_order(session, reply, self.seller)
+        gone = lapsed(elicitation, session, reply, self.seller)
+        if gone is not None:
+            return False, gone
+        order = same_order(session, reply, self.seller)
+        return order.is_approved, session_of(order, self.seller)
 
     def _send(
         self, method: str, path: str, *, body: str | None = None, key: str | None = None
@@ -289,3 +339,8 @@ def _require_credentials(*credentials: str) -> None:
     for one in credentials:
         if not one or ":" in one or " " in one or not (one.isascii() and one.isprintable()):
             raise ValueError("PayPal's client id and secret are two words without a colon.")
+
+
+def _require_webhook_ids(ids: tuple[str, ...]) -> None:
+    if not all(map(WEBHOOK_ID.fullmatch, ids)):
+        raise ValueError("The id of a PayPal webhook has letters and digits only.")

@@ -5,13 +5,16 @@ still under review taken for money, a part given back taken for all.
 """
 
 import re
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Annotated
 
 import httpx
 import msgspec
 from msgspec import Meta, Struct
 
-from flows.checkout_session import Id, Malformed
+from flows.checkout_session import Id, Malformed, kept_of, terms_of
+from flows.elicitation import Elicitation
 from flows.errors import Failed
 from flows.gateway import Hint, Session, State
 from flows.gateway import Registration as Seller
@@ -36,7 +39,9 @@ HINTING_EVENTS = frozenset(
 )
 GIVING_BACK = "give the money back"
 _TOKEN = re.compile(r"[!-~]{1,4096}")
-_Reference = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,200}\Z")]
+_CAPTURE = re.compile(r"https?://[^/?#]+(?:/[^?#]*)?/v2/payments/captures/([A-Za-z0-9_]{1,255})")
+_REFERENCE = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_Reference = Annotated[str, Meta(pattern=rf"^{_REFERENCE.pattern}\Z")]
 
 
 class _Amount(Struct, frozen=True, kw_only=True):
@@ -99,6 +104,13 @@ class Order(Struct, frozen=True, kw_only=True):
         return self.status == "APPROVED"
 
 
+class _Traced(Struct, frozen=True, kw_only=True):
+    """A capture, of which no more is read than whose it is; others' may have any words there."""
+
+    id: Id
+    custom_id: str | None = None
+
+
 class _Token(Struct, frozen=True, kw_only=True):
     access_token: str
 
@@ -130,6 +142,7 @@ class _Resource(Struct, frozen=True, kw_only=True):
     custom_id: _Reference | None = None
     purchase_units: tuple[_Named, ...] = ()
     supplementary_data: _Supplement | None = None
+    links: tuple[_Link, ...] = ()
 
 
 class _Envelope(Struct, frozen=True, kw_only=True):
@@ -162,6 +175,54 @@ def same_order(order: str, reply: httpx.Response, seller: Seller) -> Order:
     if found.id != order:
         raise unreadable(seller, doing=doing)
     return found
+
+
+def has_lapsed(reply: httpx.Response, *, until: int) -> bool:
+    """Whether the order is not there, by when nobody could pay it any more.
+
+    `until` is in seconds of the epoch; what time it is by now, PayPal says itself. Where it stands
+    behind another server that says so too, the earlier counts.
+    """
+    if reply.status_code != 404:
+        return False
+    try:
+        dates = [parsedate_to_datetime(text) for text in reply.headers.get_list("date")]
+    except (ValueError, OverflowError):
+        return False
+    seconds = [(date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() for date in dates]
+    return bool(seconds) and min(seconds) >= until
+
+
+def lapsed(
+    elicitation: Elicitation, session: str, reply: httpx.Response, seller: Seller
+) -> Session | None:
+    """The order that nobody paid, as it was asked for; None: the reply says something else."""
+    terms = terms_of(elicitation)
+    for attempt in (elicitation.attempt, *elicitation.former):
+        kept = kept_of(attempt)
+        if kept is None or kept.session != session or not has_lapsed(reply, until=kept.expires_at):
+            continue
+        return Session(
+            id=session,
+            state=State.CLOSED,
+            amount=terms.amount,
+            currency=terms.currency,
+            reference=elicitation.id,
+            is_live=seller.is_live,
+        )
+    return None
+
+
+def reference_in(reply: httpx.Response, payment: str, seller: Seller) -> str | None:
+    """What a capture was begun for; None: nothing that is ours. Raises Failed."""
+    if reply.status_code == 404:
+        return None
+    doing = "say what a payment was for"
+    found = decode(reply, _Traced, seller=seller, doing=doing, code_of=_issue)
+    if found.id != payment:
+        raise unreadable(seller, doing=doing)
+    is_one = found.custom_id is not None and _REFERENCE.fullmatch(found.custom_id)
+    return found.custom_id if is_one else None
 
 
 def session_of(order: Order, seller: Seller) -> Session:
@@ -244,12 +305,28 @@ def hint_in(body: bytes) -> Hint | None:
         raise Malformed("event") from None
     if envelope.event_type.startswith("CHECKOUT.ORDER."):
         named = about.purchase_units[0].custom_id if about.purchase_units else None
-        order = about.id
+        order, capture = about.id, None
     else:
         named = about.custom_id
         related = about.supplementary_data and about.supplementary_data.related_ids
         order = related.order_id if related else None
-    return Hint(id=envelope.id, type=envelope.event_type, reference=named, session=order)
+        capture = _capture_above(about)
+    return Hint(
+        id=envelope.id,
+        type=envelope.event_type,
+        reference=named,
+        session=order,
+        payment=capture,
+    )
+
+
+def _capture_above(about: _Resource) -> str | None:
+    """The capture that a refund is of; in PayPal's own samples nothing but a link says which."""
+    for link in about.links:
+        found = _CAPTURE.fullmatch(link.href) if link.rel == "up" else None
+        if found is not None:  # where the link leads does not matter: we ask whom we always ask
+            return found[1]
+    return None
 
 
 def _state(order: Order, payments: _Payments, *, is_taken: bool) -> State | None:

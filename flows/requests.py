@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from flows.checkout_seller import charge_amount
 from flows.elicitation import Json
 from flows.errors import InvalidQuestion
 from flows.money import Money
@@ -72,7 +71,8 @@ class PaymentRequest:
     def __post_init__(self) -> None:
         if not isinstance(self.price, Money):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidQuestion('The price is a Money, such as Money("9.00", "EUR").')
-        charge_amount(self.price)
+        if self.price.minor_units <= 0:  # what else can be charged, its provider knows
+            raise InvalidQuestion(f"A price of {self.price} cannot be paid: it must be above zero.")
         if not self.what.strip() or len(self.what) > WHAT_AT_MOST or not self.what.isprintable():
             raise InvalidQuestion(f"what says in 1 to {WHAT_AT_MOST} characters what is paid for.")
         if self.seller is not None and not NAME.fullmatch(self.seller):

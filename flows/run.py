@@ -118,8 +118,11 @@ def move(run: Run, old_id: str, new_id: str) -> Run:
 
 
 def finish(run: Run, *, result: str, now: datetime) -> Run:
-    """The body came to its end; what it returned is kept until it is known to have arrived."""
-    return replace(run, result=result, finished_at=now)
+    """The body came to its end; what it returned is kept until it is known to have arrived.
+
+    Of several legs of one run the first result is kept: it may have been sent already.
+    """
+    return run if run.finished_at is not None else replace(run, result=result, finished_at=now)
 
 
 def deliver(run: Run) -> Run:

@@ -36,6 +36,7 @@ from flows.signatures import BODY_BYTES_AT_MOST, PROOF, Delivery, header_once
 CERTIFICATE_BYTES_AT_MOST: Final = 64 * 1024
 CERTIFICATES_AT_MOST: Final = 8
 RSA_BITS_AT_LEAST: Final = 2048
+WEBHOOK_ID: Final = re.compile(r"[0-9A-Za-z]{1,64}")
 
 _ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _TIME = re.compile(r"[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}(\.[0-9]{1,9})?Z")
@@ -43,7 +44,6 @@ _SIGNATURE = re.compile(r"[0-9A-Za-z+/]{1,1366}={0,2}")
 _ADDRESS = re.compile(r"[!-~]{1,512}")
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,100}")
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----\s+([0-9A-Za-z+/=\s]+)-----END CERTIFICATE-----")
-_WEBHOOK_ID = re.compile(r"[0-9A-Za-z]{1,64}")
 # What a certificate raises that cannot be read, or leads nowhere.
 _NOT_OURS = (
     ValueError,
@@ -139,7 +139,7 @@ def verify_certified(
     that lead to one of the `roots`. Raises Unverified as `certificate_url` does, and with the
     reason no_secret where a webhook's id is missing, bad_certificate or bad_signature.
     """
-    if not webhook_ids or not all(map(_WEBHOOK_ID.fullmatch, webhook_ids)):
+    if not webhook_ids or not all(map(WEBHOOK_ID.fullmatch, webhook_ids)):
         raise Unverified("no_secret")
     said = _read(scheme, body=body, headers=headers, now=now)
     key = _key(scheme, certificate, roots=roots, now=now)

@@ -13,11 +13,18 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from flows.elicitation import Json
 from flows.errors import Unverified
 from flows.signature_schemes import Scheme
 from flows.signatures import BODY_BYTES_AT_MOST, Delivery, sign, verify
 
-ADYEN: Final = Scheme(name="adyen", signature_header="hmacsignature", encoding="base64", key="hex")
+ADYEN: Final = Scheme(
+    name="adyen",
+    signature_header="hmacsignature",
+    encoding="base64",
+    key="hex",
+    accepted="[accepted]",
+)
 ITEMS_AT_MOST: Final = 64
 
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
@@ -74,9 +81,16 @@ def verify_items(
 
 def read_item(delivery: Delivery) -> Item:
     """What a Delivery of `verify_items` says. Raises ValueError for any other."""
-    fields = _SIGNED.fullmatch(delivery.body.decode()) if delivery.scheme == ADYEN.name else None
-    if fields is None:
+    if delivery.scheme != ADYEN.name:
         raise ValueError(f"{delivery!r} is no item of Adyen's")
+    return item_in(delivery.body)
+
+
+def item_in(signed: bytes) -> Item:
+    """What an item's signed text says, once it was verified. Raises ValueError for other text."""
+    fields = _SIGNED.fullmatch(signed.decode())
+    if fields is None:
+        raise ValueError("That is no item of Adyen's.")
     psp, original, account, reference, amount, currency, event, success = fields.groups()
     return Item(
         psp_reference=psp,
@@ -88,6 +102,22 @@ def read_item(delivery: Delivery) -> Item:
         event=event,
         is_success=success == "true",
     )
+
+
+def as_json(item: Item) -> Json:
+    """The item for a declaration to read; its type says whether it succeeded.
+
+    `payment` is what the item is about: of what comes after a payment, that payment.
+    """
+    return {
+        "id": item.id,
+        "type": f"{item.event}:{_word(is_success=item.is_success)}",
+        "payment": item.original_reference or item.psp_reference,
+        "account": item.merchant_account,
+        "reference": item.merchant_reference,
+        "amount": item.amount,
+        "currency": item.currency,
+    }
 
 
 def sign_items(items: Sequence[Item], *, secret: str, now: datetime) -> bytes:
@@ -182,5 +212,5 @@ def _word(*, is_success: bool) -> Literal["true", "false"]:
 def _decoded(data: bytes, type_: type[_StructT]) -> _StructT:
     try:
         return msgspec.json.decode(data, type=type_)
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):  # what is not UTF-8 too
         raise Unverified("malformed_body") from None

@@ -39,6 +39,7 @@ class Scheme:
     ed25519_label: str | None = None
     ed25519_key_prefix: str = "whpk_"
     tolerance: timedelta = TOLERANCE  # both ways: clocks err both ways
+    accepted: str | None = None  # the very text that tells it that a delivery has arrived
 
     def __post_init__(self) -> None:
         has_time = self.time_label is not None or self.time_header is not None
@@ -102,3 +103,15 @@ MOLLIE: Final = Scheme(
 )
 RAZORPAY: Final = Scheme(name="razorpay", signature_header="x-razorpay-signature")
 LEMON_SQUEEZY: Final = Scheme(name="lemon-squeezy", signature_header="x-signature")
+SCHEMES: Final = (
+    STRIPE,
+    STANDARD_WEBHOOKS,
+    GITHUB,
+    PADDLE,
+    POLAR,
+    SQUARE,
+    COINBASE,
+    MOLLIE,
+    RAZORPAY,
+    LEMON_SQUEEZY,
+)

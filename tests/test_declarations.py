@@ -6,7 +6,13 @@ import pytest
 
 from flows.provider import PersonProbe, Revocation
 from flows.providers import PROVIDERS
-from webapp.declarations import _KEYS, BadDeclaration, load_declarations, read_declarations
+from webapp.declarations import (
+    _KEYS,
+    BadDeclaration,
+    Declarations,
+    load_declarations,
+    read_declarations,
+)
 
 WHOLE = """
 [providers.acme]
@@ -68,7 +74,7 @@ def problems_of(text: str) -> list[str]:
 
 
 def test_every_key_reaches_the_provider() -> None:
-    acme = read_declarations(WHOLE, source="elicit.toml")["acme"]
+    acme = read_declarations(WHOLE, source="elicit.toml").providers["acme"]
     assert (acme.name, acme.label, acme.discovers) == ("acme", "Acme", False)
     assert acme.sends_issuer
     assert acme.api_hosts == ("https://api.acme.example", "https://files.acme.example")
@@ -96,7 +102,7 @@ def test_every_key_reaches_the_provider() -> None:
 
 def test_an_address_alone_is_the_standard_way_to_give_a_key_back() -> None:
     text = SMALL + 'revoke = "https://login.example/revoke"\nhas_scopes = false\n'
-    acme = read_declarations(text, source="elicit.toml")["acme"]
+    acme = read_declarations(text, source="elicit.toml").providers["acme"]
     assert acme.revoke == Revocation(url="https://login.example/revoke")
     assert not acme.has_scopes
 
@@ -109,7 +115,7 @@ def test_every_key_of_the_declaration_is_explained() -> None:
 
 
 def test_an_issuer_alone_is_enough() -> None:
-    acme = read_declarations(SMALL, source="elicit.toml")["acme"]
+    acme = read_declarations(SMALL, source="elicit.toml").providers["acme"]
     assert acme.discovers
     assert acme.label == "Acme"
     assert acme.always == ("openid",)
@@ -118,7 +124,7 @@ def test_an_issuer_alone_is_enough() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "[providers]\n"])
 def test_an_empty_file_declares_nothing(text: str) -> None:
-    assert read_declarations(text, source="elicit.toml") == {}
+    assert read_declarations(text, source="elicit.toml") == Declarations()
 
 
 @pytest.mark.parametrize("name", list(PROVIDERS))
@@ -210,6 +216,7 @@ def test_our_client_id_stands_in_the_environment_too() -> None:
         (ENDPOINTS.replace("api = ", "label = "), "providers.acme.api: needed"),
         ("= 1", "it is no TOML (at line 1, column 1)."),
         ("a = " + "[" * 100_000, "it is no TOML"),
+        (f"[providers.acme.extra{'.a' * 3000}]\n", "it has too many tables in one another."),
     ],
 )
 def test_a_mistake_is_told_by_its_table_and_key(text: str, problem: str) -> None:
@@ -230,7 +237,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 def test_a_file_is_read_from_the_path_that_is_given(tmp_path: Path) -> None:
     path = tmp_path / "elicit.toml"
     path.write_text(SMALL, "utf-8")
-    assert list(load_declarations(path)) == ["acme"]
+    assert list(load_declarations(path).providers) == ["acme"]
 
 
 def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:

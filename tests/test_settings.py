@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.checkout_seller import Seller
 from webapp.sandbox.settings import new_sandbox
 from webapp.settings import SECRET_NAMES, BadSettings, Settings, read_settings, with_sandbox
 
@@ -302,8 +303,10 @@ def test_several_webhook_secrets_are_read_while_one_replaces_another(tmp_path: P
             "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_new,whsec_old",
         }
     )
-    assert settings.sellers["stripe"].webhook_secrets == ("whsec_new", "whsec_old")
-    assert not settings.sellers["stripe"].is_live
+    seller = settings.sellers["stripe"]
+    assert isinstance(seller, Seller)
+    assert seller.webhook_secrets == ("whsec_new", "whsec_old")
+    assert not seller.is_live
 
 
 def test_providers_are_declared_in_the_configuration_folder(tmp_path: Path) -> None:

@@ -5,28 +5,22 @@ that stays open when its question is over. Only a fetch or a verified webhook ge
 session has one row in the ledger, and whatever ends a question closes what it had open.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
 
 from flows import attempts
-from flows.checkout import (
-    CheckoutFlow,
-    Mismatch,
-    Seller,
-    Session,
-    Verdict,
-    judge,
-    kept_of,
-    sessions_of,
-    terms_of,
-)
+from flows.checkout import Mismatch, Verdict, kept_of, sessions_of
 from flows.elicitation import Completion, Elicitation, Status
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.flow import Talk
+from flows.gateway import Session, forget_page, heard, judge
+from flows.gateways import Gateways
 from flows.receipt import Payment
 from webapp.acceptance import accept
 from webapp.elicitations import Elicitations
@@ -44,18 +38,19 @@ class Checkouts:
         *,
         elicitations: Elicitations,
         outbound: Outbound,
-        sellers: Mapping[str, Seller],
-        flow: CheckoutFlow,
+        flow: Gateways,
         ledger: Ledger,
     ) -> None:
         self._elicitations = elicitations
         self._outbound = outbound
-        self._sellers = sellers
         self._flow = flow
         self._ledger = ledger
+        self._asking = WeakValueDictionary[str, asyncio.Lock]()
 
-    async def ask_seller(self, elicitation: Elicitation) -> list[Verdict]:
+    async def ask_seller(self, elicitation: Elicitation, *, collects: bool = True) -> list[Verdict]:
         """Fetch the sessions that may have been paid, and act on what they say.
+
+        `collects`: what the person has approved is taken first.
 
         Raises Failed if the provider cannot be asked, Mismatch if it tells of something else.
         """
@@ -63,7 +58,7 @@ class Checkouts:
         verdicts: list[Verdict] = []
         for session in sessions_of(elicitation):
             try:
-                verdicts.append(await self._fetch(elicitation, session))
+                verdicts.append(await self._fetch(elicitation, session, collects=collects))
             except (Failed, Mismatch) as error:
                 failure = failure or error  # another one may be paid
         if failure is not None:
@@ -76,7 +71,7 @@ class Checkouts:
         The cancel of an attempt whose checkout has made way for another one says nothing.
         """
         is_former = any(attempt.number == number for attempt in elicitation.former)
-        if Verdict.PENDING in await self.ask_seller(elicitation) or is_former:
+        if Verdict.PENDING in await self.ask_seller(elicitation, collects=False) or is_former:
             return  # the money is on its way, or another tab is at it
         with suppress(NotPossible):
             denied = await self._elicitations.settle(
@@ -94,9 +89,9 @@ class Checkouts:
         failure: Failed | None = None
         for session in sessions_of(elicitation):
             try:
-                if not await self._talk(self._flow.expire(elicitation, session)):
+                if not await self._talk(self._flow.close(elicitation, session)):
                     with suppress(Mismatch):
-                        await self._fetch(elicitation, session)
+                        await self._fetch(elicitation, session, collects=False)
             except Failed as error:
                 failure = failure or error  # the others end all the same
         if failure is not None and not self._is_past(elicitation):
@@ -139,12 +134,23 @@ class Checkouts:
         except NotConfigured as error:
             raise Failed("The payment provider is not set up here any more.") from error
 
-    async def _fetch(self, elicitation: Elicitation, session: str) -> Verdict:
-        found = await self._talk(self._flow.fetch(elicitation, session))
-        seller = self._sellers[terms_of(elicitation).seller]
-        verdict = judge(elicitation, found, seller=seller)
+    async def _fetch(self, elicitation: Elicitation, session: str, *, collects: bool) -> Verdict:
+        ask = self._flow.collect if collects else self._flow.fetch
+        # Two at once would both find it approved, and both take it.
+        async with self._asking.setdefault(session, asyncio.Lock()):
+            found = await self._talk(ask(elicitation, session))
+        verdict = judge(elicitation, found, seller=self._flow.of(elicitation).seller)
         await self.apply(elicitation, found, verdict)
+        await self.hear(elicitation, found)
         return verdict
+
+    async def hear(self, elicitation: Elicitation, session: Session) -> None:
+        """What became of a payment afterwards, where no event tells."""
+        id = self._ledger.id_of(elicitation, session.id)
+        payment = await self._ledger.read(elicitation.owner, id)
+        now = self._elicitations.clock()
+        if payment is not None and heard(payment, session, now=now) != payment:
+            await self._ledger.hear(payment, lambda p: heard(p, session, now=now))
 
     async def _apply(
         self, elicitation: Elicitation, session: Session, verdict: Verdict, hook: Hook | None
@@ -176,9 +182,12 @@ class Checkouts:
         is_latest = session.id == next(iter(sessions_of(elicitation)), None)
         match verdict:
             case Verdict.PAID:
-                content = {"payment": payment_id}
-                done = await accept(self._elicitations, elicitation, content, also=with_payment)
+                done = Completion.ALREADY_SETTLED
+                if elicitation.status is not Status.ACCEPTED:
+                    content = {"payment": payment_id}
+                    done = await accept(self._elicitations, elicitation, content, also=with_payment)
                 if done is Completion.ALREADY_SETTLED:
+                    is_first = False
                     # Paid twice, or told twice: the ledger has each paid session once.
                     await self._elicitations.write_afresh(lambda: with_payment(elicitation))
                 return done
@@ -191,12 +200,20 @@ class Checkouts:
                         also=with_hook,
                     )
                     return None
-            case Verdict.PENDING if is_latest and not elicitation.status.is_final:
-                await self._elicitations.change(
-                    elicitation.id, lambda e: replace(e, progress=ON_ITS_WAY), also=with_hook
-                )
-                return None
             case _:
-                pass
+                await self._note(elicitation, session, verdict, is_latest=is_latest)
         await self._elicitations.write_afresh(lambda: with_hook(elicitation))
         return None
+
+    async def _note(
+        self, elicitation: Elicitation, session: Session, verdict: Verdict, *, is_latest: bool
+    ) -> None:
+        """What settles nothing, and yet is good to know while the question is open."""
+        if elicitation.status.is_final:
+            return
+        if verdict is Verdict.PENDING and is_latest:
+            await self._elicitations.change(
+                elicitation.id, lambda e: replace(e, progress=ON_ITS_WAY)
+            )
+        elif verdict is Verdict.EXPIRED:
+            await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session.id))

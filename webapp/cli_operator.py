@@ -36,7 +36,7 @@ def add_payments(parser: argparse.ArgumentParser) -> None:
 def add_webhooks(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     listing = commands.add_parser(
-        "list", help="list what came in 30 days, and how much could not be verified"
+        "list", help="list what came in 30 days, and how much was turned away"
     )
     listing.set_defaults(run=_list_hooks)
     for name, run, words in (

@@ -1,4 +1,4 @@
-"""Declarations: providers that an operator adds in `elicit.toml`, beside those that come with it.
+"""Declarations: what an operator adds in `elicit.toml` to the providers that come with it.
 
 What could go wrong: a file that takes the name of a built-in provider and leads people elsewhere,
 or that holds a secret and is shown around. Both are refused, and no value of the file is repeated.
@@ -7,14 +7,17 @@ or that holds a secret and is shown around. Both are refused, and no value of th
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
+from flows.declared_seller import SellerDeclaration
 from flows.errors import InvalidQuestion
 from flows.provider import NAME, PersonProbe, Provider, Revocation
 from flows.providers import PROVIDERS
+from webapp.declared_sellers import read_sellers
 
 _TEXT, _TEXTS, _FLAG = "a text", "a list of texts", "true or false"
 _TABLE, _LISTS = "a table of texts", "a table of lists of texts"
@@ -67,6 +70,7 @@ _SECRETS = re.compile(
     r"secret|passw|(private|api)[_-]?key|(access|refresh|bearer|auth)[_-]?token|token_value"
     r"|credential"
 )
+_DEPTH_AT_MOST = 32  # of tables and lists in one another
 # A scope, or a provider's code for a trouble, may be called what it likes.
 _NAMES_OF_OTHERS = frozenset({"scope_words", "covers", "troubles"})
 
@@ -79,7 +83,15 @@ class BadDeclaration(ValueError):
         super().__init__("\n".join(f"{source}: {problem}" for problem in problems))
 
 
-def load_declarations(path: Path) -> Mapping[str, Provider]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declarations:
+    """What a file declares, by name."""
+
+    providers: Mapping[str, Provider] = field(default_factory=dict[str, Provider])
+    sellers: Mapping[str, SellerDeclaration] = field(default_factory=dict[str, SellerDeclaration])
+
+
+def load_declarations(path: Path) -> Declarations:
     """Read the file at this path. Raises BadDeclaration, also if it cannot be read."""
     try:
         text = path.read_text("utf-8")
@@ -91,8 +103,8 @@ def load_declarations(path: Path) -> Mapping[str, Provider]:
     return read_declarations(text, source=str(path))
 
 
-def read_declarations(text: str, *, source: str) -> Mapping[str, Provider]:
-    """The providers that the text declares, by name; `source` is what messages call it.
+def read_declarations(text: str, *, source: str) -> Declarations:
+    """What the text declares; `source` is what messages call it.
 
     Raises BadDeclaration with all problems at once.
     """
@@ -102,14 +114,46 @@ def read_declarations(text: str, *, source: str) -> Mapping[str, Provider]:
         where = re.search(r"\(at .*\)$", str(error))
         problem = f"it is no TOML {where[0] if where else ''}".rstrip() + "."
         raise BadDeclaration([problem], source=source) from None
-    problems = [f"{key}: unknown; only [providers.NAME]." for key in found if key != "providers"]
+    if _is_too_deep(found):
+        raise BadDeclaration(["it has too many tables in one another."], source=source)
+    problems = [
+        f"{key}: unknown; only [providers.NAME] and [sellers.NAME]."
+        for key in found
+        if key not in ("providers", "sellers")
+    ]
     problems += _secrets_in(found)
+    providers = _providers(_tables(found, "providers", problems), problems)
+    sellers = read_sellers(_tables(found, "sellers", problems), problems)
+    if problems:
+        raise BadDeclaration(problems, source=source)
+    return Declarations(providers=providers, sellers=sellers)
+
+
+def _is_too_deep(found: Mapping[str, Any]) -> bool:
+    """Looked at level by level: dotted names reach deeper than functions can call each other."""
+    level: list[object] = [found]
+    for _ in range(_DEPTH_AT_MOST):
+        level = [part for one in level for part in _inside(one)]
+    return bool(level)
+
+
+def _inside(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return [*cast("dict[str, object]", value).values()]
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def _tables(found: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[str, Any]:
+    tables = found.get(key, {})
+    if isinstance(tables, dict):
+        return cast("dict[str, Any]", tables)
+    problems.append(f"{key}: it is a table of tables, [{key}.NAME].")
+    return {}
+
+
+def _providers(tables: Mapping[str, Any], problems: list[str]) -> Mapping[str, Provider]:
     providers: dict[str, Provider] = {}
-    tables = found.get("providers", {})
-    if not isinstance(tables, dict):
-        problems.append("providers: it is a table of tables, [providers.NAME].")
-        tables = {}
-    for name, table in cast("dict[str, Any]", tables).items():
+    for name, table in tables.items():
         place = f"providers.{name}"
         if not NAME.fullmatch(name):
             problems.append(f"{place}: a name is 1 to 32 of a-z, 0-9 and _, a letter first.")
@@ -121,8 +165,6 @@ def read_declarations(text: str, *, source: str) -> Mapping[str, Provider]:
             provider = _provider(name, cast("dict[str, Any]", table), problems)
             if provider is not None:
                 providers[name] = provider
-    if problems:
-        raise BadDeclaration(problems, source=source)
     return providers
 
 
@@ -208,11 +250,17 @@ def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
 def _secrets_in(table: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[str]:
     for key, value in table.items():
         here = (*place, key)
-        if _SECRETS.search(key.lower()):
-            name = here[1].upper() if len(here) > 2 and here[0] == "providers" else "NAME"
+        if _SECRETS.search(key.lower()) and not _is_header(here, value):
+            name = here[1].upper() if len(here) > 2 else "NAME"
+            variable = "KEY" if here[0] == "sellers" else "CLIENT_SECRET"
             yield (
                 f"{'.'.join(here)}: a secret does not belong in this file; set "
-                f"ELICIT_{name}_CLIENT_SECRET in the environment instead."
+                f"ELICIT_{name}_{variable} in the environment instead."
             )
         if isinstance(value, dict) and key not in _NAMES_OF_OTHERS:
             yield from _secrets_in(cast("dict[str, Any]", value), here)
+
+
+def _is_header(place: tuple[str, ...], value: object) -> bool:
+    """A header that takes the key from the settings may be called what it likes."""
+    return place[0] == "sellers" and place[2:3] == ("headers",) and "{secret}" in str(value)

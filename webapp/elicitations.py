@@ -5,7 +5,6 @@ what a change means is decided in `flows`, on values, and a loser sees what won.
 """
 
 import asyncio
-import base64
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -20,6 +19,7 @@ from flows import elicitation as states
 from flows.elicitation import LEASE, Elicitation, Json, Status, Take
 from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.run import Run
+from webapp.ids import RANDOM_BYTES, fresh_id, owner_of
 from webapp.owners import SERVICE, Owners
 from webapp.randomness import Randomness
 from webapp.rows import KINDS, Alias, Done, Rows, Value, ValueT
@@ -32,9 +32,6 @@ T = TypeVar("T")
 # What is written together with the change of an elicitation, read afresh for each try.
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
 REMEMBERED_AT_MOST = 10_000
-TIME_BYTES = 6
-RANDOM_BYTES = 12
-OWNER_TAG_CHARACTERS = 20
 LISTEN_AGAIN_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
@@ -60,13 +57,8 @@ class Elicitations:
         self.doing: dict[str, asyncio.Future[None]] = {}  # what `once` is at work on
 
     def new_id(self, owner: str) -> str:
-        """An id that nobody can guess; its first 20 characters are the owner's tag.
-
-        Then comes the time, so that rows of one moment stand together in the store's indexes.
-        """
-        time = int(self.clock().timestamp() * 1000).to_bytes(TIME_BYTES, "big")
-        tail = time + self._random(RANDOM_BYTES)
-        return owner + base64.urlsafe_b64encode(tail).decode()
+        """An id that nobody can guess."""
+        return fresh_id(owner, now=self.clock(), random=self._random(RANDOM_BYTES))
 
     async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
         found = await self.store.read(owner, KINDS[kind], id)
@@ -345,7 +337,3 @@ class Elicitations:
             else:
                 self._recent.pop(value.id, None)
         self.waiters.wake(value)
-
-
-def owner_of(id: str) -> str:
-    return id[:OWNER_TAG_CHARACTERS]

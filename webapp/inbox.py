@@ -1,8 +1,8 @@
 """The inbox of webhooks: what was verified, kept for 30 days, and how much was not, by its reason.
 
 What could go wrong: whoever sends rubbish fills the store or the log with it. So of what could not
-be verified only a count is kept, a row for each day and reason, and it is written at most once a
-minute, whatever arrives.
+be verified, or hinted at nothing of ours, only a count is kept, a row for each day and reason, and
+it is written at most once a minute, whatever arrives.
 """
 
 import logging
@@ -31,7 +31,7 @@ class Inbox:
         self._written_at: datetime | None = None
 
     def turned_away(self, seller: str, reason: str) -> None:
-        """A delivery could not be verified; writes nothing."""
+        """A delivery could not be verified, or was about nothing of ours; writes nothing."""
         now = self._elicitations.clock()
         self._counts[now.date().isoformat(), seller, reason] += 1
         logged = self._logged.get((seller, reason))

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from flows.checkout import Seller
 from flows.elicitation import Elicitation
+from flows.gateway import Registration
 from flows.provider import Provider
 from webapp.accounts import Accounts
 from webapp.elicitations import Elicitations
@@ -55,7 +55,7 @@ def open_kinds(
     outbound: Outbound,
     providers: Mapping[str, Provider],
     credentials: Mapping[str, tuple[str, str]],
-    sellers: Mapping[str, Seller],
+    sellers: Mapping[str, Registration],
     refund_unused: timedelta | None,
 ) -> Kinds:
     """`credentials` are our client id and secret at a provider, by its name."""

@@ -14,11 +14,13 @@ from msgspec.structs import replace
 
 from flows import elicitation as states
 from flows import receipt as receipts
-from flows.checkout import Session, Terms, sessions_of, terms_of
+from flows.checkout import Terms, sessions_of, terms_of
 from flows.elicitation import Elicitation
 from flows.errors import NotPossible
+from flows.gateway import Session
 from flows.receipt import Payment, ReceiptStatus, Refund
 from webapp.elicitations import Elicitations
+from webapp.ids import beside
 from webapp.rows import Hook, Value
 
 
@@ -44,7 +46,8 @@ class Ledger:
 
     def id_of(self, elicitation: Elicitation, session: str) -> str:
         parts = (terms_of(elicitation).seller, session)
-        return elicitation.owner + self._elicitations.owners.pepper.tag("payment", *parts, size=18)
+        tag = self._elicitations.owners.pepper.tag("payment", *parts, size=18)
+        return beside(elicitation.id, tag)
 
     async def payment_of(self, elicitation: Elicitation, session: Session, *, id: str) -> Payment:
         """The ledger's row of a paid session; `id` is `id_of` it."""
@@ -65,7 +68,7 @@ class Ledger:
             tool=asked.tool,
             seller=terms.seller,
             session=session.id,
-            payment_intent=session.payment_intent,
+            payment_intent=session.payment,
             amount=terms.amount,
             currency=terms.currency,
             what=terms.what,
@@ -174,16 +177,16 @@ class Ledger:
         return found
 
     async def hear(
-        self, payment: Payment, change: Callable[[Payment], Payment], *, hook: Hook
+        self, payment: Payment, change: Callable[[Payment], Payment], *, hook: Hook | None = None
     ) -> Payment:
-        """What the provider says of it afterwards, together with the event that says so."""
+        """What the provider says of it afterwards, with the event that says so, if one does."""
         heard = payment
 
         async def values() -> Sequence[Value]:
             nonlocal heard
             current = await self._require(payment.owner, payment.id)
             heard = await self._with_key(change(current), before=current)
-            told = await self.unless_there(hook)
+            told = None if hook is None else await self.unless_there(hook)
             return [row for row in (heard, told) if row not in (None, current)]
 
         await self._elicitations.write_afresh(values)

@@ -12,9 +12,9 @@ from contextlib import AsyncExitStack
 from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.receipt import Payment, ReceiptStatus, Refund
 from webapp.app import connect
-from webapp.elicitations import OWNER_TAG_CHARACTERS
+from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.inbox import tail_of
-from webapp.rows import Hook
+from webapp.rows import Hook, TurnedAway
 from webapp.service import Service
 from webapp.serving import LOOPBACK, Refused, quieten, settings_for, under_another_secret
 from webapp.settings import DEFAULT_PORT, Settings
@@ -77,10 +77,7 @@ async def list_hooks(service: Service) -> list[str]:
     """What providers told in the last 30 days, the latest first, and what was turned away."""
     hooks = await service.inbox.hooks()
     lines = [_heard(hook) for hook in hooks] or ["Nothing verified has come in 30 days."]
-    for row in await service.inbox.unverified():
-        times = "once" if row.count == 1 else f"{row.count} times"
-        lines.append(f"{row.day}  {row.seller}  could not be verified, {times}: {row.reason}")
-    return lines
+    return [*lines, *map(_turned_away, await service.inbox.unverified())]
 
 
 async def show_hook(service: Service, id: str) -> list[str]:
@@ -180,6 +177,18 @@ def _heard(hook: Hook) -> str:
     why = "" if hook.why is None else f" ({hook.why})"
     when = f"{hook.received_at:%Y-%m-%d %H:%M:%S}"
     return f"{tail_of(hook)}  {when}  {hook.seller}  {hook.type or 'event'}  {hook.status}{why}"
+
+
+def _turned_away(row: TurnedAway) -> str:
+    times = "once" if row.count == 1 else f"{row.count} times"
+    what = row.reason.removeprefix("other_")
+    if row.reason == "unknown":
+        words = f"said something about a payment that is not ours, {times}"
+    elif what != row.reason:
+        words = f"told of a payment whose {what} is not what was asked for, {times}"
+    else:
+        words = f"could not be verified, {times}: {row.reason}"
+    return f"{row.day}  {row.seller}  {words}"
 
 
 def _tail(payment: Payment) -> str:

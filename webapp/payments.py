@@ -15,14 +15,11 @@ from msgspec.structs import replace
 
 from flows import elicitation as states
 from flows import receipt as receipts
-from flows.checkout import (
-    CheckoutFlow,
-    Seller,
-    Terms,
-    terms_of,
-)
+from flows.checkout import Terms, terms_of
 from flows.elicitation import Asked, Elicitation, Json
 from flows.errors import Failed, NotConfigured, NotPossible
+from flows.gateway import Registration
+from flows.gateways import Gateways
 from flows.question import Link
 from flows.receipt import Payment, ReceiptStatus
 from flows.requests import PaymentRequest
@@ -41,6 +38,10 @@ BECAME: Mapping[ReceiptStatus, str] = {
     ReceiptStatus.DISPUTED: "taken back by the bank that it came from",
 }
 NO_SELLER = ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET")
+_MISSING: Mapping[str, tuple[str, ...]] = {
+    "stripe": NO_SELLER,
+    "paypal": ("ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET"),
+}
 
 
 class Payments:
@@ -54,7 +55,7 @@ class Payments:
         *,
         elicitations: Elicitations,
         outbound: Outbound,
-        sellers: Mapping[str, Seller],
+        sellers: Mapping[str, Registration],
         refund_unused: timedelta | None,
     ) -> None:
         self._elicitations = elicitations
@@ -64,11 +65,10 @@ class Payments:
             places={s.name: s.api for s in sellers.values()},
             refund_unused=refund_unused,
         )
-        self.flow = CheckoutFlow(sellers)
+        self.flow = Gateways(sellers)
         self.checkouts = Checkouts(
             elicitations=elicitations,
             outbound=outbound,
-            sellers=sellers,
             flow=self.flow,
             ledger=self.ledger,
         )
@@ -102,6 +102,7 @@ class Payments:
         self, request: PaymentRequest, asked: Asked, *, link: Link, by: AskedBy
     ) -> Asked:
         seller = self._chosen(request)
+        self.flow.named(seller.name).check(request.price)
         terms = msgspec.to_builtins(self._terms(request))
         return replace(asked, origins=(seller.checkout_origin,), terms=terms)
 
@@ -132,7 +133,7 @@ class Payments:
     def seller_of(self, elicitation: Elicitation) -> str:
         return terms_of(elicitation).seller
 
-    def seller(self, name: str) -> Seller | None:
+    def seller(self, name: str) -> Registration | None:
         return self._sellers.get(name)
 
     async def spend(self, owner: str, id: str, *, run: str) -> Json:
@@ -167,10 +168,11 @@ class Payments:
             is_live=seller.is_live,
         )
 
-    def _chosen(self, request: PaymentRequest) -> Seller:
+    def _chosen(self, request: PaymentRequest) -> Registration:
         if request.seller is not None:
             if request.seller not in self._sellers:
-                raise NotConfigured(f"ELICIT_{request.seller.upper()}_KEY")
+                plain = (f"ELICIT_{request.seller.upper()}_KEY",)
+                raise NotConfigured(*_MISSING.get(request.seller, plain))
             return self._sellers[request.seller]
         if not self._sellers:
             raise NotConfigured(*NO_SELLER)

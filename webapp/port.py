@@ -13,7 +13,7 @@ import socket
 import ssl
 
 import httpx
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import decode
 
 from flows.vault import Pepper
@@ -134,7 +134,7 @@ async def _is_ours(host: str, port: int, *, url: str, pepper: Pepper) -> bool | 
         return False
     try:
         proven = decode(body, type=_Health).proof
-    except (DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return False
     return hmac.compare_digest(
         proven.encode("utf-8", "replace"), proof(pepper, url=url, nonce=nonce).encode()

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from flows import receipt as receipts
-from flows.checkout import CheckoutFlow, Seller
 from flows.errors import Failed, NotConfigured, NotPossible
+from flows.gateway import Registration
+from flows.gateways import Gateways
 from flows.receipt import REFUND_AGAIN_AFTER, REFUND_AGAIN_AT_MOST, Payment, ReceiptStatus, Refund
 from webapp.elicitations import Elicitations
 from webapp.ledger import Ledger
@@ -27,8 +28,8 @@ class Refunds:
         *,
         elicitations: Elicitations,
         outbound: Outbound,
-        sellers: Mapping[str, Seller],
-        flow: CheckoutFlow,
+        sellers: Mapping[str, Registration],
+        flow: Gateways,
         ledger: Ledger,
     ) -> None:
         self._elicitations = elicitations

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from flows import run as runs
 from flows.run import Run
-from webapp.elicitations import Elicitations, owner_of
+from webapp.elicitations import Elicitations
 from webapp.identity import Caller
+from webapp.ids import owner_of
 from webapp.rows import Value
 from webapp.stores import Conflict
 from webapp.tries import TRIES_AT_MOST, Contended, pause
@@ -106,6 +107,21 @@ class CurrentRun:
         if stored is not None:
             self._value = stored
 
+    async def begin(self) -> Run:
+        """The run as it is stored; an identical call that was first to begin it is joined."""
+        for number in range(TRIES_AT_MOST):
+            if self.value.version:
+                return self.value
+            try:
+                await self._elicitations.write(self.value)
+            except Conflict:
+                await pause(number)
+                await self.reload()
+                continue
+            self._value = replace(self.value, version=1)
+            return self.value
+        raise Contended(self.value.id)
+
     async def change(
         self,
         change: Callable[[Run], Run],
@@ -116,6 +132,8 @@ class CurrentRun:
         for number in range(TRIES_AT_MOST):
             changed = change(self.value)
             others = await also() if also is not None else ()
+            if changed == self.value and not others:
+                return  # another leg of it has done so
             try:
                 await self._elicitations.write(changed, *others)
             except Conflict:

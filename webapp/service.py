@@ -8,7 +8,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from flows.binding import Codes
-from flows.checkout import Seller
+from flows.gateway import Registration
 from flows.provider import Provider
 from flows.providers import PROVIDERS
 from flows.receipt import UNUSED_KEPT
@@ -16,6 +16,7 @@ from flows.tokens import Tokens
 from flows.vault import Ring
 from webapp.bodies import Bodies
 from webapp.browser import Browser
+from webapp.certificates import Certificates
 from webapp.completion import Completing
 from webapp.elicitations import Clock, Elicitations
 from webapp.hooks import Hooks
@@ -43,6 +44,9 @@ BETWEEN_PRESSES = timedelta(seconds=1)
 # Whoever has no name can be anybody, and each of their questions is kept.
 QUESTIONS_AT_ONCE = 30
 BETWEEN_QUESTIONS = timedelta(seconds=10)
+# Hints of one address: a provider's own come from few, and are sent again when it was too fast.
+HINTS_AT_ONCE = 100
+BETWEEN_HINTS = timedelta(seconds=0.2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,8 @@ class Service:
     letters: Letters
     paces: Rates
     nobodys: Rates  # questions of callers without a name, by address
+    hints: Rates  # what nobody has signed, by address
+    certificates: Certificates
     bodies: Bodies
     clock: Clock
     limits: Limits
@@ -79,9 +85,10 @@ async def open_service(
     uid: int,
     clock: Clock,
     outbound: Outbound | None = None,
+    certificates: Certificates | None = None,
     providers: Mapping[str, Provider] = PROVIDERS,
     credentials: Mapping[str, tuple[str, str]] | None = None,
-    sellers: Mapping[str, Seller] | None = None,
+    sellers: Mapping[str, Registration] | None = None,
     refund_unused: timedelta | None = UNUSED_KEPT,
     sandbox_url: str | None = None,
     limits: Limits | None = None,
@@ -166,6 +173,8 @@ async def open_service(
         nobodys=Rates(
             burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=lambda: clock().timestamp()
         ),
+        hints=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=lambda: clock().timestamp()),
+        certificates=certificates or Certificates(fetch=outbound.send, clock=clock),
         bodies=Bodies(),
         clock=clock,
         limits=limits or Limits(),

@@ -9,18 +9,20 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.checkout import Seller, sandbox_stripe, stripe
+from flows.checkout import sandbox_stripe
 from flows.errors import InvalidQuestion, WeakSecret
+from flows.gateway import Registration
 from flows.provider import Provider
 from flows.providers import PROVIDERS
 from flows.receipt import UNUSED_KEPT
 from flows.vault import Ring
 from flows.visit import is_loopback, origin_of
-from webapp.declarations import BadDeclaration, read_declarations
+from webapp.declarations import BadDeclaration, Declarations, read_declarations
 from webapp.guard import Network
 from webapp.keys import KeyFile, data_folder
 from webapp.sandbox.settings import Sandbox
 from webapp.settings_identity import IdentitySettings, read_identity
+from webapp.settings_sellers import read_sellers
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -58,7 +60,7 @@ class Settings:
     credentials: Mapping[str, tuple[str, str]] = field(
         default_factory=dict[str, tuple[str, str]], repr=False
     )
-    sellers: Mapping[str, Seller] = field(default_factory=dict[str, Seller])
+    sellers: Mapping[str, Registration] = field(default_factory=dict[str, Registration])
     refund_unused: timedelta | None = UNUSED_KEPT
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)
@@ -87,6 +89,8 @@ def read_settings(
         )
     folder = data_folder(environment)
     ring = _ring(environment, problems, folder=folder, is_local=is_local)
+    credentials = _credentials(environment, problems)
+    declared = _declared(environment, problems)
     settings = Settings(
         url=url,
         ring=ring or Ring([b"x" * 32]),
@@ -95,9 +99,15 @@ def read_settings(
         origins=_origins(environment, problems),
         proxies=_proxies(environment, problems),
         templates=_templates(environment, problems),
-        providers={**PROVIDERS, **_declared(environment, problems)},
-        credentials=_credentials(environment, problems),
-        sellers=_sellers(environment, problems),
+        providers={**PROVIDERS, **declared.providers},
+        credentials=credentials,
+        sellers=read_sellers(
+            environment,
+            problems,
+            url=None if is_local else url,
+            credentials=credentials,
+            declared=declared.sellers,
+        ),
         refund_unused=_refund_unused(environment, problems),
         identity=identity,
     )
@@ -119,12 +129,16 @@ def with_sandbox(settings: Settings, sandbox: Sandbox) -> Settings:
         if provider.sandbox is not None and name not in settings.credentials
     }
     credentials = dict.fromkeys(played, (sandbox.client_id, sandbox.client_secret))
-    seller = sandbox_stripe(f"{sandbox.url}/stripe", sandbox.stripe_key, [sandbox.webhook_secret])
+    sellers: tuple[Registration, ...] = (
+        sandbox_stripe(f"{sandbox.url}/stripe", sandbox.stripe_key, [sandbox.webhook_secret]),
+        sandbox.paypal(),
+        sandbox.mollie(),
+    )
     return replace(
         settings,
         providers={**settings.providers, **played},
         credentials={**settings.credentials, **credentials},
-        sellers=settings.sellers or {seller.name: seller},
+        sellers=settings.sellers or {seller.name: seller for seller in sellers},
         sandbox_url=sandbox.url,
     )
 
@@ -201,19 +215,19 @@ def _templates(environment: Mapping[str, str], problems: list[str]) -> tuple[Pat
     return (Path(name),)
 
 
-def _declared(environment: Mapping[str, str], problems: list[str]) -> Mapping[str, Provider]:
-    """The providers of `elicit.toml`: from the path given, else the configuration folder."""
+def _declared(environment: Mapping[str, str], problems: list[str]) -> Declarations:
+    """What `elicit.toml` declares: from the path given, else the configuration folder."""
     given = environment.get("ELICIT_CONFIG")
     path = Path(given) if given else _configuration(environment) / "elicit.toml"
     if not given and not path.is_file():
-        return {}
+        return Declarations()
     try:
         return read_declarations(path.read_text("utf-8"), source=str(path))
     except BadDeclaration as error:
         problems.extend(f"ELICIT_CONFIG: {line}" for line in str(error).splitlines())
     except (OSError, UnicodeDecodeError) as error:
         problems.append(f"ELICIT_CONFIG: {path} cannot be read: {error}")
-    return {}
+    return Declarations()
 
 
 def _configuration(environment: Mapping[str, str]) -> Path:
@@ -238,22 +252,6 @@ def _credentials(
             missing = "CLIENT_SECRET" if id else "CLIENT_ID"
             problems.append(f"ELICIT_{name}_{missing}: not set, and the other one is.")
     return found
-
-
-def _sellers(environment: Mapping[str, str], problems: list[str]) -> Mapping[str, Seller]:
-    key = environment.get("ELICIT_STRIPE_KEY", "").strip()
-    secrets = _words(environment, "ELICIT_STRIPE_WEBHOOK_SECRET")
-    if not key and not secrets:
-        return {}
-    if not key or not secrets:
-        missing = "KEY" if not key else "WEBHOOK_SECRET"
-        problems.append(f"ELICIT_STRIPE_{missing}: not set, and the other one is.")
-        return {}
-    try:
-        return {"stripe": stripe(key, secrets)}
-    except ValueError as error:
-        problems.append(f"ELICIT_STRIPE_KEY: {error}")
-        return {}
 
 
 def _refund_unused(environment: Mapping[str, str], problems: list[str]) -> timedelta | None:

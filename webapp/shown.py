@@ -6,6 +6,7 @@ from typing import Any, Literal, TypedDict, cast
 from urllib.parse import urlsplit
 
 import msgspec
+from babel import Locale
 
 from flows.checkout import terms_of
 from flows.connection import Connection
@@ -15,8 +16,9 @@ from flows.receipt import ReceiptStatus
 from flows.schema import Schema, schema_of, with_secrets
 from flows.visit import is_loopback
 from webapp.checkouts import ON_ITS_WAY
-from webapp.elicitations import OWNER_TAG_CHARACTERS
 from webapp.forms import Form, form_of
+from webapp.ids import OWNER_TAG_CHARACTERS
+from webapp.locales import price_in
 from webapp.pages_secret import StartSecret
 from webapp.service import Service
 from webapp.views import (
@@ -66,14 +68,23 @@ OVER: dict[ReceiptStatus, Literal["refunding", "refunded", "disputed"]] = {
 
 
 class Shown:
-    """One elicitation, as the page at `here` shows it."""
+    """One elicitation, as the page at `here` shows it to a person with this locale."""
 
-    def __init__(self, service: Service, elicitation: Elicitation, *, here: str, csrf: str) -> None:
+    def __init__(
+        self,
+        service: Service,
+        elicitation: Elicitation,
+        *,
+        here: str,
+        csrf: str,
+        locale: Locale | None = None,
+    ) -> None:
         self._service = service
         self._elicitation = elicitation
         self._asked = elicitation.asked
         self._here = here
         self._csrf = csrf
+        self._locale = locale
         self._now = service.clock()
 
     async def view(self, *, is_bound: bool, offers: bool = True) -> View:
@@ -179,7 +190,7 @@ class Shown:
         terms = terms_of(self._elicitation)
         return StartPayment(
             **self._common(),
-            price=terms.price.shown,
+            price=price_in(self._locale, terms.price),
             what=terms.what,
             seller=self._label(),
             place=self._asked.origins[0],
@@ -218,7 +229,7 @@ class Shown:
         terms = terms_of(self._elicitation)
         return PaymentPending(
             server=self._asked.server,
-            price=terms.price.shown,
+            price=price_in(self._locale, terms.price),
             seller=self._label(),
             is_test=not terms.is_live,
         )
@@ -236,7 +247,7 @@ class Shown:
                 return PaymentOver(
                     server=server,
                     became=OVER[paid.status],
-                    price=paid.price.shown,
+                    price=price_in(self._locale, paid.price),
                     what=paid.what,
                     is_test=not paid.is_live,
                 )
@@ -247,7 +258,7 @@ class Shown:
             if paid is not None:
                 return DonePayment(
                     server=server,
-                    price=terms.price.shown,
+                    price=price_in(self._locale, terms.price),
                     what=terms.what,
                     receipt=paid.id[OWNER_TAG_CHARACTERS:],
                     is_test=not terms.is_live,

@@ -110,7 +110,7 @@ class Verbs(ABC):
             return await do_unkept(name, work)
         run = await self._the_run()
         if not run.version:
-            await self.run.change(_same)
+            run = await self.run.begin()
         return await do_once(
             self.elicitations,
             owner=run.owner,
@@ -139,7 +139,3 @@ def _texts(content: Json) -> list[str]:
             return [text for value in content for text in _texts(value)]
         case _:
             return []
-
-
-def _same(run: Run) -> Run:
-    return run

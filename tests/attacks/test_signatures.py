@@ -3,9 +3,9 @@
 import base64
 import hashlib
 import hmac
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -30,12 +30,14 @@ from flows.signatures import (
     BODY_BYTES_AT_MOST,
     HEADER_CHARACTERS_AT_MOST,
     SIGNATURES_AT_MOST,
-    sign,
     verify,
 )
 from tests.attacks.attack import Attack
 from tests.clock import NOON
+from webapp.sandbox import signing
+from webapp.sandbox.signing import Headers
 
+over_http = "tests/web/test_webhooks_changed.py"
 changed = Attack(
     who="a stranger on the way",
     how=(
@@ -44,12 +46,19 @@ changed = Attack(
     ),
     stopped="the signature is over the exact bytes, each part with its border",
     where=("flows/signatures.py",),
+    elsewhere=(
+        f"{over_http}::test_no_bit_of_the_body_can_change",
+        f"{over_http}::test_no_bit_of_a_header_can_change",
+        f"{over_http}::test_no_few_bits_can_change_wherever_they_are",
+        f"{over_http}::test_a_body_is_never_decompressed",
+    ),
 )
 replayed = Attack(
     who="whoever kept a delivery",
     how="sends it again later, or with a new time",
     stopped="the time is signed, and five minutes from now",
     where=("flows/signatures.py",),
+    elsewhere=(f"{over_http}::test_a_clock_may_be_wrong_by_the_tolerance_and_by_no_second_more",),
 )
 two_readings = Attack(
     who="a sender",
@@ -59,6 +68,10 @@ two_readings = Attack(
     ),
     stopped="each header comes once, and a signature has one spelling",
     where=("flows/signatures.py",),
+    elsewhere=(
+        f"{over_http}::test_a_header_that_is_missing_repeated_or_none_is_refused",
+        f"{over_http}::test_what_no_client_would_write_is_refused_on_the_wire",
+    ),
 )
 another_scheme = Attack(
     who="whoever has a signature of another scheme, or the public key",
@@ -77,6 +90,7 @@ heavy = Attack(
     how="sends megabytes or thousands of signatures to be checked",
     stopped="limits come before any MAC is computed",
     where=("flows/signatures.py",),
+    elsewhere=(f"{over_http}::test_ten_megabytes_are_too_much_signed_or_not",),
 )
 oracle = Attack(
     who="a stranger",
@@ -91,6 +105,7 @@ another_address = Attack(
     where=("flows/signatures.py",),
 )
 items = "tests/flows/test_signatures_items.py"
+sandbox = "tests/flows/test_signatures_vendors_sandbox.py"
 another_item = Attack(
     who="whoever can change a delivery of several items",
     how="puts an item beside a good one, changes what stands in it unsigned, moves a border",
@@ -104,6 +119,7 @@ another_item = Attack(
         f"{items}::test_what_is_no_key_opens_no_door_and_signs_nothing",
         f"{items}::test_a_body_that_holds_no_items_is_refused",
         f"{items}::test_whatever_bytes_are_sent_nothing_but_unverified_is_raised",
+        f"{sandbox}::test_of_an_item_with_one_bit_changed_nothing_else_is_believed",
     ),
 )
 certificates = "tests/flows/test_signatures_certificates.py"
@@ -167,6 +183,21 @@ SECRETS = {
     RAZORPAY: "razorpay secret",
     LEMON_SQUEEZY: "lemon secret",
 }
+# Signed by what shares no code with the verifier, so that the two cannot err alike.
+SIGNERS: dict[Scheme, Callable[[bytes, str, datetime], Headers]] = {
+    STRIPE: lambda body, secret, now: signing.stripe(body, secret=secret, now=now),
+    STANDARD_WEBHOOKS: lambda body, secret, now: signing.standard_webhooks(
+        body, secret=secret, now=now, id="msg_1"
+    ),
+    GITHUB: lambda body, secret, _: signing.github(body, secret=secret),
+    PADDLE: lambda body, secret, now: signing.paddle(body, secret=secret, now=now),
+    POLAR: lambda body, secret, now: signing.polar(body, secret=secret, now=now, id="msg_1"),
+    SQUARE: lambda body, secret, _: signing.square(body, secret=secret, url=URL),
+    COINBASE: lambda body, secret, _: signing.coinbase(body, secret=secret),
+    MOLLIE: lambda body, secret, _: signing.mollie(body, secrets=[secret]),
+    RAZORPAY: lambda body, secret, _: signing.razorpay(body, secret=secret),
+    LEMON_SQUEEZY: lambda body, secret, _: signing.lemon_squeezy(body, secret=secret),
+}
 SECONDS = int(NOON.timestamp())
 PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = "whpk_" + base64.b64encode(PRIVATE.public_key().public_bytes_raw()).decode()
@@ -184,12 +215,17 @@ each_labelled = pytest.mark.parametrize(
 timed = pytest.mark.parametrize(
     "scheme", [STRIPE, STANDARD_WEBHOOKS], ids=lambda scheme: scheme.name
 )
-Headers = list[tuple[str, str]]
+each_timed = pytest.mark.parametrize(
+    "scheme",
+    [scheme for scheme in SECRETS if "{ts}" in scheme.message],
+    ids=lambda scheme: scheme.name,
+)
 
 
-def signed(scheme: Scheme, body: bytes = BODY) -> Headers:
-    id = None if scheme.id_header is None else "msg_1"
-    return sign(scheme, body=body, secret=SECRETS[scheme], now=NOON, id=id, url=URL)
+def signed(
+    scheme: Scheme, body: bytes = BODY, *, secret: str | None = None, now: datetime = NOON
+) -> Headers:
+    return SIGNERS[scheme](body, secret or SECRETS[scheme], now)
 
 
 def privately(body: bytes = BODY) -> Headers:
@@ -289,6 +325,33 @@ def test_no_bit_of_the_body_can_change_nor_its_length(scheme: Scheme) -> None:
 
 
 @changed
+def test_no_bit_of_any_of_several_signatures_can_change() -> None:
+    headers = signing.mollie(BODY, secrets=["another secret", SECRETS[MOLLIE]])
+    assert is_accepted(MOLLIE, headers)
+    [other, (name, value)] = headers
+    for changed in with_one_bit_changed(value):
+        assert refusal(MOLLIE, [other, (name, changed)])
+
+
+@changed
+@each
+def test_no_bit_of_the_secret_can_change(scheme: Scheme) -> None:
+    raw = SECRETS[scheme].removeprefix(scheme.key_prefix)
+    key = base64.b64decode(raw) if scheme.key == "base64" else raw.encode()
+    headers = signed(scheme)
+    for bit in range(len(key) * 8):
+        changed = bytearray(key)
+        changed[bit // 8] ^= 1 << bit % 8
+        if scheme.key == "base64":
+            secret = base64.b64encode(changed).decode()
+        elif changed.isascii():
+            secret = changed.decode()
+        else:
+            continue  # the key would be other bytes than were changed
+        refusal(scheme, headers, secrets=[secret])
+
+
+@changed
 @each
 def test_a_header_cut_off_anywhere_is_refused(scheme: Scheme) -> None:
     *before, (name, value) = signed(scheme)
@@ -331,6 +394,16 @@ def test_an_authentic_delivery_of_another_time_is_refused(
     scheme: Scheme, seconds: int, reason: str
 ) -> None:
     assert refusal(scheme, with_timestamp(scheme, str(SECONDS + seconds))) == reason
+
+
+@replayed
+@each_timed
+def test_a_clock_may_be_wrong_by_the_tolerance_and_by_no_second_more(scheme: Scheme) -> None:
+    second = timedelta(seconds=1)
+    assert is_accepted(scheme, signed(scheme, now=NOON - scheme.tolerance))
+    assert is_accepted(scheme, signed(scheme, now=NOON + scheme.tolerance))
+    assert refusal(scheme, signed(scheme, now=NOON - scheme.tolerance - second)) == "too_old"
+    assert refusal(scheme, signed(scheme, now=NOON + scheme.tolerance + second)) == "too_new"
 
 
 @replayed
@@ -431,9 +504,15 @@ def test_a_header_that_may_come_again_has_no_more_signatures_for_that() -> None:
 @another_address
 def test_what_was_sent_to_another_address_is_refused_though_it_is_signed() -> None:
     for url in ("https://evil.example/webhooks/square", URL + "/", URL.replace("https", "http")):
-        theirs = sign(SQUARE, body=BODY, secret=SECRETS[SQUARE], now=NOON, url=url)
+        theirs = signing.square(BODY, secret=SECRETS[SQUARE], url=url)
         headers = [("Host", "evil.example"), ("X-Forwarded-Host", "evil.example"), *theirs]
         assert refusal(SQUARE, headers) == "bad_signature"
+
+
+@another_address
+def test_no_bit_of_the_address_can_change() -> None:
+    for changed in with_one_bit_changed(URL):
+        refusal(SQUARE, signing.square(BODY, secret=SECRETS[SQUARE], url=changed))
 
 
 @another_address
@@ -601,17 +680,13 @@ def test_what_one_scheme_signed_is_nothing_to_another() -> None:
         (STANDARD_SECRET, STRIPE, GITHUB),
         (STANDARD_SECRET, GITHUB, STRIPE),
     ):
-        headers = sign(
-            one, body=BODY, secret=secret, now=NOON, id="msg_1" if one.id_header else None
-        )
+        headers = signed(one, secret=secret)
         assert refusal(other, headers, secrets=[secret]) == "missing_header"
 
 
 @another_scheme
 def test_one_secret_in_two_schemes_signs_nothing_for_the_other() -> None:
-    [_, _, (_, standard_value)] = sign(
-        STANDARD_WEBHOOKS, body=BODY, secret=STANDARD_SECRET, now=NOON, id="msg_1"
-    )
+    [_, _, (_, standard_value)] = signed(STANDARD_WEBHOOKS)
     mac = base64.b64decode(standard_value.removeprefix("v1,")).hex()
     headers = [("Stripe-Signature", f"t={SECONDS},v1={mac}")]
     assert refusal(STRIPE, headers, secrets=[STANDARD_SECRET]) == "bad_signature"

@@ -179,7 +179,7 @@ async def test_a_card_that_is_declined_and_then_one_that_is_not_pay_once(
     async with meeting(browser, way) as (stage, ann):
         async with stage.calling("buy_report", mode=way.mode) as call:
             page = await opened(call, ann)
-            await reads(page, "Pay 9.00 €")
+            await reads(page, "Pay €9.00")
             main = page.get_by_role("main")
             await expect(main).to_contain_text("Test mode: no real money moves.")
             await expect(main).to_contain_text(f"{SERVER} ({stage.url.partition('//')[2]}) asks")
@@ -191,10 +191,10 @@ async def test_a_card_that_is_declined_and_then_one_that_is_not_pay_once(
             await expect(page.get_by_role("alert")).to_contain_text("The card was declined.")
             assert not call.task.done()
             await press(page, "Pay with a test card")
-            await reads(page, "Paid 9.00 €")
+            await reads(page, "Paid €9.00")
             assert await call.text() == REPORT
         async with stage.calling("buy_report", mode=way.mode) as call:
-            await reads(await opened(call, ann), "Pay 9.00 €")  # the first one is used up
+            await reads(await opened(call, ann), "Pay €9.00")  # the first one is used up
 
 
 async def test_whoever_leaves_the_checkout_has_said_no_and_cannot_pay_there_any_more(
@@ -225,7 +225,7 @@ async def test_a_transfer_that_arrives_later_lets_the_tool_go_on(browser: Browse
         assert not call.task.done()
         await page.goto(checkout)
         await press(page, "Let the transfer arrive")
-        await reads(page, "Paid 9.00 €")
+        await reads(page, "Paid €9.00")
         assert await call.text() == REPORT
 
 
@@ -272,7 +272,7 @@ async def test_what_is_paid_when_the_client_had_dismissed_it_serves_the_next_cal
             assert "ELICITATION_CANCELLED" in await call.text()
             page = await at_sandbox(call, ann)
             await press(page, "Pay with a test card")
-            await reads(page, "Paid 9.00 €")
+            await reads(page, "Paid €9.00")
             await expect(page.get_by_role("main")).to_contain_text("ask it to continue")
         assert await asks_nothing(stage, "buy_report", mode=NEW.mode) == REPORT
 
@@ -297,7 +297,7 @@ async def test_the_waiting_page_moves_on_by_the_webhook_of_a_browser_that_never_
             max_redirects=0,
         )
         assert pressed.status == 303
-        await reads(waiting, "Paid 9.00 €")
+        await reads(waiting, "Paid €9.00")
         assert await call.text() == REPORT
 
 
@@ -308,13 +308,13 @@ async def test_a_webhook_that_comes_after_the_person_is_back_changes_nothing(
         stage.post.hold()
         page = await at_sandbox(call, ann)
         await press(page, "Pay with a test card")
-        await reads(page, "Paid 9.00 €")
+        await reads(page, "Paid €9.00")
         assert await call.text() == REPORT
         before = await stage.elicitations()
         assert len(await stage.post.arrive()) == 1
         assert await stage.elicitations() == before
         await page.reload()
-        await reads(page, "Paid 9.00 €")
+        await reads(page, "Paid €9.00")
 
 
 # Typing a secret.
@@ -405,9 +405,9 @@ async def test_all_three_work_without_javascript(browser: Browser) -> None:
             waiting = await ann.page()
             await waiting.goto(await link_of(stage))
             await press(page, "Pay with a test card")
-            await reads(page, "Paid 9.00 €")
+            await reads(page, "Paid €9.00")
             await waiting.get_by_role("link", name="Check now").click()
-            await reads(waiting, "Paid 9.00 €")
+            await reads(waiting, "Paid €9.00")
             assert await call.text() == REPORT
         async with stage.calling("use_key", mode=OLD.mode) as call:
             page = await opened(call, ann)
@@ -432,7 +432,7 @@ async def test_a_double_click_does_everything_once(
             page = await opened(call, ann)
             await page.get_by_role("button", name="Continue").dblclick()
             await press(page, "Pay with a test card")
-            await reads(page, "Paid 9.00 €")
+            await reads(page, "Paid €9.00")
             assert await call.text() == REPORT
         async with stage.calling("use_key", mode=NEW.mode) as call:
             page = await opened(call, ann)
@@ -460,12 +460,12 @@ async def test_going_back_after_the_end_does_nothing_again(browser: Browser) -> 
         async with stage.calling("buy_report", mode=NEW.mode) as call:
             page = await at_sandbox(call, ann)
             await press(page, "Pay with a test card")
-            await reads(page, "Paid 9.00 €")
+            await reads(page, "Paid €9.00")
             await call.result()
         await page.go_back()
         await reads(page, "This is paid")
         await page.get_by_role("link", name="Back to").click()
-        await reads(page, "Paid 9.00 €")
+        await reads(page, "Paid €9.00")
 
 
 async def test_of_two_tabs_the_later_one_connects_and_the_other_says_so(browser: Browser) -> None:
@@ -497,10 +497,10 @@ async def test_two_tabs_lead_to_one_checkout_that_takes_money_once(browser: Brow
         await reads(second, "Pretend to pay")
         assert second.url == first.url
         await press(second, "Pay with a test card")
-        await reads(second, "Paid 9.00 €")
+        await reads(second, "Paid €9.00")
         assert await call.text() == REPORT
         await press(first, "Pay with a test card")
         await reads(first, "This is paid")
         await expect(first.get_by_role("main")).to_contain_text("paid once")
         await first.get_by_role("link", name="Back to").click()
-        await reads(first, "Paid 9.00 €")
+        await reads(first, "Paid €9.00")

@@ -60,6 +60,7 @@ async def test_a_port_of_ours_is_left_to_its_owner():
         b'["PROOF"]',
         b"<h1>PROOF</h1>",
         b"\xff",
+        b'{"proof": "\xff"}',
         b"[" * 4000,
         b'{"more": ' + b"[" * 4000,
         b"",

@@ -2,31 +2,17 @@
 
 import asyncio
 import json
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from socket import socketpair
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import httpx
-import httpx2
-from mcp import Client
-from mcp.client.session import ClientRequestContext
-from mcp.client.streamable_http import streamable_http_client
-from mcp_types import (
-    ElicitRequestParams,
-    ElicitRequestURLParams,
-    ElicitResult,
-    Implementation,
-    TextContent,
-)
 
 from tests.crash.server import settings_of
-from tests.crash.shop import TOP, Calling, Nursery, Server, no_certificates
+from tests.crash.shop import Nursery, Server, no_certificates
 from tests.crash.stand import StandOrders
 from tests.web.serving import bound
 from webapp.demo.walker import Page
@@ -36,19 +22,6 @@ from webapp.stores import Record, Store, open_store
 TOKEN = "/github/login/oauth/access_token"
 SESSIONS = "/stripe/v1/checkout/sessions"
 REFUNDS = "/stripe/v1/refunds"
-
-
-@contextmanager
-def open_stand_nursery() -> Iterator[Nursery]:
-    ours, theirs = socketpair()
-    command = [sys.executable, "-m", "tests.crash.stand"]
-    with ours, subprocess.Popen(command, cwd=TOP, stdin=theirs.fileno()) as process:
-        theirs.close()
-        try:
-            yield Nursery(ours)
-        finally:
-            ours.close()
-            process.wait(30)
 
 
 class Customer:
@@ -108,7 +81,15 @@ class Market:
     store: Store
     outside: httpx.AsyncClient
 
-    def start(self, *, die: str | None = None, later: int = 0) -> Server:
+    def start(
+        self,
+        *,
+        die: str | None = None,
+        later: int = 0,
+        flying: int = 0,
+        reads: str = "",
+        waits_to_sweep: bool = False,
+    ) -> Server:
         return self.nursery.start(
             StandOrders(
                 port=self.port,
@@ -116,6 +97,9 @@ class Market:
                 folder=str(self.folder),
                 die=die,
                 later=later,
+                flying=flying,
+                reads=reads,
+                waits_to_sweep=waits_to_sweep,
                 sandbox=asdict(self.sandbox),
             )
         )
@@ -136,6 +120,12 @@ class Market:
         """Wait until there are just these: a result is noted as delivered after it went out."""
         async with asyncio.timeout(20):
             while sorted(await self.statuses(kind)) != sorted(statuses):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    async def none_is(self, status: str, kind: str = "elicitation") -> None:
+        """Wait until nothing stands so any more."""
+        async with asyncio.timeout(20):
+            while status in await self.statuses(kind):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0)
 
     @property
@@ -174,6 +164,28 @@ class Market:
         reply = await self.outside.post("/stripe/control", json=wishes, headers=key)
         assert reply.status_code == 200, reply.text
 
+    async def bring_again(self) -> None:
+        """Send all webhooks again, as a provider does with those that were not answered."""
+        await self.outside.post("/again")
+
+    async def carried(self) -> list[Any]:
+        """All webhooks there were, and which were acknowledged, once none is on its way."""
+        letters: list[Any] = json.loads((await self.outside.get("/carried")).content)
+        return letters
+
+    async def give_back(self, payment_intent: str, amount: int) -> None:
+        """A part of it, as the seller may at the provider's own pages."""
+        words = {"payment_intent": payment_intent, "amount": str(amount)}
+        key = {"authorization": f"Bearer {self.sandbox.stripe_key}"}
+        reply = await self.outside.post(REFUNDS, data=words, headers=key)
+        assert reply.status_code == 200, reply.text
+
+    async def is_closed(self, session: str) -> None:
+        """Wait until nobody can pay there any more."""
+        async with asyncio.timeout(20):
+            while (await self.stripe(f"{SESSIONS}/{session}"))["status"] != "expired":
+                pass
+
     async def stripe(self, path: str, *, asked: Mapping[str, str] | None = None) -> Any:
         """Call the provider's API, or send once more what it was asked."""
         headers = {"authorization": f"Bearer {self.sandbox.stripe_key}"}
@@ -187,45 +199,6 @@ class Market:
             reply = await self.outside.post(path, content=asked["body"], headers=headers)
         assert reply.status_code == 200, reply.text
         return json.loads(reply.content)
-
-
-@asynccontextmanager
-async def calling(
-    server: Server, tool: str, *, mode: str, pauses: bool = False
-) -> AsyncIterator[Calling]:
-    """Call the tool; what is left of the call ends with the block."""
-    call = Calling()
-    if not pauses:
-        call.may_go_on.set()
-
-    async def agree(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        assert isinstance(params, ElicitRequestURLParams)
-        call.links.put_nowait(params.url)
-        await call.may_go_on.wait()
-        return ElicitResult(action="accept")
-
-    async def run() -> str:
-        url = f"http://127.0.0.1:{server.orders.public_port}/mcp"
-        async with (
-            httpx2.AsyncClient(verify=no_certificates(), timeout=30) as http_client,
-            Client(
-                streamable_http_client(url, http_client=http_client),
-                mode=mode,
-                elicitation_callback=agree,
-                client_info=Implementation(name="caller", version="1"),
-            ) as client,
-        ):
-            result = await client.call_tool(tool, {})
-        assert isinstance(result.content[0], TextContent)
-        assert not result.is_error, result.content[0].text
-        return result.content[0].text
-
-    call.task = asyncio.create_task(run())
-    try:
-        yield call
-    finally:
-        call.task.cancel()
-        await asyncio.gather(call.task, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A process that has imported and used everything once and forks a server for each order.
+"""A process that has imported and used everything once and forks a child for each order.
 
 Its input is a socket: an order comes with the child's own line as a file descriptor and is
 answered with a process id; a process id is answered with what that process ended with.
@@ -11,14 +11,18 @@ import socket
 import sys
 import traceback
 import warnings
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
 
-from tests.crash.server import orders_of, serve, warm_up
+from tests.crash.server import serve_orders, warm_up
 
 ORDER_BYTES_AT_MOST = 4096
+Serve: TypeAlias = Callable[[bytes, socket.socket], Coroutine[Any, Any, None]]
 
 
-def main() -> None:
-    asyncio.run(warm_up())
+def raise_children(warming: Coroutine[Any, Any, None], *, serve: Serve) -> None:
+    """Warm up, and then fork a child that serves for each order, until the input ends."""
+    asyncio.run(warming)
     control = socket.socket(fileno=sys.stdin.fileno())
     control.send(b"ready")
     children: set[int] = set()
@@ -30,7 +34,7 @@ def main() -> None:
             pid = os.fork()
             if pid == 0:
                 control.close()
-                _live(text, descriptors[0])
+                _live(serve, text, descriptors[0])
             os.close(descriptors[0])
             children.add(pid)
             control.send(str(pid).encode())
@@ -43,11 +47,11 @@ def main() -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _live(text: bytes, descriptor: int) -> None:
+def _live(serve: Serve, text: bytes, descriptor: int) -> None:
     warnings.simplefilter("ignore")
     code = 0
     try:
-        asyncio.run(serve(orders_of(text), socket.socket(fileno=descriptor)))
+        asyncio.run(serve(text, socket.socket(fileno=descriptor)))
     except BaseException:  # noqa: BLE001 - nothing may get back into the nursery's own loop
         traceback.print_exc()
         code = 1
@@ -55,4 +59,4 @@ def _live(text: bytes, descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise_children(warm_up(), serve=serve_orders)

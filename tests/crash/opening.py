@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.crash.market import Customer, Market, open_customer, open_market, open_stand_nursery
-from tests.crash.shop import Nursery
+from tests.crash.market import Customer, Market, open_customer, open_market
+from tests.crash.shop import Nursery, open_nursery
 
 
 @pytest.fixture(scope="session")
 def stand_nursery() -> Iterator[Nursery]:
-    with open_stand_nursery() as started:
+    with open_nursery("tests.crash.stand") as started:
         yield started
 
 

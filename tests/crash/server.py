@@ -57,7 +57,19 @@ WRITES: Mapping[str, Write] = {
     "work written": Write(when="after", is_it=lambda r: r.kind == "once"),
     # The tool's result is durable, and no byte of it is out.
     "finished": Write(when="after", is_it=lambda r: _is(r, "run", "finished")),
+    # It is out, and nobody has noted that.
+    "delivering": Write(when="before", is_it=lambda r: _is(r, "run", "delivered")),
     "delivered": Write(when="after", is_it=lambda r: _is(r, "run", "delivered")),
+    # The state is used up, and the provider was not asked yet.
+    "exchanging": Write(when="after", is_it=lambda r: _is(r, "elicitation", "exchanging")),
+    # The provider has answered the exchange, and nothing of it is durable.
+    "exchanged": Write(when="before", is_it=lambda r: _is(r, "elicitation", "accepted")),
+    # A webhook was verified, and nothing of it is durable.
+    "verified": Write(when="before", is_it=lambda r: r.kind == "hook"),
+    # It is durable, and 2xx is not out.
+    "hook written": Write(when="after", is_it=lambda r: r.kind == "hook"),
+    # It is durable that the money went back, and the tool has not heard of it.
+    "refunded": Write(when="after", is_it=lambda r: _is(r, "payment", "refunded")),
 }
 
 
@@ -84,6 +96,10 @@ def settings_of(*, public_port: int, folder: str) -> Settings:
         store=f"sqlite:///{Path(folder) / 'elicit.db'}",
         uid=os.getuid(),
     )
+
+
+async def serve_orders(text: bytes, line: socket.socket) -> None:
+    await serve(Orders(**json.loads(text)), line)
 
 
 async def serve(orders: Orders, line: socket.socket) -> None:
@@ -124,7 +140,7 @@ def _tools(orders: Orders, say: Callable[[str], None]) -> MCPServer:
     server = MCPServer("shop")
 
     @server.tool()
-    async def book(item: str) -> str:
+    async def book(item: str = "tea") -> str:
         """Book something in somebody's name."""
         answer = await elicit.url(
             "In whose name?",
@@ -238,7 +254,3 @@ def _is(record: Record, kind: str, status: str, *, version: int | None = None) -
 def die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
-
-
-def orders_of(text: bytes) -> Orders:
-    return Orders(**json.loads(text))

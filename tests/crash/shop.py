@@ -59,9 +59,9 @@ class Nursery:
 
 
 @contextmanager
-def open_nursery() -> Iterator[Nursery]:
+def open_nursery(module: str = "tests.crash.nursery") -> Iterator[Nursery]:
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "tests.crash.nursery"]
+    command = [sys.executable, "-m", module]
     with ours, subprocess.Popen(command, cwd=TOP, stdin=theirs.fileno()) as process:
         theirs.close()
         try:
@@ -119,6 +119,10 @@ class Server:
 
     async def set_clock(self, seconds: int) -> None:
         self._writer.write(f"later {seconds}\n".encode())
+        await self._writer.drain()
+
+    async def let_sweep(self) -> None:
+        self._writer.write(b"sweep\n")
         await self._writer.drain()
 
 
@@ -209,7 +213,9 @@ class Calling:
 
 
 @asynccontextmanager
-async def calling(server: Server, *, mode: str, pauses: bool = False) -> AsyncIterator[Calling]:
+async def calling(
+    server: Server, tool: str = "book", *, mode: str, pauses: bool = False
+) -> AsyncIterator[Calling]:
     """Call the tool; what is left of the call ends with the block.
 
     With `pauses` the client keeps its answer to itself until `may_go_on` is set.
@@ -240,7 +246,7 @@ async def calling(server: Server, *, mode: str, pauses: bool = False) -> AsyncIt
                 client_info=Implementation(name="caller", version="1"),
             ) as client,
         ):
-            result = await client.call_tool("book", {"item": "tea"})
+            result = await client.call_tool(tool, {})
         assert isinstance(result.content[0], TextContent)
         assert not result.is_error, result.content[0].text
         return result.content[0].text

@@ -1,19 +1,14 @@
 """The child's side for accounts, payments and secrets: a server that dies, and its providers.
 
-Run as a module it is a nursery like the other one, of two sorts of children: a server whose tools
-ask for the three, and the sandbox, which survives it. The sandbox can keep a reply back, so that
-it is lost with the process that waited for it.
+Run as a module it is a nursery of two sorts of children: a server whose tools ask for the three,
+and the sandbox, which survives it. The sandbox can keep a reply back, so that it is lost with the
+process that waited for it.
 """
 
 import asyncio
 import json
-import os
-import signal
 import socket
-import sys
-import traceback
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,8 +21,9 @@ from mcp.server.mcpserver import MCPServer
 from flows import Money, elicit
 from flows.elicitation import Json
 from flows.providers import github
-from tests.crash.nursery import ORDER_BYTES_AT_MOST
-from tests.crash.server import Dying, DyingStore, Orders, Write, die, settings_of
+from tests.crash.nursery import raise_children
+from tests.crash.post import Door, Post
+from tests.crash.server import Dying, DyingStore, Orders, die, settings_of
 from tests.crash.shop import no_certificates
 from tests.web.serving import serving
 from webapp.app import open_app
@@ -37,28 +33,29 @@ from webapp.sandbox.settings import new_sandbox
 from webapp.stores import Record, Store, open_store
 from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
-# As those of the other server; these are about what leads to a provider and back.
-WRITES: Mapping[str, Write] = {
-    # The state is used up, and the provider was not asked yet.
-    "exchanging": Write(when="after", is_it=lambda r: _is(r, "elicitation", "exchanging")),
-    # The provider has answered the exchange, and nothing of it is durable.
-    "exchanged": Write(when="before", is_it=lambda r: _is(r, "elicitation", "accepted")),
-    # It is durable that the money went back, and the tool has not heard of it.
-    "refunded": Write(when="after", is_it=lambda r: _is(r, "payment", "refunded")),
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandOrders(Orders):
-    """What a child is to be; it is the sandbox itself where `is_sandbox` says so."""
+    """What a child is to be; it is the sandbox itself where `is_sandbox` says so.
+
+    With `flying` no webhook is answered, and one at most is read: see tests.crash.post.
+    """
 
     sandbox: dict[str, Any]
     is_sandbox: bool = False
+    flying: int = 0
+    reads: str = ""
+    waits_to_sweep: bool = False
 
     @property
     def settings(self) -> Sandbox:
-        given = self.sandbox
-        return Sandbox(**{**given, "redirect_origins": tuple(given["redirect_origins"])})
+        given: dict[str, Any] = dict(self.sandbox)
+        given["redirect_origins"] = tuple(given["redirect_origins"])
+        return Sandbox(**given)
+
+
+async def serve_orders(text: bytes, line: socket.socket) -> None:
+    await serve(StandOrders(**json.loads(text)), line)
 
 
 async def serve(orders: StandOrders, line: socket.socket) -> None:
@@ -73,19 +70,38 @@ async def serve(orders: StandOrders, line: socket.socket) -> None:
         return datetime.now(UTC) + later
 
     if orders.is_sandbox:
-        async with httpx.AsyncClient(verify=no_certificates(), trust_env=False) as client:
-            app = create_sandbox(orders.settings, clock=clock, deliver=client.send)
-            async with serving(Withholding(app), port=orders.port):
+        # A connection is not used again: whoever held it may be dead by then.
+        none_kept = httpx.Limits(max_keepalive_connections=0)
+        async with (
+            httpx.AsyncClient(
+                verify=no_certificates(), trust_env=False, limits=none_kept, timeout=20
+            ) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            post = Post(client, group)
+            outside = create_sandbox(orders.settings, clock=clock, deliver=post.take)
+            async with serving(Withholding(outside, post), port=orders.port):
                 say("serving")
                 await reader.read()
         return
     settings = settings_of(public_port=orders.public_port, folder=orders.folder)
-    store = StandStore(await open_store(settings.store), die=orders.die, say=say)
+    may_sweep = asyncio.Event()
+    if not orders.waits_to_sweep:
+        may_sweep.set()
+    inner = await open_store(settings.store)
+    store = StandStore(inner, die=orders.die, say=say, may_sweep=may_sweep)
     opening = open_app(settings, tools(orders), store=store, clock=clock, sandbox=orders.settings)
-    async with opening as opened, serving(Dying(opened, die=orders.die), port=orders.port):
-        say("serving")
-        while order := await reader.readline():
-            later = timedelta(seconds=int(order.split()[1]))
+    async with opening as opened:
+        app: ASGIApp = Dying(opened, die=orders.die)
+        if orders.flying:
+            app = Door(app, reads=orders.reads, flying=orders.flying, say=say)
+        async with serving(app, port=orders.port):
+            say("serving")
+            while order := await reader.readline():
+                if order == b"sweep\n":
+                    may_sweep.set()
+                else:
+                    later = timedelta(seconds=int(order.split()[1]))
 
 
 def tools(orders: StandOrders) -> MCPServer:
@@ -137,11 +153,22 @@ def tools(orders: StandOrders) -> MCPServer:
 
 
 class StandStore(DyingStore):
-    """A store that dies at the points of this module as well."""
+    """A store that dies, and in which nothing falls due before it may."""
 
-    def __init__(self, inner: Store, *, die: str | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        inner: Store,
+        *,
+        die: str | None,
+        say: Callable[[str], None],
+        may_sweep: asyncio.Event,
+    ) -> None:
         super().__init__(inner, die=die, say=say)
-        self._point = self._point or WRITES.get(die or "")
+        self._may_sweep = may_sweep
+
+    async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
+        await self._may_sweep.wait()
+        return await super().due(now, hold=hold, limit=limit)
 
 
 class Withholding:
@@ -149,10 +176,12 @@ class Withholding:
 
     `POST /withhold?path=` names whose; the answer to `GET /withheld` comes once that request was
     carried out, and is the body of the reply that nobody will get. `GET /asked` lists requests.
+    `POST /again` brings all webhooks again; the answer to `GET /carried` comes when they are there.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, post: Post) -> None:
         self._app = app
+        self._post = post
         self._path: str | None = None
         self._withheld: asyncio.Future[bytes] | None = None
         self._asked: list[dict[str, str | None]] = []
@@ -171,6 +200,11 @@ class Withholding:
                 await _answer(send, await self._withheld)
             case "/asked":
                 await _answer(send, json.dumps(self._asked).encode())
+            case "/again":
+                self._post.bring_again()
+                await _answer(send, b"{}")
+            case "/carried":
+                await _answer(send, json.dumps(await self._post.carried()).encode())
             case path if path == self._path:
                 await self._keep_back(scope, receive)
             case _:
@@ -213,10 +247,6 @@ async def _answer(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _is(record: Record, kind: str, status: str) -> bool:
-    return (record.kind, record.status) == (kind, status)
-
-
 async def warm_up() -> None:
     """Use once what is slow at its first use, so that every fork has it."""
     sandbox = asdict(new_sandbox(url="http://127.0.0.1:81", serves="http://127.0.0.1:80"))
@@ -240,43 +270,5 @@ async def _nobody(request: httpx.Request) -> httpx.Response:
     raise AssertionError(request)
 
 
-def main() -> None:
-    """See tests.crash.nursery: an order comes with the child's own line."""
-    asyncio.run(warm_up())
-    control = socket.socket(fileno=sys.stdin.fileno())
-    control.send(b"ready")
-    children: set[int] = set()
-    while True:
-        text, descriptors, _, _ = socket.recv_fds(control, ORDER_BYTES_AT_MOST, 1)
-        if not text:
-            break
-        if descriptors:
-            pid = os.fork()
-            if pid == 0:
-                control.close()
-                _live(text, descriptors[0])
-            os.close(descriptors[0])
-            children.add(pid)
-            control.send(str(pid).encode())
-        else:
-            pid = int(text)
-            _, status = os.waitpid(pid, 0)
-            children.discard(pid)
-            control.send(str(os.waitstatus_to_exitcode(status)).encode())
-    for pid in children:
-        os.kill(pid, signal.SIGKILL)
-
-
-def _live(text: bytes, descriptor: int) -> None:
-    warnings.simplefilter("ignore")
-    code = 0
-    try:
-        asyncio.run(serve(StandOrders(**json.loads(text)), socket.socket(fileno=descriptor)))
-    except BaseException:  # noqa: BLE001 - nothing may get back into the nursery's own loop
-        traceback.print_exc()
-        code = 1
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    main()
+    raise_children(warm_up(), serve=serve_orders)

@@ -9,8 +9,8 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from tests.crash.market import TOKEN, Customer, Market, calling
-from tests.crash.shop import LEASE_OVER, held
+from tests.crash.market import TOKEN, Customer, Market
+from tests.crash.shop import LEASE_OVER, calling, held
 
 pytest_plugins = ("tests.crash.opening",)
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.crash.market import REFUNDS, SESSIONS, Customer, Market, calling
-from tests.crash.shop import LEASE_OVER, held
+from tests.crash.market import REFUNDS, SESSIONS, Customer, Market
+from tests.crash.shop import LEASE_OVER, calling, held
 
 pytest_plugins = ("tests.crash.opening",)
 
@@ -106,23 +106,6 @@ async def test_the_same_words_under_the_same_key_make_the_same_session(
     _, there = await lost(market, customer, mode="legacy")
     (asked,) = await market.asked(f"POST {SESSIONS}")
     assert (await market.stripe(SESSIONS, asked=asked))["url"] == there
-
-
-async def test_a_webhook_that_was_written_and_not_answered_comes_again_and_changes_nothing(
-    market: Market, customer: Customer, mode: str
-) -> None:
-    async with market.start(die="settled") as server, calling(server, "buy", mode=mode) as call:
-        link = await held(server, call, mode=mode)
-        await customer.press(await customer.to_provider(link))  # and does not come back
-        await server.died()
-    async with market.start(later=LEASE_OVER) as server:
-        await server.says("read hook")  # it is sent again until it is answered
-        assert await customer.come_back(link) == "Paid 9.00 €"
-        async with calling(server, "buy", mode=mode) as call:
-            assert market.is_served_once(await call.result())
-            assert call.times_asked == 0
-            await market.come_to("payment", "spent")
-    assert await market.statuses("hook") == ["applied"]
 
 
 @pytest.mark.parametrize("die", ["settled", "taken"])

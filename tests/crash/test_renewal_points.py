@@ -12,8 +12,8 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.crash.market import TOKEN, Customer, Market, calling
-from tests.crash.shop import Road, Server, no_certificates
+from tests.crash.market import TOKEN, Customer, Market
+from tests.crash.shop import Road, Server, calling, no_certificates
 from tests.crash.stand import StandOrders
 from tests.web.serving import bound
 

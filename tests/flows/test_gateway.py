@@ -21,6 +21,7 @@ from flows.gateway import (
     Gateway,
     Hints,
     Notice,
+    Registration,
     Session,
     Signs,
     State,
@@ -32,7 +33,7 @@ from flows.gateway import (
 )
 from flows.gateway_replies import minor_units, written
 from flows.gateway_stripe import StripeGateway, neutral
-from flows.gateways import AnySeller, Gateways, gateway_of
+from flows.gateways import Gateways, gateway_of
 from flows.mollie import mollie
 from flows.money import Money
 from flows.paypal import paypal
@@ -317,7 +318,7 @@ def test_stripe_talks_as_it_did() -> None:
     assert run(STRIPE.trace("pi_1"), reply(intent))[0] == ID
 
 
-SELLERS: dict[str, AnySeller] = {
+SELLERS: dict[str, Registration] = {
     "stripe": SELLER,
     "paypal": paypal("id", "secret", is_live=False),
     "mollie": mollie("test_x"),

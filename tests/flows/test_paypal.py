@@ -3,6 +3,8 @@
 import base64
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import httpx
@@ -16,10 +18,13 @@ from flows.checkout_session import Malformed, Mismatch, Verdict
 from flows.elicitation import Elicitation, Json, Status
 from flows.errors import Failed, InvalidQuestion
 from flows.flow import Departure, Talk
-from flows.gateway import Hint, Session, State, judge
+from flows.gateway import Hint, Session, State, heard, judge
 from flows.money import Money
-from flows.paypal import PayPalGateway, paypal, sandbox_paypal
-from flows.receipt import Refund, RefundStatus
+from flows.paypal import ORDER_LIFE, PayPalGateway, paypal, sandbox_paypal
+from flows.paypal_replies import has_lapsed
+from flows.receipt import Dispute, Refund, RefundStatus, disputed
+from flows.signature_certificates import PAYPAL, PAYPAL_SANDBOX
+from tests.clock import NOON
 from tests.flows import gateway_stage as stage
 from tests.flows.gateway_stage import BACK, ID, NINE, TRIP, T, kept_in, reply
 
@@ -420,6 +425,78 @@ def test_what_nobody_approved_is_not_taken(status: str) -> None:
     assert len(collect(begun(), reply(order(status)))[1]) == 1
 
 
+CLOSES_AT = NOON + ORDER_LIFE
+GONE = {"name": "RESOURCE_NOT_FOUND", "details": [{"issue": "INVALID_RESOURCE_ID"}]}
+
+
+def missing(*said_at: datetime | str, status: int = 404) -> httpx.Response:
+    """That there is no such order, and what time it is there."""
+    dates = [at if isinstance(at, str) else format_datetime(at, usegmt=True) for at in said_at]
+    return httpx.Response(status, json=GONE, headers=[("date", date) for date in dates])
+
+
+def test_an_order_that_is_gone_once_it_has_lapsed_is_closed() -> None:
+    for talk_of in (PayPalGateway.fetch, PayPalGateway.collect):
+        session, [request] = run(
+            lambda gateway, talk_of=talk_of: talk_of(gateway, begun(), "ORDER1"),  # type: ignore[misc]
+            missing(CLOSES_AT),
+        )
+        assert (request.method, session.state, session.url) == ("GET", State.CLOSED, None)
+        assert judge(begun(), session, seller=SELLER) is Verdict.EXPIRED
+    assert run(lambda g: g.close(begun(), "ORDER1"), missing(CLOSES_AT))[0] is True
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        missing(CLOSES_AT - timedelta(seconds=1)),
+        missing(CLOSES_AT, CLOSES_AT - timedelta(seconds=1)),
+        missing(CLOSES_AT - timedelta(seconds=1), CLOSES_AT),
+        missing(),
+        missing("noon"),
+        missing(CLOSES_AT, "noon"),
+        missing(CLOSES_AT, status=503),
+        missing(CLOSES_AT, status=400),
+    ],
+)
+def test_an_order_that_is_gone_while_it_could_be_paid_is_not_closed(answer: httpx.Response) -> None:
+    for talk_of in (PayPalGateway.fetch, PayPalGateway.collect, PayPalGateway.close):
+        with pytest.raises(Failed, match="INVALID_RESOURCE_ID"):
+            run(lambda gateway, talk_of=talk_of: talk_of(gateway, begun(), "ORDER1"), answer)  # type: ignore[misc]
+    with pytest.raises(Failed, match="INVALID_RESOURCE_ID"):
+        begin(prepared(), answer)
+
+
+def test_a_former_order_lapses_at_its_own_time() -> None:
+    first = begun().attempt
+    assert first is not None
+    kept = replace(kept_in(begun()), session="ORDER2", expires_at=kept_in(begun()).expires_at + 60)
+    latest = replace(first, number=2, kept=msgspec.to_builtins(kept))
+    both = replace(begun(), attempt=latest, former=(first,))
+    session, _ = run(lambda g: g.fetch(both, "ORDER1"), missing(CLOSES_AT))
+    assert session.state is State.CLOSED
+    with pytest.raises(Failed):
+        run(lambda g: g.fetch(both, "ORDER2"), missing(CLOSES_AT))
+
+
+def test_an_order_that_lapsed_before_it_was_learned_is_none() -> None:
+    before = prepared()
+    assert before.attempt is not None
+    attempt = before.attempt
+    kept, _ = run(lambda g: g.repeat(before, attempt), missing(CLOSES_AT))
+    assert kept == kept_in(before)
+    with pytest.raises(Failed, match="no payment page"):
+        begin(before, missing(CLOSES_AT))
+
+
+def test_an_order_that_is_forgotten_says_nothing_of_its_payment() -> None:
+    """A dispute that was lost is not won by it."""
+    session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), missing(CLOSES_AT))
+    paid = stage.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
+    lost = disputed(paid, "ORDER1", Dispute.LOST)
+    assert heard(lost, session, now=CLOSES_AT) == lost
+
+
 def test_asking_alone_takes_nothing() -> None:
     _, requests = run(lambda g: g.fetch(begun(), "ORDER1"), reply(order("APPROVED")))
     assert [request.method for request in requests] == ["GET"]
@@ -625,6 +702,92 @@ def test_a_refund_that_does_not_name_its_order_still_names_us() -> None:
     assert (found.reference, found.session) == (ID, None)
 
 
+def above(href: str, *, rel: str = "up", **resource: Any) -> Hint | None:
+    """What is hinted at by PayPal's published sample of a refund, with this link in it."""
+    links = [
+        {"rel": "self", "href": f"{API}/v2/payments/refunds/REFUND1", "method": "GET"},
+        {"rel": rel, "href": href, "method": "GET"},
+    ]
+    sample = {"status": "COMPLETED", "amount": eur("0.99"), "links": links, "id": "REFUND1"}
+    return hint(webhook("PAYMENT.CAPTURE.REFUNDED", **sample, **resource))
+
+
+@pytest.mark.parametrize("place", [API, "https://api.paypal.com", "http://127.0.0.1:8766/paypal"])
+def test_a_refund_by_hand_names_its_capture_by_a_link(place: str) -> None:
+    found = above(f"{place}/v2/payments/captures/0JF852973C016714D")
+    assert found is not None
+    assert (found.reference, found.session) == (None, None)
+    assert found.payment == "0JF852973C016714D"
+
+
+@pytest.mark.parametrize(
+    "href",
+    [
+        "",
+        f"{API}/v2/payments/captures/",
+        f"{API}/v2/payments/captures/../refunds",
+        f"{API}/v2/payments/captures/C1/refund",
+        f"{API}/v2/payments/captures/C1?x=1",
+        f"{API}/v2/payments/captures/C1\n",
+        f"{API}/v2/payments/captures/C%2F1",
+        f"{API}/v2/payments/captures/{'C' * 256}",
+        f"{API}/v2/payments/authorizations/C1",
+        f"{API}/?x=/v2/payments/captures/C1",
+        "javascript:/v2/payments/captures/C1",
+    ],
+)
+def test_a_link_that_names_no_capture_is_none(href: str) -> None:
+    found = above(href)
+    assert found is not None
+    assert found.payment is None
+
+
+def test_a_link_to_something_else_than_above_is_none() -> None:
+    found = above(f"{API}/v2/payments/captures/C1", rel="next")
+    assert found is not None
+    assert found.payment is None
+
+
+def traced(answer: httpx.Response, payment: str = "CAPTURE1") -> str | None:
+    return run(lambda gateway: gateway.trace(payment), answer)[0]
+
+
+def test_a_capture_tells_what_it_was_begun_for() -> None:
+    found, [request] = run(lambda g: g.trace("CAPTURE1"), reply(capture("REFUNDED")))
+    assert (found, request.method) == (ID, "GET")
+    assert str(request.url) == f"{API}/v2/payments/captures/CAPTURE1"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusal("INVALID_RESOURCE_ID", 404),
+        reply(capture(custom_id=None)),
+        reply({"id": "CAPTURE1"}),
+        *(
+            reply(capture(custom_id=words))
+            for words in ("Order #12", "", "../x", "x\n", "a" * 201, "ä")
+        ),
+    ],
+)
+def test_a_capture_of_somebody_elses_shop_is_none_of_ours(answer: httpx.Response) -> None:
+    assert traced(answer) is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *stage.NO_ANSWERS,
+        refusal("INTERNAL_SERVER_ERROR", 500),
+        reply(capture(id="CAPTURE2")),
+        reply(capture(custom_id=7)),
+    ],
+)
+def test_another_answer_about_a_capture_is_none(bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match="PayPal could not say what a payment was for"):
+        traced(bad)
+
+
 def test_an_event_of_another_kind_is_none_of_ours() -> None:
     assert hint(webhook("BILLING.PLAN.CREATED")) is None
     assert hint(b'{"id": "WH-1", "event_type": "X.Y", "resource": 7}') is None
@@ -643,6 +806,8 @@ def test_an_event_of_another_kind_is_none_of_ours() -> None:
         webhook(id="C", custom_id=7),
         webhook(id="C", supplementary_data={"related_ids": {"order_id": "a/b"}}),
         webhook("CHECKOUT.ORDER.APPROVED", id="ORDER1", purchase_units=7),
+        webhook("PAYMENT.CAPTURE.REFUNDED", id="REFUND1", links=7),
+        webhook("PAYMENT.CAPTURE.REFUNDED", id="REFUND1", links=[{"rel": "up"}]),
     ],
 )
 def test_what_is_no_event_is_none(body: bytes) -> None:
@@ -657,6 +822,7 @@ def test_live_and_test_stand_at_different_addresses() -> None:
         "https://www.paypal.com",
     )
     assert fetch(order()).is_live is False
+    assert (live.certificates, SELLER.certificates) == (PAYPAL, PAYPAL_SANDBOX)
 
 
 def test_a_sandbox_has_its_own_address_and_is_never_live() -> None:
@@ -682,6 +848,20 @@ def test_what_is_no_credential_is_refused(bad: str) -> None:
             paypal(*pair, is_live=False)
         with pytest.raises(ValueError, match="client id and secret"):
             sandbox_paypal("http://127.0.0.1:8766", *pair)
+
+
+@pytest.mark.parametrize("bad", ["", "a-b", "a b", "ä", "a" * 65])
+def test_what_is_no_id_of_a_webhook_is_refused(bad: str) -> None:
+    with pytest.raises(ValueError, match="id of a PayPal webhook"):
+        paypal("id", "secret", is_live=False, webhook_ids=("1JE", bad))
+    with pytest.raises(ValueError, match="id of a PayPal webhook"):
+        sandbox_paypal("http://127.0.0.1:8766", "id", "secret", webhook_ids=(bad,))
+
+
+@given(st.text())
+def test_no_date_makes_anything_but_an_answer(text: str) -> None:
+    dated = httpx.Response(404, headers=[(b"date", text.encode())])
+    assert has_lapsed(dated, until=0) in (True, False)
 
 
 json: st.SearchStrategy[Any] = st.recursive(

@@ -17,6 +17,7 @@ from webapp.views import (
     StartPayment,
 )
 from webapp.views_home import Home
+from webapp.views_payments import PaymentOver, Payments
 
 TESTABLE = (StartPayment, DonePayment, PaymentPending)
 
@@ -133,3 +134,13 @@ def test_home_gives_a_desktop_client_a_command_of_its_own(pages: Pages) -> None:
     assert home.desktop_settings in Page(pages.render(home)).text("pre")
     assert '"command": "elicit"' in home.desktop_settings
     assert '"my_tools:mcp"' in home.desktop_settings
+
+
+@pytest.mark.parametrize("view", [StartPayment, DonePayment, PaymentPending, PaymentOver, Payments])
+def test_a_price_stands_apart_from_the_sentence_and_no_machine_translates_it(
+    view: type[Any], pages: Pages
+) -> None:
+    page = Page(pages.render(view(**_values(view))))
+    prices = [each for each in page.named("bdi") if each.get("class") == "price"]
+    assert prices != []
+    assert all(price["translate"] == "no" for price in prices)

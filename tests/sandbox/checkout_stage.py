@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,8 +17,8 @@ from litestar import Litestar
 
 from tests.clock import Clock
 from webapp.sandbox.checkout import checkout_router
-from webapp.sandbox.settings import Sandbox
-from webapp.sandbox.stripe_events import Deliver
+from webapp.sandbox.deliveries import Deliver
+from webapp.sandbox.settings import Sandbox, new_sandbox
 
 URL = "http://127.0.0.1:8766"
 SHOP = "http://127.0.0.1:8765"
@@ -74,14 +75,15 @@ class Stage:
             pause=self.shop.pause,
         )
         self.app = Litestar([router], openapi_config=None, logging_config=None)
-        self.browser = self._client()
+        self.browser = self.client()
+        self._marks: dict[str, str] = {}
         self.stripe = stripe.StripeClient(
             KEY,
             base_addresses={"api": f"{url}/stripe"},
-            http_client=OverHttpx(self._client()),
+            http_client=OverHttpx(self.client()),
         ).v1
 
-    def _client(self) -> httpx.AsyncClient:
+    def client(self) -> httpx.AsyncClient:
         # One that raises would hide the answer that a real server gives.
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)  # type: ignore[arg-type]
         return httpx.AsyncClient(transport=transport, base_url=self.settings.url)
@@ -93,15 +95,18 @@ class Stage:
         return await self.stripe.checkout.sessions.retrieve_async(id)
 
     async def press(self, session: stripe.checkout.Session, button: str) -> httpx.Response:
-        """Open the page in the browser and press one of its buttons."""
-        page = await self.browser.get(f"/pay/{session.id}")
-        marks = dict(
-            re.findall(
-                r'action="/pay/\w+/(\w+)">\s*<input [^>]*name="csrf" value="(\w+)"', page.text
-            )
-        )
+        return await self.press_at(session.id, button)
+
+    async def press_at(self, id: str, button: str) -> httpx.Response:
+        """Open the page in the browser and press one of its buttons.
+
+        One that is there no longer is pressed in a tab that was open before.
+        """
+        page = await self.browser.get(f"/pay/{id}")
+        for mark in re.findall(r'name="csrf" value="(\w+)"', page.text):
+            self._marks[id] = mark
         return await self.browser.post(
-            f"/pay/{session.id}/{button}", data={"csrf": marks.get(button, "")}
+            f"/pay/{id}/{button}", data={"csrf": self._marks.get(id, "")}
         )
 
     async def post(
@@ -140,14 +145,10 @@ class OverHttpx(stripe.HTTPClient):
 
 
 def sandbox(url: str) -> Sandbox:
-    return Sandbox(
-        url=url,
-        client_id="unused",
-        client_secret="unused",
-        redirect_origins=(SHOP,),
+    return replace(
+        new_sandbox(url=url, serves=SHOP),
         stripe_key=KEY,
         webhook_secret=SECRET,
-        webhook_url=f"{SHOP}/webhooks/stripe",
     )
 
 

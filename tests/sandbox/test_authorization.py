@@ -452,10 +452,27 @@ async def test_the_checkout_stands_on_the_same_origin(person: Person):
     assert unknown.status_code == 404
 
 
+async def test_all_sellers_stand_on_the_same_origin(person: Person):
+    for path in ("/paypal/v2/checkout/orders/NOTHING", "/mollie/v2/payments/tr_nothing"):
+        assert (await person.http.get(path)).status_code == 401
+    key = {"authorization": f"Bearer {person.sandbox.mollie_key}"}
+    unknown = await person.http.get("/mollie/v2/payments/tr_nothing", headers=key)
+    assert unknown.status_code == 404
+    for seller in (person.sandbox.paypal(), person.sandbox.mollie()):
+        assert seller.checkout_origins == (person.sandbox.url,)
+        assert not seller.is_live
+
+
 async def test_no_secret_is_in_a_repr(person: Person):
     sandbox = person.sandbox
-    for secret in (sandbox.client_secret, sandbox.stripe_key, sandbox.webhook_secret):
-        assert secret not in repr(sandbox)
+    for secret in (
+        sandbox.client_secret,
+        sandbox.stripe_key,
+        sandbox.webhook_secret,
+        sandbox.paypal_secret,
+        sandbox.mollie_key,
+    ):
+        assert secret not in repr((sandbox, sandbox.paypal(), sandbox.mollie()))
 
 
 def basic(person: Person) -> dict[str, str]:

@@ -224,6 +224,19 @@ async def test_one_idempotency_key_makes_one_session(stage: Stage) -> None:
     assert (await sessions.create_async(order(), {"idempotency_key": "e1:2"})).id != first.id
 
 
+async def test_a_lost_reply_is_there_again_under_its_key_and_a_500_did_nothing(
+    stage: Stage,
+) -> None:
+    key = {"idempotency-key": "e1:1"}
+    for trouble, status in (("500", 500), ("lost", 504)):
+        await stage.control(next=trouble)
+        reply = await stage.post("/v1/checkout/sessions", FORM + ITEM + PRICE, headers=key)
+        assert reply.status_code == status
+    for _ in range(2):
+        reply = await stage.post("/v1/checkout/sessions", FORM + ITEM + PRICE, headers=key)
+        assert (reply.status_code, reply.headers["idempotent-replayed"]) == (200, "true")
+
+
 async def test_a_key_with_other_words_is_an_error(stage: Stage) -> None:
     sessions = stage.stripe.checkout.sessions
     first = await sessions.create_async(order(), {"idempotency_key": "e1:1"})

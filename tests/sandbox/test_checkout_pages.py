@@ -113,7 +113,7 @@ async def test_a_transfer_that_fails_stays_unpaid(stage: Stage) -> None:
     assert (failed.status, failed.payment_status) == ("complete", "unpaid")
     assert stage.shop.types[1:] == ["checkout.session.async_payment_failed"]
     page = await stage.browser.get(f"/pay/{created.id}")
-    assert "transfer failed" in page.text
+    assert "payment failed" in page.text
     assert "<form" not in page.text
 
 

@@ -12,7 +12,7 @@ from flows.signatures import STRIPE, verify
 from tests.clock import NOON
 from tests.sandbox.checkout_stage import KEY, SECRET, SHOP, Stage, staged
 from tests.web.serving import serving_at
-from webapp.sandbox.stripe_events import RETRY_AFTER_SECONDS
+from webapp.sandbox.deliveries import RETRY_AFTER_SECONDS
 from webapp.wire import ASGIApp
 
 COMPLETED, ENDED = "checkout.session.completed", "checkout.session.expired"

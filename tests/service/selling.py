@@ -221,7 +221,9 @@ class Shop:
 
     @property
     def seller(self) -> Seller:
-        return self.settings.sellers["stripe"]
+        seller = self.settings.sellers["stripe"]
+        assert isinstance(seller, Seller)
+        return seller
 
     async def start(self) -> None:
         self._process = await self.process()

@@ -51,6 +51,17 @@ async def replayed(shop: Shop, hook: Hook) -> str:
 # What is kept.
 
 
+async def test_an_event_that_says_what_the_way_back_told_is_kept_all_the_same(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        away = (await shop.session(there.rsplit("/", 1)[1]))["cancel_url"]
+        await buy.person.press_there(there, "bank")
+        await buy.person.come_back(away)
+        assert await shop.hooks() == []
+        await shop.tell_all()
+        assert await statuses(shop) == ["applied"]
+
+
 async def test_every_delivery_is_kept_sealed_for_thirty_days(shop: Shop) -> None:
     async with buying(shop) as buy:
         paid = await paid_event(shop, buy)

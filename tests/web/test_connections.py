@@ -24,7 +24,7 @@ from tests.web.serving import bound, serving_at
 from webapp.account_keys import CLAIM, WAIT_AT_MOST
 from webapp.app import utc_now
 from webapp.demo.walker import Page as Forms
-from webapp.elicitations import OWNER_TAG_CHARACTERS
+from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import create_sandbox
 from webapp.settings import Settings

@@ -208,7 +208,7 @@ async def test_there_is_no_endpoint_for_a_seller_without_a_secret_or_of_another_
     shop: Shop,
 ) -> None:
     body = json.dumps(told(COMPLETED, await a_session(shop))).encode()
-    for path in ("/webhooks/paypal", "/webhooks/STRIPE", "/webhooks/", "/webhooks/stripe/x"):
+    for path in ("/webhooks/square", "/webhooks/STRIPE", "/webhooks/", "/webhooks/stripe/x"):
         assert (await shop.deliver(body, signed(shop, body), path=path)).status_code == 404
     await shop.restart(sellers={"stripe": replace(shop.seller, webhook_secrets=())})
     assert (await shop.tell(body)).status_code == 404

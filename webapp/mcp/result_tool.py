@@ -10,8 +10,9 @@ from typing import Any
 
 from flows.elicitation import Status
 from flows.errors import NotPossible, TooManyAttempts
-from webapp.elicitations import Elicitations, owner_of
+from webapp.elicitations import Elicitations
 from webapp.identity import Caller
+from webapp.ids import owner_of
 from webapp.letters import Letters
 
 NAME = "elicitation_result"

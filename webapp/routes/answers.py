@@ -7,6 +7,7 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, cast
 
+from babel import Locale
 from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
 from litestar.response.base import ASGIResponse
@@ -14,6 +15,7 @@ from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
 from flows.errors import ElicitError, InvalidToken, TooManyAttempts
 from webapp.browser import page_headers
+from webapp.locales import Locales
 from webapp.pages import Pages
 from webapp.rates import TooOften
 from webapp.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
@@ -41,6 +43,7 @@ class Answers:
     def __init__(self, *, pages: Pages, server: str) -> None:
         self._pages = pages
         self.server = server
+        self._locales = Locales()
 
     def page(
         self,
@@ -58,6 +61,10 @@ class Answers:
             media_type=MediaType.HTML,
             headers={**page_headers(form_targets=form_targets), **(headers or {})},
         )
+
+    def locale(self, request: Request[Any, Any, Any]) -> Locale | None:
+        """What the browser asks for. No page is stored anywhere, so none needs to name Vary."""
+        return self._locales.best(", ".join(request.headers.getall("accept-language", [])))
 
     def page_for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         """The page for a request that went wrong."""

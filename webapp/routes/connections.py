@@ -23,7 +23,7 @@ from flows.connection import Connection
 from flows.errors import Failed
 from flows.visit import is_loopback
 from webapp import reconnecting
-from webapp.elicitations import OWNER_TAG_CHARACTERS
+from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.registrations import place_of
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.fields import fields_of, refuse_form

@@ -10,6 +10,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
+from babel import Locale
 from litestar import HttpMethod, Request, Response, post, route
 from litestar.di import NamedDependency
 from litestar.params import FromPath, RawBody
@@ -43,7 +44,7 @@ async def show(
     if refused is not None:
         return refused
     cookie, cookies = with_cookie(request, service)
-    shown = _shown(service, elicitation, token=token, cookie=cookie)
+    shown = _shown(service, elicitation, token=token, cookie=cookie, locale=answers.locale(request))
     view = await shown.view(is_bound=service.completing.is_bound(elicitation, request.cookies))
     cookies += await service.identity.kept_up(request.cookies)
     return answers.page(view, form_targets=_form_targets(elicitation), cookies=cookies)
@@ -210,9 +211,16 @@ async def _take_secret(
     return see_other(f"/e/{token}")
 
 
-def _shown(service: Service, elicitation: Elicitation, *, token: str, cookie: str) -> Shown:
+def _shown(
+    service: Service,
+    elicitation: Elicitation,
+    *,
+    token: str,
+    cookie: str,
+    locale: Locale | None = None,
+) -> Shown:
     csrf = service.browser.csrf(cookie, subject=elicitation.id)
-    return Shown(service, elicitation, here=f"/e/{token}", csrf=csrf)
+    return Shown(service, elicitation, here=f"/e/{token}", csrf=csrf, locale=locale)
 
 
 def _form_targets(elicitation: Elicitation) -> list[str]:

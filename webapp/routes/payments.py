@@ -9,6 +9,7 @@ import logging
 from http import HTTPStatus
 from typing import Any, Literal, TypeAlias
 
+from babel import Locale
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
@@ -16,7 +17,8 @@ from litestar.params import FromPath, RawBody
 
 from flows.errors import Failed, NotPossible
 from flows.receipt import Payment, ReceiptStatus
-from webapp.elicitations import OWNER_TAG_CHARACTERS
+from webapp.ids import OWNER_TAG_CHARACTERS
+from webapp.locales import price_in
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.fields import fields_of, refuse_form
 from webapp.routes.openers import (
@@ -48,13 +50,14 @@ async def payments(
     found = await service.kinds.payments.ledger.all(owner=viewer.owner)
     found.sort(key=lambda payment: (payment.paid_at, payment.id), reverse=True)
     has_session = viewer.session is not None
+    locale = answers.locale(request)
     view = Payments(
         server=answers.server,
         viewer=viewer.label,
         sign_out_csrf=service.browser.csrf(cookie, subject=SIGN_IN) if has_session else None,
         sign_in=None if has_session else sign_in_button(service, back=HERE, cookie=cookie),
         now=service.clock(),
-        payments=tuple([_paid(one, service, cookie=cookie) for one in found]),
+        payments=tuple([_paid(one, service, cookie=cookie, locale=locale) for one in found]),
     )
     return answers.page(view, form_targets=sign_in_targets(service), cookies=cookies)
 
@@ -116,14 +119,14 @@ def _closed(request: _Asked, service: Service, answers: Answers) -> Response[Any
     return answers.page(view, status=HTTPStatus.FORBIDDEN, form_targets=targets, cookies=cookies)
 
 
-def _paid(payment: Payment, service: Service, *, cookie: str) -> Paid:
+def _paid(payment: Payment, service: Service, *, cookie: str, locale: Locale | None) -> Paid:
     seller = service.kinds.payments.seller(payment.seller)
     tail = payment.id[OWNER_TAG_CHARACTERS:]
     is_open = payment.status is ReceiptStatus.OPEN
     can_be_asked = is_open and service.kinds.payments.refunds.is_possible(payment)
     return Paid(
         id=tail,
-        price=payment.price.shown,
+        price=price_in(locale, payment.price),
         what=payment.what,
         tool=payment.tool,
         seller=payment.seller if seller is None else seller.label,
@@ -131,7 +134,7 @@ def _paid(payment: Payment, service: Service, *, cookie: str) -> Paid:
         standing=_standing(payment),
         csrf=service.browser.csrf(cookie, subject=payment.id),
         is_test=not payment.is_live,
-        returned=payment.refunded_price.shown if payment.is_part_refunded else None,
+        returned=price_in(locale, payment.refunded_price) if payment.is_part_refunded else None,
         back_on=payment.refund_at if is_open else None,
         refund_action=f"{HERE}/{tail}/refund" if can_be_asked else None,
     )

@@ -1,10 +1,14 @@
 """Webhooks: what providers tell us without a browser.
 
-What could go wrong: a forged delivery that settles, an authentic one that is lost. The signature is
-checked over the exact bytes before anything is read, and 2xx is answered only after the write. What
-is refused is counted and written nowhere from here, however much of it comes.
+What could go wrong: a forged delivery that settles, an authentic one that is lost. A signature is
+checked over the exact bytes before anything is read, and 2xx is answered only after the write. A
+hint, which anybody can send, settles nothing: its provider is asked, at a rate for each sender,
+and answers nobody what is known here. What is refused is counted and written nowhere from here,
+however much of it comes.
 """
 
+import logging
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -13,10 +17,16 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, RawBody
 
-from flows.checkout import Malformed
-from flows.errors import Unverified
-from flows.signatures import BODY_BYTES_AT_MOST, STRIPE, verify
+from flows.checkout import Malformed, Mismatch
+from flows.errors import Failed, Unverified
+from flows.gateway import Certifies, Hints, Signs
+from flows.signature_items import ADYEN, verify_items
+from flows.signatures import BODY_BYTES_AT_MOST, Delivery, verify
+from webapp.rates import TooOften, address_key
+from webapp.routes.answers import problem
 from webapp.service import Service
+
+_log = logging.getLogger(__name__)
 
 
 @post(
@@ -30,25 +40,90 @@ async def hooked(
     body: RawBody,
     service: NamedDependency[Service],
 ) -> Response[Any]:
-    """An event of a payment provider."""
-    found = service.kinds.payments.seller(seller)
-    if found is None or not found.webhook_secrets:
+    """An event of a payment provider, or a hint that there is something to ask it about."""
+    gateways = service.kinds.payments.flow
+    signing = gateways.signing.get(seller)
+    if signing is not None:
+        return await _signed(signing, body, headers=_headers(request), service=service)
+    hinting = gateways.hinting.get(seller)
+    if hinting is None:
         raise NotFoundException
+    return await _hinted(hinting, body, request=request, service=service)
+
+
+async def _signed(
+    gateway: Signs, body: bytes, *, headers: Sequence[tuple[str, str]], service: Service
+) -> Response[Any]:
+    name, became = gateway.seller.name, "ignored"
+    refused: Unverified | Malformed | None = None
+    for one in _deliveries(gateway, body, headers=headers, service=service):
+        try:
+            if isinstance(one, Unverified):
+                raise one
+            became = await service.hooks.receive(gateway, one)
+        except (Unverified, Malformed) as error:
+            _turned_away(error, name, service)
+            refused = refused or error  # the others of the delivery count all the same
+    if refused is not None:
+        raise refused
+    accepted = gateway.scheme.accepted
+    if accepted is not None:
+        return Response(accepted, media_type="text/plain", headers={"cache-control": "no-store"})
+    return _received(became)
+
+
+def _deliveries(
+    gateway: Signs, body: bytes, *, headers: Sequence[tuple[str, str]], service: Service
+) -> Sequence[Delivery | Unverified]:
+    """What came, each by itself where each is signed by itself."""
+    name, secrets, now = gateway.seller.name, gateway.webhook_secrets, service.clock()
     try:
+        if gateway.scheme == ADYEN:
+            return verify_items(body=body, secrets=secrets, now=now)
+        url = f"{service.public_url}/webhooks/{name}"
         delivery = verify(
-            STRIPE,
-            body=body,
-            headers=[
-                (k.decode("latin-1"), v.decode("latin-1")) for k, v in request.scope["headers"]
-            ],
-            secrets=found.webhook_secrets,
-            now=service.clock(),
+            gateway.scheme, body=body, headers=headers, secrets=secrets, now=now, url=url
         )
-        became = await service.hooks.receive(found, delivery)
     except Unverified as error:
-        service.inbox.turned_away(seller, error.reason)
+        return [error]
+    return [delivery]
+
+
+async def _hinted(
+    gateway: Hints, body: bytes, *, request: Request[Any, Any, Any], service: Service
+) -> Response[Any]:
+    name = gateway.seller.name
+    wait = service.hints.allow(address_key(request.scope))
+    if wait:
+        raise TooOften(wait)
+    try:
+        if isinstance(gateway, Certifies) and gateway.webhook_ids:
+            await service.certificates.verify(gateway, body=body, headers=_headers(request))
+        hint = gateway.read_hint(body, query=request.scope["query_string"].decode("latin-1"))
+        became = None if hint is None else await service.hooks.hinted(name, hint)
+    except (Unverified, Malformed) as error:
+        _turned_away(error, name, service)
         raise
-    except Malformed:  # signed, and yet nothing that can be read
-        service.inbox.turned_away(seller, "malformed")
-        raise
+    except Mismatch as error:  # theirs, and not what was asked for: it stays so
+        became = f"other_{error.what}"
+    except Failed as error:  # they send it again
+        _log.warning("webhook.not_asked", extra={"seller": name, "why": str(error)})
+        return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail="Not now. Send it again.")
+    if became not in (None, "asked"):
+        service.inbox.turned_away(name, str(became))
+    # The same for all: a sender does not learn which ids there are.
+    return _received("hint")
+
+
+def _received(became: str) -> Response[Any]:
     return Response({"received": became}, headers={"cache-control": "no-store"})
+
+
+def _turned_away(error: Unverified | Malformed, seller: str, service: Service) -> None:
+    # Malformed: authentic perhaps, and yet nothing that can be read.
+    reason = error.reason if isinstance(error, Unverified) else "malformed"
+    service.inbox.turned_away(seller, reason)
+
+
+def _headers(request: Request[Any, Any, Any]) -> list[tuple[str, str]]:
+    return [(k.decode("latin-1"), v.decode("latin-1")) for k, v in request.scope["headers"]]

@@ -8,7 +8,10 @@ import secrets
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from flows.mollie import MollieSeller, sandbox_mollie
+from flows.paypal import PayPalSeller, sandbox_paypal
 from flows.visit import is_loopback
+from webapp.sandbox.paypal_certificates import sandbox_scheme
 
 _SECRET_BYTES = 24
 
@@ -24,6 +27,28 @@ class Sandbox:
     stripe_key: str = field(repr=False)
     webhook_secret: str = field(repr=False)
     webhook_url: str
+    paypal_secret: str = field(repr=False)
+    paypal_webhook_id: str
+    mollie_key: str = field(repr=False)
+
+    @property
+    def paypal_webhook_url(self) -> str:
+        return f"{self.redirect_origins[0]}/webhooks/paypal"
+
+    def paypal(self) -> PayPalSeller:
+        """The registration at its PayPal, whose webhooks its own authority vouches for."""
+        return sandbox_paypal(
+            f"{self.url}/paypal",
+            self.client_id,
+            self.paypal_secret,
+            webhook_ids=(self.paypal_webhook_id,),
+            certificates=sandbox_scheme(self.url),
+        )
+
+    def mollie(self) -> MollieSeller:
+        """The registration at its Mollie, which is told with each payment where to send news."""
+        webhook_url = f"{self.redirect_origins[0]}/webhooks/mollie"
+        return sandbox_mollie(f"{self.url}/mollie", self.mollie_key, webhook_url=webhook_url)
 
 
 def new_sandbox(*, url: str, serves: str) -> Sandbox:
@@ -42,6 +67,9 @@ def new_sandbox(*, url: str, serves: str) -> Sandbox:
         stripe_key=f"sk_test_sandbox_{secrets.token_hex(_SECRET_BYTES)}",
         webhook_secret=f"whsec_{secrets.token_urlsafe(_SECRET_BYTES)}",
         webhook_url=f"{serves}/webhooks/stripe",
+        paypal_secret=secrets.token_urlsafe(_SECRET_BYTES),
+        paypal_webhook_id=secrets.token_hex(8).upper(),
+        mollie_key=f"test_{secrets.token_hex(_SECRET_BYTES)}",
     )
 
 

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
+from flows.elicitation import Json
+from webapp.sandbox.answers import Refused
+
 ErrorType: TypeAlias = Literal["invalid_request_error", "idempotency_error", "api_error"]
 _PARAMETERS_AT_MOST = 500
 _TEXT_AT_MOST = 5000
@@ -17,8 +20,8 @@ _METADATA_NAME_AT_MOST = 40
 _METADATA_VALUE_AT_MOST = 500
 
 
-class StripeError(Exception):
-    """What a request gets instead of an answer; the facts are those of Stripe's error object."""
+class StripeError(Refused):
+    """The facts are those of Stripe's error object."""
 
     def __init__(
         self,
@@ -29,14 +32,12 @@ class StripeError(Exception):
         code: str | None = None,
         param: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
+        super().__init__(message, status=status)
         self.error_type: ErrorType = error_type
         self.code = code
         self.param = param
 
-    def as_json(self) -> dict[str, dict[str, str]]:
+    def as_json(self) -> Json:
         facts = {
             "type": self.error_type,
             "message": self.message,

@@ -15,7 +15,8 @@ from flows.checkout_seller import charged
 from flows.elicitation import Json
 from flows.errors import InvalidQuestion
 from flows.money import Money
-from webapp.sandbox.stripe_events import Event, event
+from webapp.sandbox.deliveries import Event
+from webapp.sandbox.stripe_events import event
 from webapp.sandbox.stripe_form import Form, StripeError, missing_resource
 from webapp.sandbox.stripe_sessions import Payment, Session
 
@@ -37,16 +38,12 @@ class Till:
     """All that the checkout knows; it forgets when its process ends."""
 
     url: str
+    webhook_url: str
     clock: Callable[[], datetime]
+    tell: Callable[[Event], None]
     _sessions: dict[str, Session] = field(default_factory=dict[str, Session])
     _payments: dict[str, Payment] = field(default_factory=dict[str, Payment])
     _refunds: dict[str, dict[str, Json]] = field(default_factory=dict[str, dict[str, Json]])
-    _news: list[Event] = field(default_factory=list[Event])
-
-    def news(self) -> list[Event]:
-        """The events since this was asked last."""
-        news, self._news = self._news, []
-        return news
 
     def session(self, id: str) -> Session | None:
         """The session as it is now: time alone ends one, which is noticed here."""
@@ -262,7 +259,8 @@ class Till:
         return session
 
     def _tell(self, event_type: str, about: Json) -> None:
-        self._news.append(event(event_type, about=about, now=self.clock()))
+        one = event(event_type, about=about, url=self.webhook_url, now=self.clock())
+        self.tell(one)
 
 
 def _expiry(form: Form, *, now: int) -> int:

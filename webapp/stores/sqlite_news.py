@@ -15,6 +15,7 @@ from webapp.stores.store import Record
 from webapp.stores.watch import Watch
 
 _POLL_SECONDS = 0.005
+_POLL_SECONDS_BUSY = 0.015  # while we commit ourselves: each look costs something then
 _LOOK = "SELECT sum(opening <> ?), count(*), max(sequence) FROM commits WHERE sequence > ?"
 _OF_OTHERS = """
 WHERE (owner, kind, id) IN (
@@ -37,6 +38,7 @@ class SqliteNews:
         self._timer: asyncio.TimerHandle | None = None
         self._data_version = -1
         self._seen_sequence = 0
+        self._has_committed = False
 
     def watch(self) -> Watch:
         """Return a new watch that misses nothing from now on."""
@@ -69,7 +71,9 @@ class SqliteNews:
                 self._watches.discard(watch)
                 watch.end(unavailable(self._path, error))
             return
-        self._timer = self._loop.call_later(_POLL_SECONDS, self._poll)
+        is_busy = self._has_committed and not news
+        seconds = _POLL_SECONDS_BUSY if is_busy else _POLL_SECONDS
+        self._timer = self._loop.call_later(seconds, self._poll)
         if news:
             for watch in tuple(self._watches):
                 for record in news:
@@ -77,7 +81,8 @@ class SqliteNews:
 
     def _news(self) -> list[Record | None]:
         data_version = self._number("PRAGMA data_version")
-        if data_version == self._data_version:
+        self._has_committed = data_version != self._data_version
+        if not self._has_committed:
             return []
         values = (self._opening, self._seen_sequence)
         others, count, newest = self._reader.execute(_LOOK, values).fetchone()

@@ -77,6 +77,7 @@ class SqliteWriter:
         self._opening = opening
         self._remembered_commits = remembered_commits
         self._is_ending = False
+        self._has_savepoints = False
         self._changed: list[tuple[str, str, str]] = []
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -129,16 +130,25 @@ class SqliteWriter:
             self._loop.call_soon_threadsafe(_answer, answers)
 
     def _commit(self, jobs: list[_Job]) -> list[_Answer]:
-        self._changed.clear()
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            answers = [(future, _outcome(perform, values)) for future, perform, values in jobs]
-            if self._changed:
-                self._remember_commit()
-            self._connection.execute("COMMIT")
+            try:
+                return self._perform(jobs)
+            except _HalfWritten:
+                self._connection.execute("ROLLBACK")
+                return self._perform(jobs, has_savepoints=True)
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, all are told
             self._roll_back()
             return [(future, unavailable(self._path, error)) for future, _, _ in jobs]
+
+    def _perform(self, jobs: list[_Job], *, has_savepoints: bool = False) -> list[_Answer]:
+        """One transaction; without savepoints, which few jobs need, it may be half written."""
+        self._changed.clear()
+        self._has_savepoints = has_savepoints
+        self._connection.execute("BEGIN IMMEDIATE")
+        answers = [(future, _outcome(perform, values)) for future, perform, values in jobs]
+        if self._changed:
+            self._remember_commit()
+        self._connection.execute("COMMIT")
         return answers
 
     def _roll_back(self) -> None:
@@ -160,6 +170,10 @@ class SqliteWriter:
     def _write(self, *records: Record) -> None:
         if len(records) == 1:
             is_written = self._change(records[0])
+        elif not self._has_savepoints:
+            is_written = all(map(self._change, records))
+            if not is_written:
+                raise _HalfWritten
         else:
             # Releasing every key first lets them move in any order; few calls need that.
             is_written = self._change_all(records) or self._change_all(records, release=True)
@@ -236,6 +250,10 @@ class SqliteWriter:
             statement = _ERASE_OLD if owner is None else _ERASE_OLD_OF_OWNER
         values = {"owner": owner, "before": before, "limit": limit}
         return self._connection.execute(statement, values).rowcount
+
+
+class _HalfWritten(Exception):
+    """A job of several records was refused after the first: all that it stands in is done anew."""
 
 
 def _outcome(perform: Callable[..., object], values: tuple[object, ...]) -> object:

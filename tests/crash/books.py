@@ -1,0 +1,43 @@
+"""The books: what the provider has and has told, against what stands in our store at the end."""
+
+from collections import Counter
+
+from flows.receipt import Payment
+from tests.crash.market import REFUNDS, Market
+from tests.crash.server import settings_of
+from webapp.owners import open_owners
+from webapp.rows import Hook, Rows
+
+COMPLETED = "checkout.session.completed"
+EXPIRED = "checkout.session.expired"
+
+
+async def agreed(market: Market) -> list[Payment]:
+    """The ledger, once it is known to say what the provider says, to the cent.
+
+    Each paid session has its one row and nothing else has one, and each event that we acknowledged
+    is kept, with nothing left to be done about it.
+    """
+    settings = settings_of(public_port=market.port, folder=str(market.folder))
+    rows = Rows(await open_owners(store=market.store, ring=settings.ring))
+    payments = [await rows.open(record, Payment) for record in await market.records("payment")]
+    hooks = [await rows.open(record, Hook) for record in await market.records("hook")]
+
+    letters = await market.carried()
+    events = [letter["event"] for letter in letters]
+    acknowledged = {one["event"]["id"] for one in letters if one["is_acknowledged"]}
+    assert acknowledged == {hook.event for hook in hooks}
+    # A checkout that nobody needs may end when all is over.
+    assert {one["type"] for one in events if one["id"] not in acknowledged} <= {EXPIRED}
+    assert {hook.status for hook in hooks} <= {"applied", "repeated"}
+
+    returned: Counter[str] = Counter()
+    for refund in (await market.stripe(REFUNDS))["data"]:
+        returned[refund["payment_intent"]] += refund["amount"]
+    told = [event["data"]["object"] for event in events if event["type"] == COMPLETED]
+    assert Counter(
+        (session["id"], session["amount_total"], returned[session["payment_intent"]])
+        for session in told
+        if session["payment_status"] == "paid"
+    ) == Counter((payment.session, payment.amount, payment.refunded) for payment in payments)
+    return payments

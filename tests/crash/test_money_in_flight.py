@@ -1,0 +1,226 @@
+"""A kill -9 at each point of a payment while webhooks about it are on their way.
+
+They were sent and not answered, several copies of each; the provider brings them again afterwards,
+in another order. At the end the books agree, and what was paid for was done once.
+"""
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.receipt import Payment
+from tests.crash.books import COMPLETED, agreed
+from tests.crash.market import REFUNDS, SESSIONS, Customer, Market
+from tests.crash.post import TIMES_AGAIN
+from tests.crash.shop import LEASE_OVER, calling, held
+
+pytest_plugins = ("tests.crash.opening",)
+
+NOTHING = "nothing"
+REFUNDED = "charge.refunded"
+COPIES = 3
+PARTS = (100, 200)
+EVENTS = 1 + len(PARTS)  # the payment's own, and one for each part that was given back
+PAID = EVENTS * COPIES
+BROUGHT_AGAIN = EVENTS * TIMES_AGAIN
+
+
+async def pay(market: Market, customer: Customer, there: str) -> str:
+    """Pay there, and let the seller give back two parts: news of all of it set out. The way back.
+
+    Nobody asks us to wait for them: see `Server.says` for when they are in flight.
+    """
+    await market.control(hold=True, duplicates=COPIES - 1)
+    back = await customer.press(there)
+    session = await market.stripe(f"{SESSIONS}/{there.rpartition('/')[2]}")
+    for part in PARTS:
+        await market.give_back(session["payment_intent"], part)
+    await market.control(release=True)
+    return back
+
+
+async def lost(market: Market, customer: Customer, *, mode: str) -> tuple[str, Any]:
+    """The link, and a checkout that the provider has made, whose address died with the server."""
+    await market.withhold(SESSIONS)
+    async with market.start() as server, calling(server, "buy", mode=mode) as call:
+        link = await held(server, call, mode=mode)
+        press = asyncio.create_task(customer.to_provider(link))
+        return link, json.loads(await market.lose_reply(server, press))
+
+
+async def swept(market: Market, *, later: int = LEASE_OVER) -> None:
+    """Until nothing waits: the first sweep of a server takes up what the one before had left."""
+    async with market.start(later=later):
+        await market.none_is("waiting", "hook")
+        await market.carried()
+
+
+async def ledger(market: Market, *, later: int = LEASE_OVER) -> list[Payment]:
+    """The rows, once nothing is left to be done and the books agree."""
+    await swept(market, later=2 * later)
+    return await agreed(market)
+
+
+async def had_once(market: Market, *, mode: str, later: int = LEASE_OVER) -> None:
+    """The same call made again gets what was paid for, without a question, and the books agree."""
+    async with market.start(later=later) as server:
+        await market.bring_again()
+        await market.carried()
+        async with calling(server, "buy", mode=mode) as call:
+            assert market.is_served_once(await call.result())
+            assert call.times_asked == 0
+            await market.come_to("payment", "spent")
+        await market.bring_again()
+        await market.carried()
+    (payment,) = await ledger(market, later=later)
+    assert (payment.status, payment.refunded) == ("spent", sum(PARTS))
+    assert len(market.work) == 1
+
+
+@pytest.mark.parametrize(
+    ("die", "reads"),
+    [
+        ("verified", COMPLETED),
+        ("hook written", COMPLETED),
+        ("taken", COMPLETED),
+        ("taken", NOTHING),
+        ("finished", NOTHING),
+        ("delivering", COMPLETED),
+    ],
+)
+async def test_what_was_paid_is_had_once_wherever_it_died(
+    market: Market, customer: Customer, mode: str, die: str, reads: str
+) -> None:
+    async with (
+        market.start(die=die, reads=reads, flying=PAID) as server,
+        calling(server, "buy", mode=mode) as call,
+    ):
+        link = await held(server, call, mode=mode)
+        back = await pay(market, customer, await customer.to_provider(link))
+        if reads == NOTHING:  # what settles is the way back
+            await server.says("webhooks in flight")
+            with suppress(httpx.TransportError):
+                await customer.come_back(back)
+        await server.died()
+    await had_once(market, mode=mode)
+
+
+async def test_a_checkout_that_was_not_asked_for_yet_costs_nothing(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    """Somebody pays at the first one, whose address was lost, and another one is begun."""
+    link, made = await lost(market, customer, mode=mode)
+    async with market.start(die="opened", reads=NOTHING, flying=PAID) as server:
+        await pay(market, customer, made["url"])
+        await server.says("webhooks in flight")
+        with pytest.raises(httpx.TransportError):
+            await customer.to_provider(link)
+        await server.died()
+    assert len(await market.asked(f"POST {SESSIONS}")) == 1
+    async with market.start():
+        await market.bring_again()
+        await market.carried()
+    await swept(market)
+    await had_once(market, mode=mode, later=2 * LEASE_OVER)
+
+
+async def test_a_checkout_whose_address_was_lost_is_closed_when_the_next_one_is_paid(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    link, made = await lost(market, customer, mode=mode)
+    async with market.start(die="hook written", reads=COMPLETED, flying=PAID) as server:
+        await pay(market, customer, await customer.to_provider(link))
+        await server.died()
+    async with market.start(later=LEASE_OVER):
+        await market.is_closed(made["id"])
+    await had_once(market, mode=mode, later=2 * LEASE_OVER)
+
+
+@pytest.mark.parametrize("die", ["opened", "settled"])
+async def test_a_sweeper_that_died_while_it_reconciled_is_followed_by_the_next(
+    market: Market, customer: Customer, mode: str, die: str
+) -> None:
+    """First it has learned which session is ours, then that it is paid."""
+    _, made = await lost(market, customer, mode=mode)
+    async with market.start(reads=COMPLETED, flying=PAID) as server:
+        await pay(market, customer, made["url"])
+        await server.says("webhook unanswered")
+    assert await market.statuses("hook") == ["waiting"]
+    async with market.start(
+        die=die, reads=NOTHING, flying=BROUGHT_AGAIN, waits_to_sweep=True
+    ) as server:
+        await market.bring_again()
+        await server.says("webhooks in flight")
+        await server.let_sweep()
+        await server.died()
+    assert await market.statuses("hook") == ["waiting"]
+    await swept(market)
+    await had_once(market, mode=mode, later=2 * LEASE_OVER)
+
+
+async def test_a_refund_that_was_asked_for_is_made_once_and_the_tool_goes_on(
+    market: Market, customer: Customer, mode: str
+) -> None:
+    """The provider has done it and says so; neither its reply nor its webhook was read."""
+    await given_back(market, customer, mode=mode, reads=NOTHING)
+    assert await market.statuses("payment") == ["refunding"]
+    async with (
+        market.start(later=LEASE_OVER) as server,
+        calling(server, "give_back", mode=mode) as call,
+    ):
+        assert (await call.result()).startswith("9.00 EUR back")
+        assert call.times_asked == 0
+        await market.bring_again()
+        await market.carried()
+    (payment,) = await ledger(market)
+    assert (payment.status, payment.refunded) == ("refunded", payment.amount)
+    assert len(market.work) == 1
+
+
+@pytest.mark.parametrize("reads", [NOTHING, REFUNDED])
+async def test_a_tool_that_was_not_told_of_its_refund_hears_it_from_the_next_call(
+    market: Market, customer: Customer, mode: str, reads: str
+) -> None:
+    """The ledger has it, from the provider's reply or from its webhook."""
+    await given_back(market, customer, mode=mode, reads=reads, die="refunded")
+    assert await market.statuses("payment") == ["refunded"]
+    async with market.start(later=LEASE_OVER) as server:
+        await market.bring_again()
+        await market.carried()
+        async with calling(server, "give_back", mode=mode) as call:
+            with pytest.raises(AssertionError, match="given back meanwhile"):
+                await call.result()
+            assert call.times_asked == 0
+    (payment,) = await ledger(market)
+    assert (payment.status, payment.refunded) == ("refunded", payment.amount)
+    assert market.work == []
+
+
+async def given_back(
+    market: Market, customer: Customer, *, mode: str, reads: str, die: str | None = None
+) -> None:
+    """A call that pays and gives it back, up to where its server died.
+
+    It has the reply to its refund only where it dies by itself and reads no webhook.
+    """
+    await market.control(duplicates=COPIES - 1)
+    has_reply = die is not None and reads == NOTHING
+    if not has_reply:
+        await market.withhold(REFUNDS)
+    async with (
+        market.start(die=die, reads=reads, flying=2 * COPIES) as server,
+        calling(server, "give_back", mode=mode) as call,
+    ):
+        link = await held(server, call, mode=mode)
+        back = await customer.press(await customer.to_provider(link))
+        with suppress(httpx.TransportError):
+            await customer.come_back(back)
+        if die is not None:
+            await server.died()
+        else:
+            await server.says("webhooks in flight")
+    assert len((await market.stripe(REFUNDS))["data"]) == 1

@@ -1,0 +1,81 @@
+"""Hints: what is said of a payment by somebody who may be anybody, and what is asked for it.
+
+What could go wrong: whoever sends one makes us ask. Of a question that is not ours nobody is asked,
+and a payment that somebody names is looked up at its provider at a rate for all of them.
+"""
+
+from datetime import timedelta
+
+from flows.checkout import Mismatch, sessions_of
+from flows.gateway import Hint, Traces, heard
+from webapp.elicitations import Elicitations
+from webapp.ids import owner_of
+from webapp.outbound import Outbound
+from webapp.payments import Payments
+from webapp.rates import Rates, TooOften
+
+TRACES_AT_ONCE = 60
+BETWEEN_TRACES = timedelta(seconds=1)
+
+
+class Hints:
+    def __init__(
+        self, *, elicitations: Elicitations, payments: Payments, outbound: Outbound
+    ) -> None:
+        self._elicitations = elicitations
+        self._payments = payments
+        self._outbound = outbound
+        self._traces = Rates(
+            burst=TRACES_AT_ONCE,
+            every=BETWEEN_TRACES,
+            clock=lambda: elicitations.clock().timestamp(),
+        )
+
+    async def take(self, seller: str, hint: Hint) -> str:
+        """If the session is ours, its provider is asked; what became of it, in a word.
+
+        Raises Failed or TooOften if the provider cannot be asked now, Mismatch if it tells of
+        something else.
+        """
+        elicitation = await self._elicitations.get(hint.reference or "")
+        if elicitation is None and hint.payment is not None:
+            reference = await self._trace(seller, hint.payment)
+            elicitation = await self._elicitations.get(reference)
+            if elicitation is None:
+                return await self._revisit(seller, hint.payment, reference=reference)
+        if elicitation is None or elicitation.kind != "payment":
+            return "unknown"
+        if self._payments.seller_of(elicitation) != seller:
+            return "unknown"
+        checkouts = self._payments.checkouts
+        if hint.session is not None and hint.session not in sessions_of(elicitation):
+            elicitation = await checkouts.reconcile(elicitation)
+            if hint.session not in sessions_of(elicitation):
+                return "unknown"
+        await checkouts.ask_seller(elicitation)
+        return "asked"
+
+    async def _trace(self, seller: str, payment: str) -> str:
+        """The question that the provider says a payment was for; "": none of ours."""
+        gateway = self._payments.flow.named(seller)
+        if not isinstance(gateway, Traces):
+            return ""
+        wait = self._traces.allow(seller)
+        if wait:
+            raise TooOften(wait)
+        return await self._outbound.run(gateway.trace(payment)) or ""
+
+    async def _revisit(self, seller: str, named: str, *, reference: str) -> str:
+        """A question is erased long before its payment, and a bank may take months."""
+        gateway, ledger = self._payments.flow.named(seller), self._payments.ledger
+        payment = await ledger.of_intent(owner_of(reference), named, seller=seller)
+        if payment is None or not isinstance(gateway, Traces):
+            return "unknown"
+        found = await self._outbound.run(gateway.revisit(payment))
+        if found.payment != named:
+            raise Mismatch("payment", session=found.id)
+        if (found.currency, found.amount) != (payment.currency, payment.amount):
+            raise Mismatch("amount", session=found.id)
+        now = self._elicitations.clock()
+        await ledger.hear(payment, lambda current: heard(current, found, now=now))
+        return "asked"

@@ -1,0 +1,29 @@
+"""Ids: whose row it is can be read off it, and rows of one moment stand together in the store.
+
+What could go wrong: an id that can be guessed, or rows strewn over the store's pages, each of which
+is written anew at every commit.
+"""
+
+import base64
+from datetime import datetime
+from typing import Final
+
+OWNER_TAG_CHARACTERS: Final = 20
+RANDOM_BYTES: Final = 12
+_TIME_BYTES = 6
+_TIME_CHARACTERS = 8
+
+
+def fresh_id(owner: str, *, now: datetime, random: bytes) -> str:
+    """The owner's tag, the time in milliseconds, and what nobody can guess."""
+    time = int(now.timestamp() * 1000).to_bytes(_TIME_BYTES, "big")
+    return owner + base64.urlsafe_b64encode(time + random).decode()
+
+
+def beside(id: str, tag: str) -> str:
+    """The id of what belongs to another: of the same owner, and standing near it."""
+    return id[: OWNER_TAG_CHARACTERS + _TIME_CHARACTERS] + tag
+
+
+def owner_of(id: str) -> str:
+    return id[:OWNER_TAG_CHARACTERS]

@@ -1,0 +1,259 @@
+"""PayPal's Orders v2 in small: what our own gateway calls of it.
+
+What could go wrong: a repeated request that does a thing twice. Under one PayPal-Request-Id it is
+done once; the answer to the repetition tells how the order stands by then, as PayPal's does.
+"""
+
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import parse_qs
+
+import msgspec
+from litestar import MediaType, Response, Router, get, post
+from litestar.exceptions import NotFoundException
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, RawBody
+
+from flows.elicitation import Json
+from flows.signature_certificates import CertificateScheme, sign_certified
+from webapp.sandbox.answers import Answer, Answers, AnyRequest, Asked, Key, trace
+from webapp.sandbox.authorization_client import basic_of, bearer_of
+from webapp.sandbox.deliveries import Deliver, Deliveries, Event, Pause
+from webapp.sandbox.paypal_certificates import CERTIFICATE_ID, Authority, sandbox_scheme
+from webapp.sandbox.paypal_counter import PayPalCounter
+from webapp.sandbox.paypal_till import (
+    OrderWish,
+    PayPalError,
+    PayPalTill,
+    PayPalTokenError,
+    RefundWish,
+)
+from webapp.sandbox.settings import Sandbox
+
+_ORDER_KEYS_KEPT = timedelta(hours=6)
+_REFUND_KEYS_KEPT = timedelta(days=45)
+_KEY_AT_MOST = 108
+_TOKEN_LIFE = timedelta(hours=9)
+T = TypeVar("T")
+
+
+def paypal_counter(
+    sandbox: Sandbox, *, clock: Callable[[], datetime], deliver: Deliver, pause: Pause
+) -> tuple[PayPalCounter, Router]:
+    """What a person meets of it, and what a program does."""
+    scheme = sandbox_scheme(sandbox.url)
+    authority = Authority(scheme, clock=clock)
+    webhook_id = sandbox.paypal_webhook_id
+    deliveries = Deliveries(
+        headers_of=_signer(scheme, authority, webhook_id=webhook_id, clock=clock),
+        deliver=deliver,
+        pause=pause,
+    )
+    till = PayPalTill(
+        url=sandbox.url, webhook_url=sandbox.paypal_webhook_url, clock=clock, tell=deliveries.add
+    )
+    answers = Answers(
+        deliveries=deliveries,
+        clock=clock,
+        refuse=_refusal,
+        # What time it is here tells a server whether an order that is gone has lapsed.
+        headers_of=lambda _: {"paypal-debug-id": trace(), "date": _http_date(clock())},
+    )
+    api = PayPalApi(
+        client_id=sandbox.client_id,
+        client_secret=sandbox.paypal_secret,
+        till=till,
+        answers=answers,
+        clock=clock,
+    )
+    counter = PayPalCounter(till=till, deliveries=deliveries)
+    handlers = [*_order_routes(api), *_certificate_routes(authority)]
+    return counter, answers.router("/paypal", *handlers, require_key=api.require_secret)
+
+
+@dataclass(slots=True, kw_only=True)
+class PayPalApi:
+    """Answers those who have a token, which those get who have the secret."""
+
+    client_id: str
+    client_secret: str = field(repr=False)
+    till: PayPalTill
+    answers: Answers
+    clock: Callable[[], datetime]
+    _tokens: dict[str, datetime] = field(default_factory=dict[str, datetime], repr=False)
+
+    def grant(self, request: AnyRequest, body: bytes) -> Response[Any]:
+        """An access token for the client's password."""
+
+        def act() -> Answer:
+            if parse_qs(body.decode("ascii", "replace")) != {"grant_type": ["client_credentials"]}:
+                raise PayPalTokenError("unsupported_grant_type", status=400)
+            token = f"A21AA{secrets.token_urlsafe(24)}"
+            self._tokens[token] = self.clock() + _TOKEN_LIFE
+            seconds = int(_TOKEN_LIFE.total_seconds())
+            return Answer(
+                body={"access_token": token, "token_type": "Bearer", "expires_in": seconds}
+            )
+
+        def ask() -> Asked:
+            given = basic_of(request.headers) or ("", "")
+            if not _is_same(":".join(given), f"{self.client_id}:{self.client_secret}"):
+                raise PayPalTokenError("invalid_client", status=401)
+            return Asked(act=act, changes=False)
+
+        return self.answers.give(ask)
+
+    def tell(self, request: AnyRequest, act: Callable[[], Json]) -> Response[Any]:
+        """Answer what changes nothing."""
+
+        def ask() -> Asked:
+            self._require_token(request)
+            return Asked(act=lambda: Answer(body=act()), changes=False)
+
+        return self.answers.give(ask)
+
+    def do(
+        self,
+        request: AnyRequest,
+        act: Callable[[], Callable[[], Json]],
+        *,
+        body: bytes,
+        kept: timedelta,
+    ) -> Response[Any]:
+        """Do what changes something; what comes back tells how it stands, now and later."""
+
+        def once() -> Answer:
+            now = act()
+            return Answer(body=now(), status=HTTPStatus.CREATED, again=lambda: Answer(body=now()))
+
+        def ask() -> Asked:
+            self._require_token(request)
+            name = request.headers.get("paypal-request-id")
+            if name is None:
+                return Asked(act=once, changes=True)
+            if not 0 < len(name) <= _KEY_AT_MOST:
+                raise PayPalError("INVALID_STRING_LENGTH", status=400, name="INVALID_REQUEST")
+            path = request.scope["path"]
+            conflict = PayPalError("DUPLICATE_REQUEST_ID")
+            key = Key(name=f"{path} {name}", asked=(body,), life=kept, conflict=conflict)
+            return Asked(act=once, changes=True, key=key)
+
+        return self.answers.give(ask)
+
+    def require_secret(self, request: AnyRequest) -> None:
+        """Raise PayPalError unless the bearer is the client's password: for the control."""
+        if not _is_same(bearer_of(request.headers) or "", self.client_secret):
+            raise PayPalTokenError("invalid_client", status=401)
+
+    def _require_token(self, request: AnyRequest) -> None:
+        until = self._tokens.get(bearer_of(request.headers) or "")
+        if until is None or self.clock() >= until:
+            raise PayPalTokenError("invalid_token", status=401)
+
+
+def _order_routes(api: PayPalApi) -> list[HTTPRouteHandler]:
+    # Litestar copies what a method is bound to, and with it all the state; a function it does not.
+    till = api.till
+
+    @post("/v1/oauth2/token")
+    async def token(request: AnyRequest, body: RawBody) -> Response[Any]:
+        return api.grant(request, body)
+
+    @post("/v2/checkout/orders")
+    async def create(request: AnyRequest, body: RawBody) -> Response[Any]:
+        def act() -> Callable[[], Json]:
+            id = till.create(_read(body, OrderWish)).id
+            return lambda: till.known(id).as_json()
+
+        return api.do(request, act, body=body, kept=_ORDER_KEYS_KEPT)
+
+    @get("/v2/checkout/orders/{id:str}")
+    async def show(request: AnyRequest, id: FromPath[str]) -> Response[Any]:
+        return api.tell(request, lambda: till.known(id).as_json())
+
+    @post("/v2/checkout/orders/{id:str}/capture")
+    async def capture(request: AnyRequest, id: FromPath[str], body: RawBody) -> Response[Any]:
+        def act() -> Callable[[], Json]:
+            till.capture(id)
+            return lambda: till.known(id).as_json()
+
+        return api.do(request, act, body=body, kept=_ORDER_KEYS_KEPT)
+
+    @get("/v2/payments/captures/{id:str}")
+    async def show_capture(request: AnyRequest, id: FromPath[str]) -> Response[Any]:
+        return api.tell(request, lambda: till.captured(id).capture_as_json())
+
+    @post("/v2/payments/captures/{id:str}/refund")
+    async def refund(request: AnyRequest, id: FromPath[str], body: RawBody) -> Response[Any]:
+        def act() -> Callable[[], Json]:
+            made = till.refund(id, _read(body, RefundWish))
+            return made.as_json
+
+        return api.do(request, act, body=body, kept=_REFUND_KEYS_KEPT)
+
+    return [token, create, show, capture, show_capture, refund]
+
+
+def _certificate_routes(authority: Authority) -> list[HTTPRouteHandler]:
+    def pem(content: bytes) -> Response[Any]:
+        return Response(content.decode(), media_type=MediaType.TEXT)
+
+    @get("/v1/notifications/certs/{id:str}")
+    async def certificate(id: FromPath[str]) -> Response[Any]:
+        if id != CERTIFICATE_ID:
+            raise NotFoundException
+        return pem(authority.certificate)
+
+    @get("/root.pem")
+    async def root() -> Response[Any]:
+        """Whom to trust for this sandbox's webhooks; PayPal has nothing like it."""
+        return pem(authority.root)
+
+    return [certificate, root]
+
+
+def _signer(
+    scheme: CertificateScheme,
+    authority: Authority,
+    *,
+    webhook_id: str,
+    clock: Callable[[], datetime],
+) -> Callable[[Event], list[tuple[str, str]]]:
+    def headers_of(one: Event) -> list[tuple[str, str]]:
+        signature = sign_certified(
+            scheme,
+            body=one.body,
+            id=one.id[:64],
+            webhook_id=webhook_id,
+            certificate_id=CERTIFICATE_ID,
+            key=authority.key,
+            now=clock(),
+        )
+        return [("content-type", "application/json"), *signature]
+
+    return headers_of
+
+
+def _read(body: bytes, shape: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except (ValueError, RecursionError):
+        raise PayPalError("MALFORMED_REQUEST", status=400, name="INVALID_REQUEST") from None
+
+
+def _refusal(_: str, status: HTTPStatus) -> PayPalError:
+    return PayPalError(status.phrase.upper().replace(" ", "_"), status=status)
+
+
+def _http_date(now: datetime) -> str:
+    return format_datetime(now.astimezone(UTC), usegmt=True)
+
+
+def _is_same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode(), wanted.encode())

@@ -1,0 +1,147 @@
+"""The sandbox's own authority: its PayPal signs webhooks with a certificate that leads to it.
+
+What could go wrong: a root that somebody comes to trust. So it is made anew in each process, is
+written nowhere, and its name ends in `.invalid`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import (
+    AuthorityKeyIdentifier,
+    BasicConstraints,
+    Certificate,
+    CertificateBuilder,
+    DNSName,
+    ExtendedKeyUsage,
+    KeyUsage,
+    Name,
+    NameAttribute,
+    SubjectAlternativeName,
+    SubjectKeyIdentifier,
+    random_serial_number,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from flows.signature_certificates import RSA_BITS_AT_LEAST, CertificateScheme
+from webapp.certificates import PlayedScheme
+
+CERTIFICATE_ID = "CERT-SANDBOX-1"
+_LIFE = timedelta(days=365)
+_SINCE = timedelta(days=1)
+
+
+def sandbox_scheme(url: str) -> PlayedScheme:
+    """Whom a server believes that takes webhooks of the sandbox at `url`."""
+    return PlayedScheme(
+        name="paypal",
+        certificate_addresses=(f"{url}/paypal/v1/notifications/certs/",),
+        certificate_name="messageverificationcerts.paypal.sandbox.invalid",
+        authority="Elicit Sandbox",
+        root_url=f"{url}/paypal/root.pem",
+    )
+
+
+@cache
+def signers_key() -> rsa.RSAPrivateKey:
+    """One for all sandboxes of a process: it takes a second to make."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS_AT_LEAST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Issued:
+    """The root, and the signer's certificate with its key."""
+
+    root: bytes
+    certificate: bytes
+    key: rsa.RSAPrivateKey
+
+
+class Authority:
+    """Issues when it is asked first: few sandboxes are."""
+
+    def __init__(self, scheme: CertificateScheme, *, clock: Callable[[], datetime]) -> None:
+        self._scheme = scheme
+        self._clock = clock
+        self._issued: _Issued | None = None
+
+    @property
+    def root(self) -> bytes:
+        """What to trust, in PEM."""
+        return self._all().root
+
+    @property
+    def certificate(self) -> bytes:
+        """The signer's, in PEM."""
+        return self._all().certificate
+
+    @property
+    def key(self) -> rsa.RSAPrivateKey:
+        """What the signer signs with."""
+        return self._all().key
+
+    def _all(self) -> _Issued:
+        if self._issued is None:
+            self._issued = self._issue()
+        return self._issued
+
+    def _issue(self) -> _Issued:
+        its_own = ec.generate_private_key(ec.SECP256R1())
+        key = signers_key()
+        here = Name([NameAttribute(NameOID.ORGANIZATION_NAME, self._scheme.authority)])
+        identifier = SubjectKeyIdentifier.from_public_key(its_own.public_key())
+        issuer = AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
+        root = (
+            self._builder(here)
+            .subject_name(here)
+            .public_key(its_own.public_key())
+            .add_extension(BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_signs_certificates(), critical=True)
+            .add_extension(identifier, critical=False)
+            .sign(its_own, SHA256())
+        )
+        name = self._scheme.certificate_name
+        signer = (
+            self._builder(here)
+            .subject_name(Name([NameAttribute(NameOID.COMMON_NAME, name)]))
+            .public_key(key.public_key())
+            .add_extension(BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(SubjectAlternativeName([DNSName(name)]), critical=False)
+            .add_extension(ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(issuer, critical=False)
+            .sign(its_own, SHA256())
+        )
+        return _Issued(root=_pem(root), certificate=_pem(signer), key=key)
+
+    def _builder(self, issuer: Name) -> CertificateBuilder:
+        now = self._clock()
+        return (
+            CertificateBuilder()
+            .issuer_name(issuer)
+            .serial_number(random_serial_number())
+            .not_valid_before(now - _SINCE)
+            .not_valid_after(now + _LIFE)
+        )
+
+
+def _signs_certificates() -> KeyUsage:
+    return KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: Certificate) -> bytes:
+    return certificate.public_bytes(Encoding.PEM)

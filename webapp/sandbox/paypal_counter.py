@@ -1,0 +1,97 @@
+"""What a person meets of the sandbox's PayPal: its orders on the payment pages."""
+
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from flows.money import Money
+from webapp.sandbox.deliveries import Deliveries
+from webapp.sandbox.paypal_orders import Order
+from webapp.sandbox.paypal_till import PayPalTill
+from webapp.sandbox.purchases import Purchase, Standing, Way
+
+_PAYER = "SANDBOXPAYER1"
+_WAYS = (
+    Way(button="balance", label="Pay from a test balance", look="primary"),
+    Way(button="declined", label="Card that is declined"),
+    Way(button="bank", label="Pay by bank, arrives later"),
+)
+_SELLER_WAYS = (
+    Way(button="part", label="Give a part back"),
+    Way(button="reverse", label="Lose a dispute about it"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayPalCounter:
+    """Implements Counter."""
+
+    till: PayPalTill
+    deliveries: Deliveries
+
+    def purchase(self, id: str) -> Purchase | None:
+        order = self.till.order(id)
+        if order is None:
+            return None
+        return Purchase(
+            id=order.id,
+            provider="PayPal",
+            price=order.price,
+            what=(order.description,) if order.description else (),
+            back_url=_with(order.return_url, token=order.id, PayerID=_PAYER),
+            cancel_url=_with(order.cancel_url, token=order.id),
+            until=order.expires_at,
+            standing=_standing(order),
+            ways=_ways(order),
+            was_declined=order.was_declined,
+            notes=_notes(order),
+        )
+
+    def press(self, id: str, button: str) -> str | None:
+        order, purchase = self.till.order(id), self.purchase(id)
+        assert order is not None
+        assert purchase is not None
+        match button:
+            case "balance" | "bank" | "declined" if self.till.approve(order, funding=button):
+                return purchase.back_url
+            case "cancel" if purchase.standing is Standing.OPEN:
+                return purchase.cancel_url
+            case "arrive" | "fail" if self.till.settle(order, arrives=button == "arrive"):
+                return purchase.back_url
+            case "part":
+                self.till.give_back(order, max(order.left // 2, 1))
+            case "reverse":
+                self.till.reverse(order)
+            case _:  # too late: the page tells what became of it
+                pass
+        return None
+
+
+def _standing(order: Order) -> Standing:
+    if order.status == "PAYER_ACTION_REQUIRED":
+        return Standing.OPEN
+    if order.capture is None:
+        return Standing.AGREED
+    if order.capture.status == "PENDING":
+        return Standing.AWAITED
+    return Standing.FAILED if order.capture.status == "DECLINED" else Standing.PAID
+
+
+def _ways(order: Order) -> tuple[Way, ...]:
+    if order.status == "PAYER_ACTION_REQUIRED":
+        return _WAYS
+    is_left = order.capture is not None and order.capture.status == "COMPLETED" and order.left > 0
+    return _SELLER_WAYS if is_left else ()
+
+
+def _notes(order: Order) -> tuple[str, ...]:
+    notes: list[str] = []
+    if order.refunds:
+        given = Money.from_minor_units(order.refunded, order.price.currency)
+        notes.append(f"{given.shown} of it was given back.")
+    if order.capture is not None and order.capture.status == "REVERSED":
+        notes.append("A dispute was lost, and the money is gone again.")
+    return tuple(notes)
+
+
+def _with(url: str, **parameters: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(parameters)}"

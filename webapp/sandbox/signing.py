@@ -1,0 +1,129 @@
+"""How senders sign what they tell us, each as its own documentation has it.
+
+What could go wrong: a signer that shares code with our verifier repeats its faults, and the two
+agree with each other and with nobody else. So this module takes nothing from flows, and each scheme
+is written out, as it is published. A delivery's headers are in the order in which they are signed.
+"""
+
+import base64
+import hmac
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+Headers: TypeAlias = list[tuple[str, str]]
+
+_ADYEN_SIGNS = (
+    ("pspReference",),
+    ("originalReference",),
+    ("merchantAccountCode",),
+    ("merchantReference",),
+    ("amount", "value"),
+    ("amount", "currency"),
+    ("eventCode",),
+    ("success",),
+)
+
+
+def stripe(body: bytes, *, secret: str, now: datetime) -> Headers:
+    """The whole `whsec_` secret is the key (docs.stripe.com/webhooks/signature)."""
+    time = _seconds(now)
+    return [("Stripe-Signature", f"t={time},v1={_hex(secret, f'{time}.', body)}")]
+
+
+def paddle(body: bytes, *, secret: str, now: datetime) -> Headers:
+    time = _seconds(now)
+    return [("Paddle-Signature", f"ts={time};h1={_hex(secret, f'{time}:', body)}")]
+
+
+def standard_webhooks(body: bytes, *, secret: str, now: datetime, id: str) -> Headers:
+    """Signed by a `whsec_` secret, or by the private key in a `whsk_` one.
+
+    Both hold base64. Of a private key the first 32 bytes count, as its public half may follow.
+    """
+    time = _seconds(now)
+    message = _joined(f"{id}.{time}.", body)
+    if secret.startswith("whsk_"):
+        raw = base64.b64decode(secret.removeprefix("whsk_"))
+        private = Ed25519PrivateKey.from_private_bytes(raw[:32])
+        signature = "v1a," + base64.b64encode(private.sign(message)).decode()
+    else:
+        key = base64.b64decode(secret.removeprefix("whsec_"))
+        signature = "v1," + _base64(key, message)
+    return [("webhook-id", id), ("webhook-timestamp", time), ("webhook-signature", signature)]
+
+
+def svix(body: bytes, *, secret: str, now: datetime, id: str) -> Headers:
+    """Standard Webhooks under the names that it had before."""
+    headers = standard_webhooks(body, secret=secret, now=now, id=id)
+    return [(name.replace("webhook-", "svix-"), value) for name, value in headers]
+
+
+def polar(body: bytes, *, secret: str, now: datetime, id: str) -> Headers:
+    """Standard Webhooks, but the text of the secret is the key as it is."""
+    key = base64.b64encode(secret.encode()).decode()
+    return standard_webhooks(body, secret=key, now=now, id=id)
+
+
+def square(body: bytes, *, secret: str, url: str) -> Headers:
+    """`url` is the address that the merchant has told Square to notify."""
+    mac = _base64(secret.encode(), _joined(url, body))
+    return [("x-square-hmacsha256-signature", mac)]
+
+
+def coinbase(body: bytes, *, secret: str) -> Headers:
+    return [("X-CC-Webhook-Signature", _hex(secret, "", body))]
+
+
+def github(body: bytes, *, secret: str) -> Headers:
+    return [("X-Hub-Signature-256", f"sha256={_hex(secret, '', body)}")]
+
+
+def mollie(body: bytes, *, secrets: Sequence[str]) -> Headers:
+    """A header for each secret: while one takes the other's place there are two."""
+    return [("X-Mollie-Signature", f"sha256={_hex(secret, '', body)}") for secret in secrets]
+
+
+def razorpay(body: bytes, *, secret: str) -> Headers:
+    return [("X-Razorpay-Signature", _hex(secret, "", body))]
+
+
+def lemon_squeezy(body: bytes, *, secret: str) -> Headers:
+    return [("X-Signature", _hex(secret, "", body))]
+
+
+def adyen(items: Sequence[Mapping[str, Any]], *, secret: str) -> bytes:
+    """The body in which Adyen sends the items: each carries its own signature, by a key in hex."""
+    key = bytes.fromhex(secret)
+    entries: list[Mapping[str, Any]] = []
+    for item in items:
+        said = ":".join(str(_found(item, path)) for path in _ADYEN_SIGNS)
+        signature = {"hmacSignature": _base64(key, said.encode())}
+        entries.append({"NotificationRequestItem": {**item, "additionalData": signature}})
+    return msgspec.json.encode({"live": "false", "notificationItems": entries})
+
+
+def _seconds(now: datetime) -> str:
+    return str(int(now.timestamp()))
+
+
+def _joined(before: str, body: bytes) -> bytes:
+    return before.encode() + body
+
+
+def _hex(secret: str, before: str, body: bytes) -> str:
+    return hmac.digest(secret.encode(), _joined(before, body), "sha256").hex()
+
+
+def _base64(key: bytes, message: bytes) -> str:
+    return base64.b64encode(hmac.digest(key, message, "sha256")).decode()
+
+
+def _found(item: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = item
+    for name in path:
+        value = value.get(name, "")
+    return value
