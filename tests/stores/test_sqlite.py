@@ -11,7 +11,7 @@ from tests.stores.contender import record
 from webapp.stores import open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
-from webapp.stores.store import StoreUnavailable
+from webapp.stores.store import Conflict, StoreUnavailable
 
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -160,6 +160,21 @@ async def test_a_value_that_sqlite_can_t_hold_fails_alone(path):
     )
     assert [isinstance(result, ValueError) for result in results] == [False, True, True, False]
     assert [item.id for item in await store.list("elicitation")] == ["a-1", "a-4"]
+    await store.aclose()
+
+
+async def test_a_conflict_of_several_records_leaves_what_is_committed_with_it(path):
+    store = await SqliteStore.open(path)
+    for each in ("a", "b"):  # the second time it is known that conflicts come
+        results = await asyncio.gather(
+            store.write(record(f"{each}-1"), record(f"{each}-2")),
+            store.write(record(f"{each}-3"), record(f"{each}-1", version=7)),
+            store.write(record(f"{each}-4")),
+            return_exceptions=True,
+        )
+        assert [isinstance(result, Conflict) for result in results] == [False, True, False]
+    stored = [item.id for item in await store.list("elicitation")]
+    assert sorted(stored) == ["a-1", "a-2", "a-4", "b-1", "b-2", "b-4"]
     await store.aclose()
 
 

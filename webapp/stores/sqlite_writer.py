@@ -18,6 +18,7 @@ from typing import Any
 from webapp.stores.sqlite_rows import SELECT_RECORDS, microseconds, record_of, unavailable
 from webapp.stores.store import Conflict, Record
 
+_CAREFUL_COMMITS = 8
 _JOBS_A_COMMIT = 256
 # Old commits are forgotten so many at once.
 _FORGET_EVERY = 64
@@ -78,6 +79,7 @@ class SqliteWriter:
         self._remembered_commits = remembered_commits
         self._is_ending = False
         self._has_savepoints = False
+        self._careful = 0  # so many commits with savepoints from the first
         self._changed: list[tuple[str, str, str]] = []
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -131,10 +133,14 @@ class SqliteWriter:
 
     def _commit(self, jobs: list[_Job]) -> list[_Answer]:
         try:
+            if self._careful:
+                self._careful -= 1
+                return self._perform(jobs, has_savepoints=True)
             try:
                 return self._perform(jobs)
             except _HalfWritten:
                 self._connection.execute("ROLLBACK")
+                self._careful = _CAREFUL_COMMITS  # one conflict seldom comes alone
                 return self._perform(jobs, has_savepoints=True)
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, all are told
             self._roll_back()
@@ -171,7 +177,10 @@ class SqliteWriter:
         if len(records) == 1:
             is_written = self._change(records[0])
         elif not self._has_savepoints:
-            is_written = all(map(self._change, records))
+            try:
+                is_written = all(map(self._change, records))
+            except _REFUSED as error:
+                raise _HalfWritten from error
             if not is_written:
                 raise _HalfWritten
         else:
@@ -256,11 +265,14 @@ class _HalfWritten(Exception):
     """A job of several records was refused after the first: all that it stands in is done anew."""
 
 
+# Text or a number that SQLite can't hold, beside a conflict. Its other errors are everyone's.
+_REFUSED = (ValueError, OverflowError, sqlite3.ProgrammingError)
+
+
 def _outcome(perform: Callable[..., object], values: tuple[object, ...]) -> object:
     try:
         return perform(*values)
-    # Beside a conflict: text or a number that SQLite can't hold. Its other errors are everyone's.
-    except (Conflict, ValueError, OverflowError, sqlite3.ProgrammingError) as error:
+    except (Conflict, *_REFUSED) as error:
         return error
 
 
