@@ -240,9 +240,10 @@ class Hooks:
     def _hook(self, owner: str, seller: Registration, event: Notice, body: bytes) -> Hook:
         now = self._elicitations.clock()
         pepper = self._elicitations.owners.pepper
-        tag = pepper.tag("hook", seller.name, event.id, size=18)
         reference = event.reference or ""
-        about = reference if owner_of(reference) == owner else owner
+        is_about = owner_of(reference) == owner
+        about = reference if is_about else owner
+        tag = pepper.tag("hook", seller.name, event.id, size=12 if is_about else 18)
         # A session that is paid has its row in the ledger, and needs no other mark.
         is_paid = event.session is not None and event.session.state is State.PAID
         says = None if is_paid else event.transition

@@ -46,7 +46,7 @@ class Ledger:
 
     def id_of(self, elicitation: Elicitation, session: str) -> str:
         parts = (terms_of(elicitation).seller, session)
-        tag = self._elicitations.owners.pepper.tag("payment", *parts, size=18)
+        tag = self._elicitations.owners.pepper.tag("payment", *parts, size=12)
         return beside(elicitation.id, tag)
 
     async def payment_of(self, elicitation: Elicitation, session: Session, *, id: str) -> Payment:

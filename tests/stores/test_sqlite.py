@@ -168,7 +168,7 @@ async def test_a_conflict_of_several_records_leaves_what_is_committed_with_it(pa
     for each in ("a", "b"):  # the second time it is known that conflicts come
         results = await asyncio.gather(
             store.write(record(f"{each}-1"), record(f"{each}-2")),
-            store.write(record(f"{each}-3"), record(f"{each}-1", version=7)),
+            store.write(record(f"{each}-3"), replace(record(f"{each}-1"), version=7)),
             store.write(record(f"{each}-4")),
             return_exceptions=True,
         )
