@@ -4,6 +4,7 @@ What could go wrong: an answer that belongs to an earlier press, or that comes t
 attempt alone has a state, and coming back uses it up: that is single-use, and the link is not.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -44,15 +45,45 @@ def next_attempt(elicitation: Elicitation) -> int:
     return 1 if elicitation.attempt is None else elicitation.attempt.number + 1
 
 
-def keep(elicitation: Elicitation, *, number: int, kept: Json) -> Elicitation:
-    """What an attempt learned on its way out; it may be a former one by now."""
-    attempt = elicitation.attempt
-    if attempt is not None and attempt.number == number:
-        return replace(elicitation, attempt=replace(attempt, kept=kept))
-    former = tuple(
-        replace(one, kept=kept) if one.number == number else one for one in elicitation.former
-    )
+def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = True) -> Elicitation:
+    """What an attempt learned on its way out; it may be a former one by now.
+
+    A session that is known is never forgotten for another: where a provider made two for one
+    request, both stay. `is_sent`: this is the one that the person is sent to.
+    """
+    latest = elicitation.attempt
+    if latest is None:
+        return elicitation
+    if any(_names_same(one.kept, kept) for one in (latest, *elicitation.former)):
+        return elicitation
+    known = next((one for one in (latest, *elicitation.former) if one.number == number), latest)
+    if known.number == number and _session_of(known.kept) is None:
+        return _with(elicitation, replace(known, kept=kept), known)
+    if _session_of(kept) is None:
+        return elicitation
+    second = replace(known, number=number, state=None, kept=kept)
+    if is_sent and known is latest and known.number == number:
+        # The person is on the way to this one: what it says counts as the latest does.
+        former = replace(latest, state=None)
+        elicitation = replace(elicitation, attempt=replace(latest, kept=kept))
+        return replace(elicitation, former=(*elicitation.former, former))
+    return replace(elicitation, former=(*elicitation.former, second))
+
+
+def _with(elicitation: Elicitation, changed: Attempt, known: Attempt) -> Elicitation:
+    if elicitation.attempt is known:
+        return replace(elicitation, attempt=changed)
+    former = tuple(changed if one is known else one for one in elicitation.former)
     return replace(elicitation, former=former)
+
+
+def _session_of(kept: Json) -> Json:
+    return kept.get("session") if isinstance(kept, Mapping) else None
+
+
+def _names_same(kept: Json, other: Json) -> bool:
+    session = _session_of(other)
+    return session is not None and _session_of(kept) == session
 
 
 def hold_open(elicitation: Elicitation) -> Elicitation:

@@ -175,7 +175,8 @@ def _news(kind: str, about: Mapping[str, Json]) -> News | None:
         status = about.get("status")
         if status in _DISPUTES_WON:
             return News(dispute=Dispute.WON)
-        return News(dispute=Dispute.LOST if status == "lost" else Dispute.OPEN)
+        # An inquiry that was closed may go on as a claim: that one is lost for good.
+        return News(dispute=Dispute.GONE if status == "lost" else Dispute.OPEN)
     amount, currency = about.get("amount_refunded"), about.get("currency")
     if kind != REFUNDED or type(amount) is not int or not isinstance(currency, str):
         return None

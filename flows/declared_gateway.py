@@ -23,7 +23,7 @@ from flows.declared_reading import (
     session_in,
 )
 from flows.declared_seller import DeclaredSeller
-from flows.declared_templates import Values, fill, fill_path, fill_text, names_in, text_at
+from flows.declared_templates import Values, fill, fill_path, fill_text, text_at
 from flows.elicitation import Attempt, Elicitation, Json
 from flows.errors import Failed, InvalidQuestion
 from flows.flow import Departure, Talk, Trip
@@ -185,10 +185,9 @@ class DeclaredGateway:
         A provider that takes no key would otherwise give back twice what it was asked twice.
         """
         holding, fetch = self._declared.holding, self._declared.fetch
-        is_told = self._declared.fetched.refunded is not None
         if holding is not None:
             call = holding.call
-        elif fetch is not None and is_told and "handle" not in names_in(fetch):
+        elif fetch is not None and self._declared.tells_refunds:
             call = fetch
         else:
             return payment.refunded, None

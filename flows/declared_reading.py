@@ -6,6 +6,7 @@ session. What a declaration has no rule for is unreadable, and nothing follows f
 
 import hashlib
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import httpx
@@ -21,7 +22,7 @@ from flows.errors import Failed
 from flows.gateway import Notice, Session
 from flows.gateway_replies import decode, minor_units, problem, unreadable
 from flows.money import Money
-from flows.receipt import Payment, Refund, RefundStatus
+from flows.receipt import CLAIM, Payment, Refund, RefundStatus
 from flows.signature_items import ADYEN, as_json, item_in
 
 _CURRENCY = re.compile(r"[A-Z]{3}")
@@ -66,7 +67,9 @@ def session_in(data: Json, reading: Reading, seller: DeclaredSeller) -> Session:
         payment=id_at(data, reading.payment),
         account=text_at(data, reading.account),
         refunded=_sum(data, reading.refunded, reading, currency),
-        charged_back=_sum(data, reading.charged_back, reading, currency),
+        charged_back=(
+            _sum(data, reading.charged_back, reading, currency) if reading.charged_back else None
+        ),
         url=text_at(data, reading.url),
         closes_at=_time(text_at(data, reading.closes_at)),
     )
@@ -100,7 +103,7 @@ def notice_in(body: bytes, seller: DeclaredSeller) -> Notice:
         return Notice(
             id=id, type=kind, is_live=seller.is_live, subject=session, reference=reference
         )
-    told = session_in(data, declared.told, seller)
+    told = replace(session_in(data, declared.told, seller), is_now=False)
     return Notice(
         id=id,
         type=kind,
@@ -125,7 +128,10 @@ def _event_in(body: bytes, declared: SellerDeclaration) -> Json:
 
 
 def _news(data: Json, seller: DeclaredSeller, *, id: str, kind: str) -> Notice:
-    """What became of a payment: of a claim how far it is, else how much was given back."""
+    """What became of a payment: of a claim how far it is, else how much was given back.
+
+    Nothing says which claim, so all that is told of a payment is about one of its own.
+    """
     told, dispute = seller.declaration.told, seller.declaration.news[kind]
     session, reference = named_in(data, told)
     currency, amount = None, 0
@@ -142,7 +148,7 @@ def _news(data: Json, seller: DeclaredSeller, *, id: str, kind: str) -> Notice:
         is_live=is_live,
         account=text_at(data, told.account) or seller.account,
         news=News(returned=amount, currency=currency, dispute=dispute),
-        subject=session or payment,
+        subject=session or payment if dispute is None else f"{CLAIM}{payment or session}",
         reference=reference,
         payment=payment,
         transition=f"{payment} {kind} {amount}",

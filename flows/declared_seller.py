@@ -63,7 +63,8 @@ class SellerDeclaration:
     whose name is not there is left out. `needs` are names of our own, from the settings. A
     provider of which `events` names a type in `news` says so of a payment that it once told as
     paid. `manage` is where money is given back by hand. {digest} is {key} in 32 characters, and
-    what the header `idempotency` carries.
+    what the header `idempotency` carries. A refund whose reply is lost is asked for again: so it
+    needs a key, in that header or in its body, or an answer that says what is gone back already.
     `account` is which of the needs tells who gets the money.
     """
 
@@ -130,6 +131,13 @@ class SellerDeclaration:
         unused = names_in(self.api) - used
         return tuple(name for name in self.needs if name not in unused)
 
+    @property
+    def tells_refunds(self) -> bool:
+        """Whether `fetch` says what went back; of a payment only its session is known by then."""
+        names = names_in(self.fetch)
+        is_asked = "session" in names and "handle" not in names
+        return is_asked and self.fetched.refunded is not None
+
     def origins(self, *, is_live: bool) -> tuple[str, ...]:
         return self.checkout_origins if is_live else self.test_checkout_origins
 
@@ -187,6 +195,12 @@ class SellerDeclaration:
         for key, call in {**calls, "refund": self.refund, "holding": holding}.items():
             if call is not None and not _CALL.fullmatch(call):
                 faults.append(f'{key}: a method and a path, such as "POST /checkouts".')
+        has_key = self.idempotency is not None or names_in(self.refund_body) & {"key", "digest"}
+        if self.refund and not (has_key or self.holding or self.tells_refunds):
+            faults.append(
+                "refund: asked for again, it must not give back twice. It needs `idempotency`,"
+                " `holding`, or `fetched.refunded` with {session} in `fetch`."
+            )
         if not self.settles and self.fetch is None:
             faults.append("settles: what does not settle by itself needs a fetch.")
         for header, template in (*self.headers, (self.idempotency or "Idempotency-Key", "")):

@@ -28,6 +28,7 @@ else:
 LEASE = timedelta(seconds=30)
 EXCHANGE_AT_MOST = timedelta(seconds=60)
 INTERRUPTED = "interrupted"  # an exchange that nobody ended
+NOT_ARRIVED = "the payment did not arrive"  # from one page; another one may still be paid
 RECORD_KEPT = timedelta(days=30)
 CONTENT_BYTES_AT_MOST = 32 * 1024
 
@@ -239,9 +240,11 @@ def settle_late(
 ) -> Elicitation:
     """Turn a no into a kept yes, on a provider's proof.
 
-    Raises NotPossible where LATE has no such row.
+    Raises NotPossible where LATE has no such row. Of the failures, only that of a delayed payment
+    may be followed by another one: which of two tabs ends first is not for us to say.
     """
-    if Status.ACCEPTED not in LATE.get(elicitation.status, frozenset()):
+    is_unpaid = elicitation.status is Status.FAILED and elicitation.why == NOT_ARRIVED
+    if not is_unpaid and Status.ACCEPTED not in LATE.get(elicitation.status, frozenset()):
         raise NotPossible(status=elicitation.status, wanted=Status.ACCEPTED)
     can_be_kept = is_kept(elicitation, now)
     return replace(

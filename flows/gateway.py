@@ -30,7 +30,7 @@ from flows.elicitation import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.flow import Departure, Talk, Trip
 from flows.money import Money
-from flows.receipt import Dispute, Payment, Refund
+from flows.receipt import Payment, Refund
 from flows.signature_certificates import CertificateScheme
 from flows.signatures import Delivery, Scheme
 
@@ -53,8 +53,9 @@ class Session:
 
     `reference` is the elicitation that it claims to be for. `payment` is what a refund names,
     `account` who gets the money, where the provider says so. `refunded` was given back of it in
-    all, `charged_back` a bank has taken. `url` is where it is paid, while it can be, and
-    `closes_at` until when.
+    all, `charged_back` a bank has taken; None: it does not say. `url` is where it is paid, while it
+    can be, and `closes_at` until when. One that is not `is_now` is in a notice, of when that was
+    made: what it does not tell may have come before it or after.
     """
 
     id: str
@@ -66,9 +67,10 @@ class Session:
     payment: str | None = None
     account: str | None = None
     refunded: int = 0
-    charged_back: int = 0
+    charged_back: int | None = None
     url: str | None = field(default=None, repr=False)
     closes_at: datetime | None = None
+    is_now: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,8 +255,8 @@ def judge(elicitation: Elicitation, session: Session, *, seller: Registration) -
         case State.PENDING:
             return Verdict.PENDING
         case State.PAID:
-            is_gone = session.refunded + session.charged_back >= terms_of(elicitation).amount
-            return Verdict.FAILED if is_gone else Verdict.PAID
+            gone = session.refunded + (session.charged_back or 0)
+            return Verdict.FAILED if gone >= terms_of(elicitation).amount else Verdict.PAID
         case State.FAILED:
             return Verdict.FAILED
         case State.CLOSED:
@@ -296,16 +298,17 @@ def require_terms(elicitation: Elicitation, session: Session, *, seller: Registr
 
 
 def heard(payment: Payment, session: Session, *, now: datetime) -> Payment:
-    """The ledger's row with what became of the payment afterwards, as its provider says now.
+    """The ledger's row with what became of the payment afterwards, as its provider says.
 
-    Of what it has forgotten, which is closed for us, it says nothing.
+    Of what it has forgotten, which is closed for us, it says nothing. What was taken and is back
+    is believed only where it is said now: a picture in a notice may be an old one, and adds.
     """
     if session.state is State.CLOSED:
         return payment
-    if session.charged_back:  # no claim, but money that is gone
-        payment = receipts.disputed(payment, session.id, Dispute.LOST)
-    elif session.id in payment.disputes:
-        payment = receipts.disputed(payment, session.id, Dispute.WON)
+    if session.charged_back is not None:
+        payment = receipts.taken_back(
+            payment, session.id, is_taken=session.charged_back > 0, is_now=session.is_now
+        )
     if not session.refunded:
         return payment
     return receipts.given_back_in_part(payment, now, amount=session.refunded)

@@ -68,7 +68,7 @@ class StripeGateway:
         return (yield from reference_of(payment, seller=self.seller))
 
 
-def neutral(session: checkout.Session, *, has_failed: bool = False) -> Session:
+def neutral(session: checkout.Session, *, has_failed: bool = False, is_now: bool = True) -> Session:
     """Stripe's session; whether a delayed payment has failed, only an event tells."""
     state = _state(session)
     return Session(
@@ -80,13 +80,15 @@ def neutral(session: checkout.Session, *, has_failed: bool = False) -> Session:
         is_live=session.livemode,
         payment=session.payment_intent,
         url=session.url,
+        is_now=is_now,
     )
 
 
 def _notice(event: Event) -> Notice:
     session = None
     if event.session is not None:
-        session = neutral(event.session, has_failed=event.type == PAYMENT_FAILED)
+        has_failed = event.type == PAYMENT_FAILED
+        session = neutral(event.session, has_failed=has_failed, is_now=False)
     return Notice(
         id=event.id,
         type=event.type,

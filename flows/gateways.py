@@ -49,6 +49,13 @@ class Gateways:
         }
         self.hinting = {name: one for name, one in self._gateways.items() if isinstance(one, Hints)}
 
+    def gives_back(self, name: str) -> bool:
+        """Whether it is set up here, and can be asked for a refund."""
+        found = self._gateways.get(name)
+        return found is not None and not (
+            isinstance(found, DeclaredGateway) and found.seller.declaration.refund is None
+        )
+
     def named(self, name: str) -> Gateway:
         if name not in self._gateways:
             raise NotConfigured(f"the payment provider {name!r}")
@@ -59,6 +66,13 @@ class Gateways:
 
     def of(self, elicitation: Elicitation) -> Gateway:
         return self.named(terms_of(elicitation).seller)
+
+    def answers(self, elicitation: Elicitation) -> bool:
+        """Whether its provider says what became of a page at all; one that is gone may be back."""
+        gateway = self._gateways.get(terms_of(elicitation).seller)
+        if gateway is None or not isinstance(gateway.seller, DeclaredSeller):
+            return True
+        return gateway.seller.declaration.fetch is not None
 
     def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
         return self.of(elicitation).prepare(elicitation, trip)

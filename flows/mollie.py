@@ -109,7 +109,7 @@ def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> Mol
 
 
 class MollieGateway:
-    """Implements Gateway and Hints."""
+    """Implements Gateway and Traces; a session of Mollie's is the payment."""
 
     def __init__(self, seller: MollieSeller) -> None:
         self.seller = seller
@@ -210,6 +210,15 @@ class MollieGateway:
 
     def read_hint(self, body: bytes, *, query: str) -> Hint | None:
         return hint_in(body, query=query)
+
+    def trace(self, payment: str) -> Talk[str | None]:
+        reply = yield self._request("GET", _path(payment))
+        return session_of(same_payment(payment, reply, self.seller), self.seller).reference
+
+    def revisit(self, payment: Payment) -> Talk[Session]:
+        payment_of(payment, self.seller)
+        reply = yield self._request("GET", _path(payment.session))
+        return session_of(same_payment(payment.session, reply, self.seller), self.seller)
 
     def _refunds(self, payment: Payment, *, refused: httpx.Response | None = None) -> Talk[Refunds]:
         path = f"{_path(payment_of(payment, self.seller))}/refunds?limit=250"

@@ -3,7 +3,8 @@
 What could go wrong: one payment used twice, or used and given back. What we do goes one way through
 the table below, and a change that the table does not have is refused; two racing changes are
 decided by the store's compare-and-set. What the provider has done stands, whatever we did: it gave
-the money back, or a bank took it. Its news are added up, so that they may come in any order.
+the money back, or a bank took it. Its news are added up, so that they may come in any order; a
+claim that was found by asking is over when it is asked again and there is none.
 """
 
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
 REFUND_AGAIN_AFTER = timedelta(minutes=5)  # the first time; whoever began it may be at it still
 REFUND_AGAIN_AT_MOST = timedelta(days=1)
 REFUND_TRIES_AT_MOST = 20  # in two weeks; then somebody must look at it
+CLAIM, ASKED = "claim:", "asked:"  # before what a claim goes by that has no id of its own
 
 
 class ReceiptStatus(StrEnum):
@@ -51,11 +53,15 @@ TRANSITIONS: Mapping[ReceiptStatus, frozenset[ReceiptStatus]] = {
 
 
 class Dispute(StrEnum):
-    """What became of one of a bank's claims."""
+    """What became of one of a bank's claims; of all that is told of it the last of these counts."""
 
     OPEN = "open"
+    LOST = "lost"  # it may still be won
     WON = "won"  # the money stays, or is back
-    LOST = "lost"
+    GONE = "gone"  # for good, whatever is told besides
+
+
+_STEPS = tuple(Dispute)
 
 
 class RefundStatus(StrEnum):
@@ -92,7 +98,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     refund_by: str | None = None  # the run that began to give it back, which may go on with that
     is_refund_begun: bool = False
     refunded: int = 0  # what the provider has given back of it, in minor units
-    disputes: Mapping[str, Dispute] = {}  # by the provider's ids; nothing changes it in place
+    disputes: Mapping[str, Dispute] = {}  # by each claim's id; nothing changes it in place
     version: int = 0
 
     def __repr__(self) -> str:
@@ -208,13 +214,33 @@ def given_back_in_part(payment: Payment, now: datetime, *, amount: int) -> Payme
 
 def disputed(payment: Payment, id: str, dispute: Dispute) -> Payment:
     """A bank claims it back, or its claim has ended; what has ended does not open again."""
-    if payment.disputes.get(id, Dispute.OPEN) is not Dispute.OPEN and dispute is Dispute.OPEN:
+    before = payment.disputes.get(id, dispute)
+    furthest = max(before, dispute, key=_STEPS.index)
+    return _with_disputes(payment, {**payment.disputes, id: furthest})
+
+
+def taken_back(payment: Payment, session: str, *, is_taken: bool, is_now: bool) -> Payment:
+    """Whether a bank has taken it, as a picture of the session says.
+
+    That it has not is believed of how it is now, and says nothing of claims that have an id. That
+    it has, where such a claim was won, is another claim only if it is so now.
+    """
+    names = (session, ASKED + session)
+    disputes = dict(payment.disputes)
+    if is_taken:
+        for id in names if is_now and _is_won(disputes) else names[:1]:
+            disputes[id] = Dispute.LOST
+    elif is_now:
+        disputes |= {id: Dispute.WON for id in names if id in disputes}
+    return _with_disputes(payment, disputes)
+
+
+def _with_disputes(payment: Payment, disputes: Mapping[str, Dispute]) -> Payment:
+    if disputes == payment.disputes:
         return payment
-    disputes = {**payment.disputes, id: dispute}
     if payment.status is ReceiptStatus.REFUNDED:
         return replace(payment, disputes=disputes)
-    is_claimed = any(one is not Dispute.WON for one in disputes.values())
-    if is_claimed:
+    if _is_claimed(disputes):
         status = ReceiptStatus.DISPUTED
     elif payment.status is not ReceiptStatus.DISPUTED:
         status = payment.status
@@ -223,6 +249,20 @@ def disputed(payment: Payment, id: str, dispute: Dispute) -> Payment:
     else:
         status = ReceiptStatus.OPEN if payment.spent_at is None else ReceiptStatus.SPENT
     return replace(payment, status=status, disputes=disputes)
+
+
+def _is_claimed(disputes: Mapping[str, Dispute]) -> bool:
+    """An old picture tells of no other claim than the news do, and never that it was won."""
+    is_won = _is_won(disputes)
+    return any(
+        one is not Dispute.WON
+        for id, one in disputes.items()
+        if not is_won or id.startswith((CLAIM, ASKED))
+    )
+
+
+def _is_won(disputes: Mapping[str, Dispute]) -> bool:
+    return any(id.startswith(CLAIM) and one is Dispute.WON for id, one in disputes.items())
 
 
 def used(payment: Payment, now: datetime) -> Payment:

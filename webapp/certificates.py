@@ -1,15 +1,19 @@
 """Certificates: a webhook that is signed with one is verified before anything is asked about it.
 
 What could go wrong: whoever sends one names the address of the certificate, and so makes us fetch.
-It stands at its sender's own host or nothing is fetched, what was fetched is kept, and there is a
-rate for all of it, whoever sends. A sandbox of ours is its own authority: its root is believed of
-nobody else, and is no root of anybody else's.
+It stands at its sender's own host or nothing is fetched, at a rate for each address that sends and
+one for them all. Neither is in the way of a certificate that was good once: it is kept in the
+store, and its address has a reserve of its own, which nobody fills with addresses made up. A
+sandbox of ours is its own authority: its root is believed of nobody else, and is no root of
+anybody else's.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -18,7 +22,7 @@ import certifi
 import httpx
 from cryptography.x509.verification import Store
 
-from flows.errors import Failed, Unverified
+from flows.errors import Failed, Unreadable, Unverified
 from flows.gateway import Certifies
 from flows.signature_certificates import (
     CertificateScheme,
@@ -27,12 +31,21 @@ from flows.signature_certificates import (
     verify_certified,
 )
 from flows.signatures import Delivery
+from flows.vault import Row
 from webapp.elicitations import Clock
+from webapp.owners import SERVICE, Owners
 from webapp.rates import Rates, TooOften
+from webapp.stores import Conflict, Record
+from webapp.stores import Store as Records
 
-FETCHES_AT_ONCE = 10
-BETWEEN_FETCHES = timedelta(minutes=1)
-KEPT_AT_MOST = 8
+FETCHES_OF_ONE = 5  # of one address that sends; the genuine one of a new certificate needs one
+BETWEEN_FETCHES_OF_ONE = timedelta(minutes=1)
+FETCHES_AT_ONCE = 60  # of all of them, and as many of each address where one has been good
+BETWEEN_FETCHES = timedelta(seconds=10)
+KEPT_AT_MOST = 8  # in memory
+KEPT = timedelta(days=400)  # in the store: longer than a certificate lives
+KEPT_BYTES_AT_MOST = 32 * 1024
+KIND = "certificate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +61,47 @@ def trusted_roots(scheme: CertificateScheme) -> Store:
     return roots_of(scheme, bundle=Path(certifi.where()).read_bytes())
 
 
+class Shelf:
+    """Certificates in the store, by their addresses; nobody is believed for being there."""
+
+    def __init__(self, *, store: Records, owners: Owners) -> None:
+        self._store = store
+        self._owners = owners
+
+    async def find(self, url: str) -> bytes | None:
+        record = await self._store.read(SERVICE, KIND, _id(url))
+        if record is None:
+            return None
+        locker = await self._owners.locker(SERVICE)
+        try:
+            return locker.open(_row(url, version=record.version), record.sealed)
+        except Unreadable:
+            return None  # it is fetched anew, and takes its place
+
+    async def put(self, url: str, certificate: bytes, *, now: datetime) -> None:
+        former = await self._store.read(SERVICE, KIND, _id(url))
+        version = 0 if former is None else former.version
+        locker = await self._owners.locker(SERVICE)
+        record = Record(
+            owner=SERVICE,
+            kind=KIND,
+            id=_id(url),
+            status="kept",
+            key=None,
+            due_at=None,
+            erase_at=now + KEPT,
+            version=version,
+            sealed=locker.seal(_row(url, version=version + 1), certificate),
+        )
+        with suppress(Conflict):  # another process has just kept it
+            await self._store.write(record)
+
+
 class Certificates:
-    """Kept in this process's memory. `fetch` follows no redirect and raises Failed."""
+    """Kept in this process's memory, and on the shelf. `fetch` follows no redirect, raises Failed.
+
+    `verify` also raises StoreUnavailable where there is a shelf.
+    """
 
     def __init__(
         self,
@@ -57,20 +109,21 @@ class Certificates:
         fetch: Callable[[httpx.Request], Awaitable[httpx.Response]],
         clock: Clock,
         roots: Callable[[CertificateScheme], Store] = trusted_roots,
+        shelf: Shelf | None = None,
     ) -> None:
         self._fetch = fetch
         self._clock = clock
         self._roots = roots
+        self._shelf = shelf
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._played: dict[str, Store] = {}
-        self._rates = Rates(
-            burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES, clock=lambda: clock().timestamp()
-        )
+        self._of_one = self._rates(FETCHES_OF_ONE, BETWEEN_FETCHES_OF_ONE)
+        self._of_all = self._rates(FETCHES_AT_ONCE, BETWEEN_FETCHES)
 
     async def verify(
-        self, gateway: Certifies, *, body: bytes, headers: Sequence[tuple[str, str]]
+        self, gateway: Certifies, *, body: bytes, headers: Sequence[tuple[str, str]], sender: str
     ) -> Delivery:
-        """The delivery, if it was signed for one of our webhooks.
+        """The delivery, if it was signed for one of our webhooks; `sender` is who is held back.
 
         Raises Unverified; Failed or TooOften if the certificate cannot be had now.
         """
@@ -89,38 +142,54 @@ class Certificates:
                 now=now,
             )
 
-        if url in self._kept:
+        known = await self._known(url)
+        if known is not None:
             try:
-                return verified(self._kept[url])
+                return verified(known)
             except Unverified as error:
                 if error.reason != "bad_certificate":
-                    raise
-                self._kept.pop(url, None)  # it has run out: perhaps there is another one by now
-        certificate = await self._fetched(url, scheme)
+                    raise  # else it has run out: perhaps there is another one by now
+        self._hold_back(self._of_one, sender)
+        self._hold_back(self._of_all, scheme.name if known is None else url)
+        certificate = await self._fetched(url)
         try:
             delivery = verified(certificate)
         except Unverified as error:
             if error.reason == "bad_signature":  # the certificate itself is good
-                self._keep(url, certificate)
+                await self._keep(url, certificate)
             raise
-        self._keep(url, certificate)
+        await self._keep(url, certificate)
         return delivery
+
+    async def _known(self, url: str) -> bytes | None:
+        """The certificate that stood there, and was good, when it was fetched last."""
+        if url not in self._kept and self._shelf is not None:
+            found = await self._shelf.find(url)
+            if found is not None:
+                self._remember(url, found)
+        return self._kept.get(url)
 
     async def _trusted(self, scheme: CertificateScheme) -> Store:
         if not isinstance(scheme, PlayedScheme):
             return self._roots(scheme)
         if scheme.root_url not in self._played:
-            root = await self._fetched(scheme.root_url, scheme)
+            self._hold_back(self._of_all, scheme.root_url)
+            root = await self._fetched(scheme.root_url)
             try:
                 self._played[scheme.root_url] = roots_of(scheme, bundle=root)
             except ValueError as error:
                 raise Failed("What stands there is no sandbox of ours.") from error
         return self._played[scheme.root_url]
 
-    async def _fetched(self, url: str, scheme: CertificateScheme) -> bytes:
-        wait = self._rates.allow(scheme.name)
+    def _rates(self, burst: int, every: timedelta) -> Rates:
+        return Rates(burst=burst, every=every, clock=lambda: self._clock().timestamp())
+
+    def _hold_back(self, rates: Rates, key: str) -> None:
+        wait = rates.allow(key)
         if wait:
             raise TooOften(wait)
+
+    async def _fetched(self, url: str) -> bytes:
         try:
             reply = await self._fetch(httpx.Request("GET", url))
         except httpx.HTTPError as error:
@@ -131,7 +200,20 @@ class Certificates:
             raise Unverified("no_certificate")
         return reply.content
 
-    def _keep(self, url: str, certificate: bytes) -> None:
+    async def _keep(self, url: str, certificate: bytes) -> None:
+        self._remember(url, certificate)
+        if self._shelf is not None and len(certificate) <= KEPT_BYTES_AT_MOST:
+            await self._shelf.put(url, certificate, now=self._clock())
+
+    def _remember(self, url: str, certificate: bytes) -> None:
         self._kept[url] = certificate
         if len(self._kept) > KEPT_AT_MOST:
             self._kept.popitem(last=False)
+
+
+def _id(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()
+
+
+def _row(url: str, *, version: int) -> Row:
+    return Row(owner=SERVICE, kind=KIND, id=_id(url), version=version)

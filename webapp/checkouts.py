@@ -1,11 +1,13 @@
 """Checkouts: what sellers say of the sessions that our attempts began, and what follows from it.
 
 What could go wrong: somebody else's payment taken for ours, one session counted twice, a checkout
-that stays open when its question is over. Only a fetch or a verified webhook gets here, each paid
-session has one row in the ledger, and whatever ends a question closes what it had open.
+that stays open when its question is over, money that nobody asks about any more. Only a fetch or a
+verified webhook gets here, each paid session has one row in the ledger, whatever ends a question
+closes what it had open, and what may still be paid then is asked about until its provider has said.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -16,20 +18,24 @@ from msgspec.structs import replace
 
 from flows import attempts
 from flows.checkout import Mismatch, Verdict, kept_of, sessions_of
-from flows.elicitation import Completion, Elicitation, Status
+from flows.elicitation import NOT_ARRIVED, Completion, Elicitation, Status
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.flow import Talk
-from flows.gateway import Session, forget_page, heard, judge
+from flows.gateway import Session, State, forget_page, heard, judge
 from flows.gateways import Gateways
+from flows.loose_end import Loose, LooseEnd
 from flows.receipt import Payment
 from webapp.acceptance import accept
-from webapp.elicitations import Elicitations
+from webapp.elicitations import Also, Elicitations
 from webapp.ledger import Ledger
+from webapp.loose_ends import PAID_OTHERWISE, LooseEnds
 from webapp.outbound import Outbound
 from webapp.rows import Hook, Value
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 ON_ITS_WAY = "a payment is on its way: call again later, and nobody pays twice"
+_OTHERWISE = ("amount", "currency", "mode")
 
 
 class Checkouts:
@@ -40,11 +46,13 @@ class Checkouts:
         outbound: Outbound,
         flow: Gateways,
         ledger: Ledger,
+        loose_ends: LooseEnds,
     ) -> None:
         self._elicitations = elicitations
         self._outbound = outbound
         self._flow = flow
         self._ledger = ledger
+        self._loose_ends = loose_ends
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
 
     async def ask_seller(self, elicitation: Elicitation, *, collects: bool = True) -> list[Verdict]:
@@ -58,7 +66,8 @@ class Checkouts:
         verdicts: list[Verdict] = []
         for session in sessions_of(elicitation):
             try:
-                verdicts.append(await self._fetch(elicitation, session, collects=collects))
+                found = await self._ask(elicitation, session, collects=collects)
+                verdicts.append(await self._heed(elicitation, found))
             except (Failed, Mismatch) as error:
                 failure = failure or error  # another one may be paid
         if failure is not None:
@@ -70,7 +79,9 @@ class Checkouts:
 
         The cancel of an attempt whose checkout has made way for another one says nothing.
         """
-        is_former = any(attempt.number == number for attempt in elicitation.former)
+        latest = elicitation.attempt
+        assert latest is not None
+        is_former = any(one.number == number != latest.number for one in elicitation.former)
         if Verdict.PENDING in await self.ask_seller(elicitation, collects=False) or is_former:
             return  # the money is on its way, or another tab is at it
         with suppress(NotPossible):
@@ -87,16 +98,77 @@ class Checkouts:
         with suppress(Failed):  # one whose reply is lost or still to come; it may never have been
             elicitation = await self.reconcile(elicitation)
         failure: Failed | None = None
+        is_past = self._is_past(elicitation)
         for session in sessions_of(elicitation):
             try:
-                if not await self._talk(self._flow.close(elicitation, session)):
-                    with suppress(Mismatch):
-                        await self._fetch(elicitation, session, collects=False)
+                await self._end(elicitation, session)
             except Failed as error:
-                failure = failure or error  # the others end all the same
-        if failure is not None and not self._is_past(elicitation):
+                if not is_past:
+                    failure = failure or error  # the others end all the same
+                elif self._flow.answers(elicitation):
+                    # It cannot be paid any more, and may have been: the last word is its own.
+                    await self._loose_ends.wait(elicitation, session)
+        if failure is not None:
             raise failure
         await self._elicitations.change(elicitation.id, attempts.close)
+
+    async def ask_again(self, loose: LooseEnd) -> None:
+        """Ask about a page whose question is over, and that has not said its last word.
+
+        Goes on to its next turn, later each time, where it still says none.
+        """
+        elicitation = await self._elicitations.get(loose.elicitation_id)
+        if elicitation is None:
+            await self._loose_ends.give_up(loose)
+            return
+        try:
+            found = await self._ask(elicitation, loose.session, collects=False)
+            with suppress(Mismatch):
+                await self._heed(elicitation, found)
+            is_over = found.state is not State.PENDING
+            if found.state is State.OPEN:
+                is_over = await self._end(elicitation, loose.session)
+        except Failed as error:
+            _log.warning("provider.failed", extra={"id": loose.elicitation_id, "why": str(error)})
+            is_over = False
+        now = await self._loose_ends.read(loose)
+        if now is not None and now.status is Loose.OTHERWISE:
+            return  # it was told so just now, and somebody has to look
+        if is_over:
+            await self._loose_ends.end(elicitation, loose.session)
+        else:
+            await self._loose_ends.ask_again(loose)
+
+    async def paid_otherwise(
+        self, elicitation: Elicitation, session: Session, mismatch: Mismatch
+    ) -> None:
+        """An authentic session of ours that is not as it was asked, which settles nothing.
+
+        Where it was paid, whoever runs the server has to look, and its page and its tool say so.
+        """
+        if mismatch.what not in _OTHERWISE or session.id not in sessions_of(elicitation):
+            return
+        if session.state is State.PENDING and elicitation.status.is_final:
+            await self._loose_ends.wait(elicitation, session.id)
+        if session.state is State.PAID:
+            await self._loose_ends.paid_otherwise(elicitation, session)
+
+    async def _end(self, elicitation: Elicitation, session: str) -> bool:
+        """Close its page, or hear why that cannot be; whether it has said its last word.
+
+        Raises Failed while it may be paid and does not say.
+        """
+        try:
+            if await self._talk(self._flow.close(elicitation, session)):
+                return True
+        except Failed:
+            if not self._is_past(elicitation):
+                raise
+            # It lapses by itself. Whether it was paid before, only an answer says.
+        found = await self._ask(elicitation, session, collects=False)
+        with suppress(Mismatch):
+            await self._heed(elicitation, found)
+        return found.state is not State.PENDING
 
     def _is_past(self, elicitation: Elicitation) -> bool:
         """Whether the provider has closed every checkout by itself by now."""
@@ -113,7 +185,9 @@ class Checkouts:
                 number, learned = attempt.number, msgspec.to_builtins(kept)
                 elicitation = await self._elicitations.change(
                     elicitation.id,
-                    lambda e, n=number, k=learned: attempts.keep(e, number=n, kept=k),  # type: ignore[misc]
+                    lambda e, n=number, k=learned: attempts.keep(  # type: ignore[misc]
+                        e, number=n, kept=k, is_sent=False
+                    ),
                 )
         return elicitation
 
@@ -126,6 +200,9 @@ class Checkouts:
         hook: Hook | None = None,
     ) -> Completion | None:
         """Act on what a session of this elicitation says; `hook` is kept in the same write."""
+        is_late = elicitation.status.is_final and elicitation.status is not Status.ACCEPTED
+        if verdict is Verdict.PAID and (is_late or elicitation.progress == PAID_OTHERWISE):
+            await self._loose_ends.end(elicitation, session.id)  # somebody asked, or had to look
         return await self._elicitations.whole(self._apply(elicitation, session, verdict, hook))
 
     async def _talk(self, talk: Talk[T]) -> T:
@@ -134,19 +211,28 @@ class Checkouts:
         except NotConfigured as error:
             raise Failed("The payment provider is not set up here any more.") from error
 
-    async def _fetch(self, elicitation: Elicitation, session: str, *, collects: bool) -> Verdict:
+    async def _ask(self, elicitation: Elicitation, session: str, *, collects: bool) -> Session:
         ask = self._flow.collect if collects else self._flow.fetch
         # Two at once would both find it approved, and both take it.
         async with self._asking.setdefault(session, asyncio.Lock()):
-            found = await self._talk(ask(elicitation, session))
-        verdict = judge(elicitation, found, seller=self._flow.of(elicitation).seller)
+            return await self._talk(ask(elicitation, session))
+
+    async def _heed(self, elicitation: Elicitation, found: Session) -> Verdict:
+        """Act on what was fetched. Raises Mismatch."""
+        try:
+            verdict = judge(elicitation, found, seller=self._flow.of(elicitation).seller)
+        except Mismatch as mismatch:
+            await self.paid_otherwise(elicitation, found, mismatch)
+            raise
+        if verdict is Verdict.PENDING and elicitation.status.is_final:
+            await self._loose_ends.wait(elicitation, found.id)
         await self.apply(elicitation, found, verdict)
         await self.hear(elicitation, found)
         return verdict
 
     async def hear(self, elicitation: Elicitation, session: Session) -> None:
         """What became of a payment afterwards, where no event tells."""
-        id = self._ledger.id_of(elicitation, session.id)
+        id = await self._ledger.id_for(elicitation, session)
         payment = await self._ledger.read(elicitation.owner, id)
         now = self._elicitations.clock()
         if payment is not None and heard(payment, session, now=now) != payment:
@@ -155,14 +241,17 @@ class Checkouts:
     async def _apply(
         self, elicitation: Elicitation, session: Session, verdict: Verdict, hook: Hook | None
     ) -> Completion | None:
-        is_first = True
-        payment_id = self._ledger.id_of(elicitation, session.id)
+        is_first = elicitation.status is not Status.ACCEPTED
+        payment_id = await self._ledger.id_for(elicitation, session)
 
-        async def with_hook(_: Elicitation) -> Sequence[Value]:
+        async def with_hook(changed: Elicitation) -> Sequence[Value]:
+            if session.state is State.PAID:  # and gone again: it has its row all the same
+                return await with_payment(changed)
             return await unless_there([hook] if hook is not None else [])
 
         async def with_payment(changed: Elicitation) -> Sequence[Value]:
-            payment = await self._ledger.payment_of(changed, session, id=payment_id)
+            id = payment_id if is_first else await self._ledger.id_for(elicitation, session)
+            payment = await self._ledger.payment_of(changed, session, id=id)
             return await unless_there([payment, hook] if hook is not None else [payment])
 
         async def unless_there(rows: Sequence[Payment | Hook]) -> Sequence[Value]:
@@ -182,21 +271,13 @@ class Checkouts:
         is_latest = session.id == next(iter(sessions_of(elicitation)), None)
         match verdict:
             case Verdict.PAID:
-                done = Completion.ALREADY_SETTLED
-                if elicitation.status is not Status.ACCEPTED:
-                    content = {"payment": payment_id}
-                    done = await accept(self._elicitations, elicitation, content, also=with_payment)
-                if done is Completion.ALREADY_SETTLED:
-                    is_first = False
-                    # Paid twice, or told twice: the ledger has each paid session once.
-                    await self._elicitations.write_afresh(lambda: with_payment(elicitation))
-                return done
+                return await self._accept(elicitation, payment_id, also=with_payment)
             case Verdict.FAILED if is_latest:
                 with suppress(NotPossible):
                     await self._elicitations.settle(
                         elicitation.id,
                         Status.FAILED,
-                        why="the payment did not arrive",
+                        why=NOT_ARRIVED,
                         also=with_hook,
                     )
                     return None
@@ -205,13 +286,23 @@ class Checkouts:
         await self._elicitations.write_afresh(lambda: with_hook(elicitation))
         return None
 
+    async def _accept(self, elicitation: Elicitation, payment_id: str, *, also: Also) -> Completion:
+        if elicitation.status is not Status.ACCEPTED:
+            content = {"payment": payment_id}
+            done = await accept(self._elicitations, elicitation, content, also=also)
+            if done is not Completion.ALREADY_SETTLED:
+                return done
+        # Paid twice, or told twice: the ledger has each paid session once.
+        await self._elicitations.write_afresh(lambda: also(elicitation))
+        return Completion.ALREADY_SETTLED
+
     async def _note(
         self, elicitation: Elicitation, session: Session, verdict: Verdict, *, is_latest: bool
     ) -> None:
         """What settles nothing, and yet is good to know while the question is open."""
         if elicitation.status.is_final:
             return
-        if verdict is Verdict.PENDING and is_latest:
+        if verdict is Verdict.PENDING and is_latest and elicitation.progress != PAID_OTHERWISE:
             await self._elicitations.change(
                 elicitation.id, lambda e: replace(e, progress=ON_ITS_WAY)
             )

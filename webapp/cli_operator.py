@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
-_ID = re.compile(r"[A-Za-z0-9_-]{24}")
-_DASHED = re.compile(r"-[A-Za-z0-9_-]{23}")
+# As the lists show it, or as a tool knows it: with its owner's tag before it.
+_ID = re.compile(r"(?:[A-Za-z0-9_-]{20})?([A-Za-z0-9_-]{24})")
+_DASHED = re.compile(r"-(?:[A-Za-z0-9_-]{23}|[A-Za-z0-9_-]{43})")
 _PLAIN = "id:"
 
 
@@ -31,6 +32,11 @@ def add_payments(parser: argparse.ArgumentParser) -> None:
     refund.add_argument("--reason", metavar="WORDS", help="kept with it, here and at the provider")
     refund.add_argument("--spent", action="store_true", help="also if a call has used it")
     refund.set_defaults(run=_refund_payment)
+    done = commands.add_parser(
+        "done", help="list no more what was paid otherwise, or nobody could be asked about"
+    )
+    done.add_argument("id", metavar="ID", type=_id, help="as elicit payments list shows it")
+    done.set_defaults(run=_end_payment)
 
 
 def add_webhooks(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +67,12 @@ def _refund_payment(options: argparse.Namespace) -> int:
     return operate(os.environ, work, say=print)
 
 
+def _end_payment(options: argparse.Namespace) -> int:
+    from webapp.operator import end_payment, operate  # noqa: PLC0415 - only after its check
+
+    return operate(os.environ, partial(end_payment, id=options.id), say=print)
+
+
 def _list_hooks(_: argparse.Namespace) -> int:
     from webapp.operator import list_hooks, operate  # noqa: PLC0415 - only after its check
 
@@ -81,6 +93,7 @@ def _replay_hook(options: argparse.Namespace) -> int:
 
 def _id(text: str) -> str:
     id = text.removeprefix(_PLAIN)
-    if not _ID.fullmatch(id):
+    found = _ID.fullmatch(id)
+    if found is None:
         raise argparse.ArgumentTypeError(f"{id!r} is no id: those have 24 letters, digits, - or _")
-    return id
+    return found[1]

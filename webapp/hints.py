@@ -8,7 +8,9 @@ from datetime import timedelta
 
 from flows.checkout import Mismatch, sessions_of
 from flows.gateway import Hint, Traces, heard
+from flows.receipt import Payment
 from webapp.elicitations import Elicitations
+from webapp.erased import paid_for
 from webapp.ids import owner_of
 from webapp.outbound import Outbound
 from webapp.payments import Payments
@@ -42,7 +44,12 @@ class Hints:
             reference = await self._trace(seller, hint.payment)
             elicitation = await self._elicitations.get(reference)
             if elicitation is None:
-                return await self._revisit(seller, hint.payment, reference=reference)
+                ledger = self._payments.ledger
+                found = await ledger.of_intent(owner_of(reference), hint.payment, seller=seller)
+                return await self._revisit(seller, found)
+        if elicitation is None and hint.reference is not None and hint.session is not None:
+            found = await paid_for(self._elicitations, hint.reference, hint.session, seller=seller)
+            return await self._revisit(seller, found)
         if elicitation is None or elicitation.kind != "payment":
             return "unknown"
         if self._payments.seller_of(elicitation) != seller:
@@ -65,17 +72,16 @@ class Hints:
             raise TooOften(wait)
         return await self._outbound.run(gateway.trace(payment)) or ""
 
-    async def _revisit(self, seller: str, named: str, *, reference: str) -> str:
+    async def _revisit(self, seller: str, payment: Payment | None) -> str:
         """A question is erased long before its payment, and a bank may take months."""
-        gateway, ledger = self._payments.flow.named(seller), self._payments.ledger
-        payment = await ledger.of_intent(owner_of(reference), named, seller=seller)
+        gateway = self._payments.flow.named(seller)
         if payment is None or not isinstance(gateway, Traces):
             return "unknown"
         found = await self._outbound.run(gateway.revisit(payment))
-        if found.payment != named:
+        if found.payment != payment.payment_intent:
             raise Mismatch("payment", session=found.id)
         if (found.currency, found.amount) != (payment.currency, payment.amount):
             raise Mismatch("amount", session=found.id)
         now = self._elicitations.clock()
-        await ledger.hear(payment, lambda current: heard(current, found, now=now))
+        await self._payments.ledger.hear(payment, lambda current: heard(current, found, now=now))
         return "asked"

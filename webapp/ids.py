@@ -5,7 +5,7 @@ is written anew at every commit.
 """
 
 import base64
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 OWNER_TAG_CHARACTERS: Final = 20
@@ -27,3 +27,15 @@ def beside(id: str, tag: str) -> str:
 
 def owner_of(id: str) -> str:
     return id[:OWNER_TAG_CHARACTERS]
+
+
+def made_at(id: str) -> datetime | None:
+    """When an id that `fresh_id` made was made; None for what is no such id."""
+    rest = id[OWNER_TAG_CHARACTERS:]
+    try:
+        made = base64.b64decode(rest, altchars=b"-_", validate=True)
+        if len(made) != _TIME_BYTES + RANDOM_BYTES:
+            return None
+        return datetime.fromtimestamp(int.from_bytes(made[:_TIME_BYTES]) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

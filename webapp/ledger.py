@@ -36,10 +36,12 @@ class Ledger:
         *,
         places: Mapping[str, str],
         refund_unused: timedelta | None,
+        gives_back: Callable[[str], bool],
     ) -> None:
         self._elicitations = elicitations
         self._places = places
         self._refund_unused = refund_unused
+        self._gives_back = gives_back
 
     async def read(self, owner: str, id: str) -> Payment | None:
         return await self._elicitations.read(Payment, owner=owner, id=id)
@@ -48,6 +50,20 @@ class Ledger:
         parts = (terms_of(elicitation).seller, session)
         tag = self._elicitations.owners.pepper.tag("payment", *parts, size=12)
         return beside(elicitation.id, tag)
+
+    async def id_for(self, elicitation: Elicitation, session: Session) -> str:
+        """The id of what was paid there: of the session's row, or of a payment besides that.
+
+        A page that goes by our own key can be paid at twice, and tells of one session.
+        """
+        first = self.id_of(elicitation, session.id)
+        is_by_our_key = session.id.rpartition(":")[0] == elicitation.id
+        if not is_by_our_key or session.payment is None:
+            return first
+        found = await self.read(elicitation.owner, first)
+        if found is None or found.payment_intent in (None, session.payment):
+            return first
+        return self.id_of(elicitation, f"{session.id} {session.payment}")
 
     async def payment_of(self, elicitation: Elicitation, session: Session, *, id: str) -> Payment:
         """The ledger's row of a paid session; `id` is `id_of` it."""
@@ -58,7 +74,8 @@ class Ledger:
             bought = self.bought(terms, server=asked.server, tool=asked.tool)
             holder = await self._elicitations.holder(Payment, owner=elicitation.owner, key=bought)
             join = id if holder is not None else bought  # bought already: it is money to give back
-        now, unused = self._elicitations.clock(), self._refund_unused
+        now = self._elicitations.clock()
+        unused = self._refund_unused if self._gives_back(terms.seller) else None
         return Payment(
             id=id,
             owner=elicitation.owner,

@@ -1,8 +1,8 @@
 """`elicit payments` and `elicit webhooks`: what an operator sees, and gives back or replays.
 
 What could go wrong: a terminal that obeys what a tool or a provider wrote, or a list that shows
-whose it is. So signs that are no letters are shown as such, owners are cut short, and no key and
-no session of a provider's is in what is printed.
+whose it is. So signs that are no letters are shown as such, owners are cut short, and no key of a
+provider's is in what is printed, and no session but one that somebody has to look for there.
 """
 
 import asyncio
@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from flows.errors import ElicitError, NotPossible, Unreadable
+from flows.loose_end import Loose, LooseEnd
 from flows.receipt import Payment, ReceiptStatus, Refund
 from webapp.app import connect
 from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.inbox import tail_of
+from webapp.refunds import NoRefunds
 from webapp.rows import Hook, TurnedAway
 from webapp.service import Service
 from webapp.serving import LOOPBACK, Refused, quieten, settings_for, under_another_secret
@@ -42,9 +44,11 @@ def operate(environment: Mapping[str, str], work: Work, *, say: Callable[[str], 
 async def list_payments(service: Service, *, only_open: bool) -> list[str]:
     """What was paid, the latest first; `only_open`: what nobody has used and nobody has back."""
     payments = [p for p in await _payments(service) if not only_open or p.status in OPEN]
-    if not payments:
+    loose = await service.kinds.payments.loose_ends.open()
+    if not payments and not loose:
         return ["Nothing is open." if only_open else "Nothing was paid."]
-    return [line for payment in payments for line in _told(payment)]
+    lines = [line for one in loose for line in _left_open(one)]
+    return [*lines, *(line for payment in payments for line in _told(payment))]
 
 
 async def refund_payment(
@@ -66,11 +70,23 @@ async def refund_payment(
         )
     except NotPossible as error:
         raise Refused(_why_not(error)) from error
+    except NoRefunds as error:
+        raise Refused(str(error)) from error
     except ElicitError as error:
         raise Refused(
             f"{error} It is not used by any call any more, and giving it back is tried again."
         ) from error
     return [_given(payment, refund)]
+
+
+async def end_payment(service: Service, id: str) -> list[str]:
+    """Somebody has looked at it, at the provider: it is listed no more. Raises Refused."""
+    loose_ends = service.kinds.payments.loose_ends
+    loose = next((one for one in await loose_ends.open() if _tail(one) == id), None)
+    if loose is None:
+        raise Refused(f"There is nothing to look at as {_printed(id)}: elicit payments list --open")
+    await loose_ends.done(loose)
+    return [f"{_printed(loose.session)} at {loose.seller} is listed no more."]
 
 
 async def list_hooks(service: Service) -> list[str]:
@@ -143,6 +159,21 @@ def _told(payment: Payment) -> list[str]:
     ]
 
 
+def _left_open(loose: LooseEnd) -> list[str]:
+    """What no row of the ledger is about; its session is what to look for at the provider."""
+    when = f"{loose.found_at:%Y-%m-%d %H:%M}"
+    where = loose.seller if loose.is_live else f"{loose.seller}, a test"
+    words = f"asked {loose.price}, and the provider has not said whether it was paid"
+    if loose.status is Loose.OTHERWISE:
+        mode = "" if loose.paid_live == loose.is_live else ", in another mode"
+        words = f"paid {_printed(loose.paid_price)}{mode}, asked {loose.price}"
+    who, session = loose.owner[:OWNER_CHARACTERS], _printed(loose.session)
+    return [
+        f"{_tail(loose)}  {when}  {words}: look at {session} there",
+        f"  {_quoted(loose.what)} for {_quoted(loose.tool)}, at {where}, by {who}",
+    ]
+
+
 def _standing(payment: Payment) -> str:
     words = str(payment.status)
     if payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
@@ -191,8 +222,8 @@ def _turned_away(row: TurnedAway) -> str:
     return f"{row.day}  {row.seller}  {words}"
 
 
-def _tail(payment: Payment) -> str:
-    return payment.id[OWNER_TAG_CHARACTERS:]
+def _tail(row: Payment | LooseEnd) -> str:
+    return row.id[OWNER_TAG_CHARACTERS:]
 
 
 def _quoted(text: str) -> str:

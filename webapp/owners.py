@@ -59,6 +59,12 @@ class Owners:
                 self._lockers.popitem(last=False)
         return found
 
+    async def knows(self, owner: str) -> bool:
+        """Whether anything was ever kept for this owner."""
+        if owner in self._lockers:
+            return True
+        return await self._store.read(owner, _DATA_KEY, owner) is not None
+
 
 async def open_owners(*, store: Store, ring: Ring) -> Owners:
     """Raises Unreadable if the store was made under secrets that the ring lacks."""

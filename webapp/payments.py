@@ -20,13 +20,15 @@ from flows.elicitation import Asked, Elicitation, Json
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.gateway import Registration
 from flows.gateways import Gateways
+from flows.loose_end import Loose, LooseEnd
 from flows.question import Link
 from flows.receipt import Payment, ReceiptStatus
 from flows.requests import PaymentRequest
-from webapp.checkouts import Checkouts
+from webapp.checkouts import ON_ITS_WAY, Checkouts
 from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
 from webapp.ledger import Ledger, in_hand
+from webapp.loose_ends import PAID_OTHERWISE, LooseEnds
 from webapp.outbound import Outbound
 from webapp.refunds import Refunds
 from webapp.rows import Value
@@ -60,17 +62,20 @@ class Payments:
     ) -> None:
         self._elicitations = elicitations
         self._sellers = sellers
+        self.flow = Gateways(sellers)
         self.ledger = Ledger(
             elicitations,
             places={s.name: s.api for s in sellers.values()},
             refund_unused=refund_unused,
+            gives_back=self.flow.gives_back,
         )
-        self.flow = Gateways(sellers)
+        self.loose_ends = LooseEnds(elicitations)
         self.checkouts = Checkouts(
             elicitations=elicitations,
             outbound=outbound,
             flow=self.flow,
             ledger=self.ledger,
+            loose_ends=self.loose_ends,
         )
         self.refunds = Refunds(
             elicitations=elicitations,
@@ -87,16 +92,32 @@ class Payments:
         return {**facts, "seller": seller.name, "live": seller.is_live, "at": seller.api}
 
     async def known(self, request: PaymentRequest, by: AskedBy) -> Json | None:
-        """What was bought for good; its first use spends it, so that it is not given back."""
+        """What was bought for good; its first use spends it, so that it is not given back.
+
+        Raises Failed while something was paid for the very same that has not arrived yet, or that
+        somebody has to look at: nobody is asked to pay twice.
+        """
+        terms = self._terms(request)
+        for loose in await self.loose_ends.in_the_way(by.owner, terms, tool=by.tool):
+            await self._must_be_over(loose)
         if not request.once:
             return None
-        key = self.ledger.bought(self._terms(request), server=by.server, tool=by.tool)
+        key = self.ledger.bought(terms, server=by.server, tool=by.tool)
         found = await self._elicitations.holder(Payment, owner=by.owner, key=key)
         if found is not None and found.status is ReceiptStatus.OPEN:
             with suppress(NotPossible):
                 return _json(await self.ledger.spend(by.owner, found.id, run=None))
             return None
         return None if found is None else _json(found)
+
+    async def _must_be_over(self, loose: LooseEnd) -> None:
+        if loose.status is Loose.WAITING:
+            await self.checkouts.ask_again(loose)
+        now = await self.loose_ends.read(loose) or loose
+        if now.status is Loose.WAITING:
+            raise Failed(f"For this {ON_ITS_WAY}.", elicitation_id=now.elicitation_id)
+        if now.status is Loose.OTHERWISE:
+            raise Failed(f"For this was {PAID_OTHERWISE}.", elicitation_id=now.elicitation_id)
 
     async def asked(
         self, request: PaymentRequest, asked: Asked, *, link: Link, by: AskedBy

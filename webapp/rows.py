@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from flows.connection import Connection
 from flows.elicitation import Elicitation, Json
 from flows.errors import Unreadable
+from flows.gateway import Notice
+from flows.loose_end import LooseEnd
 from flows.receipt import Payment
 from flows.run import Run
 from flows.vault import Row
@@ -67,7 +69,8 @@ class Hook(Struct, frozen=True, kw_only=True):
 
     It is `applied`, `waiting` to be reconciled, `repeated` (what it says was known), `refused`
     for `why`, `unknown` (about nothing of ours) or `ignored` (a kind that nothing follows from).
-    `transition` is what no second one of this owner is applied for.
+    `transition` is what no second one of this owner is applied for. `said` is what the whole body
+    said, where only the beginning of it is kept.
     """
 
     id: str
@@ -85,11 +88,13 @@ class Hook(Struct, frozen=True, kw_only=True):
     status: str = "applied"
     why: str | None = None
     replayed_at: datetime | None = None
+    said: Notice | None = None
+    again_at: datetime | None = None  # when it is looked into again, if it waits on
     version: int = 0
 
     @property
     def due_at(self) -> datetime | None:
-        return self.received_at if self.status == "waiting" else None
+        return (self.again_at or self.received_at) if self.status == "waiting" else None
 
     def __repr__(self) -> str:
         return f"Hook({self.id!r}, {self.status!r})"
@@ -112,7 +117,16 @@ class TurnedAway(Struct, frozen=True, kw_only=True):
 
 
 Value: TypeAlias = (
-    Elicitation | Run | Done | Alias | Connection | Payment | KeptSecret | Hook | TurnedAway
+    Elicitation
+    | Run
+    | Done
+    | Alias
+    | Connection
+    | Payment
+    | LooseEnd
+    | KeptSecret
+    | Hook
+    | TurnedAway
 )
 ValueT = TypeVar(
     "ValueT",
@@ -122,6 +136,7 @@ ValueT = TypeVar(
     Alias,
     Connection,
     Payment,
+    LooseEnd,
     KeptSecret,
     Hook,
     TurnedAway,
@@ -134,6 +149,7 @@ KINDS: dict[type[Value], str] = {
     Alias: "alias",
     Connection: "account",
     Payment: "payment",
+    LooseEnd: "loose end",
     KeptSecret: "secret",
     Hook: "hook",
     TurnedAway: "unverified",

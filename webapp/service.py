@@ -16,7 +16,7 @@ from flows.tokens import Tokens
 from flows.vault import Ring
 from webapp.bodies import Bodies
 from webapp.browser import Browser
-from webapp.certificates import Certificates
+from webapp.certificates import Certificates, Shelf
 from webapp.completion import Completing
 from webapp.elicitations import Clock, Elicitations
 from webapp.hooks import Hooks
@@ -174,7 +174,8 @@ async def open_service(
             burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=lambda: clock().timestamp()
         ),
         hints=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=lambda: clock().timestamp()),
-        certificates=certificates or Certificates(fetch=outbound.send, clock=clock),
+        certificates=certificates
+        or Certificates(fetch=outbound.send, clock=clock, shelf=Shelf(store=store, owners=owners)),
         bodies=Bodies(),
         clock=clock,
         limits=limits or Limits(),

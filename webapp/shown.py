@@ -19,6 +19,7 @@ from webapp.checkouts import ON_ITS_WAY
 from webapp.forms import Form, form_of
 from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.locales import price_in
+from webapp.loose_ends import PAID_OTHERWISE
 from webapp.pages_secret import StartSecret
 from webapp.service import Service
 from webapp.views import (
@@ -94,7 +95,7 @@ class Shown:
             return ended
         if self._elicitation.status is Status.EXCHANGING:
             return self._finishing()
-        if self._elicitation.progress == ON_ITS_WAY:
+        if self._elicitation.progress in (ON_ITS_WAY, PAID_OTHERWISE):
             return self._pending()
         if is_bound:
             return self._waiting()
@@ -107,7 +108,7 @@ class Shown:
             return await self._done()
         if not status.is_final and self._now >= self._elicitation.expires_at:
             status = Status.EXPIRED
-        if status is Status.EXPIRED and self._elicitation.progress == ON_ITS_WAY:
+        if status is Status.EXPIRED and self._elicitation.progress in (ON_ITS_WAY, PAID_OTHERWISE):
             return self._pending()
         if status not in ENDINGS or status is Status.EXCHANGING:
             return None
@@ -232,6 +233,7 @@ class Shown:
             price=price_in(self._locale, terms.price),
             seller=self._label(),
             is_test=not terms.is_live,
+            is_otherwise=self._elicitation.progress == PAID_OTHERWISE,
         )
 
     async def _done(self) -> View:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from flows import elicitation as states
 from flows.elicitation import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, Unreadable
+from flows.loose_end import LooseEnd
 from flows.receipt import Payment
 from flows.run import Run, wipe
 from webapp.rows import Hook
@@ -69,6 +70,9 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
             await service.hooks.reconcile(await rows.open(record, Hook))
         case "payment":
             await service.kinds.payments.refunds.fall_due(await rows.open(record, Payment))
+        case "loose end":
+            loose = await rows.open(record, LooseEnd)
+            await service.kinds.payments.checkouts.ask_again(loose)
         case _:
             pass
 

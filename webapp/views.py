@@ -317,12 +317,13 @@ class DoneSecret(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentPending(View):
-    """It was paid in a way that takes days."""
+    """It was paid in a way that takes days, or otherwise than asked: `is_otherwise`."""
 
     template: ClassVar[str] = "payment_pending.html"
     price: str
     seller: str
     is_test: bool
+    is_otherwise: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ class NotGivenBack(View):
     """The money was asked back, and stays: what it paid for is used, or a bank has it."""
 
     template: ClassVar[str] = "not_given_back.html"
-    because: Literal["taken", "spent", "disputed", "trouble"]
+    because: Literal["taken", "spent", "disputed", "by_hand", "trouble"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,12 @@ and without that no money can go back: so only a webhook settles, and the link i
 is still open. Currencies that Adyen counts otherwise than ISO 4217 are left out. A refund is only
 received; one that Adyen refuses later is not heard of.
 
+An authorisation settles: the merchant account has to capture by itself, at once. Where it is set to
+capture by hand or with a delay, a result may go out before there is money; a capture that fails and
+what is cancelled are heard, and count as money that is gone, but a capture that nobody makes is
+not. A refund by hand is not heard either, since its event does not say how much went back in all:
+give back with `elicit payments refund`.
+
 From Adyen's own Python library: hosts, versions, paths, headers, what is signed. Unchecked: the
 fields and statuses of a link and of a refund, the names of the events, where links stand
 (`checkout_origins` is a setting for others).
@@ -91,7 +97,10 @@ adyen: Final = SellerDeclaration(
     news={
         "NOTIFICATION_OF_CHARGEBACK:true": Dispute.OPEN,
         "CHARGEBACK:true": Dispute.LOST,
-        "SECOND_CHARGEBACK:true": Dispute.LOST,
         "CHARGEBACK_REVERSED:true": Dispute.WON,
+        "SECOND_CHARGEBACK:true": Dispute.GONE,
+        "CAPTURE_FAILED:true": Dispute.GONE,
+        "CANCELLATION:true": Dispute.GONE,
+        "CANCEL_OR_REFUND:true": Dispute.GONE,
     },
 )

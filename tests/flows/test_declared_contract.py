@@ -172,7 +172,7 @@ def test_four_lines_declare_a_provider_that_is_paid_at() -> None:
     assert judge(elicitation, found, seller=SELLER) is Verdict.PAID
     assert found.payment == "p-ch-1"
     notice = told(till)
-    assert notice.session == dataclasses.replace(found, url=None, closes_at=None)
+    assert notice.session == dataclasses.replace(found, url=None, closes_at=None, is_now=False)
     assert judge_notice(elicitation, notice, seller=SELLER) is Verdict.PAID
     assert run(GATEWAY.close(elicitation, "ch-1"), till) is False
 

@@ -12,6 +12,7 @@ from flows.elicitation import (
     KEPT,
     LATE,
     LEASE,
+    NOT_ARRIVED,
     RECORD_KEPT,
     TRANSITIONS,
     Asked,
@@ -134,6 +135,18 @@ def test_a_late_yes_follows_five_kinds_of_no_and_nothing_else() -> None:
         else:
             with pytest.raises(NotPossible):
                 states.settle_late(before, now=NOON, content={}, holds_key=True)
+
+
+@pytest.mark.parametrize("why", [NOT_ARRIVED, states.INTERRUPTED, "no such letters", None])
+def test_of_the_failures_only_a_delayed_payments_may_be_followed_by_a_yes(why: str | None) -> None:
+    failed = states.settle(elicitation(kind="payment"), Status.FAILED, now=NOON, why=why)
+    if why == NOT_ARRIVED:
+        paid = states.settle_late(failed, now=NOON, content={"payment": "p"}, holds_key=True)
+        assert (paid.status, paid.is_late, paid.why) == (Status.ACCEPTED, True, None)
+        assert (paid.holds_key, paid.content) == (True, {"payment": "p"})
+    else:
+        with pytest.raises(NotPossible):
+            states.settle_late(failed, now=NOON, content={}, holds_key=True)
 
 
 def test_no_rule_for_a_late_yes_undoes_a_final_yes() -> None:

@@ -46,6 +46,7 @@ CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
 
 USUAL: Mapping[str, Any] = {
     "server": "my tools",
+    "is_otherwise": False,
     "host": "tools.example.com",
     "tool": "book_a_table",
     "message": "Please confirm the table for four at 19:30.\nIt is held for ten minutes.",
@@ -288,6 +289,7 @@ def _payment_variants() -> dict[str, View]:
         "StartPayment for real": _made(StartPayment, {**real, "client": None}),
         "DonePayment for real": _made(module.DonePayment, real),
         "PaymentPending for real": _made(PaymentPending, real),
+        "PaymentPending otherwise": _made(PaymentPending, {**USUAL, "is_otherwise": True}),
         **{
             f"Ended {ending} payment": Ended(server="my tools", ending=ending, kind="payment")
             for ending in get_args(Ending)
@@ -324,7 +326,7 @@ def _payment_variants() -> dict[str, View]:
             f"NotGivenBack {because}": views_payments.NotGivenBack(
                 server="my tools", because=because
             )
-            for because in ("spent", "disputed", "trouble")
+            for because in ("spent", "disputed", "by_hand", "trouble")
         },
         **{f"Late {kind}": Late(server="my tools", kind=kind) for kind in ("account", "payment")},
     }

@@ -249,7 +249,7 @@ async def test_a_claim_that_is_lost_stays_a_loss(shop: Shop) -> None:
         await claimed(shop, payment)
         assert await claimed(shop, payment, CLOSED, status="lost") == "disputed"
         (after,) = await shop.payments()
-        assert (after.disputes, after.spent_at) == ({"dp_1": "lost"}, payment.spent_at)
+        assert (after.disputes, after.spent_at) == ({"dp_1": "gone"}, payment.spent_at)
 
 
 @pytest.mark.parametrize(("ends", "stands"), [("won", "spent"), ("lost", "disputed")])
@@ -312,4 +312,4 @@ async def test_a_refund_and_a_claim_come_in_any_order_to_the_same_end(
             await shop.tell(events[number])
             await shop.sweep()
         (after,) = await shop.payments()
-        assert (after.status, after.disputes) == ("refunded", {"dp_1": "lost"})
+        assert (after.status, after.disputes) == ("refunded", {"dp_1": "gone"})

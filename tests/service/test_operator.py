@@ -1,5 +1,6 @@
 """What an operator sees of money, and gives back: everything that was paid has an owner."""
 
+import argparse
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,8 @@ from tests.service.selling import REFUND, Buying, Shop, buying, open_shop
 from tests.service.test_afterwards import claimed
 from tests.service.test_payments import give_up, results_are_noted, two_tabs
 from webapp.cli import main
-from webapp.operator import list_payments, operate, refund_payment
+from webapp.cli_operator import add_payments, add_webhooks, with_ids
+from webapp.operator import list_hooks, list_payments, operate, refund_payment
 from webapp.serving import Refused
 from webapp.sweeper import fall_due
 
@@ -44,6 +46,26 @@ async def refund(
 ) -> str:
     (line,) = await refund_payment(shop.service, id, reason=reason, also_spent=also_spent)
     return line
+
+
+async def test_every_id_that_a_list_shows_is_one_that_a_command_takes(shop: Shop) -> None:
+    payments, webhooks = argparse.ArgumentParser(), argparse.ArgumentParser()
+    add_payments(payments)
+    add_webhooks(webhooks)
+    async with buying(shop) as buy:
+        shown = await paid_in_vain(shop, buy)
+        (payment,) = await shop.payments()
+        stranger = {"id": "evt_stranger", "type": "customer.created", "livemode": False}
+        assert (await shop.tell(stranger)).status_code == 200
+    lines = await list_payments(shop.service, only_open=False)
+    assert lines[0].split()[0] == shown
+    for id in (shown, payment.id, "-" + shown[1:], "-" + payment.id[1:]):
+        taken = payments.parse_args(with_ids(["refund", id])).id
+        assert taken == id[-24:]
+    heads = [line.split()[0] for line in await list_hooks(shop.service) if line[:1].strip()]
+    assert heads
+    for id in heads:
+        assert webhooks.parse_args(with_ids(["show", id])).id == id
 
 
 async def test_what_was_paid_is_listed_with_who_what_and_when(shop: Shop) -> None:

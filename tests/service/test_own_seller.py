@@ -24,6 +24,7 @@ from tests.service.providers import Till, selling
 from tests.service.world import Holding, call_of
 from webapp.checkouts import ON_ITS_WAY
 from webapp.operator import list_payments, refund_payment
+from webapp.refunds import NoRefunds
 from webapp.settings import read_settings
 from webapp.sweeper import fall_due
 
@@ -559,6 +560,23 @@ async def test_a_refund_whose_reply_was_lost_is_no_second_one(till: Till, acme: 
     assert str(refund.price) == "9.00 EUR"
     assert acme.checkouts["co-1"]["refunded"] == 900
     assert await ledger(till) == [ReceiptStatus.REFUNDED]
+
+
+async def test_who_gives_nothing_back_is_not_asked_and_the_receipt_stays(
+    acme: Acme, tmp_path: Path
+) -> None:
+    text = DECLARED.replace("[sellers.acme]", "[sellers.acme]\nrefund = false")
+    seller = declared(text, folder=tmp_path)
+    async with selling(seller, acme) as till:
+        payment = await till.paid(await paid(till, acme))
+        assert payment is not None
+        assert payment.refund_at is None
+        refunds = till.service.kinds.payments.refunds
+        with pytest.raises(NoRefunds, match="Acme gives nothing back when asked by us"):
+            await refunds.give_back(payment.owner, payment.id, reason=None)
+        till.clock.tick(days=8)
+        await fall_due(till.service)
+        assert await ledger(till) == [ReceiptStatus.OPEN]
 
 
 async def test_what_nobody_used_is_given_back_by_itself(till: Till, acme: Acme) -> None:

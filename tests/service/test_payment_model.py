@@ -222,6 +222,24 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         while is_told and self.shop.post:
             self.do(self._tell(self.shop.post.pop()))
 
+    @rule(topic=topics, is_by_bank=st.booleans(), is_down=st.booleans())
+    def pay_and_nobody_hears(self, topic: str, is_by_bank: bool, is_down: bool) -> None:
+        """No event comes, nor does the person come back, and perhaps nobody can be asked."""
+        posted = len(self.shop.post)
+        self.do(self._call(topic))
+        self.do(self._press(topic, times=1))
+        if not self.tills:
+            return
+        till, button = len(self.tills) - 1, "bank" if is_by_bank else "card"
+        self.do(self._at_the_checkout(till, button, returns=False))
+        if is_down:
+            self.be_down_for_longer_than_a_checkout_lives()
+        if is_by_bank:
+            self.let_time_pass({"minutes": 31})
+            self.do(self._sweep())
+            self.do(self._at_the_checkout(till, "arrive", returns=False))
+        del self.shop.post[posted:]
+
     async def _press(self, topic: str, *, times: int) -> None:
         link = await self.link(topic)
         page = None if link is None else await self.person.visit(link)
@@ -303,6 +321,14 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             self.heard.add(session["id"])
         await self.calm()
 
+    @precondition(lambda self: self.shop.post)
+    @rule(which=some)
+    def lose_an_event(self, which: int) -> None:
+        """It never comes; of what becomes of a payment afterwards only events tell here."""
+        body = self.shop.post[which % len(self.shop.post)]
+        if json.loads(body)["type"].startswith("checkout.session."):
+            self.shop.post.remove(body)
+
     @precondition(lambda self: self.tills)
     @rule(which=some, amount=st.sampled_from(["", "", "100", "300"]))
     def give_back_there(self, which: int, amount: str) -> None:
@@ -345,6 +371,15 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     @rule(is_down=rarely)
     def go_down_or_up(self, is_down: bool) -> None:
         self.shop.line.is_down = is_down
+
+    @precondition(lambda self: self.tills)
+    @rule()
+    def be_down_for_longer_than_a_checkout_lives(self) -> None:
+        was_down, self.shop.line.is_down = self.shop.line.is_down, True
+        for _ in range(2):
+            self.let_time_pass({"minutes": 31})
+            self.do(self._sweep())
+        self.shop.line.is_down = was_down
 
     # Time and crashes.
 
@@ -415,9 +450,10 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             self.shop.clock.tick(minutes=31)
             await self._sweep()
         await self._agrees()
-        rows = {payment.session for payment in await self.shop.payments()}
-        self.shop.clock.tick(days=2)  # what could not be given back is tried again at last
+        # What did not answer is asked again at last, and what could not be given back is, too.
+        self.shop.clock.tick(days=2)
         await self._sweep()
+        rows = {payment.session for payment in await self.shop.payments()}
         await self.money_is_where_the_ledger_says()
         for id in self.tills:
             session = await self.shop.session(id)
@@ -473,14 +509,8 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         """Whether it was paid for, and nothing of it was ever used or given back."""
         ids = {id for id, of in self.topic_of.items() if of == topic}
         payments = [p for p in await self.shop.payments() if p.elicitation_id in ids]
-        statuses = {e.status for e in await self.shop.asked() if e.id in ids}
-        return (
-            bool(payments)
-            and all(
-                p.status == "open" and not p.disputes and p.id not in self.delivered
-                for p in payments
-            )
-            and Status.FAILED not in statuses
+        return bool(payments) and all(
+            p.status == "open" and not p.disputes and p.id not in self.delivered for p in payments
         )
 
     async def link(self, topic: str) -> str | None:

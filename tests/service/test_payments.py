@@ -466,6 +466,55 @@ async def test_a_failed_transfer_of_an_earlier_tab_leaves_the_latest_one_alone(
         assert await buy.result() == "paid 9.00 EUR"
 
 
+@pytest.mark.parametrize("is_waited_for", [True, False])
+@pytest.mark.parametrize("is_failure_first", [True, False])
+async def test_a_transfer_that_fails_in_one_tab_and_a_card_in_the_other_end_the_same(
+    shop: Shop, *, is_failure_first: bool, is_waited_for: bool
+) -> None:
+    async with buying(shop) as buy:
+        earlier, latest = await two_tabs(shop, buy)
+        await buy.person.press_there(latest, "bank")
+        await shop.tell_all()
+        if not is_waited_for:
+            await give_up(shop, buy)
+        await buy.person.press_there(earlier, "card")
+        await buy.person.press_there(latest, "fail")
+        paid, failed = shop.post
+        shop.post[:] = [failed, paid] if is_failure_first else [paid, failed]
+        await shop.tell_all()
+        assert await shop.statuses() == ["accepted"]
+        if is_waited_for and is_failure_first:
+            assert "did not arrive" in await buy.result()
+        else:
+            assert is_waited_for is False or await buy.result() == "paid 9.00 EUR"
+        if is_failure_first or not is_waited_for:
+            assert await shop.ledger() == ["open"]
+            assert (await buy.person.visit(buy.link)).heading == (
+                "It worked, and it is kept" if is_failure_first else "Paid 9.00 €"
+            )
+            assert await buy.again() == "paid 9.00 EUR"
+        await results_are_noted(shop)
+        assert await shop.ledger() == ["spent"]
+
+
+async def test_a_question_that_a_failed_transfer_ended_makes_way_again_for_what_is_paid(
+    shop: Shop,
+) -> None:
+    """Asked anew meanwhile: the newer call gets what was paid for the first."""
+    async with buying(shop) as buy:
+        earlier, latest = await two_tabs(shop, buy)
+        await buy.person.press_there(latest, "bank")
+        await buy.person.press_there(latest, "fail")
+        await shop.tell_all()
+        assert "did not arrive" in await buy.result()
+        newer = buy.caller.call("report")
+        await buy.caller.link()
+        await buy.person.press_there(earlier, "card")
+        await shop.tell_all()
+        assert text_of(await soon(newer)) == "paid 9.00 EUR"
+        assert sorted(await shop.statuses()) == ["accepted", "superseded"]
+
+
 # Twice.
 
 

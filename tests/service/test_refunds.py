@@ -13,6 +13,7 @@ from flows.receipt import REFUND_TRIES_AT_MOST
 from tests.mcp.stage import eventually, soon, text_of
 from tests.service.selling import REFUND, Buying, Shop, buying, open_shop
 from tests.service.test_payments import give_up, results_are_noted, two_tabs
+from webapp.refunds import NoRefunds
 from webapp.settings import BadSettings, read_settings
 from webapp.sweeper import fall_due
 
@@ -253,6 +254,16 @@ async def test_a_seller_that_is_gone_costs_nobody_their_receipt(shop: Shop) -> N
     shop.clock.tick(days=1)
     await shop.sweep()
     assert await shop.ledger() == ["refunded"]
+
+
+async def test_where_its_provider_is_not_set_up_nothing_is_begun(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+    await shop.restart(sellers={})
+    (payment,) = await shop.payments()
+    with pytest.raises(NoRefunds, match="ELICIT_STRIPE_"):
+        await shop.service.kinds.payments.refunds.give_back(payment.owner, payment.id, reason=None)
+    assert await shop.ledger() == ["open"]
 
 
 async def test_what_is_bought_for_good_and_used_is_not_given_back(shop: Shop) -> None:

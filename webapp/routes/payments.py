@@ -19,6 +19,7 @@ from flows.errors import Failed, NotPossible
 from flows.receipt import Payment, ReceiptStatus
 from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.locales import price_in
+from webapp.refunds import NoRefunds
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.fields import fields_of, refuse_form
 from webapp.routes.openers import (
@@ -88,6 +89,9 @@ async def give_back(
             )
         except NotPossible as error:
             view = NotGivenBack(server=answers.server, because=_because(error))
+            return answers.page(view, status=HTTPStatus.CONFLICT)
+        except NoRefunds:
+            view = NotGivenBack(server=answers.server, because="by_hand")
             return answers.page(view, status=HTTPStatus.CONFLICT)
         except Failed as error:
             _log.warning("payment.not_refunded", extra={"id": payment.id, "why": str(error)})

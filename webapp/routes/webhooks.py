@@ -4,7 +4,7 @@ What could go wrong: a forged delivery that settles, an authentic one that is lo
 checked over the exact bytes before anything is read, and 2xx is answered only after the write. A
 hint, which anybody can send, settles nothing: its provider is asked, at a rate for each sender,
 and answers nobody what is known here. What is refused is counted and written nowhere from here,
-however much of it comes.
+however much of it comes. While the store cannot be written, it is told to send again.
 """
 
 import logging
@@ -25,6 +25,7 @@ from flows.signatures import BODY_BYTES_AT_MOST, Delivery, verify
 from webapp.rates import TooOften, address_key
 from webapp.routes.answers import problem
 from webapp.service import Service
+from webapp.stores.store import StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -42,13 +43,16 @@ async def hooked(
 ) -> Response[Any]:
     """An event of a payment provider, or a hint that there is something to ask it about."""
     gateways = service.kinds.payments.flow
-    signing = gateways.signing.get(seller)
-    if signing is not None:
-        return await _signed(signing, body, headers=_headers(request), service=service)
-    hinting = gateways.hinting.get(seller)
-    if hinting is None:
-        raise NotFoundException
-    return await _hinted(hinting, body, request=request, service=service)
+    signing, hinting = gateways.signing.get(seller), gateways.hinting.get(seller)
+    try:
+        if signing is not None:
+            return await _signed(signing, body, headers=_headers(request), service=service)
+        if hinting is not None:
+            return await _hinted(hinting, body, request=request, service=service)
+    except StoreUnavailable as error:
+        _log.warning("webhook.not_kept", extra={"seller": seller, "why": str(error)})
+        return _not_now()
+    raise NotFoundException
 
 
 async def _signed(
@@ -93,12 +97,15 @@ async def _hinted(
     gateway: Hints, body: bytes, *, request: Request[Any, Any, Any], service: Service
 ) -> Response[Any]:
     name = gateway.seller.name
-    wait = service.hints.allow(address_key(request.scope))
+    sender = address_key(request.scope)
+    wait = service.hints.allow(sender)
     if wait:
         raise TooOften(wait)
     try:
         if isinstance(gateway, Certifies) and gateway.webhook_ids:
-            await service.certificates.verify(gateway, body=body, headers=_headers(request))
+            await service.certificates.verify(
+                gateway, body=body, headers=_headers(request), sender=sender
+            )
         hint = gateway.read_hint(body, query=request.scope["query_string"].decode("latin-1"))
         became = None if hint is None else await service.hooks.hinted(name, hint)
     except (Unverified, Malformed) as error:
@@ -108,7 +115,7 @@ async def _hinted(
         became = f"other_{error.what}"
     except Failed as error:  # they send it again
         _log.warning("webhook.not_asked", extra={"seller": name, "why": str(error)})
-        return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail="Not now. Send it again.")
+        return _not_now()
     if became not in (None, "asked"):
         service.inbox.turned_away(name, str(became))
     # The same for all: a sender does not learn which ids there are.
@@ -117,6 +124,10 @@ async def _hinted(
 
 def _received(became: str) -> Response[Any]:
     return Response({"received": became}, headers={"cache-control": "no-store"})
+
+
+def _not_now() -> Response[Any]:
+    return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail="Not now. Send it again.")
 
 
 def _turned_away(error: Unverified | Malformed, seller: str, service: Service) -> None:

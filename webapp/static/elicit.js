@@ -30,7 +30,7 @@
     const today = when.toDateString() === new Date().toDateString();
     const clock = { hour: "2-digit", minute: "2-digit" };
     const day = today ? {} : { day: "numeric", month: "short" };
-    time.textContent = when.toLocaleString([], { ...day, ...clock });
+    time.textContent = when.toLocaleString("en-GB", { ...day, ...clock });
   }
 
   if (live) {

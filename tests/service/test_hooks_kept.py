@@ -1,0 +1,425 @@
+"""Webhooks that are long, early or very late: what was acknowledged is not lost."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flows import Money, Receipt, elicit
+from flows.declared_seller import DeclaredSeller
+from flows.elicitation import Elicitation, Status
+from flows.mollie import mollie
+from flows.question import asking
+from flows.receipt import ReceiptStatus
+from flows.sellers import SELLERS
+from flows.signature_items import Item, sign_items, verify_items
+from flows.signatures import Delivery
+from tests.service.providers import Mollie, Till, selling
+from tests.service.selling import Shop, buying, open_shop
+from tests.service.test_afterwards import CLOSED, claim, claimed
+from tests.service.test_afterwards import kept as unused
+from tests.service.test_inbox import only, replayed
+from tests.service.test_own_seller import (
+    DECLARED,
+    Acme,
+    begun,
+    declared,
+    kept,
+    ledger,
+    paid,
+    tell,
+)
+from tests.service.world import Holding, call_of
+from webapp.hook_rows import BODY_BYTES_KEPT
+from webapp.hooks import Hooks
+from webapp.ids import fresh_id
+from webapp.operator import list_hooks, list_payments
+from webapp.sweeper import fall_due
+
+EVIDENCE: dict[str, Any] = {"evidence": {"uncategorized_text": "x" * (BODY_BYTES_KEPT + 1)}}
+HMAC_KEY = "aa" * 32
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    async with open_shop() as shop:
+        yield shop
+
+
+@pytest.fixture
+def acme() -> Acme:
+    return Acme()
+
+
+@pytest.fixture
+async def till(acme: Acme, tmp_path: Path) -> AsyncIterator[Till]:
+    async with selling(declared(DECLARED, folder=tmp_path), acme) as till:
+        yield till
+
+
+async def sweep(till: Till) -> None:
+    till.clock.tick(seconds=31)
+    for _ in range(10):
+        if not await fall_due(till.service):
+            return
+    raise AssertionError("the sweeper never comes to an end")
+
+
+async def erased(till: Till, asked: Elicitation) -> None:
+    """Two months later, in the process that was there all the time."""
+    till.clock.tick(days=62)
+    await sweep(till)
+    assert await till.service.elicitations.get(asked.id) is None
+
+
+async def received(answer: httpx.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["received"])
+
+
+# Longer than what is kept of a body.
+
+
+@pytest.mark.parametrize(("ends", "stands"), [("won", "open"), ("lost", "disputed")])
+async def test_a_claim_ends_though_its_evidence_is_longer_than_what_is_kept(
+    shop: Shop, ends: str, stands: str
+) -> None:
+    async with buying(shop) as buy:
+        payment = await unused(shop, buy)
+        if ends == "won":
+            assert await claimed(shop, payment) == "disputed"
+        assert await claimed(shop, payment, CLOSED, status=ends, **EVIDENCE) == stands
+        hook = next(hook for hook in await shop.hooks() if hook.type == CLOSED)
+        assert (hook.is_whole, hook.status, len(hook.body)) == (False, "applied", BODY_BYTES_KEPT)
+        assert (await replayed(shop, hook)).endswith("  applied")
+        assert await shop.ledger() == [stands]
+
+
+async def test_a_long_claim_that_was_about_nothing_known_is_replayed_by_what_it_said(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        payment = await unused(shop, buy)
+        foreign = claim(payment, payment_intent="pi_of_another_sale", **EVIDENCE)
+        await shop.tell(foreign)
+        await shop.sweep()
+        unknown = await only(shop, "unknown")
+        assert (await replayed(shop, unknown)).endswith("  unknown")
+        assert await shop.ledger() == ["open"]
+
+
+async def test_a_long_event_that_overtakes_the_reply_waits_for_it(till: Till, acme: Acme) -> None:
+    async def overtake(checkout: dict[str, Any]) -> None:
+        acme.before_it_answers = None
+        event = acme.pay(checkout["id"], note="x" * BODY_BYTES_KEPT)
+        assert await received(await tell(till, event)) == "waiting"
+
+    acme.before_it_answers = overtake
+    asked = await till.asked()
+    await till.go_on(asked)
+    await sweep(till)
+    assert (await till.now(asked)).status is Status.ACCEPTED
+    [hook] = await till.hooks()
+    assert (hook.status, hook.is_whole) == ("applied", False)
+    assert hook.said is not None
+    assert hook.said.session is not None
+    assert hook.said.session.url is None
+
+
+# Before the payment that they are about.
+
+
+class Adyen:
+    """It says that a link is used, and of which payment only by its webhook."""
+
+    def __init__(self) -> None:
+        self.link: dict[str, Any] = {}
+        self.calls: list[str] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.calls.append(f"{request.method} {request.url.path}")
+        if request.method == "POST":
+            made = {"id": "PL1", "url": "https://test.adyen.link/PL1", "status": "active"}
+            self.link = {**made, **json.loads(request.content)}
+        return httpx.Response(200, json=self.link)
+
+    @staticmethod
+    def item(till: Till, asked: Elicitation, event: str) -> bytes:
+        is_first = event == "AUTHORISATION"
+        item = Item(
+            psp_reference="P1" if is_first else event,
+            original_reference="" if is_first else "P1",
+            merchant_account="M1",
+            merchant_reference=f"{asked.id}:1",
+            amount=900,
+            currency="EUR",
+            event=event,
+            is_success=True,
+        )
+        return sign_items([item], secret=HMAC_KEY, now=till.clock())
+
+
+@pytest.fixture
+def at_adyen() -> Adyen:
+    return Adyen()
+
+
+@pytest.fixture
+async def adyen_till(at_adyen: Adyen) -> AsyncIterator[Till]:
+    seller = DeclaredSeller(
+        declaration=SELLERS["adyen"],
+        secret="k",
+        webhook_secrets=(HMAC_KEY,),
+        is_live=False,
+        own={"merchant": "M1"},
+    )
+    async with selling(seller, at_adyen) as till:
+        yield till
+
+
+async def test_a_claim_that_comes_before_its_payment_waits_for_it_and_counts(
+    adyen_till: Till, at_adyen: Adyen
+) -> None:
+    till = adyen_till
+    asked = await till.asked()
+    await till.go_on(asked)
+    assert (await till.post(at_adyen.item(till, asked, "CHARGEBACK"))).status_code == 200
+    at_adyen.link["status"] = "completed"
+    await sweep(till)
+    assert await kept(till) == [("waiting", "payment")]
+    assert (await till.post(at_adyen.item(till, asked, "AUTHORISATION"))).status_code == 200
+    assert await ledger(till) == [ReceiptStatus.DISPUTED]
+    assert sorted(await kept(till)) == [("applied", None), ("applied", None)]
+    till.clock.tick(days=8)
+    await sweep(till)
+    assert not any(call.endswith("/refunds") for call in at_adyen.calls)
+
+
+async def test_so_it_does_when_another_process_was_told_of_the_claim(
+    adyen_till: Till, at_adyen: Adyen
+) -> None:
+    till = adyen_till
+    asked = await till.asked()
+    await till.go_on(asked)
+    service = till.service
+    payments = service.kinds.payments
+    other = Hooks(elicitations=service.elicitations, payments=payments, outbound=service.outbound)
+    claim = at_adyen.item(till, asked, "CHARGEBACK")
+    [told] = verify_items(body=claim, secrets=(HMAC_KEY,), now=till.clock())
+    assert isinstance(told, Delivery)
+    assert await other.receive(payments.flow.signing["adyen"], told) == "waiting"
+    await till.post(at_adyen.item(till, asked, "AUTHORISATION"))
+    assert await ledger(till) == [ReceiptStatus.OPEN]
+    await sweep(till)
+    assert await ledger(till) == [ReceiptStatus.DISPUTED]
+
+
+async def test_a_payment_that_comes_days_after_the_claim_is_claimed_at_once(
+    adyen_till: Till, at_adyen: Adyen
+) -> None:
+    till = adyen_till
+    asked = await till.asked()
+    await till.go_on(asked)
+    await till.post(at_adyen.item(till, asked, "CHARGEBACK"))
+    at_adyen.link["status"] = "expired"
+    for _ in range(4):
+        till.clock.tick(days=1)
+        await sweep(till)
+        assert await kept(till) == [("waiting", "payment")]
+    await till.post(at_adyen.item(till, asked, "AUTHORISATION"))
+    assert await ledger(till) == [ReceiptStatus.DISPUTED]
+
+
+async def test_news_that_wait_ask_the_provider_less_and_less_often_and_not_for_ever(
+    adyen_till: Till, at_adyen: Adyen
+) -> None:
+    till = adyen_till
+    asked = await till.asked()
+    await till.go_on(asked)
+    await till.post(at_adyen.item(till, asked, "CHARGEBACK"))
+    before = len(at_adyen.calls)
+    for _ in range(50):
+        await sweep(till)
+    assert len(at_adyen.calls) - before < 10
+    at_adyen.link["status"] = "expired"
+    till.clock.tick(minutes=31)
+    await sweep(till)
+    await erased(till, asked)
+    assert await kept(till) == []
+
+
+# When the question is erased, long after the payment.
+
+
+async def used(till: Till, acme: Acme) -> Elicitation:
+    asked = await paid(till, acme)
+    payment = await till.paid(asked)
+    assert payment is not None
+    await till.service.kinds.payments.ledger.spend(payment.owner, payment.id, run=None)
+    return asked
+
+
+async def test_what_a_bank_takes_when_the_question_is_erased_is_heard(
+    till: Till, acme: Acme
+) -> None:
+    await erased(till, await used(till, acme))
+    taken = acme.event(charged_back=900)
+    assert await received(await tell(till, taken, id="msg_2")) == "disputed"
+    assert await ledger(till) == [ReceiptStatus.DISPUTED]
+    assert await kept(till) == [("applied", None)]
+    for id in ("msg_2", "msg_3"):
+        await received(await tell(till, taken, id=id))
+    assert await ledger(till) == [ReceiptStatus.DISPUTED]
+
+
+async def test_so_is_what_the_provider_gave_back(till: Till, acme: Acme) -> None:
+    await erased(till, await used(till, acme))
+    assert await received(await tell(till, acme.event(refunded=300), id="msg_2")) == "spent"
+    [payment] = await till.service.kinds.payments.ledger.all()
+    assert payment.refunded == 300
+
+
+async def test_what_was_bought_for_good_is_not_handed_out_when_a_bank_has_taken_it(
+    till: Till, acme: Acme
+) -> None:
+    async def buy() -> Receipt:
+        call = call_of(till.service, presenter=Holding())
+        call.begin()
+        with asking(call):
+            price = Money("9.00", "EUR")
+            return await elicit.payment(price, "Report", provider="acme", once=True)
+
+    buying_it = asyncio.ensure_future(buy())
+    while not (rows := await till.store.list("elicitation")):  # noqa: ASYNC110 - it is at work
+        await asyncio.sleep(0)
+    asked = await till.service.elicitations.get(rows[0].id)
+    assert asked is not None
+    await till.go_on(asked)
+    await tell(till, acme.pay())
+    await (await buying_it).spend()
+    await erased(till, asked)  # and this process remembers it: no result was noted
+    assert await received(await tell(till, acme.event(charged_back=900), id="m2")) == "disputed"
+    payments = till.service.kinds.payments
+    assert [one.holds_key for one in await payments.ledger.all()] == [False]
+
+
+@pytest.mark.parametrize(
+    "says",
+    [{"charged_back": 900}, {"refunded": 100}, {"state": "failed"}, {"state": "closed"}, {}],
+)
+async def test_a_question_that_is_only_remembered_is_erased_and_its_event_is_kept(
+    till: Till, acme: Acme, says: dict[str, Any]
+) -> None:
+    asked = await paid(till, acme)
+    await erased(till, asked)
+    for _ in range(2):
+        assert (await tell(till, acme.event(**says), id="msg_2")).status_code == 200
+    [hook] = await till.hooks()
+    assert hook.status in ("applied", "repeated")
+    assert await ledger(till) == [ReceiptStatus.REFUNDED]  # as nobody had used it
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [({"amount": 90}, "amount"), ({"currency": "USD"}, "currency"), ({"live": True}, "mode")],
+)
+async def test_what_contradicts_the_payment_of_an_erased_question_is_refused(
+    till: Till, acme: Acme, says: dict[str, Any], why: str
+) -> None:
+    await erased(till, await used(till, acme))
+    event = acme.event(charged_back=900, **says)
+    assert await received(await tell(till, event, id="msg_2")) == "refused"
+    assert await kept(till) == [("refused", why)]
+    assert await ledger(till) == [ReceiptStatus.SPENT]
+
+
+async def test_what_is_paid_for_a_question_that_is_erased_is_a_line_for_the_operator(
+    till: Till, acme: Acme
+) -> None:
+    asked = await begun(till)
+    till.clock.tick(minutes=31)
+    await sweep(till)
+    await erased(till, asked)
+    for number in range(2):
+        assert await received(await tell(till, acme.pay(n=number))) == "refused"
+    assert await kept(till) == [("refused", "erased")] * 2
+    for line in await list_hooks(till.service):
+        assert line.endswith("acme  checkout.updated  refused (erased)")
+    assert await ledger(till) == []
+    paid, about = await list_payments(till.service, only_open=True)
+    assert "paid 9.00 EUR" in paid
+    assert "look at co-1 there" in paid
+    assert about.startswith('  "a payment whose question is erased"')
+
+
+async def test_what_a_signed_event_says_was_paid_otherwise_is_such_a_line_too(
+    till: Till, acme: Acme
+) -> None:
+    await begun(till)
+    assert await received(await tell(till, acme.pay(amount=400))) == "refused"
+    assert await kept(till) == [("refused", "amount")]
+    line, _ = await list_payments(till.service, only_open=True)
+    assert "paid 4.00 EUR, asked 9.00 EUR" in line
+
+
+async def test_of_money_that_is_gone_again_nobody_has_to_be_told(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    till.clock.tick(minutes=31)
+    await sweep(till)
+    await erased(till, asked)
+    for event in (acme.pay(refunded=900), acme.pay(state="failed")):
+        assert await received(await tell(till, event)) == "unknown"
+    assert await list_payments(till.service, only_open=True) == ["Nothing is open."]
+
+
+async def test_what_is_paid_for_nothing_that_was_ever_asked_is_unknown(
+    till: Till, acme: Acme
+) -> None:
+    asked = await begun(till)
+    now = till.clock()
+    foreign = fresh_id("n" * 20, now=now, random=b"r" * 12)
+    young = fresh_id(asked.owner, now=now, random=b"r" * 12)
+    till.clock.tick(days=29)
+    for reference in (foreign, young, asked.owner, f"{asked.owner}x"):
+        assert await received(await tell(till, acme.pay(reference=reference))) == "unknown"
+    till.clock.tick(days=40)
+    assert await received(await tell(till, acme.pay(reference=foreign, n=1))) == "unknown"
+
+
+# Mollie, where a hint names the payment and whose it is.
+
+
+async def test_what_a_bank_takes_at_mollie_is_heard_when_the_question_is_erased() -> None:
+    provider = Mollie()
+    seller = mollie("test_x", webhook_url="https://shop.example/webhooks/mollie")
+    async with selling(seller, provider) as till:
+        asked = await till.asked()
+        await till.go_on(asked)
+        there, query = provider.payments["tr_1"], provider.query("tr_1")
+        there["status"] = "paid"
+        await till.post(b"id=tr_1", query=query)
+        await till.store.erase(before=till.clock.tick(days=120))
+        assert await till.service.elicitations.get(asked.id) is None
+        for about, stands in (
+            ({}, ReceiptStatus.OPEN),
+            ({"amount": {"currency": "EUR", "value": "0.09"}}, ReceiptStatus.OPEN),
+            (
+                {
+                    "amount": {"currency": "EUR", "value": "9.00"},
+                    "amountChargedBack": {"currency": "EUR", "value": "9.00"},
+                },
+                ReceiptStatus.DISPUTED,
+            ),
+        ):
+            there.update(about)
+            assert (await till.post(b"id=tr_1", query=query)).status_code == 200
+            assert await ledger(till) == [stands]
+        assert await till.counts() == {"other_amount": 1}
+        before = len(provider.calls)
+        for body, named in ((b"id=tr_2", query), (b"id=tr_1", f"{query[:-1]}_")):
+            await till.post(body, query=named)
+        assert len(provider.calls) == before, "of what is not in the ledger nobody is asked"

@@ -1,0 +1,159 @@
+"""Erased: what is told of a payment whose question is no longer stored.
+
+What could go wrong: a bank takes the money months later, and what was bought is still handed out;
+or money comes for a question that is gone, and nobody hears of it. So the row in the ledger, which
+is kept for years, is found by what it was for. Where there is none, none is made: anybody who pays
+at our account can give a reference of ours, and by itself a row would be given back. Such an event
+is refused, and its payment listed as one that somebody has to look at.
+"""
+
+from msgspec.structs import replace
+
+from flows import loose_end
+from flows.elicitation import RECORD_KEPT
+from flows.errors import InvalidQuestion
+from flows.gateway import Notice, Registration, Session, State, heard
+from flows.loose_end import LooseEnd
+from flows.money import Money
+from flows.receipt import Payment
+from webapp.elicitations import Elicitations
+from webapp.hook_rows import Body, HookRows, contradicts
+from webapp.ids import beside, made_at, owner_of
+from webapp.owners import SERVICE
+from webapp.payments import Payments
+from webapp.rows import Hook
+
+ERASED = "erased"
+ITS_QUESTION_IS_ERASED = "a payment whose question is erased"
+
+
+class Erased:
+    def __init__(self, *, elicitations: Elicitations, payments: Payments) -> None:
+        self._elicitations = elicitations
+        self._payments = payments
+        self._rows = HookRows(elicitations)
+
+    async def hear(self, seller: Registration, event: Notice, body: Body) -> str:
+        """A session is told of whose question is not stored; what became of it, in a word."""
+        payment = await self._of_session(event, seller=seller)
+        hook = self._rows.of(SERVICE if payment is None else payment.owner, seller, event, body)
+        done = await self._judged(hook, event, payment, seller=seller)
+        if payment is None or done.status == "refused":
+            return await self._rows.keep(done, status=done.status, why=done.why)
+        return str((await self._heard(payment, event, done)).status)
+
+    async def reconcile(self, hook: Hook, event: Notice, *, seller: Registration) -> Hook:
+        """The same of an event that is a row already; as it is to be written."""
+        payment = await self._of_session(event, seller=seller)
+        done = await self._judged(hook, event, payment, seller=seller)
+        if payment is not None and done.status != "refused":
+            await self._heard(payment, event, None)
+        return done
+
+    async def _judged(
+        self, hook: Hook, event: Notice, payment: Payment | None, *, seller: Registration
+    ) -> Hook:
+        session = event.session
+        if payment is None or session is None:
+            is_ours = event.account == seller.account and event.is_live == seller.is_live
+            was_ours = is_ours and await self._was_ours(event.reference or "")
+            if not was_ours or _is_no_money(session):
+                return replace(hook, status="unknown", why=None)
+            if session is not None:
+                await self._to_be_seen(event, session, seller=seller)
+            return replace(hook, status="refused", why=ERASED)
+        wrong = contradicts(payment, event, session.currency, seller=seller)
+        if wrong is None and session.amount != payment.amount:
+            wrong = "amount"
+        if wrong is not None:
+            return replace(hook, status="refused", why=wrong)
+        is_news = heard(payment, session, now=self._elicitations.clock()) != payment
+        return replace(hook, status="applied" if is_news else "repeated", why=None)
+
+    async def _to_be_seen(self, event: Notice, session: Session, *, seller: Registration) -> None:
+        """Money whose question is gone is listed as open, until somebody has looked."""
+        reference, now = event.reference or "", self._elicitations.clock()
+        amount, currency = session.amount or 0, session.currency or ""
+        try:
+            Money.from_minor_units(amount, currency)
+        except InvalidQuestion:
+            return  # no price at all: it stays among what was told
+        tag = self._elicitations.owners.pepper.tag("loose", seller.name, session.id, size=12)
+        fresh = LooseEnd(
+            id=beside(reference, tag),
+            owner=owner_of(reference),
+            elicitation_id=reference,
+            tool="",
+            seller=seller.name,
+            what=ITS_QUESTION_IS_ERASED,
+            amount=amount,
+            currency=currency,
+            is_live=session.is_live,
+            session=session.id,
+            found_at=now,
+            until=now,
+        )
+
+        async def told() -> list[LooseEnd]:
+            found = await self._elicitations.read(LooseEnd, owner=fresh.owner, id=fresh.id)
+            loose = loose_end.paid_otherwise(
+                found or fresh, amount=amount, currency=currency, is_live=session.is_live
+            )
+            return [] if loose == found else [loose]
+
+        await self._elicitations.write_afresh(told)
+
+    async def _heard(self, payment: Payment, event: Notice, hook: Hook | None) -> Payment:
+        session, now = event.session, self._elicitations.clock()
+        assert session is not None
+        return await self._payments.ledger.hear(
+            payment, lambda current: heard(current, session, now=now), hook=hook
+        )
+
+    async def _of_session(self, event: Notice, *, seller: Registration) -> Payment | None:
+        """The payment of a session whose question may be erased: the row says whose it was."""
+        if event.session is None or event.reference is None:
+            return None
+        return await paid_for(
+            self._elicitations,
+            event.reference,
+            event.session.id,
+            seller=seller.name,
+            payment=event.session.payment,
+        )
+
+    async def _was_ours(self, reference: str) -> bool:
+        """Whether it can be a question that is erased: of an owner that we know, and old enough."""
+        made = made_at(reference)
+        is_old = made is not None and made + RECORD_KEPT <= self._elicitations.clock()
+        return is_old and await self._elicitations.owners.knows(owner_of(reference))
+
+
+async def paid_for(
+    elicitations: Elicitations,
+    reference: str,
+    session: str,
+    *,
+    seller: str,
+    payment: str | None = None,
+) -> Payment | None:
+    """What was paid for a question by this session; `payment`: by this one, if it has several.
+
+    It is found as the ledger has filed it: see `Ledger.id_of` and `Ledger.id_for`.
+    """
+    for filed in (session, f"{session} {payment}"):
+        tag = elicitations.owners.pepper.tag("payment", seller, filed, size=12)
+        row = await elicitations.read(Payment, owner=owner_of(reference), id=beside(reference, tag))
+        if row is None or row.elicitation_id != reference:
+            continue
+        if payment is None or row.payment_intent in (None, payment):
+            return row
+    return None
+
+
+def _is_no_money(session: Session | None) -> bool:
+    """Whether it says that there is none; of a session that it only names it says nothing."""
+    if session is None:
+        return False
+    gone = session.refunded + (session.charged_back or 0)
+    return session.state is not State.PAID or gone >= (session.amount or 1)
