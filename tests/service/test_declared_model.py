@@ -1,7 +1,7 @@
 """The money is in order at a provider of one's own, too, whatever happens in whatever order.
 
 A service that sells through the provider that the documentation declares: what that has to tell is
-lost, late, twice and out of order, it is down, and processes die.
+lost, late, twice and out of order, and it is down.
 """
 
 import asyncio
