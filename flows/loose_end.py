@@ -18,6 +18,7 @@ from flows.receipt import RECEIPT_KEPT
 
 ASK_AGAIN_AFTER = timedelta(minutes=10)  # the first time; then twice as long each time
 ASK_AGAIN_AT_MOST = timedelta(days=1)
+TRIES_THAT_COUNT = 8
 KEPT = timedelta(days=30)  # once it is over
 
 
@@ -87,9 +88,11 @@ def ask_again(loose: LooseEnd, now: datetime) -> LooseEnd:
     """It has not said its last word: it is asked later, or never again."""
     if loose.status is not Loose.WAITING:
         return loose
+    if loose.look_at is not None and now < loose.look_at:
+        return loose  # somebody else asked meanwhile: its own turns stay as they are
     if now >= loose.until:
         return replace(loose, status=Loose.UNANSWERED, look_at=None)
-    pause = min(ASK_AGAIN_AFTER * 2**loose.tries, ASK_AGAIN_AT_MOST)
+    pause = min(ASK_AGAIN_AFTER * 2 ** min(loose.tries, TRIES_THAT_COUNT), ASK_AGAIN_AT_MOST)
     return replace(loose, look_at=min(now + pause, loose.until), tries=loose.tries + 1)
 
 

@@ -9,7 +9,7 @@ provider meanwhile, but less and less often.
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import replace as with_other
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import httpx
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from webapp.stores import Conflict
 
 AGAIN_AT_LEAST = timedelta(seconds=30)
 AGAIN_AT_MOST = timedelta(minutes=10)
+LATER_AT_MOST = timedelta(days=1)  # where its provider would have to be asked
 WAITED_FOR_AT_MOST = 1000
 
 
@@ -123,9 +124,8 @@ class Afterwards:
         return await self._payments.ledger.paid(elicitation) is not None
 
     def _again(self, hook: Hook) -> Hook:
-        now = self._elicitations.clock()
-        pause = min(max(now - hook.received_at, AGAIN_AT_LEAST), AGAIN_AT_MOST)
-        return replace(hook, status="waiting", why="payment", again_at=now + pause)
+        waiting = replace(hook, status="waiting", why="payment")
+        return later(waiting, now=self._elicitations.clock(), at_most=AGAIN_AT_MOST)
 
     def _wait(self, reference: str | None, hook: Hook) -> None:
         if reference is None:
@@ -160,3 +160,9 @@ def may_be_ours(event: Notice, news: News) -> bool:
     """A charge carries our reference; a bank's claim names the payment only."""
     is_told = event.reference is not None or news.dispute is not None
     return is_told and event.payment is not None
+
+
+def later(hook: Hook, *, now: datetime, at_most: timedelta = LATER_AT_MOST) -> Hook:
+    """It is looked into again, after as long a time as it has waited by now."""
+    pause = min(max(now - hook.received_at, AGAIN_AT_LEAST), at_most)
+    return replace(hook, again_at=now + pause)

@@ -101,7 +101,8 @@ class Checkouts:
         is_past = self._is_past(elicitation)
         for session in sessions_of(elicitation):
             try:
-                await self._end(elicitation, session)
+                if not await self._end(elicitation, session):
+                    await self._loose_ends.wait(elicitation, session)
             except Failed as error:
                 if not is_past:
                     failure = failure or error  # the others end all the same
@@ -168,7 +169,7 @@ class Checkouts:
         found = await self._ask(elicitation, session, collects=False)
         with suppress(Mismatch):
             await self._heed(elicitation, found)
-        return found.state is not State.PENDING
+        return found.state not in (State.PENDING, State.OPEN)
 
     def _is_past(self, elicitation: Elicitation) -> bool:
         """Whether the provider has closed every checkout by itself by now."""
@@ -200,10 +201,12 @@ class Checkouts:
         hook: Hook | None = None,
     ) -> Completion | None:
         """Act on what a session of this elicitation says; `hook` is kept in the same write."""
-        is_late = elicitation.status.is_final and elicitation.status is not Status.ACCEPTED
-        if verdict is Verdict.PAID and (is_late or elicitation.progress == PAID_OTHERWISE):
-            await self._loose_ends.end(elicitation, session.id)  # somebody asked, or had to look
-        return await self._elicitations.whole(self._apply(elicitation, session, verdict, hook))
+        done = await self._elicitations.whole(self._apply(elicitation, session, verdict, hook))
+        is_plain = not elicitation.status.is_final and elicitation.progress != PAID_OTHERWISE
+        if verdict is Verdict.PAID and not is_plain:
+            # Somebody asked, or had to look. Only now: till its row is there it is asked about.
+            await self._loose_ends.end(elicitation, session.id)
+        return done
 
     async def _talk(self, talk: Talk[T]) -> T:
         try:

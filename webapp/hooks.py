@@ -8,6 +8,7 @@ when it was made, and what is written by it is the same whichever comes first.
 """
 
 import logging
+from contextlib import suppress
 
 import httpx
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from flows.elicitation import Elicitation
 from flows.errors import Failed, NotConfigured
 from flows.gateway import Hint, Notice, Registration, Signs, judge_notice
 from flows.signatures import Delivery
-from webapp.afterwards import Afterwards, may_be_ours
+from webapp.afterwards import Afterwards, later, may_be_ours
 from webapp.elicitations import Elicitations
 from webapp.erased import Erased
 from webapp.hints import Hints
@@ -26,6 +27,7 @@ from webapp.outbound import Outbound
 from webapp.owners import SERVICE
 from webapp.payments import Payments
 from webapp.rows import Hook
+from webapp.stores import Conflict
 
 _NOT_DONE = ("ignored", "unknown", "duplicate", "waiting", "refused")
 _log = logging.getLogger(__name__)
@@ -84,7 +86,12 @@ class Hooks:
         if event.news is not None:
             done = await self._afterwards.reconcile(hook, event, event.news, gateway=gateway)
         else:
-            done = await self._reconcile_session(hook, event, gateway.seller)
+            try:
+                done = await self._reconcile_session(hook, event, gateway.seller)
+            except (Failed, httpx.HTTPError):
+                with suppress(Conflict):
+                    await self._elicitations.write(later(hook, now=self._elicitations.clock()))
+                raise
         if done.status == "refused":
             _log.warning("payment.foreign", extra={"id": hook.id, "why": done.why})
         # Another one may have been applied for the same meanwhile: this one claims nothing.

@@ -41,10 +41,10 @@ class LooseEnds:
 
     async def ask_again(self, loose: LooseEnd) -> None:
         now = self._elicitations.clock()
-        await self._change(loose, lambda current: loose_end.ask_again(current or loose, now))
+        await self._change(loose, lambda current: current and loose_end.ask_again(current, now))
 
     async def give_up(self, loose: LooseEnd) -> None:
-        await self._change(loose, lambda current: loose_end.give_up(current or loose))
+        await self._change(loose, lambda current: current and loose_end.give_up(current))
 
     async def paid_otherwise(self, elicitation: Elicitation, session: Session) -> None:
         """Paid, and not as asked; one that is gone again by now needs nobody."""
@@ -80,7 +80,7 @@ class LooseEnds:
         """Somebody has looked."""
         now = self._elicitations.clock()
         await self._change(
-            loose, lambda current: loose_end.end(current or loose, now, status=Loose.DONE)
+            loose, lambda current: current and loose_end.end(current, now, status=Loose.DONE)
         )
 
     async def open(self) -> list[LooseEnd]:

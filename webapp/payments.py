@@ -92,17 +92,10 @@ class Payments:
         return {**facts, "seller": seller.name, "live": seller.is_live, "at": seller.api}
 
     async def known(self, request: PaymentRequest, by: AskedBy) -> Json | None:
-        """What was bought for good; its first use spends it, so that it is not given back.
-
-        Raises Failed while something was paid for the very same that has not arrived yet, or that
-        somebody has to look at: nobody is asked to pay twice.
-        """
-        terms = self._terms(request)
-        for loose in await self.loose_ends.in_the_way(by.owner, terms, tool=by.tool):
-            await self._must_be_over(loose)
+        """What was bought for good; its first use spends it, so that it is not given back."""
         if not request.once:
             return None
-        key = self.ledger.bought(terms, server=by.server, tool=by.tool)
+        key = self.ledger.bought(self._terms(request), server=by.server, tool=by.tool)
         found = await self._elicitations.holder(Payment, owner=by.owner, key=key)
         if found is not None and found.status is ReceiptStatus.OPEN:
             with suppress(NotPossible):
@@ -122,10 +115,16 @@ class Payments:
     async def asked(
         self, request: PaymentRequest, asked: Asked, *, link: Link, by: AskedBy
     ) -> Asked:
-        seller = self._chosen(request)
+        """Nobody is asked to pay twice.
+
+        Raises Failed while something was paid for the very same that has not arrived yet, or that
+        somebody has to look at.
+        """
+        seller, terms = self._chosen(request), self._terms(request)
         self.flow.named(seller.name).check(request.price)
-        terms = msgspec.to_builtins(self._terms(request))
-        return replace(asked, origins=(seller.checkout_origin,), terms=terms)
+        for loose in await self.loose_ends.in_the_way(by.owner, terms, tool=by.tool):
+            await self._must_be_over(loose)
+        return replace(asked, origins=(seller.checkout_origin,), terms=msgspec.to_builtins(terms))
 
     async def answer(self, taken: Elicitation) -> Json:
         found = await self._of(taken)

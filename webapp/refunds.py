@@ -148,6 +148,8 @@ class Refunds:
 
         Raises UnderWay if that is another one: nothing else makes it due so soon.
         """
+        if payment.status is ReceiptStatus.DISPUTED:  # a bank was faster
+            raise NotPossible(status=payment.status, wanted=ReceiptStatus.REFUNDED)
         if payment.status is not ReceiptStatus.REFUNDING:
             return payment  # it is back already
         now, until = self._elicitations.clock(), payment.refund_at

@@ -55,6 +55,9 @@ async def _look(service: Service, record: Record, now: datetime) -> None:
     except ElicitError as error:
         # The other side cannot be asked now, or says what cannot be: the row stays due.
         _log.warning("provider.failed", extra={"id": record.id, "why": str(error)})
+    except Exception:  # noqa: BLE001 - the edge of a task
+        # Whatever is wrong with this one, the others of the round are not to wait for it.
+        _log.exception("sweeper.row_failed", extra={"kind": record.kind})
 
 
 async def _falls_due(service: Service, record: Record, now: datetime) -> None:

@@ -217,9 +217,10 @@ async def selling(
     provider: Provider,
     *,
     certificates: Callable[[Clock], Certificates] | None = None,
+    store: MemoryStore | None = None,
 ) -> AsyncGenerator[Till]:
     """A service that sells by this seller alone, which is played by `provider`."""
-    clock, store = Clock(), MemoryStore()
+    clock, store = Clock(), store or MemoryStore()
     client = httpx.AsyncClient(transport=httpx.MockTransport(cast("Any", provider)))
     async with (
         client,

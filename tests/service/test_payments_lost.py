@@ -41,6 +41,9 @@ from webapp.kind import AskedBy
 from webapp.loose_ends import PAID_OTHERWISE
 from webapp.operator import end_payment, list_payments
 from webapp.serving import Refused
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+from webapp.stores.store import StoreUnavailable
 from webapp.sweeper import fall_due
 
 NOTHING = ["Nothing is open."]
@@ -236,18 +239,72 @@ async def test_nobody_is_asked_to_pay_for_the_same_again_meanwhile(
     by = AskedBy(owner=asked.owner, server=asked.asked.server, tool=asked.asked.tool)
     terms, payments = terms_of(asked), till.service.kinds.payments
     same = PaymentRequest(price=terms.price, what=terms.what, seller=terms.seller)
+    link = till.service.links.for_author(
+        elicitation_id=asked.id, expires_at=asked.expires_at, now=till.clock()
+    )
+
+    async def ask(request: PaymentRequest, by: AskedBy) -> None:
+        await payments.asked(request, asked.asked, link=link, by=by)
+
     if state == "otherwise":
         acme.pay()
         acme.checkouts["co-1"]["amount"] = 400
     words = "on its way" if state == "pending" else "paid otherwise than asked"
     with pytest.raises(Failed, match=words):
-        await payments.known(same, by)
-    other = replace(same, what="Another report")
-    assert await payments.known(other, by) is None
-    assert await payments.known(same, replace(by, owner="another owner of them")) is None
+        await ask(same, by)
+    await ask(replace(same, what="Another report"), by)
+    await ask(same, replace(by, owner="another owner of them"))
     if state == "pending":
         acme.pay(state="failed")
-        assert await payments.known(same, by) is None
+        await ask(same, by)
+
+
+async def test_asking_often_neither_delays_its_turns_nor_breaks_them(
+    till: Till, acme: Acme
+) -> None:
+    asked = await left_by(till, acme, state="pending")
+    checkouts = till.service.kinds.payments.checkouts
+    (loose,) = await loose_ends(till)
+    for _ in range(60):
+        await checkouts.ask_again(loose)
+    assert await loose_ends(till) == [loose]
+    await sweep(till, days=29)
+    acme.pay()
+    await sweep(till, days=1)
+    assert (await till.now(asked)).status is Status.ACCEPTED
+
+
+class Full(MemoryStore):
+    """There is no room for a payment's row."""
+
+    is_full = False
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        if self.is_full and any(record.kind == "payment" for record in records):
+            raise StoreUnavailable("the disk is full")
+        return await super().write(*records)
+
+
+async def test_money_whose_row_could_not_be_written_is_asked_about_again(
+    acme: Acme, tmp_path: Path
+) -> None:
+    store = Full()
+    async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as till:
+        asked = await left_by(till, acme, state="pending")
+        acme.pay()
+        store.is_full = True
+        await sweep(till, days=1)
+        assert await ledger(till) == []
+        store.is_full = False
+        await sweep(till, days=2)
+        assert (await till.now(asked)).status is Status.ACCEPTED
+        assert await ledger(till) == [ReceiptStatus.OPEN]
+
+
+async def loose_ends(till: Till) -> list[LooseEnd]:
+    elicitations = till.service.elicitations
+    found = await elicitations.store.list("loose end", status=Loose.WAITING)
+    return [await elicitations.rows.open(record, LooseEnd) for record in found]
 
 
 async def test_two_processes_ask_once(shop: Shop) -> None:
