@@ -132,6 +132,12 @@ class SellerDeclaration:
         return tuple(name for name in self.needs if name not in unused)
 
     @property
+    def has_refund_key(self) -> bool:
+        """Whether the same refund asked for twice at once is one."""
+        has_key = names_in(self.refund_body) & {"key", "digest"}
+        return self.idempotency is not None or bool(has_key)
+
+    @property
     def tells_refunds(self) -> bool:
         """Whether `fetch` says what went back; of a payment only its session is known by then."""
         names = names_in(self.fetch)
@@ -195,8 +201,7 @@ class SellerDeclaration:
         for key, call in {**calls, "refund": self.refund, "holding": holding}.items():
             if call is not None and not _CALL.fullmatch(call):
                 faults.append(f'{key}: a method and a path, such as "POST /checkouts".')
-        has_key = self.idempotency is not None or names_in(self.refund_body) & {"key", "digest"}
-        if self.refund and not (has_key or self.holding or self.tells_refunds):
+        if self.refund and not (self.has_refund_key or self.holding or self.tells_refunds):
             faults.append(
                 "refund: asked for again, it must not give back twice. It needs `idempotency`,"
                 " `holding`, or `fetched.refunded` with {session} in `fetch`."

@@ -56,6 +56,11 @@ class Gateways:
             isinstance(found, DeclaredGateway) and found.seller.declaration.refund is None
         )
 
+    def has_refund_key(self, name: str) -> bool:
+        """Whether it takes the same refund, asked for twice at once, for one."""
+        found = self._gateways.get(name)
+        return not isinstance(found, DeclaredGateway) or found.seller.declaration.has_refund_key
+
     def named(self, name: str) -> Gateway:
         if name not in self._gateways:
             raise NotConfigured(f"the payment provider {name!r}")

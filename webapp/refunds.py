@@ -144,7 +144,7 @@ class Refunds:
         return refund
 
     def _leased(self, payment: Payment) -> Payment:
-        """Whoever writes this asks the provider alone, until it is due again.
+        """Where it takes no key, whoever writes this asks it alone, until it is due again.
 
         Raises UnderWay if that is another one: nothing else makes it due so soon.
         """
@@ -152,6 +152,8 @@ class Refunds:
             raise NotPossible(status=payment.status, wanted=ReceiptStatus.REFUNDED)
         if payment.status is not ReceiptStatus.REFUNDING:
             return payment  # it is back already
+        if self._flow.has_refund_key(payment.seller):
+            return payment
         now, until = self._elicitations.clock(), payment.refund_at
         if until is not None and now < until <= now + ASKING_AT_MOST:
             raise UnderWay

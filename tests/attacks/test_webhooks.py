@@ -16,6 +16,7 @@ from tests.attacks.attack import Attack
 from tests.attacks.test_payments import COMPLETED, EXPIRED, FAILED, SUCCEEDED, told
 from tests.mcp.stage import LEGACY, cut, eventually
 from tests.service.selling import CREATE, Buying, Shop, buying, open_shop
+from webapp.operator import list_payments
 
 other_terms = Attack(
     who="whoever sells at the same account",
@@ -121,7 +122,12 @@ async def test_our_session_on_other_terms_settles_nothing(
         assert await kept(shop) == [("refused", why)]
         await shop.sweep()
         await nothing_is_settled(shop, buy)
-        await can_still_be_paid(shop, buy)
+        if why != "account":  # money of ours it is, and somebody has to look
+            listed = await list_payments(shop.service, only_open=True)
+            assert any("asked 9.00 EUR" in line for line in listed)
+        await acknowledged(shop, told(COMPLETED, {**session, **PAID}, id="evt_right"))
+        assert await buy.result() == "paid 9.00 EUR"
+        assert len(await shop.payments()) == 1
 
 
 @other_terms
@@ -346,7 +352,7 @@ async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ev
     assert (await shop.asked(), await kept(shop)) == ([], [("waiting", "session")])
     assert hook.elicitation_id == asked.id
     await shop.sweep()
-    assert await kept(shop) == [("refused", "session")]
+    assert await kept(shop) == [("refused", "erased")]
 
 
 @out_of_order
