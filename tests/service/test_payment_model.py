@@ -497,6 +497,11 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             while self.shop.post:
                 await self._tell(self.shop.post.pop())
             assert len(await self.shop.payments()) == rows + 1
+        if leg.receipt is None and await self.shop.service.elicitations.store.list(
+            "loose end", status="waiting"
+        ):
+            self.legs.remove(leg)  # a payment for it is on its way: nobody pays twice
+            return
         if leg.receipt is None:  # it was given back before a crash: that is told once
             assert leg.is_finished
             assert not leg.is_asked
@@ -541,8 +546,8 @@ class PaymentsBesideModel(RuleBasedStateMachine):
 
 TestPaymentsBesideModel = PaymentsBesideModel.TestCase
 TestPaymentsBesideModel.settings = settings(
-    max_examples=25,
-    stateful_step_count=30,
+    max_examples=20,
+    stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
