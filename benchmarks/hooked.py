@@ -26,7 +26,8 @@ from benchmarks.bare import BareWriter
 from benchmarks.ours import TAKER, fresh, open_service_here, utc_now
 from benchmarks.served import until_stdin_ends
 from flows.attempts import hold_open, open_attempt
-from flows.checkout import Kept, Terms, stripe
+from flows.checkout_seller import stripe
+from flows.checkout_session import Kept, Terms
 from flows.elicitation import Elicitation
 from webapp.routes.webhooks import hooked
 from webapp.service import Service

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from flows.checkout import Seller
+from flows.checkout_seller import Seller
 from flows.elicitation import Asked, Elicitation
 from flows.vault import Ring
 from webapp.elicitations import Elicitations
+from webapp.listening import listen
 from webapp.service import Service, open_service
 from webapp.stores import open_store
 
@@ -37,7 +38,7 @@ async def open_service_here(
         ) as service:
             owner = service.identity.local_owner
             await service.elicitations.owners.locker(owner)
-            listening = asyncio.create_task(service.elicitations.listen())
+            listening = asyncio.create_task(listen(service.elicitations))
             try:
                 yield service, owner
             finally:

@@ -54,19 +54,19 @@ def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = T
     latest = elicitation.attempt
     if latest is None:
         return elicitation
-    if any(_names_same(one.kept, kept) for one in (latest, *elicitation.former)):
+    attempts, session = (latest, *elicitation.former), _session_of(kept)
+    known = next((one for one in attempts if one.number == number), None)
+    if session is not None and session in [_session_of(one.kept) for one in attempts]:
         return elicitation
-    known = next((one for one in (latest, *elicitation.former) if one.number == number), latest)
-    if known.number == number and _session_of(known.kept) is None:
+    if known is not None and _session_of(known.kept) is None:
         return _with(elicitation, replace(known, kept=kept), known)
-    if _session_of(kept) is None:
+    if session is None:
         return elicitation
-    second = replace(known, number=number, state=None, kept=kept)
-    if is_sent and known is latest and known.number == number:
+    second = replace(known or latest, number=number, state=None, kept=kept)
+    if is_sent and known is latest:
         # The person is on the way to this one: what it says counts as the latest does.
-        former = replace(latest, state=None)
+        second = replace(latest, state=None)
         elicitation = replace(elicitation, attempt=replace(latest, kept=kept))
-        return replace(elicitation, former=(*elicitation.former, former))
     return replace(elicitation, former=(*elicitation.former, second))
 
 
@@ -81,11 +81,6 @@ def _session_of(kept: Json) -> Json:
     return kept.get("session") if isinstance(kept, Mapping) else None
 
 
-def _names_same(kept: Json, other: Json) -> bool:
-    session = _session_of(other)
-    return session is not None and _session_of(kept) == session
-
-
 def hold_open(elicitation: Elicitation) -> Elicitation:
     """From here on the provider may hold something open that must end with the elicitation."""
     return replace(elicitation, is_open_there=True)
@@ -94,6 +89,14 @@ def hold_open(elicitation: Elicitation) -> Elicitation:
 def close(elicitation: Elicitation) -> Elicitation:
     """The provider holds nothing open any more."""
     return replace(elicitation, is_open_there=False)
+
+
+def come_back_unpaid(elicitation: Elicitation, *, number: int) -> Elicitation:
+    """The browser is back from a payment page where nothing was paid; its state is used up."""
+    attempt = elicitation.attempt
+    if attempt is None or attempt.number != number or elicitation.status.is_final:
+        return elicitation
+    return replace(elicitation, attempt=replace(attempt, state=None))
 
 
 def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicitation:

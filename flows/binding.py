@@ -21,7 +21,7 @@ from flows.errors import NotAllowed, TooManyAttempts
 ALPHABET = "BCDFGHJKLMNPQRSTVWXZ"
 LETTERS = 8
 TRIES_AT_MOST = 5
-CODES_AT_MOST = 10
+WRONG_AT_MOST = 50
 TYPED_AT_MOST = 64
 
 PAGE_WORDS = (
@@ -62,7 +62,7 @@ def bind(current: Binding | None, *, browser: str) -> Binding:
         return current
     if current.confirmed_at is not None:
         raise NotAllowed("This was opened in another browser, and confirmed in the chat.")
-    return _next(current, browser=browser, wrong=current.wrong)
+    return _next(current, browser=browser)
 
 
 def is_confirmed(current: Binding | None, *, browser: str) -> bool:
@@ -100,16 +100,14 @@ class Codes:
         """
         if binding.confirmed_at is not None:
             return binding
-        if binding.wrong >= TRIES_AT_MOST * CODES_AT_MOST:
-            raise TooManyAttempts(limit=TRIES_AT_MOST * CODES_AT_MOST)
+        if binding.wrong >= WRONG_AT_MOST:
+            raise TooManyAttempts(limit=WRONG_AT_MOST)
         given = _plain(typed).encode("utf-8", "replace")
         ours = [_letters(key, elicitation_id, binding).encode() for key in self._keys()]
         if any(hmac.compare_digest(given, each) for each in ours):
             return replace(binding, confirmed_at=now)
-        wrong = binding.wrong + 1
-        if binding.tries + 1 == TRIES_AT_MOST:
-            return _next(binding, browser=binding.browser, wrong=wrong)
-        return replace(binding, tries=binding.tries + 1, wrong=wrong)
+        tried = replace(binding, tries=binding.tries + 1, wrong=binding.wrong + 1)
+        return tried if tried.tries < TRIES_AT_MOST else _next(tried, browser=binding.browser)
 
 
 def _letters(key: bytes, elicitation_id: str, binding: Binding) -> str:
@@ -122,8 +120,9 @@ def _letters(key: bytes, elicitation_id: str, binding: Binding) -> str:
     return "".join(letters)
 
 
-def _next(current: Binding, *, browser: str, wrong: int) -> Binding:
-    return Binding(browser=browser, number=current.number + 1, wrong=wrong)
+def _next(current: Binding, *, browser: str) -> Binding:
+    """Other letters, and as many wrong ones before them."""
+    return Binding(browser=browser, number=current.number + 1, wrong=current.wrong)
 
 
 def _plain(typed: str) -> str:

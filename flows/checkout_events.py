@@ -13,19 +13,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from flows.checkout_seller import Seller, charged
-from flows.checkout_session import (
-    REFERENCE_KEY,
-    Id,
-    Malformed,
-    Mismatch,
-    Session,
-    Verdict,
-    id_of,
-    judge,
-    read_session,
-)
-from flows.elicitation import Elicitation, Json
+from flows.checkout_seller import charged
+from flows.checkout_session import REFERENCE_KEY, Id, Malformed, Session, id_of, read_session
+from flows.elicitation import Json
 from flows.errors import InvalidQuestion
 from flows.receipt import Dispute
 from flows.signatures import Delivery
@@ -60,7 +50,6 @@ class Event:
 
     id: str
     type: str
-    created: int = 0  # seconds of the epoch
     livemode: bool = False
     account: str | None = None
     subject: str | None = None
@@ -134,23 +123,6 @@ def kept_event(body: bytes) -> Event:
     return Event(id=envelope.id, type=envelope.type)
 
 
-def judge_event(elicitation: Elicitation, event: Event, *, seller: Seller) -> Verdict:
-    """What the event says about the elicitation, as of when it was made; see `judge`.
-
-    Raises Mismatch, for an event of another account or mode or without a session too.
-    """
-    if event.session is None:
-        raise Mismatch("session", session=event.subject or event.id)
-    if event.account != seller.account:
-        raise Mismatch("account", session=event.session.id)
-    if event.livemode != seller.is_live:
-        raise Mismatch("mode", session=event.session.id)
-    verdict = judge(elicitation, event.session, seller=seller)
-    if verdict is Verdict.PENDING and event.type == PAYMENT_FAILED:
-        return Verdict.FAILED
-    return verdict
-
-
 def _whole(event: _Whole) -> Event:
     about = event.data.object
     metadata = about.get("metadata")
@@ -159,7 +131,6 @@ def _whole(event: _Whole) -> Event:
     return Event(
         id=event.id,
         type=event.type,
-        created=event.created,
         livemode=event.livemode,
         account=event.account,
         subject=_text(about.get("id"), _ID),

@@ -1,26 +1,25 @@
-"""A payment provider's replies, held against what was asked of it.
+"""Stripe's replies, held against what was asked of it.
 
-What could go wrong: an error page where an answer was expected, a payment page that stands
-elsewhere, another session than the one that was asked for. Each ends as Failed, in words for the
-person; the provider's own words go no further, for they can hold parts of a key.
+What could go wrong: an error page where an answer was expected, another session than the one that
+was asked for, money taken for given back. Each ends as Failed, in words for the person.
 """
 
-import re
+from collections.abc import Mapping
 from typing import Annotated, TypeVar
 
 import httpx
 import msgspec
 from msgspec import Meta, Struct
 
+from flows import gateway_replies
 from flows.checkout_seller import Seller, charge_amount, charged
-from flows.checkout_session import Id, Malformed, Mismatch, Session, read_session, require_terms
-from flows.elicitation import Elicitation, Json
+from flows.checkout_session import REFERENCE_KEY, Id, Malformed, Session, read_session
+from flows.elicitation import Json
 from flows.errors import Failed, InvalidQuestion
+from flows.gateway_replies import problem, unreadable
 from flows.receipt import Payment, Refund, RefundStatus
-from flows.visit import origin_of
 
 T = TypeVar("T")
-_ERROR_CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 class _Error(Struct, frozen=True, kw_only=True):
@@ -30,6 +29,11 @@ class _Error(Struct, frozen=True, kw_only=True):
 
 class _ErrorReply(Struct, frozen=True, kw_only=True):
     error: _Error
+
+
+class _Intent(Struct, frozen=True, kw_only=True):
+    id: Id
+    metadata: Mapping[str, Annotated[str, Meta(max_length=500)]] = {}
 
 
 class _Refund(Struct, frozen=True, kw_only=True):
@@ -53,7 +57,7 @@ def session_in(reply: httpx.Response, seller: Seller, *, doing: str) -> Session:
     try:
         return read_session(data)
     except Malformed:
-        raise _unreadable(seller, doing=doing) from None
+        raise unreadable(seller, doing=doing) from None
 
 
 def same_session(session: str, reply: httpx.Response, seller: Seller) -> Session:
@@ -61,29 +65,19 @@ def same_session(session: str, reply: httpx.Response, seller: Seller) -> Session
     doing = "say what became of the payment"
     found = session_in(reply, seller, doing=doing)
     if found.id != session:
-        raise _unreadable(seller, doing=doing)
+        raise unreadable(seller, doing=doing)
     return found
 
 
-def payment_page(elicitation: Elicitation, session: Session, seller: Seller) -> str:
-    """The address of a page where just what was asked is paid. Raises Failed."""
-    try:
-        require_terms(elicitation, session, seller=seller)
-    except Mismatch as error:
-        raise Failed(
-            f"{seller.label} opened a payment page for another {error.what} than was asked, "
-            "so you are not sent there. Nothing was charged."
-        ) from error
-    try:
-        origin = origin_of(session.url or "")
-    except InvalidQuestion:
-        origin = None
-    if session.url is None or origin not in seller.checkout_origins:
-        raise Failed(
-            f"{seller.label} named a payment page that does not stand at "
-            f"{seller.checkout_origin}, so you are not sent there. Nothing was charged."
-        )
-    return session.url
+def reference_in(reply: httpx.Response, payment: str, seller: Seller) -> str | None:
+    """The elicitation that the payment was begun for; None: for something else. Raises Failed."""
+    doing = "tell of a payment"
+    if reply.status_code == 404:
+        return None
+    found = _decode(reply, seller, _Intent, doing=doing)
+    if found.id != payment:
+        raise unreadable(seller, doing=doing)
+    return found.metadata.get(REFERENCE_KEY)
 
 
 def read_refund(reply: httpx.Response, payment: Payment, seller: Seller) -> Refund:
@@ -95,9 +89,9 @@ def read_refund(reply: httpx.Response, payment: Payment, seller: Seller) -> Refu
     try:
         price = charged(found.amount, found.currency.upper())
     except InvalidQuestion:
-        raise _unreadable(seller, doing=doing) from None
+        raise unreadable(seller, doing=doing) from None
     if price.currency != payment.currency or price.minor_units > payment.amount:
-        raise _unreadable(seller, doing=doing)
+        raise unreadable(seller, doing=doing)
     return Refund(id=found.id, price=price, status=_status(found))
 
 
@@ -111,7 +105,7 @@ def standing_refund(
         one for one in listed.data if one.stands and one.currency.upper() == payment.currency
     ]
     if not standing or sum(one.amount for one in standing) < charge_amount(payment.price):
-        raise Failed(f"{seller.label} could not {doing} ({_problem(refused)}).")
+        raise Failed(f"{seller.label} could not {doing} ({problem(refused, code_of=_code_of)}).")
     are_done = all(_status(one) is RefundStatus.SUCCEEDED for one in standing)
     return Refund(
         id=standing[0].id,
@@ -125,24 +119,9 @@ def _status(refund: _Refund) -> RefundStatus:
 
 
 def _decode(reply: httpx.Response, seller: Seller, shape: type[T], *, doing: str) -> T:
-    if reply.status_code != 200:
-        raise Failed(f"{seller.label} could not {doing} ({_problem(reply)}).")
-    try:
-        return msgspec.json.decode(reply.content, type=shape)
-    except (ValueError, RecursionError):
-        raise _unreadable(seller, doing=doing) from None
+    return gateway_replies.decode(reply, shape, seller=seller, doing=doing, code_of=_code_of)
 
 
-def _problem(reply: httpx.Response) -> str:
-    """The status and the provider's code for it, never its sentence."""
-    status = f"HTTP {reply.status_code}"
-    try:
-        error = msgspec.json.decode(reply.content, type=_ErrorReply).error
-    except (ValueError, RecursionError):
-        return status
-    code = error.code or error.type or ""
-    return f"{status}, {code}" if _ERROR_CODE.fullmatch(code) else status
-
-
-def _unreadable(seller: Seller, *, doing: str) -> Failed:
-    return Failed(f"{seller.label} could not {doing}: its answer is not what was asked for.")
+def _code_of(body: bytes) -> str:
+    error = msgspec.json.decode(body, type=_ErrorReply).error
+    return error.code or error.type or ""

@@ -49,7 +49,7 @@ def stripe(
     Raises ValueError for a key that is no secret key, or an empty webhook secret.
     """
     is_live = key.startswith(("sk_live_", "rk_live_"))
-    if not (is_live or key.startswith(("sk_test_", "rk_test_"))) or not _fits_a_header(key):
+    if not (is_live or key.startswith(("sk_test_", "rk_test_"))) or not fits_a_header(key):
         raise ValueError("The key is no secret key of Stripe: those begin with sk_ or rk_.")
     return Seller(
         name="stripe",
@@ -68,7 +68,7 @@ def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> Seller
 
     Raises ValueError as `stripe` does.
     """
-    if key.startswith(("sk_live_", "rk_live_")) or not _fits_a_header(key):
+    if key.startswith(("sk_live_", "rk_live_")) or not fits_a_header(key):
         raise ValueError("The key of a sandbox must be one of test mode.")
     api = url.rstrip("/")
     scheme, _, rest = api.partition("://")
@@ -81,6 +81,11 @@ def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> Seller
         webhook_secrets=_none_empty(webhook_secrets),
         is_live=False,
     )
+
+
+def fits_a_header(key: str) -> bool:
+    """Whether it is one word that can stand in a header."""
+    return key.isascii() and key.isprintable() and bool(key) and " " not in key
 
 
 def charge_amount(price: Money) -> int:
@@ -105,10 +110,6 @@ def charged(amount: int, currency: str) -> Money:
 
 def _scale(currency: str) -> tuple[int, int]:
     return _SCALES.get(currency, (1, 1))
-
-
-def _fits_a_header(key: str) -> bool:
-    return key.isascii() and key.isprintable() and bool(key) and " " not in key
 
 
 def _none_empty(secrets: Sequence[str]) -> tuple[str, ...]:

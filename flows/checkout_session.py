@@ -1,18 +1,16 @@
-"""A checkout session: what a provider says about it, and what that means for an elicitation.
+"""A checkout session: what is to be paid in it, what an attempt keeps of it, what Stripe says.
 
-What could go wrong: somebody else's paid session, a payment link that carries our reference, a
-smaller amount, another currency, test money for a live price. Only a session that an attempt of
-this elicitation began, with the very terms that were asked, says anything about it.
+What could go wrong: somebody else's paid session, or a payment link that carries our reference,
+taken for ours. So which sessions an elicitation began stands in its attempts and nowhere else.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from flows.checkout_seller import Seller, charge_amount
 from flows.elicitation import Attempt, Elicitation, Json
 from flows.errors import ElicitError
 from flows.money import Money
@@ -81,7 +79,8 @@ class Kept(Struct, frozen=True, kw_only=True):
 class Session(Struct, frozen=True, kw_only=True):
     """`amount_total` as the provider counts, `currency` in capitals.
 
-    Others of the same account may lack a status or an amount; one that we began has both.
+    Others of the same account may lack a status or an amount; one that we began has both. How its
+    payment stands is there where the answer holds the payment, and not its id alone.
     """
 
     id: Id
@@ -92,6 +91,7 @@ class Session(Struct, frozen=True, kw_only=True):
     livemode: bool
     client_reference_id: str | None = None
     payment_intent: Id | None = None
+    payment_intent_status: str | None = None
     url: str | None = None
 
     def __repr__(self) -> str:
@@ -132,11 +132,12 @@ def read_session(data: Json) -> Session:
     """Raises Malformed."""
     if not isinstance(data, Mapping):
         raise Malformed("payment session")
-    currency = data.get("currency")
+    currency, intent = data.get("currency"), data.get("payment_intent")
     fields = {
         **data,
         "currency": currency.upper() if isinstance(currency, str) else currency,
-        "payment_intent": id_of(data.get("payment_intent")),
+        "payment_intent": id_of(intent),
+        "payment_intent_status": intent.get("status") if isinstance(intent, Mapping) else None,
     }
     try:
         return msgspec.convert(fields, Session)
@@ -147,42 +148,3 @@ def read_session(data: Json) -> Session:
 def id_of(value: Json) -> Json:
     """The id of what an answer may name or contain."""
     return value.get("id") if isinstance(value, Mapping) else value
-
-
-def judge(elicitation: Elicitation, session: Session, *, seller: Seller) -> Verdict:
-    """What the session says, now, about the elicitation.
-
-    Of a former attempt's session only PAID says anything about the elicitation as a whole. A
-    failed delayed payment looks pending here; its event tells. Raises Mismatch.
-    """
-    if session.id not in sessions_of(elicitation):
-        raise Mismatch("session", session=session.id)
-    require_terms(elicitation, session, seller=seller)
-    if session.payment_status == "paid":
-        return Verdict.PAID
-    match session.status:
-        case "open" | None:
-            return Verdict.OPEN
-        case "expired":
-            return Verdict.EXPIRED
-        case "complete":
-            is_settled = session.payment_status == "no_payment_required"
-            return Verdict.PAID if is_settled else Verdict.PENDING
-        case _:
-            assert_never(session.status)
-
-
-def require_terms(elicitation: Elicitation, session: Session, *, seller: Seller) -> None:
-    """Raises Mismatch where the session is not for what was asked."""
-    terms = terms_of(elicitation)
-    expected = {
-        "reference": (elicitation.id, session.client_reference_id),
-        "currency": (terms.currency, session.currency),
-        "amount": (charge_amount(terms.price), session.amount_total),
-        "mode": ((terms.seller, terms.is_live), (seller.name, session.livemode)),
-    }
-    for what, (asked, found) in expected.items():
-        if asked != found:
-            raise Mismatch(what, session=session.id)
-    if seller.is_live != session.livemode:
-        raise Mismatch("mode", session=session.id)

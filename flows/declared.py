@@ -12,16 +12,10 @@ from typing import Any, get_type_hints
 import msgspec
 
 from flows.elicitation import Json
-from flows.provider import PersonProbe, Provider, Revocation
+from flows.provider import Provider
 
 _NOT_KEPT = frozenset({"sandbox"})
-_HINTS = {
-    name: hint
-    for name, hint in get_type_hints(
-        Provider, localns={"PersonProbe": PersonProbe, "Revocation": Revocation}
-    ).items()
-    if name not in _NOT_KEPT
-}
+_HINTS = {name: hint for name, hint in get_type_hints(Provider).items() if name not in _NOT_KEPT}
 
 
 def as_data(provider: Provider) -> Json:

@@ -6,7 +6,6 @@ signing, says of a session of ours with the very terms; and a refund is asked fo
 """
 
 import hashlib
-from urllib.parse import urlencode
 
 import httpx
 import msgspec
@@ -27,8 +26,9 @@ from flows.declared_templates import Values, fill, fill_path, fill_text, text_at
 from flows.elicitation import Attempt, Elicitation, Json
 from flows.errors import Failed, InvalidQuestion
 from flows.flow import Departure, Talk, Trip
-from flows.gateway import Notice, Session, State, open_page, payment_of, terms_for
-from flows.gateway_replies import learned, page_in, unreadable, written
+from flows.gateway import Notice, Session, State, payment_of, terms_for
+from flows.gateway_page import asked, asking, begun, prepared, ways_back
+from flows.gateway_replies import learned, unreadable, written
 from flows.money import Money
 from flows.receipt import Payment, Refund, RefundStatus
 from flows.signatures import Delivery, Scheme
@@ -60,46 +60,13 @@ class DeclaredGateway:
 
     def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
         """Raises InvalidQuestion for a price it cannot charge."""
-        opened = open_page(elicitation, now=trip.now)
-        if opened is not None:
-            already: Json = msgspec.to_builtins(opened)
-            return already
-        terms = terms_of(elicitation)
-        back = f"{trip.return_url}?{urlencode({'state': trip.state})}"
-        expires_at = (trip.now + self._declared.life).replace(microsecond=0)
-        values: Values = {
-            **self.seller.own,
-            **self._money(terms.price),
-            "what": terms.what[: self._declared.what_at_most],
-            "reference": elicitation.id,
-            **_keys(f"{elicitation.id}:{trip.number}"),
-            "return_url": back,
-            "cancel_url": f"{back}&cancelled=1",
-            "expires_at": expires_at.isoformat(),
-        }
-        kept: Json = msgspec.to_builtins(
-            Kept(
-                request=msgspec.json.encode(fill(self._declared.create_body, values)).decode(),
-                expires_at=int(expires_at.timestamp()),
-            )
-        )
-        return kept
+        return prepared(elicitation, trip, self._creation)
 
     def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
-        assert elicitation.attempt is not None
-        terms_for(elicitation, self.seller)
-        opened = kept_of(elicitation.attempt)
-        if opened is not None and opened.url is not None:
-            return Departure(url=opened.url)
-        kept = yield from self.repeat(elicitation, elicitation.attempt)
-        return Departure(url=page_in(kept, self.seller), kept=msgspec.to_builtins(kept))
+        return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
-        terms_for(elicitation, self.seller)
-        kept = kept_of(attempt)
-        if kept is None:
-            raise Failed("No payment was begun here.", elicitation_id=elicitation.id)
-        key = f"{elicitation.id}:{attempt.number}"
+        kept, key = asked(elicitation, attempt, self.seller)
         values: Values = {**self.seller.own, **_keys(key), "reference": elicitation.id}
         reply = yield self._request(self._declared.create, values, body=kept.request, key=key)
         data = answer_in(reply, self.seller, doing=OPENING)
@@ -178,6 +145,21 @@ class DeclaredGateway:
         """What it tells of names the elicitation already."""
         yield from ()
         return None
+
+    def _creation(self, elicitation: Elicitation, trip: Trip) -> Kept:
+        terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
+        expires_at = (trip.now + self._declared.life).replace(microsecond=0)
+        values: Values = {
+            **self.seller.own,
+            **self._money(terms.price),
+            "what": terms.what[: self._declared.what_at_most],
+            "reference": elicitation.id,
+            **_keys(f"{elicitation.id}:{trip.number}"),
+            "return_url": back,
+            "cancel_url": cancelled,
+            "expires_at": expires_at.isoformat(),
+        }
+        return asking(fill(self._declared.create_body, values), until=expires_at)
 
     def _given_back(self, payment: Payment, theirs: str) -> Talk[tuple[int, int | None]]:
         """How much is gone back by now, as the provider says, where it can be asked; see Holding.

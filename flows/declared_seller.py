@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from flows.checkout_seller import fits_a_header
 from flows.declared_places import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
 from flows.declared_templates import fill_text, names_in, place_faults
 from flows.elicitation import Json
 from flows.errors import InvalidQuestion
+from flows.provider import NAME
 from flows.receipt import Dispute, RefundStatus
 from flows.signature_schemes import STANDARD_WEBHOOKS, Scheme
 from flows.visit import is_origin
 
-NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 LIFE_AT_MOST: Final = timedelta(days=7)
 # What can stand in a template, beside what the declaration itself needs.
 ASKED: Final = frozenset(
@@ -209,7 +210,7 @@ class SellerDeclaration:
         if not self.settles and self.fetch is None:
             faults.append("settles: what does not settle by itself needs a fetch.")
         for header, template in (*self.headers, (self.idempotency or "Idempotency-Key", "")):
-            if not _HEADER.fullmatch(header) or not (template.isascii() and _is_line(template)):
+            if not _HEADER.fullmatch(header) or not (template.isascii() and template.isprintable()):
                 faults.append(f"headers: {header!r} is no header.")
             unknown = names_in(template) - own - {"secret"}
             faults += [f"headers.{header}: {_nothing(name)}" for name in sorted(unknown)]
@@ -247,12 +248,11 @@ class DeclaredSeller:
     def __post_init__(self) -> None:
         declared = self.declaration
         missing = [n for n in declared.needed(is_live=self.is_live) if n not in self.own]
-        is_word = self.secret.isascii() and self.secret.isprintable() and " " not in self.secret
         if missing:
             raise ValueError(f"{declared.label} needs {', '.join(missing)}.")
         if not all(map(_OWN.fullmatch, self.own.values())):
             raise ValueError(f"What {declared.label} needs is of letters, digits, dots and dashes.")
-        if not self.secret or not is_word:
+        if not fits_a_header(self.secret):
             raise ValueError(f"The key is no key of {declared.label}.")
         if not self.is_live and declared.test_api is None:
             raise ValueError(f"{declared.label} has no test mode.")
@@ -289,10 +289,6 @@ class DeclaredSeller:
 
 def _nothing(name: str) -> str:
     return f"{{{name}}} is nothing that can stand there."
-
-
-def _is_line(text: str) -> bool:
-    return not text or text.isprintable()
 
 
 def _is_origin(text: str) -> bool:

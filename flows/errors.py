@@ -155,9 +155,18 @@ class Expired(NotAccepted):
 
 
 class Failed(NotAccepted):
-    """The provider, or this server, could not finish what the person began."""
+    """The provider, or this server, could not finish what the person began.
+
+    `is_refusal`: the provider understood what it was asked for, and would not.
+    """
 
     name = "ELICITATION_FAILED"
+
+    def __init__(
+        self, message: str, *, elicitation_id: str | None = None, is_refusal: bool = False
+    ) -> None:
+        self.is_refusal = is_refusal
+        super().__init__(message, elicitation_id=elicitation_id)
 
 
 class Superseded(NotAccepted):

@@ -72,6 +72,11 @@ class Session:
     closes_at: datetime | None = None
     is_now: bool = True
 
+    @property
+    def gone(self) -> int:
+        """How much of it is no longer ours, as far as it says."""
+        return self.refunded + (self.charged_back or 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
@@ -255,8 +260,8 @@ def judge(elicitation: Elicitation, session: Session, *, seller: Registration) -
         case State.PENDING:
             return Verdict.PENDING
         case State.PAID:
-            gone = session.refunded + (session.charged_back or 0)
-            return Verdict.FAILED if gone >= terms_of(elicitation).amount else Verdict.PAID
+            is_gone = session.gone >= terms_of(elicitation).amount
+            return Verdict.FAILED if is_gone else Verdict.PAID
         case State.FAILED:
             return Verdict.FAILED
         case State.CLOSED:

@@ -21,6 +21,8 @@ from flows.money import MINOR_UNIT_DIGITS_AT_MOST, Money, digits_of
 from flows.visit import origin_of
 
 T = TypeVar("T")
+# Of the refusals those that may be none the next time: slow, at it already, too early, too often.
+_NOT_NOW = (408, 409, 425, 429)
 _WRITTEN = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?", re.ASCII)
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -72,11 +74,16 @@ def decode(
     """Raises Failed for anything but 200 or 201 with that shape."""
     if reply.status_code not in (200, 201):
         why = problem(reply, code_of=code_of)
-        raise Failed(f"{seller.label} could not {doing} ({why}).")
+        raise Failed(f"{seller.label} could not {doing} ({why}).", is_refusal=is_refusal(reply))
     try:
         return msgspec.json.decode(reply.content, type=shape)
     except (ValueError, RecursionError):
         raise unreadable(seller, doing=doing) from None
+
+
+def is_refusal(reply: httpx.Response) -> bool:
+    """Whether the provider has said no, and not only nothing yet (RFC 9110, 15.5)."""
+    return reply.is_client_error and reply.status_code not in _NOT_NOW
 
 
 def problem(reply: httpx.Response, *, code_of: Callable[[bytes], str]) -> str:

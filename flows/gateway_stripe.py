@@ -1,23 +1,49 @@
-"""Stripe Checkout as a gateway: CheckoutFlow as it is, with its sessions in neutral words.
+"""Stripe Checkout as a gateway: a hosted payment page, its sessions told in neutral words.
 
-What could go wrong: a word that means less than it did. `judge` of this session must say what
-`flows.checkout.judge` says of Stripe's own.
+What could go wrong: a word that means less than Stripe's did; a request that is not sent again as
+it was, so that a person pays twice. So the whole of it is stored before it is sent, and one key
+makes one session.
 """
 
+import math
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import assert_never
+from urllib.parse import quote, urlencode
 
-from flows import checkout
-from flows.checkout import CheckoutFlow, Kept, Seller, charge_amount, charged
+import httpx
+
+from flows import checkout_session
 from flows.checkout_events import PAYMENT_FAILED, Event, kept_event, read_event
-from flows.checkout_intent import reference_of
+from flows.checkout_replies import (
+    read_refund,
+    reference_in,
+    same_session,
+    session_in,
+    standing_refund,
+)
+from flows.checkout_seller import Seller, charge_amount, charged
+from flows.checkout_session import REFERENCE_KEY, Kept, terms_of
 from flows.elicitation import Attempt, Elicitation, Json
-from flows.errors import InvalidQuestion
+from flows.errors import Failed, InvalidQuestion
 from flows.flow import Departure, Talk, Trip
-from flows.gateway import Notice, Session, State
+from flows.gateway import CLOCKS_DIFFER, Notice, Session, State, payment_of, terms_for
+from flows.gateway_page import asked, begun, prepared, ways_back
+from flows.gateway_replies import learned
 from flows.money import Money
 from flows.receipt import Payment, Refund
 from flows.signatures import STRIPE, Delivery
+
+STRIPE_VERSION = "2026-10-28.endive"
+LIFE_AT_LEAST = timedelta(minutes=30)
+LIFE_AT_MOST = timedelta(hours=24)
+REASON_AT_MOST = 500
+_SESSIONS = "/v1/checkout/sessions"
+_INTENTS = "/v1/payment_intents"
+_REFUNDS = "/v1/refunds"
+_WITH_INTENT = urlencode({"expand[]": "payment_intent"})
+# How a payment stands of which no money comes: a delayed one failed, or somebody cancelled it.
+_NO_MONEY_COMES = ("requires_payment_method", "canceled")
 
 
 class StripeGateway:
@@ -27,7 +53,6 @@ class StripeGateway:
 
     def __init__(self, seller: Seller) -> None:
         self.seller = seller
-        self._flow = CheckoutFlow({seller.name: seller})
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:
@@ -37,26 +62,54 @@ class StripeGateway:
         charge_amount(price)
 
     def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
-        return self._flow.prepare(elicitation, trip)
+        """Raises InvalidQuestion for a price it cannot charge."""
+        return prepared(elicitation, trip, _asked_session)
 
     def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
-        return (yield from self._flow.begin(elicitation, trip))
+        return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
-        return (yield from self._flow.repeat(elicitation, attempt))
+        kept, key = asked(elicitation, attempt, self.seller)
+        reply = yield self._post(_SESSIONS, kept.request, key=key)
+        session = session_in(reply, self.seller, doing="open its payment page")
+        return learned(kept, elicitation, neutral(session), self.seller)
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
-        return neutral((yield from self._flow.fetch(elicitation, session)))
+        terms_for(elicitation, self.seller)
+        reply = yield self._get(f"{_path(_SESSIONS, session)}?{_WITH_INTENT}")
+        return neutral(same_session(session, reply, self.seller))
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
         """Stripe takes it by itself."""
         return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
-        return (yield from self._flow.expire(elicitation, session))
+        terms_for(elicitation, self.seller)
+        path = _path(_SESSIONS, session)
+        reply = yield self._post(f"{path}/expire", "")
+        if reply.status_code != 200:  # expired or complete already: the session tells
+            reply = yield self._get(path)
+        found = same_session(session, reply, self.seller)
+        if found.status in ("expired", "complete"):
+            return found.status == "expired"
+        raise Failed(f"{self.seller.label} did not close its payment page.")
 
     def refund(self, payment: Payment, *, reason: str | None) -> Talk[Refund]:
-        return (yield from self._flow.refund(payment, reason=reason))
+        intent = payment_of(payment, self.seller)
+        form = {
+            "payment_intent": intent,
+            "metadata[receipt]": payment.id,
+            f"metadata[{REFERENCE_KEY}]": payment.elicitation_id,
+        }
+        if reason:
+            form["metadata[reason]"] = reason[:REASON_AT_MOST]
+        reply = yield self._post(_REFUNDS, urlencode(form), key=f"refund:{payment.id}")
+        if reply.status_code == 200:
+            return read_refund(reply, payment, self.seller)
+        # Refunded already, or the key was used with another reason: the list tells.
+        query = urlencode({"payment_intent": intent, "limit": "100"})
+        listed = yield self._get(f"{_REFUNDS}?{query}")
+        return standing_refund(listed, payment, self.seller, refused=reply)
 
     def read_notice(self, delivery: Delivery) -> Notice:
         return _notice(read_event(delivery))
@@ -65,11 +118,30 @@ class StripeGateway:
         return _notice(kept_event(body))
 
     def trace(self, payment: str) -> Talk[str | None]:
-        return (yield from reference_of(payment, seller=self.seller))
+        """A bank's claim names the payment only, so Stripe is asked what it was begun for."""
+        reply = yield self._get(_path(_INTENTS, payment))
+        return reference_in(reply, payment, self.seller)
+
+    def _get(self, path: str) -> httpx.Request:
+        return httpx.Request("GET", self.seller.api + path, headers=self._headers())
+
+    def _post(self, path: str, body: str, *, key: str | None = None) -> httpx.Request:
+        headers = self._headers() | {"Content-Type": "application/x-www-form-urlencoded"}
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        return httpx.Request("POST", self.seller.api + path, headers=headers, content=body.encode())
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self.seller.key}", "Stripe-Version": STRIPE_VERSION}
+        if self.seller.account is not None:
+            headers["Stripe-Account"] = self.seller.account
+        return headers
 
 
-def neutral(session: checkout.Session, *, has_failed: bool = False, is_now: bool = True) -> Session:
-    """Stripe's session; whether a delayed payment has failed, only an event tells."""
+def neutral(
+    session: checkout_session.Session, *, has_failed: bool = False, is_now: bool = True
+) -> Session:
+    """Stripe's session. `has_failed`: an event says so, whose session names its payment only."""
     state = _state(session)
     return Session(
         id=session.id,
@@ -82,6 +154,34 @@ def neutral(session: checkout.Session, *, has_failed: bool = False, is_now: bool
         url=session.url,
         is_now=is_now,
     )
+
+
+def _path(place: str, id: str) -> str:
+    return f"{place}/{quote(id, safe='')}"
+
+
+def _asked_session(elicitation: Elicitation, trip: Trip) -> Kept:
+    terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
+    expires_at = _expiry(elicitation.expires_at, now=trip.now)
+    form = {
+        "mode": "payment",
+        "client_reference_id": elicitation.id,
+        f"metadata[{REFERENCE_KEY}]": elicitation.id,
+        f"payment_intent_data[metadata][{REFERENCE_KEY}]": elicitation.id,
+        "line_items[0][quantity]": "1",
+        "line_items[0][price_data][currency]": terms.currency.lower(),
+        "line_items[0][price_data][unit_amount]": str(charge_amount(terms.price)),
+        "line_items[0][price_data][product_data][name]": terms.what,
+        "success_url": back,
+        "cancel_url": cancelled,
+        "expires_at": str(expires_at),
+    }
+    return Kept(request=urlencode(form), expires_at=expires_at)
+
+
+def _expiry(wanted: datetime, *, now: datetime) -> int:
+    earliest, latest = now + LIFE_AT_LEAST + CLOCKS_DIFFER, now + LIFE_AT_MOST - CLOCKS_DIFFER
+    return math.ceil(min(max(wanted, earliest), latest).timestamp())
 
 
 def _notice(event: Event) -> Notice:
@@ -103,7 +203,7 @@ def _notice(event: Event) -> Notice:
     )
 
 
-def _state(session: checkout.Session) -> State:
+def _state(session: checkout_session.Session) -> State:
     if session.payment_status == "paid":
         return State.PAID
     match session.status:
@@ -111,14 +211,16 @@ def _state(session: checkout.Session) -> State:
             return State.OPEN
         case "expired":
             return State.CLOSED
+        case "complete" if session.payment_status == "no_payment_required":
+            return State.PAID
         case "complete":
-            is_settled = session.payment_status == "no_payment_required"
-            return State.PAID if is_settled else State.PENDING
+            has_failed = session.payment_intent_status in _NO_MONEY_COMES
+            return State.FAILED if has_failed else State.PENDING
         case _:
             assert_never(session.status)
 
 
-def _amount(session: checkout.Session) -> int | None:
+def _amount(session: checkout_session.Session) -> int | None:
     if session.amount_total is None or session.currency is None:
         return None
     return _minor_units(session.amount_total, session.currency)

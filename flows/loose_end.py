@@ -76,7 +76,7 @@ class LooseEnd(Struct, frozen=True, kw_only=True):
 
     @property
     def due_at(self) -> datetime | None:
-        return self.look_at if self.status is Loose.WAITING else None
+        return self.look_at  # only what is waited for has one
 
     @property
     def erase_at(self) -> datetime:
@@ -91,7 +91,7 @@ def ask_again(loose: LooseEnd, now: datetime) -> LooseEnd:
     if loose.look_at is not None and now < loose.look_at:
         return loose  # somebody else asked meanwhile: its own turns stay as they are
     if now >= loose.until:
-        return replace(loose, status=Loose.UNANSWERED, look_at=None)
+        return give_up(loose)
     pause = min(ASK_AGAIN_AFTER * 2 ** min(loose.tries, TRIES_THAT_COUNT), ASK_AGAIN_AT_MOST)
     return replace(loose, look_at=min(now + pause, loose.until), tries=loose.tries + 1)
 

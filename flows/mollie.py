@@ -18,12 +18,13 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from flows.checkout_session import REFERENCE_KEY, Kept, kept_of, terms_of
+from flows.checkout_session import REFERENCE_KEY, Kept, terms_of
 from flows.elicitation import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.flow import Departure, Talk, Trip
-from flows.gateway import Hint, Session, State, open_page, payment_of, terms_for
-from flows.gateway_replies import learned, page_in, written
+from flows.gateway import Hint, Session, State, payment_of, terms_for
+from flows.gateway_page import asked, asking, begun, prepared, ways_back
+from flows.gateway_replies import learned, written
 from flows.mollie_replies import (
     Refunds,
     hint_in,
@@ -119,45 +120,13 @@ class MollieGateway:
 
     def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
         """Raises InvalidQuestion for a price it cannot charge."""
-        opened = open_page(elicitation, now=trip.now)
-        if opened is not None:
-            already: Json = msgspec.to_builtins(opened)
-            return already
-        terms = terms_of(elicitation)
-        back = f"{trip.return_url}?{urlencode({'state': trip.state})}"
-        payment = {
-            "amount": _amount(terms.price),
-            "description": terms.what[:DESCRIPTION_AT_MOST],
-            "redirectUrl": back,
-            "cancelUrl": f"{back}&cancelled=1",
-            "metadata": {REFERENCE_KEY: elicitation.id},
-        }
-        if self.seller.webhook_url is not None:
-            query = urlencode({REFERENCE_KEY: elicitation.id})
-            payment["webhookUrl"] = f"{self.seller.webhook_url}?{query}"
-        kept: Json = msgspec.to_builtins(
-            Kept(
-                request=msgspec.json.encode(payment).decode(),
-                expires_at=int((trip.now + LIFE_WITHOUT_A_METHOD).timestamp()),
-            )
-        )
-        return kept
+        return prepared(elicitation, trip, self._payment)
 
     def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
-        assert elicitation.attempt is not None
-        terms_for(elicitation, self.seller)
-        opened = kept_of(elicitation.attempt)
-        if opened is not None and opened.url is not None:
-            return Departure(url=opened.url)
-        kept = yield from self.repeat(elicitation, elicitation.attempt)
-        return Departure(url=page_in(kept, self.seller), kept=msgspec.to_builtins(kept))
+        return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
-        terms_for(elicitation, self.seller)
-        kept = kept_of(attempt)
-        if kept is None:
-            raise Failed("No payment was begun here.", elicitation_id=elicitation.id)
-        key = f"{elicitation.id}:{attempt.number}"
+        kept, key = asked(elicitation, attempt, self.seller)
         reply = yield self._request("POST", _PAYMENTS, body=kept.request, key=key)
         found = payment_in(reply, self.seller, doing="open its payment page")
         return learned(kept, elicitation, session_of(found, self.seller), self.seller)
@@ -219,6 +188,20 @@ class MollieGateway:
         payment_of(payment, self.seller)
         reply = yield self._request("GET", _path(payment.session))
         return session_of(same_payment(payment.session, reply, self.seller), self.seller)
+
+    def _payment(self, elicitation: Elicitation, trip: Trip) -> Kept:
+        terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
+        payment = {
+            "amount": _amount(terms.price),
+            "description": terms.what[:DESCRIPTION_AT_MOST],
+            "redirectUrl": back,
+            "cancelUrl": cancelled,
+            "metadata": {REFERENCE_KEY: elicitation.id},
+        }
+        if self.seller.webhook_url is not None:
+            query = urlencode({REFERENCE_KEY: elicitation.id})
+            payment["webhookUrl"] = f"{self.seller.webhook_url}?{query}"
+        return asking(payment, until=trip.now + LIFE_WITHOUT_A_METHOD)
 
     def _refunds(self, payment: Payment, *, refused: httpx.Response | None = None) -> Talk[Refunds]:
         path = f"{_path(payment_of(payment, self.seller))}/refunds?limit=250"

@@ -18,25 +18,25 @@ names the order in `supplementary_data.related_ids`; how long a completed order 
 import base64
 from dataclasses import dataclass, field
 from datetime import timedelta
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from flows.checkout_session import Kept, kept_of, terms_of
+from flows.checkout_session import Kept, terms_of
 from flows.elicitation import Attempt, Elicitation, Json
-from flows.errors import Failed, InvalidQuestion
+from flows.errors import InvalidQuestion
 from flows.flow import Departure, Talk, Trip
 from flows.gateway import (
     Hint,
     Session,
     State,
     judge,
-    open_page,
     payment_of,
     terms_for,
 )
-from flows.gateway_replies import learned, page_in, written
+from flows.gateway_page import asked, asking, begun, prepared, ways_back
+from flows.gateway_replies import learned, written
 from flows.money import Money
 from flows.paypal_replies import (
     has_lapsed,
@@ -171,58 +171,13 @@ class PayPalGateway:
 
     def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
         """Raises InvalidQuestion for a price it cannot charge."""
-        opened = open_page(elicitation, now=trip.now)
-        if opened is not None:
-            already: Json = msgspec.to_builtins(opened)
-            return already
-        terms = terms_of(elicitation)
-        back = f"{trip.return_url}?{urlencode({'state': trip.state})}"
-        order = {
-            "intent": "CAPTURE",
-            "purchase_units": [
-                {
-                    "reference_id": elicitation.id,
-                    "custom_id": elicitation.id,
-                    # PayPal takes one payment for an invoice: a second tab cannot pay again.
-                    "invoice_id": elicitation.id,
-                    "description": _cut(terms.what),
-                    "amount": _amount(terms.price),
-                }
-            ],
-            "payment_source": {
-                "paypal": {
-                    "experience_context": {
-                        "user_action": "PAY_NOW",
-                        "shipping_preference": "NO_SHIPPING",
-                        "return_url": back,
-                        "cancel_url": f"{back}&cancelled=1",
-                    }
-                }
-            },
-        }
-        kept: Json = msgspec.to_builtins(
-            Kept(
-                request=msgspec.json.encode(order).decode(),
-                expires_at=int((trip.now + ORDER_LIFE).timestamp()),
-            )
-        )
-        return kept
+        return prepared(elicitation, trip, _asked_order)
 
     def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
-        assert elicitation.attempt is not None
-        terms_for(elicitation, self.seller)
-        opened = kept_of(elicitation.attempt)
-        if opened is not None and opened.url is not None:
-            return Departure(url=opened.url)
-        kept = yield from self.repeat(elicitation, elicitation.attempt)
-        return Departure(url=page_in(kept, self.seller), kept=msgspec.to_builtins(kept))
+        return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
-        terms_for(elicitation, self.seller)
-        kept = kept_of(attempt)
-        if kept is None:
-            raise Failed("No payment was begun here.", elicitation_id=elicitation.id)
-        key = f"{elicitation.id}:{attempt.number}"
+        kept, key = asked(elicitation, attempt, self.seller)
         reply = yield from self._send("POST", _ORDERS, body=kept.request, key=key)
         if has_lapsed(reply, until=kept.expires_at):  # it was made, and nobody can pay it
             return kept
@@ -317,6 +272,34 @@ def _token_request(seller: PayPalSeller) -> httpx.Request:
         },
         content=b"grant_type=client_credentials",
     )
+
+
+def _asked_order(elicitation: Elicitation, trip: Trip) -> Kept:
+    terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
+    order = {
+        "intent": "CAPTURE",
+        "purchase_units": [
+            {
+                "reference_id": elicitation.id,
+                "custom_id": elicitation.id,
+                # PayPal takes one payment for an invoice: a second tab cannot pay again.
+                "invoice_id": elicitation.id,
+                "description": _cut(terms.what),
+                "amount": _amount(terms.price),
+            }
+        ],
+        "payment_source": {
+            "paypal": {
+                "experience_context": {
+                    "user_action": "PAY_NOW",
+                    "shipping_preference": "NO_SHIPPING",
+                    "return_url": back,
+                    "cancel_url": cancelled,
+                }
+            }
+        },
+    }
+    return asking(order, until=trip.now + ORDER_LIFE)
 
 
 def _path(order: str) -> str:

@@ -37,10 +37,6 @@ class ReceiptStatus(StrEnum):
     REFUNDED = "refunded"
     DISPUTED = "disputed"  # the person's bank has taken it back, or is about to
 
-    @property
-    def is_final(self) -> bool:
-        return not TRANSITIONS[self]
-
 
 TRANSITIONS: Mapping[ReceiptStatus, frozenset[ReceiptStatus]] = {
     ReceiptStatus.OPEN: frozenset({ReceiptStatus.TAKEN, ReceiptStatus.REFUNDING}),

@@ -16,7 +16,7 @@ import msgspec
 from flows.elicitation import Json
 from flows.errors import Unverified
 from flows.signature_schemes import Scheme
-from flows.signatures import BODY_BYTES_AT_MOST, Delivery, sign, verify
+from flows.signatures import BODY_BYTES_AT_MOST, Delivery, verify
 
 ADYEN: Final = Scheme(
     name="adyen",
@@ -79,13 +79,6 @@ def verify_items(
     return tuple(results)
 
 
-def read_item(delivery: Delivery) -> Item:
-    """What a Delivery of `verify_items` says. Raises ValueError for any other."""
-    if delivery.scheme != ADYEN.name:
-        raise ValueError(f"{delivery!r} is no item of Adyen's")
-    return item_in(delivery.body)
-
-
 def item_in(signed: bytes) -> Item:
     """What an item's signed text says, once it was verified. Raises ValueError for other text."""
     fields = _SIGNED.fullmatch(signed.decode())
@@ -118,18 +111,6 @@ def as_json(item: Item) -> Json:
         "amount": item.amount,
         "currency": item.currency,
     }
-
-
-def sign_items(items: Sequence[Item], *, secret: str, now: datetime) -> bytes:
-    """The body in which Adyen would send the items. Raises ValueError for what it never signs."""
-    return msgspec.json.encode(
-        _Notice(
-            notification_items=[
-                msgspec.Raw(msgspec.json.encode(_Entry(notification_request_item=entry)))
-                for entry in (_signed(item, secret=secret, now=now) for item in items)
-            ]
-        )
-    )
 
 
 class _Amount(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,25 +165,6 @@ def _text(fields: _Fields) -> bytes:
     if found is None or found.groups() != values:
         raise Unverified("malformed_body")
     return text.encode()
-
-
-def _signed(item: Item, *, secret: str, now: datetime) -> _Fields:
-    fields = _Fields(
-        additional_data=_Signature(hmac_signature=""),
-        psp_reference=item.psp_reference,
-        original_reference=item.original_reference,
-        merchant_account_code=item.merchant_account,
-        merchant_reference=item.merchant_reference,
-        amount=_Amount(value=item.amount, currency=item.currency),
-        event_code=item.event,
-        success=_word(is_success=item.is_success),
-    )
-    try:
-        text = _text(fields)
-    except Unverified:
-        raise ValueError(f"adyen: no such item is ever sent: {item.id}") from None
-    [(_, signature)] = sign(ADYEN, body=text, secret=secret, now=now)
-    return msgspec.structs.replace(fields, additional_data=_Signature(hmac_signature=signature))
 
 
 def _word(*, is_success: bool) -> Literal["true", "false"]:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Final, final
 
 from cryptography.exceptions import InvalidSignature
@@ -32,7 +33,6 @@ __all__ = [
     "Delivery",
     "Scheme",
     "header_once",
-    "sign",
     "verify",
 ]
 
@@ -100,41 +100,9 @@ def verify(
     return Delivery(scheme=scheme.name, id=said.id or None, body=body, sent_at=sent_at, proof=PROOF)
 
 
-def sign(
-    scheme: Scheme,
-    *,
-    body: bytes,
-    secret: str,
-    now: datetime,
-    id: str | None = None,
-    url: str = "",
-) -> list[tuple[str, str]]:
-    """The headers with which the scheme's sender would send the body.
-
-    Raises ValueError if the secret is no MAC key, or if what a scheme signs is not given: an id or
-    an address.
-    """
-    key = _mac_key(scheme, secret)
-    time = str(int(now.timestamp()))
-    if scheme.id_header is not None and not _ID.fullmatch(id or ""):
-        raise ValueError(f"{scheme.name}: an id is signed too, and must not have a full stop")
-    if "{url}" in scheme.message and not url:
-        raise ValueError(f"{scheme.name}: the address that it is sent to is signed too")
-    message = _message(scheme, {"id": id or "", "ts": time, "url": url}, body)
-    parts = [scheme.signature_label + _mac(scheme, key, message)]
-    if scheme.time_label is not None:
-        parts.insert(0, scheme.time_label + time)
-    headers = [(scheme.signature_header, (scheme.separator or "").join(parts))]
-    if scheme.time_header is not None:
-        headers.insert(0, (scheme.time_header, time))
-    if scheme.id_header is not None:
-        headers.insert(0, (scheme.id_header, id or ""))
-    return [(scheme.families[0] + name, value) for name, value in headers]
-
-
 def header_once(headers: Sequence[tuple[str, str]], name: str, *, pattern: re.Pattern[str]) -> str:
     """The value of a header that comes exactly once and is all of the pattern."""
-    return _only([value for key, value in headers if key.lower() == name] or None, pattern)
+    return _only(_named(headers, name) or None, pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,16 +116,12 @@ class _Said:
 
 
 def _read(scheme: Scheme, headers: Sequence[tuple[str, str]]) -> _Said:
-    said: dict[str, list[str]] = {}
-    for name, value in headers:
-        said.setdefault(name.lower(), []).append(value)
     # One family answers for all of a delivery's headers: two are never mixed.
     for family in scheme.families:
-        if family + scheme.signature_header in said:
+        if values := _named(headers, family + scheme.signature_header):
             break
     else:
         raise Unverified("missing_header")
-    values = said[family + scheme.signature_header]
     if len(values) > 1 and not scheme.is_repeatable:
         raise Unverified("malformed_header")
     parts = [part for value in values for part in _parts(scheme, value)]
@@ -169,9 +133,9 @@ def _read(scheme: Scheme, headers: Sequence[tuple[str, str]]) -> _Said:
     if scheme.time_label is not None:
         time = _only(_labelled(parts, scheme.time_label), _TIME)
     if scheme.time_header is not None:
-        time = _only(said.get(family + scheme.time_header), _TIME)
+        time = header_once(headers, family + scheme.time_header, pattern=_TIME)
     if scheme.id_header is not None:
-        id = _only(said.get(family + scheme.id_header), _ID)
+        id = header_once(headers, family + scheme.id_header, pattern=_ID)
     return _Said(macs=macs, ed25519=ed25519, time=time, id=id)
 
 
@@ -187,6 +151,10 @@ def _labelled(parts: Sequence[str], label: str | None) -> list[str]:
     if label is None:
         return []
     return [part.removeprefix(label) for part in parts if part.startswith(label)]
+
+
+def _named(headers: Sequence[tuple[str, str]], name: str) -> list[str]:
+    return [value for key, value in headers if key.lower() == name]
 
 
 def _only(values: Sequence[str] | None, pattern: re.Pattern[str]) -> str:
@@ -208,15 +176,11 @@ def _keys(scheme: Scheme, secrets: Sequence[str]) -> list[bytes | Ed25519PublicK
 
 
 def _key(scheme: Scheme, secret: str) -> bytes | Ed25519PublicKey:
+    """The key in a secret's text. Raises ValueError if there is none."""
     if scheme.ed25519_label is not None and secret.startswith(scheme.ed25519_key_prefix):
         return Ed25519PublicKey.from_public_bytes(
             _from_base64(secret.removeprefix(scheme.ed25519_key_prefix))
         )
-    return _mac_key(scheme, secret)
-
-
-def _mac_key(scheme: Scheme, secret: str) -> bytes:
-    """The key in a secret's text. Raises ValueError if there is none."""
     text = secret.removeprefix(scheme.key_prefix)
     if scheme.key == "base64":
         key = _from_base64(text)
@@ -236,11 +200,18 @@ def _from_base64(text: str) -> bytes:
 
 
 def _message(scheme: Scheme, values: Mapping[str, str], body: bytes) -> bytes:
-    words = _FIELD.split(scheme.message)  # every second is a field's name
     return b"".join(
-        word.encode() if index % 2 == 0 else body if word == "body" else values[word].encode()
-        for index, word in enumerate(words)
+        [
+            word.encode() if index % 2 == 0 else body if word == "body" else values[word].encode()
+            for index, word in enumerate(_words(scheme.message))
+        ]
     )
+
+
+@cache
+def _words(message: str) -> list[str]:
+    """Every second is a field's name."""
+    return _FIELD.split(message)
 
 
 def _mac(scheme: Scheme, key: bytes, message: bytes) -> str:

@@ -16,7 +16,7 @@ MOLLIE_PAYMENT_ID: Final = re.compile(r"tr_[0-9A-Za-z]{1,64}")
 _FIELDS_AT_MOST = 8
 
 
-def read_id(body: bytes, *, pattern: re.Pattern[str] = MOLLIE_PAYMENT_ID) -> str:
+def read_id(body: bytes) -> str:
     """The one id in a form's body.
 
     Raises Unverified, with the reason too_large or malformed_body.
@@ -30,6 +30,6 @@ def read_id(body: bytes, *, pattern: re.Pattern[str] = MOLLIE_PAYMENT_ID) -> str
     except ValueError:
         raise Unverified("malformed_body") from None
     ids = [value for name, value in fields if name == "id"]
-    if len(ids) != 1 or not pattern.fullmatch(ids[0]):
+    if len(ids) != 1 or not MOLLIE_PAYMENT_ID.fullmatch(ids[0]):
         raise Unverified("malformed_body")
     return ids[0]

@@ -11,12 +11,11 @@ from contextlib import suppress
 from dataclasses import replace as with_other
 from datetime import datetime, timedelta
 
-import httpx
 from msgspec.structs import replace
 
 from flows import receipt as receipts
-from flows.checkout import Mismatch
 from flows.checkout_events import News
+from flows.checkout_session import Mismatch
 from flows.elicitation import Elicitation
 from flows.errors import Failed
 from flows.gateway import Notice, Registration, Signs
@@ -63,7 +62,7 @@ class Afterwards:
     async def reconcile(self, hook: Hook, event: Notice, news: News, *, gateway: Signs) -> Hook:
         """A bank's claim names no question, and other news may come before the payment's own.
 
-        Raises Failed or an error of the network's if the provider cannot say whose it is.
+        Raises Failed if the provider cannot say whose it is.
         """
         seller = gateway.seller
         reference = event.reference
@@ -86,9 +85,8 @@ class Afterwards:
         wrong = contradicts(payment, event, news.currency, seller=seller)
         if wrong is not None:
             return replace(hook, status="refused", why=wrong)
-        done = replace(hook, status="applied", why=None, transition=None)
-        await self._heard(payment, event, news, done)
-        return done
+        await self._heard(payment, event, news, None)
+        return replace(hook, status="applied", why=None, transition=None)
 
     async def settled(self, elicitation: Elicitation, *, gateway: Signs) -> None:
         """If its payment is there by now, what has waited for it in this process is applied."""
@@ -111,7 +109,7 @@ class Afterwards:
         """Raises Mismatch."""
         checkouts = self._payments.checkouts
         if elicitation.is_open_there or not elicitation.status.is_final:
-            with suppress(Failed, httpx.HTTPError):  # it is asked again
+            with suppress(Failed):  # it is asked again
                 elicitation = await checkouts.reconcile(elicitation)
                 await checkouts.ask_seller(elicitation)
         return await self._elicitations.get(elicitation.id) or elicitation
@@ -136,7 +134,9 @@ class Afterwards:
         if len(self._waiting) > WAITED_FOR_AT_MOST:
             self._waiting.popitem(last=False)
 
-    async def _heard(self, payment: Payment, event: Notice, news: News, hook: Hook) -> Payment:
+    async def _heard(
+        self, payment: Payment, event: Notice, news: News, hook: Hook | None
+    ) -> Payment:
         now = self._elicitations.clock()
 
         def change(current: Payment) -> Payment:

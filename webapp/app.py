@@ -20,6 +20,7 @@ from webapp.elicitations import Clock
 from webapp.guard import MACHINE_PATHS, Guard
 from webapp.issuer import Issuer
 from webapp.limits import Limits
+from webapp.listening import listen
 from webapp.mcp.attach import attach
 from webapp.outbound import Outbound, no_proxy
 from webapp.owners import must_open_all
@@ -143,7 +144,7 @@ async def open_app(
         pages = _pages(service, served, settings=settings)
         background = await stack.enter_async_context(asyncio.TaskGroup())
         loops = (
-            service.elicitations.listen(),
+            listen(service.elicitations),
             service.bodies.renew_leases(),
             sweep(service),
         )
@@ -154,9 +155,7 @@ async def open_app(
         if issuer is not None and not served.has_own_sign_in:
             app = _protected(app, issuer=issuer, settings=settings, name=served.name, clock=clock)
         if not settings.is_local:  # there everybody has the same address
-            rates = Rates(
-                burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=lambda: clock().timestamp()
-            )
+            rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=clock)
             app = Paced(app, rates=rates, free=MACHINE_PATHS)
         yield Guard(
             app,

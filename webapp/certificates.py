@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -31,12 +31,11 @@ from flows.signature_certificates import (
     verify_certified,
 )
 from flows.signatures import Delivery
-from flows.vault import Row
-from webapp.elicitations import Clock
-from webapp.owners import SERVICE, Owners
-from webapp.rates import Rates, TooOften
-from webapp.stores import Conflict, Record
-from webapp.stores import Store as Records
+from webapp.elicitations import Clock, Elicitations
+from webapp.owners import SERVICE
+from webapp.rates import Rates
+from webapp.rows import KINDS, KeptCertificate
+from webapp.stores import Conflict
 
 FETCHES_OF_ONE = 5  # of one address that sends; the genuine one of a new certificate needs one
 BETWEEN_FETCHES_OF_ONE = timedelta(minutes=1)
@@ -45,7 +44,6 @@ BETWEEN_FETCHES = timedelta(seconds=10)
 KEPT_AT_MOST = 8  # in memory
 KEPT = timedelta(days=400)  # in the store: longer than a certificate lives
 KEPT_BYTES_AT_MOST = 32 * 1024
-KIND = "certificate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,37 +62,28 @@ def trusted_roots(scheme: CertificateScheme) -> Store:
 class Shelf:
     """Certificates in the store, by their addresses; nobody is believed for being there."""
 
-    def __init__(self, *, store: Records, owners: Owners) -> None:
-        self._store = store
-        self._owners = owners
+    def __init__(self, elicitations: Elicitations) -> None:
+        self._elicitations = elicitations
 
     async def find(self, url: str) -> bytes | None:
-        record = await self._store.read(SERVICE, KIND, _id(url))
-        if record is None:
-            return None
-        locker = await self._owners.locker(SERVICE)
         try:
-            return locker.open(_row(url, version=record.version), record.sealed)
+            found = await self._elicitations.read(KeptCertificate, owner=SERVICE, id=_id(url))
         except Unreadable:
             return None  # it is fetched anew, and takes its place
+        return None if found is None else found.pem
 
-    async def put(self, url: str, certificate: bytes, *, now: datetime) -> None:
-        former = await self._store.read(SERVICE, KIND, _id(url))
-        version = 0 if former is None else former.version
-        locker = await self._owners.locker(SERVICE)
-        record = Record(
-            owner=SERVICE,
-            kind=KIND,
+    async def put(self, url: str, certificate: bytes) -> None:
+        kind = KINDS[KeptCertificate]
+        former = await self._elicitations.store.read(SERVICE, kind, _id(url))
+        kept = KeptCertificate(
             id=_id(url),
-            status="kept",
-            key=None,
-            due_at=None,
-            erase_at=now + KEPT,
-            version=version,
-            sealed=locker.seal(_row(url, version=version + 1), certificate),
+            owner=SERVICE,
+            pem=certificate,
+            erase_at=self._elicitations.clock() + KEPT,
+            version=0 if former is None else former.version,
         )
         with suppress(Conflict):  # another process has just kept it
-            await self._store.write(record)
+            await self._elicitations.write(kept)
 
 
 class Certificates:
@@ -117,8 +106,8 @@ class Certificates:
         self._shelf = shelf
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._played: dict[str, Store] = {}
-        self._of_one = self._rates(FETCHES_OF_ONE, BETWEEN_FETCHES_OF_ONE)
-        self._of_all = self._rates(FETCHES_AT_ONCE, BETWEEN_FETCHES)
+        self._of_one = Rates(burst=FETCHES_OF_ONE, every=BETWEEN_FETCHES_OF_ONE, clock=clock)
+        self._of_all = Rates(burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES, clock=clock)
 
     async def verify(
         self, gateway: Certifies, *, body: bytes, headers: Sequence[tuple[str, str]], sender: str
@@ -149,8 +138,8 @@ class Certificates:
             except Unverified as error:
                 if error.reason != "bad_certificate":
                     raise  # else it has run out: perhaps there is another one by now
-        self._hold_back(self._of_one, sender)
-        self._hold_back(self._of_all, scheme.name if known is None else url)
+        self._of_one.require(sender)
+        self._of_all.require(scheme.name if known is None else url)
         certificate = await self._fetched(url)
         try:
             delivery = verified(certificate)
@@ -173,21 +162,13 @@ class Certificates:
         if not isinstance(scheme, PlayedScheme):
             return self._roots(scheme)
         if scheme.root_url not in self._played:
-            self._hold_back(self._of_all, scheme.root_url)
+            self._of_all.require(scheme.root_url)
             root = await self._fetched(scheme.root_url)
             try:
                 self._played[scheme.root_url] = roots_of(scheme, bundle=root)
             except ValueError as error:
                 raise Failed("What stands there is no sandbox of ours.") from error
         return self._played[scheme.root_url]
-
-    def _rates(self, burst: int, every: timedelta) -> Rates:
-        return Rates(burst=burst, every=every, clock=lambda: self._clock().timestamp())
-
-    def _hold_back(self, rates: Rates, key: str) -> None:
-        wait = rates.allow(key)
-        if wait:
-            raise TooOften(wait)
 
     async def _fetched(self, url: str) -> bytes:
         try:
@@ -203,7 +184,7 @@ class Certificates:
     async def _keep(self, url: str, certificate: bytes) -> None:
         self._remember(url, certificate)
         if self._shelf is not None and len(certificate) <= KEPT_BYTES_AT_MOST:
-            await self._shelf.put(url, certificate, now=self._clock())
+            await self._shelf.put(url, certificate)
 
     def _remember(self, url: str, certificate: bytes) -> None:
         self._kept[url] = certificate
@@ -213,7 +194,3 @@ class Certificates:
 
 def _id(url: str) -> str:
     return hashlib.sha256(url.encode()).hexdigest()
-
-
-def _row(url: str, *, version: int) -> Row:
-    return Row(owner=SERVICE, kind=KIND, id=_id(url), version=version)

@@ -14,7 +14,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from webapp.cli_operator import add_payments, add_webhooks, with_ids
+from webapp.cli_operator import add_payments, add_webhooks, say, with_ids
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -73,7 +73,7 @@ def _pair(options: argparse.Namespace) -> int:
 
 
 def _new_key(_: argparse.Namespace) -> int:
-    print(secrets.token_urlsafe(_SECRET_BYTES))
+    say(secrets.token_urlsafe(_SECRET_BYTES))
     return 0
 
 
@@ -82,13 +82,13 @@ def _rotate_keys(options: argparse.Namespace) -> int:
     from webapp.rotation import on_keys, rotate  # noqa: PLC0415
 
     work = partial(rotate, now=utc_now(), anyway=options.anyway)
-    return on_keys(os.environ, work, say=print)
+    return on_keys(os.environ, work, say=say)
 
 
 def _list_keys(_: argparse.Namespace) -> int:
     from webapp.rotation import list_keys, on_keys  # noqa: PLC0415 - only after the same check
 
-    return on_keys(os.environ, list_keys, say=print)
+    return on_keys(os.environ, list_keys, say=say)
 
 
 def _retire_key(options: argparse.Namespace) -> int:
@@ -96,7 +96,7 @@ def _retire_key(options: argparse.Namespace) -> int:
     from webapp.rotation import on_keys, retire  # noqa: PLC0415
 
     work = partial(retire, fingerprint=options.fingerprint, now=utc_now(), anyway=options.anyway)
-    return on_keys(os.environ, work, say=print)
+    return on_keys(os.environ, work, say=say)
 
 
 def _foreign_flows() -> str | None:

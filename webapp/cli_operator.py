@@ -6,13 +6,26 @@ Like the command line itself it imports nothing of ours before that has checked 
 import argparse
 import os
 import re
+import sys
 from collections.abc import Sequence
 from functools import partial
 
+UNREAD = 128 + 13  # as a shell says of what ends by SIGPIPE
 # As the lists show it, or as a tool knows it: with its owner's tag before it.
 _ID = re.compile(r"(?:[A-Za-z0-9_-]{20})?([A-Za-z0-9_-]{24})")
 _DASHED = re.compile(r"-(?:[A-Za-z0-9_-]{23}|[A-Za-z0-9_-]{43})")
 _PLAIN = "id:"
+
+
+def say(line: str) -> None:
+    """Print a line. Where nobody reads any more, as behind `head`, the command ends quietly."""
+    try:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end, and would complain there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(UNREAD) from None
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:
@@ -26,17 +39,17 @@ def add_payments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument(
         "--open", action="store_true", help="only what no call has used and nobody has back"
     )
-    listing.set_defaults(run=_list_payments)
+    listing.set_defaults(run=_operate, work="list payments")
     refund = commands.add_parser("refund", help="give one payment back; again does nothing more")
     refund.add_argument("id", metavar="ID", type=_id, help="as elicit payments list shows it")
     refund.add_argument("--reason", metavar="WORDS", help="kept with it, here and at the provider")
     refund.add_argument("--spent", action="store_true", help="also if a call has used it")
-    refund.set_defaults(run=_refund_payment)
+    refund.set_defaults(run=_operate, work="refund payment")
     done = commands.add_parser(
         "done", help="list no more what was paid otherwise, or nobody could be asked about"
     )
     done.add_argument("id", metavar="ID", type=_id, help="as elicit payments list shows it")
-    done.set_defaults(run=_end_payment)
+    done.set_defaults(run=_operate, work="end payment")
 
 
 def add_webhooks(parser: argparse.ArgumentParser) -> None:
@@ -44,51 +57,41 @@ def add_webhooks(parser: argparse.ArgumentParser) -> None:
     listing = commands.add_parser(
         "list", help="list what came in 30 days, and how much was turned away"
     )
-    listing.set_defaults(run=_list_hooks)
-    for name, run, words in (
-        ("show", _show_hook, "show one, with its body as it came"),
-        ("replay", _replay_hook, "take one as if it came now; what it did, it does not do again"),
+    listing.set_defaults(run=_operate, work="list hooks")
+    for name, words in (
+        ("show", "show one, with its body as it came"),
+        ("replay", "take one as if it came now; what it did, it does not do again"),
     ):
         command = commands.add_parser(name, help=words)
         command.add_argument("id", metavar="ID", type=_id, help="as elicit webhooks list shows it")
-        command.set_defaults(run=run)
+        command.set_defaults(run=_operate, work=f"{name} hook")
 
 
-def _list_payments(options: argparse.Namespace) -> int:
-    from webapp.operator import list_payments, operate  # noqa: PLC0415 - only after its check
+def _operate(options: argparse.Namespace) -> int:
+    from webapp import operator  # noqa: PLC0415 - only after the check of whose `flows` this is
 
-    return operate(os.environ, partial(list_payments, only_open=options.open), say=print)
-
-
-def _refund_payment(options: argparse.Namespace) -> int:
-    from webapp.operator import operate, refund_payment  # noqa: PLC0415 - only after its check
-
-    work = partial(refund_payment, id=options.id, reason=options.reason, also_spent=options.spent)
-    return operate(os.environ, work, say=print)
-
-
-def _end_payment(options: argparse.Namespace) -> int:
-    from webapp.operator import end_payment, operate  # noqa: PLC0415 - only after its check
-
-    return operate(os.environ, partial(end_payment, id=options.id), say=print)
-
-
-def _list_hooks(_: argparse.Namespace) -> int:
-    from webapp.operator import list_hooks, operate  # noqa: PLC0415 - only after its check
-
-    return operate(os.environ, list_hooks, say=print)
-
-
-def _show_hook(options: argparse.Namespace) -> int:
-    from webapp.operator import operate, show_hook  # noqa: PLC0415 - only after its check
-
-    return operate(os.environ, partial(show_hook, id=options.id), say=print)
-
-
-def _replay_hook(options: argparse.Namespace) -> int:
-    from webapp.operator import operate, replay_hook  # noqa: PLC0415 - only after its check
-
-    return operate(os.environ, partial(replay_hook, id=options.id), say=print)
+    work: operator.Work
+    match options.work:
+        case "list payments":
+            work = partial(operator.list_payments, only_open=options.open)
+        case "refund payment":
+            work = partial(
+                operator.refund_payment,
+                id=options.id,
+                reason=options.reason,
+                also_spent=options.spent,
+            )
+        case "end payment":
+            work = partial(operator.end_payment, id=options.id)
+        case "list hooks":
+            work = operator.list_hooks
+        case "show hook":
+            work = partial(operator.show_hook, id=options.id)
+        case "replay hook":
+            work = partial(operator.replay_hook, id=options.id)
+        case other:
+            raise AssertionError(other)
+    return operator.operate(os.environ, work, say=say)
 
 
 def _id(text: str) -> str:

@@ -20,8 +20,6 @@ from webapp.rows import Value
 from webapp.stores import Conflict
 from webapp.stores.store import StoreUnavailable
 
-PAGE = 100
-
 
 class Connections:
     def __init__(self, *, elicitations: Elicitations, registrations: Registrations) -> None:
@@ -54,7 +52,8 @@ class Connections:
 
     async def all_of(self, owner: str) -> tuple[Connection, ...]:
         """All that this owner has connected, those that have lapsed too."""
-        found = [one for one in await self._rows(owner) if one.ended_at is None]
+        rows = await self._elicitations.all(Connection, owner=owner)
+        found = [one for one in rows if one.ended_at is None]
         found.sort(key=lambda one: (one.server, one.provider, not one.holds_key, one.label, one.id))
         return tuple(found)
 
@@ -154,15 +153,3 @@ class Connections:
         if held is None or held.id == connection.id:
             return [replace(connection, holds_key=True)]
         return [replace(held, holds_key=False), replace(connection, holds_key=True)]
-
-    async def _rows(self, owner: str) -> list[Connection]:
-        found: list[Connection] = []
-        after: str | None = None
-        while True:
-            page = await self._elicitations.store.list(
-                "account", owner=owner, after=after, limit=PAGE
-            )
-            found += [await self._elicitations.rows.open(record, Connection) for record in page]
-            if len(page) < PAGE:
-                return found
-            after = page[-1].id

@@ -13,10 +13,11 @@ from typing import Any, Final, cast
 import msgspec
 
 from flows.declared_places import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
-from flows.declared_seller import LIFE_AT_MOST, NAME, SellerDeclaration
+from flows.declared_seller import LIFE_AT_MOST, SellerDeclaration
 from flows.errors import InvalidQuestion
 from flows.gateway import State
 from flows.gateways import BUILT_IN
+from flows.provider import NAME
 from flows.receipt import Dispute, RefundStatus
 from flows.signature_items import ADYEN
 from flows.signature_schemes import SCHEMES, Scheme

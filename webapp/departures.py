@@ -115,7 +115,7 @@ def _trip(
     *,
     number: int,
     rest: str,
-    switches: bool = False,
+    switches: bool,
 ) -> Trip:
     now = service.clock()
     claims = Claims(

@@ -6,7 +6,6 @@ what a change means is decided in `flows`, on values, and a loser sees what won.
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -22,17 +21,16 @@ from flows.run import Run
 from webapp.ids import RANDOM_BYTES, fresh_id, owner_of
 from webapp.owners import SERVICE, Owners
 from webapp.randomness import Randomness
+from webapp.recent import Recent
 from webapp.rows import KINDS, Alias, Done, Rows, Value, ValueT
-from webapp.stores import Conflict, Record, Store
-from webapp.stores.store import StoreUnavailable
+from webapp.stores import Conflict, Store
 from webapp.tries import TRIES_AT_MOST, Contended, pause
 from webapp.waiters import Changed, Waiter, Waiters
 
 T = TypeVar("T")
 # What is written together with the change of an elicitation, read afresh for each try.
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
-REMEMBERED_AT_MOST = 10_000
-LISTEN_AGAIN_SECONDS = 1.0
+ROWS_AT_ONCE = 100
 _log = logging.getLogger(__name__)
 
 
@@ -49,9 +47,7 @@ class Elicitations:
         self.waiters = waiters
         self.clock = clock
         self.rows = Rows(owners)
-        # What we wrote last, of what is going on. A change may be decided on it, since the
-        # compare-and-set has the last word; whoever needs the truth reads the store.
-        self._recent: OrderedDict[str, Elicitation] = OrderedDict()
+        self.recent = Recent()
         self._random = Randomness()
         self._works: set[asyncio.Task[Any]] = set()
         self.doing: dict[str, asyncio.Future[None]] = {}  # what `once` is at work on
@@ -69,12 +65,40 @@ class Elicitations:
         found = await self.store.find(owner, KINDS[kind], key)
         return None if found is None else await self.rows.open(found, kind)
 
+    async def all(
+        self,
+        kind: type[ValueT],
+        *,
+        owner: str | None = None,
+        status: str | None = None,
+        skips_unreadable: bool = False,
+    ) -> list[ValueT]:
+        """Every row of this kind, of one owner or of all, in the order of their ids.
+
+        Raises Unreadable, unless such a row is only logged and left out.
+        """
+        found, after = list[ValueT](), None
+        while True:
+            page = await self.store.list(
+                KINDS[kind], owner=owner, status=status, after=after, limit=ROWS_AT_ONCE
+            )
+            for record in page:
+                try:
+                    found.append(await self.rows.open(record, kind))
+                except Unreadable:
+                    if not skips_unreadable:
+                        raise
+                    _log.exception("record.unreadable", extra={"kind": record.kind})
+            if len(page) < ROWS_AT_ONCE:
+                return found
+            after = page[-1].id
+
     async def get(self, id: str) -> Elicitation | None:
         return await self.read(Elicitation, owner=owner_of(id), id=id)
 
-    async def recent(self, id: str) -> Elicitation | None:
+    async def as_remembered(self, id: str) -> Elicitation | None:
         """As this process wrote it last, if it did: good for a decision that a write follows."""
-        return self._recent.get(id) or await self.get(id)
+        return self.recent.get(id) or await self.get(id)
 
     async def run(self, *, owner: str, id: str) -> Run | None:
         return await self.read(Run, owner=owner, id=id)
@@ -85,10 +109,11 @@ class Elicitations:
 
     async def open_of(self, owner: str) -> list[Elicitation]:
         """What this owner is asked and has not answered."""
-        records: list[Record] = []
-        for status in (Status.PENDING, Status.OPENED):
-            records += await self.store.list("elicitation", owner=owner, status=status)
-        found = [await self.rows.open(record, Elicitation) for record in records]
+        found = [
+            one
+            for status in (Status.PENDING, Status.OPENED)
+            for one in await self.all(Elicitation, owner=owner, status=status)
+        ]
         return [one for one in found if self.clock() < one.expires_at]
 
     async def find_run(self, *, owner: str, key: str) -> Run | None:
@@ -112,7 +137,7 @@ class Elicitations:
             await self.store.write(*records)
         except Conflict:
             for value in values:
-                self._recent.pop(value.id, None)
+                self.recent.forget(value.id)
             raise
         for value in values:
             if isinstance(value, Elicitation | Run):
@@ -148,7 +173,7 @@ class Elicitations:
 
         Raises what `change` or `also` raises, KeyError if there is no such elicitation.
         """
-        current = self._recent.get(id)
+        current = self.recent.get(id)
         is_read = current is None
         for number in range(TRIES_AT_MOST):
             if is_read or current is None:
@@ -236,7 +261,7 @@ class Elicitations:
         """The changed values of those elicitations that can change so, not yet written."""
         changed: list[Elicitation] = []
         for id in ids:
-            for known in (self._recent.get(id), None):
+            for known in (self.recent.get(id), None):
                 current = known or await self.get(id)
                 if current is not None:
                     with suppress(NotPossible):
@@ -244,36 +269,6 @@ class Elicitations:
                             changed.append(value)
                         break
         return changed
-
-    async def listen(self) -> None:
-        """Wake the waiters of this process for what other processes write; runs until cancelled."""
-        while True:
-            try:
-                async for record in self.store.watch():
-                    await self._hear(record)
-                return  # the store is closed
-            except StoreUnavailable:
-                _log.exception("store.watch_failed")
-            await asyncio.sleep(LISTEN_AGAIN_SECONDS)
-            await self._hear(None)
-
-    async def _hear(self, record: Record | None) -> None:
-        if record is None:
-            self._recent.clear()
-            self.waiters.wake_all()
-            return
-        self._recent.pop(record.id, None)
-        if self.waiters.has(record.id):
-            try:
-                await self._tell(record)
-            except Unreadable:
-                _log.exception("record.unreadable", extra={"kind": record.kind})
-
-    async def _tell(self, record: Record) -> None:
-        if record.kind == "elicitation":
-            self.waiters.wake(await self.rows.open(record, Elicitation))
-        elif record.kind == "run":
-            self.waiters.wake(await self.rows.open(record, Run))
 
     async def aclose(self) -> None:
         """Finish what was begun and whose caller has left."""
@@ -288,6 +283,19 @@ class Elicitations:
         self._works.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
+
+    async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `whole`, in a task that nothing but the end of the process cancels, and at less cost.
+
+        A server goes on with a request whose client has left.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._works.add(task)
+        try:
+            return await work
+        finally:
+            self._works.discard(task)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._works.discard(task)
@@ -325,15 +333,6 @@ class Elicitations:
         return settled
 
     def _know(self, value: Elicitation | Run) -> None:
-        if isinstance(value, Elicitation):
-            known = self._recent.get(value.id)
-            if known is not None and known.version > value.version:
-                return  # an answer that was overtaken: there is newer news
-            is_going_on = not value.status.is_final or value.take is not None
-            if is_going_on and value.delivered_at is None:
-                self._recent[value.id] = value
-                if len(self._recent) > REMEMBERED_AT_MOST:
-                    self._recent.popitem(last=False)
-            else:
-                self._recent.pop(value.id, None)
+        if isinstance(value, Elicitation) and not self.recent.keep(value):
+            return
         self.waiters.wake(value)

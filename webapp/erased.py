@@ -9,22 +9,15 @@ is refused, and its payment listed as one that somebody has to look at.
 
 from msgspec.structs import replace
 
-from flows import loose_end
 from flows.elicitation import RECORD_KEPT
-from flows.errors import InvalidQuestion
 from flows.gateway import Notice, Registration, Session, State, heard
-from flows.loose_end import LooseEnd
-from flows.money import Money
 from flows.receipt import Payment
 from webapp.elicitations import Elicitations
 from webapp.hook_rows import Body, HookRows, contradicts
-from webapp.ids import beside, made_at, owner_of
+from webapp.ids import made_at, owner_of
 from webapp.owners import SERVICE
 from webapp.payments import Payments
 from webapp.rows import Hook
-
-ERASED = "erased"
-ITS_QUESTION_IS_ERASED = "a payment whose question is erased"
 
 
 class Erased:
@@ -60,8 +53,10 @@ class Erased:
             if not was_ours or _is_no_money(session):
                 return replace(hook, status="unknown", why=None)
             if session is not None:
-                await self._to_be_seen(event, session, seller=seller)
-            return replace(hook, status="refused", why=ERASED)
+                await self._payments.loose_ends.of_erased(
+                    event.reference or "", session, seller=seller
+                )
+            return replace(hook, status="refused", why="erased")
         wrong = contradicts(payment, event, session.currency, seller=seller)
         if wrong is None and session.amount != payment.amount:
             wrong = "amount"
@@ -69,39 +64,6 @@ class Erased:
             return replace(hook, status="refused", why=wrong)
         is_news = heard(payment, session, now=self._elicitations.clock()) != payment
         return replace(hook, status="applied" if is_news else "repeated", why=None)
-
-    async def _to_be_seen(self, event: Notice, session: Session, *, seller: Registration) -> None:
-        """Money whose question is gone is listed as open, until somebody has looked."""
-        reference, now = event.reference or "", self._elicitations.clock()
-        amount, currency = session.amount or 0, session.currency or ""
-        try:
-            Money.from_minor_units(amount, currency)
-        except InvalidQuestion:
-            return  # no price at all: it stays among what was told
-        tag = self._elicitations.owners.pepper.tag("loose", seller.name, session.id, size=12)
-        fresh = LooseEnd(
-            id=beside(reference, tag),
-            owner=owner_of(reference),
-            elicitation_id=reference,
-            tool="",
-            seller=seller.name,
-            what=ITS_QUESTION_IS_ERASED,
-            amount=amount,
-            currency=currency,
-            is_live=session.is_live,
-            session=session.id,
-            found_at=now,
-            until=now,
-        )
-
-        async def told() -> list[LooseEnd]:
-            found = await self._elicitations.read(LooseEnd, owner=fresh.owner, id=fresh.id)
-            loose = loose_end.paid_otherwise(
-                found or fresh, amount=amount, currency=currency, is_live=session.is_live
-            )
-            return [] if loose == found else [loose]
-
-        await self._elicitations.write_afresh(told)
 
     async def _heard(self, payment: Payment, event: Notice, hook: Hook | None) -> Payment:
         session, now = event.session, self._elicitations.clock()
@@ -114,12 +76,9 @@ class Erased:
         """The payment of a session whose question may be erased: the row says whose it was."""
         if event.session is None or event.reference is None:
             return None
-        return await paid_for(
-            self._elicitations,
-            event.reference,
-            event.session.id,
-            seller=seller.name,
-            payment=event.session.payment,
+        session = event.session
+        return await self._payments.ledger.of_session(
+            event.reference, session.id, seller=seller.name, payment=session.payment
         )
 
     async def _was_ours(self, reference: str) -> bool:
@@ -129,31 +88,8 @@ class Erased:
         return is_old and await self._elicitations.owners.knows(owner_of(reference))
 
 
-async def paid_for(
-    elicitations: Elicitations,
-    reference: str,
-    session: str,
-    *,
-    seller: str,
-    payment: str | None = None,
-) -> Payment | None:
-    """What was paid for a question by this session; `payment`: by this one, if it has several.
-
-    It is found as the ledger has filed it: see `Ledger.id_of` and `Ledger.id_for`.
-    """
-    for filed in (session, f"{session} {payment}"):
-        tag = elicitations.owners.pepper.tag("payment", seller, filed, size=12)
-        row = await elicitations.read(Payment, owner=owner_of(reference), id=beside(reference, tag))
-        if row is None or row.elicitation_id != reference:
-            continue
-        if payment is None or row.payment_intent in (None, payment):
-            return row
-    return None
-
-
 def _is_no_money(session: Session | None) -> bool:
     """Whether it says that there is none; of a session that it only names it says nothing."""
     if session is None:
         return False
-    gone = session.refunded + (session.charged_back or 0)
-    return session.state is not State.PAID or gone >= (session.amount or 1)
+    return session.state is not State.PAID or session.gone >= (session.amount or 1)

@@ -6,15 +6,14 @@ and a payment that somebody names is looked up at its provider at a rate for all
 
 from datetime import timedelta
 
-from flows.checkout import Mismatch, sessions_of
+from flows.checkout_session import Mismatch, sessions_of
 from flows.gateway import Hint, Traces, heard
 from flows.receipt import Payment
 from webapp.elicitations import Elicitations
-from webapp.erased import paid_for
 from webapp.ids import owner_of
 from webapp.outbound import Outbound
 from webapp.payments import Payments
-from webapp.rates import Rates, TooOften
+from webapp.rates import Rates
 
 TRACES_AT_ONCE = 60
 BETWEEN_TRACES = timedelta(seconds=1)
@@ -30,7 +29,7 @@ class Hints:
         self._traces = Rates(
             burst=TRACES_AT_ONCE,
             every=BETWEEN_TRACES,
-            clock=lambda: elicitations.clock().timestamp(),
+            clock=elicitations.clock,
         )
 
     async def take(self, seller: str, hint: Hint) -> str:
@@ -39,16 +38,18 @@ class Hints:
         Raises Failed or TooOften if the provider cannot be asked now, Mismatch if it tells of
         something else.
         """
+        ledger = self._payments.ledger
         elicitation = await self._elicitations.get(hint.reference or "")
         if elicitation is None and hint.payment is not None:
             reference = await self._trace(seller, hint.payment)
+            if reference is None:
+                return "unknown"
             elicitation = await self._elicitations.get(reference)
             if elicitation is None:
-                ledger = self._payments.ledger
                 found = await ledger.of_intent(owner_of(reference), hint.payment, seller=seller)
                 return await self._revisit(seller, found)
         if elicitation is None and hint.reference is not None and hint.session is not None:
-            found = await paid_for(self._elicitations, hint.reference, hint.session, seller=seller)
+            found = await ledger.of_session(hint.reference, hint.session, seller=seller)
             return await self._revisit(seller, found)
         if elicitation is None or elicitation.kind != "payment":
             return "unknown"
@@ -62,15 +63,13 @@ class Hints:
         await checkouts.ask_seller(elicitation)
         return "asked"
 
-    async def _trace(self, seller: str, payment: str) -> str:
-        """The question that the provider says a payment was for; "": none of ours."""
+    async def _trace(self, seller: str, payment: str) -> str | None:
+        """The question that the provider says a payment was for; None: none of ours."""
         gateway = self._payments.flow.named(seller)
         if not isinstance(gateway, Traces):
-            return ""
-        wait = self._traces.allow(seller)
-        if wait:
-            raise TooOften(wait)
-        return await self._outbound.run(gateway.trace(payment)) or ""
+            return None
+        self._traces.require(seller)
+        return await self._outbound.run(gateway.trace(payment))
 
     async def _revisit(self, seller: str, payment: Payment | None) -> str:
         """A question is erased long before its payment, and a bank may take months."""

@@ -10,10 +10,9 @@ when it was made, and what is written by it is the same whichever comes first.
 import logging
 from contextlib import suppress
 
-import httpx
 from msgspec.structs import replace
 
-from flows.checkout import Mismatch, sessions_of
+from flows.checkout_session import Mismatch, sessions_of
 from flows.elicitation import Elicitation
 from flows.errors import Failed, NotConfigured
 from flows.gateway import Hint, Notice, Registration, Signs, judge_notice
@@ -49,10 +48,11 @@ class Hooks:
     async def receive(self, gateway: Signs, delivery: Delivery) -> str:
         """What became of it, in a word; it is durable when this returns.
 
-        Raises Malformed.
+        For a request's own task. Raises Malformed.
         """
         event = gateway.read_notice(delivery)
-        return await self._receive(gateway, event, body_of(delivery.body))
+        taken = self._receive(gateway, event, body_of(delivery.body))
+        return await self._elicitations.uncancelled(taken)
 
     async def replay(self, hook: Hook) -> Hook:
         """Take it as if it came now; what it did already, it does not do again.
@@ -77,7 +77,7 @@ class Hooks:
     async def reconcile(self, hook: Hook) -> None:
         """An event about what we did not know: is it ours after all? We ask.
 
-        Raises Failed or an error of the network's if the provider cannot be asked.
+        Raises Failed if the provider cannot be asked.
         """
         if self._payments.seller(hook.seller) is None:
             return
@@ -88,7 +88,7 @@ class Hooks:
         else:
             try:
                 done = await self._reconcile_session(hook, event, gateway.seller)
-            except (Failed, httpx.HTTPError):
+            except Failed:
                 with suppress(Conflict):
                     await self._elicitations.write(later(hook, now=self._elicitations.clock()))
                 raise
@@ -110,7 +110,7 @@ class Hooks:
     async def _receive(self, gateway: Signs, event: Notice, body: Body) -> str:
         seller = gateway.seller
         if event.session is not None and event.reference is not None:
-            elicitation = await self._elicitations.recent(event.reference)
+            elicitation = await self._elicitations.as_remembered(event.reference)
             if elicitation is None:
                 return await self._erased.hear(seller, event, body)
             if elicitation.kind == "payment":
@@ -149,7 +149,7 @@ class Hooks:
             return await self._apply(elicitation, event, seller, hook)
         except Mismatch as error:
             if event.session is not None:
-                await self._payments.checkouts.paid_otherwise(elicitation, event.session, error)
+                await self._payments.verdicts.paid_otherwise(elicitation, event.session, error)
             status = "waiting" if error.what == "session" else "refused"
             return await self._rows.keep(hook, status=status, why=error.what)
 
@@ -167,7 +167,7 @@ class Hooks:
             stored = await self._elicitations.read(Hook, owner=hook.owner, id=hook.id)
             try:
                 await self.reconcile(stored or hook)
-            except (Failed, httpx.HTTPError) as error:  # the sweeper asks again
+            except Failed as error:  # the sweeper asks again
                 _log.warning("webhook.not_asked", extra={"seller": seller.name, "why": str(error)})
                 return word
             word = "asked"
@@ -191,8 +191,8 @@ class Hooks:
     ) -> str:
         assert event.session is not None
         verdict = judge_notice(elicitation, event, seller=seller)
-        checkouts, session = self._payments.checkouts, event.session
-        done = await checkouts.apply(elicitation, session, verdict, hook=hook)
+        verdicts, session = self._payments.verdicts, event.session
+        done = await verdicts.apply(elicitation, session, verdict, hook=hook)
         if session.refunded or session.charged_back:  # of nothing, an old notice may tell too
-            await checkouts.hear(elicitation, session)
+            await verdicts.hear(elicitation, session)
         return str(done or verdict)

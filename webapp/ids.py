@@ -6,12 +6,19 @@ is written anew at every commit.
 
 import base64
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 OWNER_TAG_CHARACTERS: Final = 20
 RANDOM_BYTES: Final = 12
 _TIME_BYTES = 6
 _TIME_CHARACTERS = 8
+
+
+class Owned(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
 
 
 def fresh_id(owner: str, *, now: datetime, random: bytes) -> str:
@@ -27,6 +34,11 @@ def beside(id: str, tag: str) -> str:
 
 def owner_of(id: str) -> str:
     return id[:OWNER_TAG_CHARACTERS]
+
+
+def tail_of(row: Owned) -> str:
+    """What is shown of its id: not whose it is."""
+    return row.id.removeprefix(row.owner)
 
 
 def made_at(id: str) -> datetime | None:

@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from webapp.elicitations import Elicitations
+from webapp.ids import tail_of
 from webapp.owners import SERVICE
-from webapp.rows import KINDS, Hook, TurnedAway, ValueT
+from webapp.rows import Hook, TurnedAway
 
 KEPT = timedelta(days=30)
 BETWEEN_WORDS = timedelta(minutes=1)
@@ -54,16 +55,19 @@ class Inbox:
 
     async def hooks(self) -> list[Hook]:
         """All that was verified, the latest first."""
-        return sorted(await self._all(Hook), key=lambda hook: hook.received_at, reverse=True)
+        found = await self._elicitations.all(Hook)
+        return sorted(found, key=lambda hook: hook.received_at, reverse=True)
 
     async def unverified(self) -> list[TurnedAway]:
-        """How many were not, the latest day first."""
-        found = sorted(await self._all(TurnedAway), key=lambda row: (row.seller, row.reason))
+        """How many were turned away, the latest day first."""
+        rows = await self._elicitations.all(TurnedAway)
+        found = sorted(rows, key=lambda row: (row.seller, row.reason))
         return sorted(found, key=lambda row: row.day, reverse=True)
 
     async def find(self, tail: str) -> Hook | None:
         """By the id that is shown, which is without the owner's tag."""
-        return next((hook for hook in await self._all(Hook) if tail_of(hook) == tail), None)
+        hooks = await self._elicitations.all(Hook)
+        return next((hook for hook in hooks if tail_of(hook) == tail), None)
 
     async def _add(self, day: str, seller: str, reason: str, *, count: int, now: datetime) -> None:
         fresh = TurnedAway(
@@ -81,16 +85,3 @@ class Inbox:
             return [replace(before, count=before.count + count, last_at=now)]
 
         await self._elicitations.write_afresh(added)
-
-    async def _all(self, kind: type[ValueT]) -> list[ValueT]:
-        found: list[ValueT] = []
-        after: str | None = None
-        while page := await self._elicitations.store.list(KINDS[kind], after=after):
-            found += [await self._elicitations.rows.open(record, kind) for record in page]
-            after = page[-1].id
-        return found
-
-
-def tail_of(row: Hook) -> str:
-    """What is shown of an id."""
-    return row.id.removeprefix(row.owner)

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from flows import elicitation as states
 from flows import receipt as receipts
-from flows.checkout import Terms, sessions_of, terms_of
+from flows.checkout_session import Terms, sessions_of, terms_of
 from flows.elicitation import Elicitation
 from flows.errors import NotPossible
 from flows.gateway import Session
 from flows.receipt import Payment, ReceiptStatus, Refund
 from webapp.elicitations import Elicitations
-from webapp.ids import beside
+from webapp.ids import beside, owner_of
 from webapp.rows import Hook, Value
 
 
@@ -47,9 +47,7 @@ class Ledger:
         return await self._elicitations.read(Payment, owner=owner, id=id)
 
     def id_of(self, elicitation: Elicitation, session: str) -> str:
-        parts = (terms_of(elicitation).seller, session)
-        tag = self._elicitations.owners.pepper.tag("payment", *parts, size=12)
-        return beside(elicitation.id, tag)
+        return self._id(elicitation.id, terms_of(elicitation).seller, session)
 
     async def id_for(self, elicitation: Elicitation, session: Session) -> str:
         """The id of what was paid there: of the session's row, or of a payment besides that.
@@ -66,7 +64,7 @@ class Ledger:
         return self.id_of(elicitation, f"{session.id} {session.payment}")
 
     async def payment_of(self, elicitation: Elicitation, session: Session, *, id: str) -> Payment:
-        """The ledger's row of a paid session; `id` is `id_of` it."""
+        """The ledger's row of a paid session, not written; `id` is what `id_for` says."""
         terms = terms_of(elicitation)
         asked = elicitation.asked
         join = id
@@ -183,15 +181,24 @@ class Ledger:
                 return payment
         return None
 
+    async def of_session(
+        self, reference: str, session: str, *, seller: str, payment: str | None = None
+    ) -> Payment | None:
+        """What was paid for a question, which may be erased, by this session of this seller.
+
+        `payment`: by this one, where the session has several.
+        """
+        for filed in (session, f"{session} {payment}"):
+            row = await self.read(owner_of(reference), self._id(reference, seller, filed))
+            if row is None or row.elicitation_id != reference:
+                continue
+            if payment is None or row.payment_intent in (None, payment):
+                return row
+        return None
+
     async def all(self, *, owner: str | None = None) -> list[Payment]:
         """Every row, of one owner or of all, in no order that means anything."""
-        found: list[Payment] = []
-        after: str | None = None
-        store, rows = self._elicitations.store, self._elicitations.rows
-        while page := await store.list("payment", owner=owner, after=after):
-            found += [await rows.open(record, Payment) for record in page]
-            after = page[-1].id
-        return found
+        return await self._elicitations.all(Payment, owner=owner)
 
     async def hear(
         self, payment: Payment, change: Callable[[Payment], Payment], *, hook: Hook | None = None
@@ -220,13 +227,6 @@ class Ledger:
         )
         return row if is_new else replace(row, status="repeated")
 
-    async def _with_key(self, payment: Payment, *, before: Payment) -> Payment:
-        """One that is usable again leads to its question again, unless that was bought anew."""
-        if before.holds_key or not payment.holds_key:
-            return payment
-        holder = await self._elicitations.holder(Payment, owner=payment.owner, key=payment.join)
-        return payment if holder is None else replace(payment, join=payment.id)
-
     async def change(self, owner: str, id: str, change: Callable[[Payment], Payment]) -> Payment:
         """Change one row: read, decide, compare-and-set. Raises what `change` raises."""
         changed: Payment | None = None
@@ -240,6 +240,17 @@ class Ledger:
         await self._elicitations.write_afresh(values)
         assert changed is not None
         return changed
+
+    async def _with_key(self, payment: Payment, *, before: Payment) -> Payment:
+        """One that is usable again leads to its question again, unless that was bought anew."""
+        if before.holds_key or not payment.holds_key:
+            return payment
+        holder = await self._elicitations.holder(Payment, owner=payment.owner, key=payment.join)
+        return payment if holder is None else replace(payment, join=payment.id)
+
+    def _id(self, reference: str, seller: str, filed: str) -> str:
+        tag = self._elicitations.owners.pepper.tag("payment", seller, filed, size=12)
+        return beside(reference, tag)
 
     async def _require(self, owner: str, id: str) -> Payment:
         found = await self.read(owner, id)

@@ -4,22 +4,25 @@ What could go wrong: a row that is lost, and the money with it. It is written be
 is closed, it lies beside it, and it outlives it.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec.structs import replace
 
 from flows import loose_end
-from flows.checkout import Terms, terms_of
+from flows.checkout_session import Terms, terms_of
 from flows.elicitation import Elicitation, Status
-from flows.gateway import Session
+from flows.errors import InvalidQuestion, Unreadable
+from flows.gateway import Registration, Session
 from flows.loose_end import ASK_AGAIN_AFTER, KEPT, Loose, LooseEnd
+from flows.money import Money
 from webapp.elicitations import Elicitations
-from webapp.ids import beside
+from webapp.ids import beside, owner_of
 from webapp.rows import KINDS
 
-MANY = 100
 PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
+_log = logging.getLogger(__name__)
 
 
 class LooseEnds:
@@ -50,8 +53,7 @@ class LooseEnds:
         """Paid, and not as asked; one that is gone again by now needs nobody."""
         now = self._elicitations.clock()
         fresh = self._fresh(elicitation, session.id)
-        gone = session.refunded + (session.charged_back or 0)
-        is_gone = 0 < (session.amount or 0) <= gone
+        is_gone = 0 < (session.amount or 0) <= session.gone
 
         def told(current: LooseEnd | None) -> LooseEnd | None:
             if is_gone:
@@ -67,6 +69,35 @@ class LooseEnds:
         if not is_gone:
             with suppress(KeyError):  # erased meanwhile
                 await self._elicitations.change(elicitation.id, _told_otherwise)
+
+    async def of_erased(self, reference: str, session: Session, *, seller: Registration) -> None:
+        """Paid for a question that is gone: somebody has to look."""
+        amount, currency = session.amount or 0, session.currency or ""
+        try:
+            Money.from_minor_units(amount, currency)
+        except InvalidQuestion:
+            return  # no price at all: it stays among what was told
+        now = self._elicitations.clock()
+        fresh = LooseEnd(
+            id=self._id(reference, seller.name, session.id),
+            owner=owner_of(reference),
+            elicitation_id=reference,
+            tool="",
+            seller=seller.name,
+            what="a payment whose question is erased",
+            amount=amount,
+            currency=currency,
+            is_live=session.is_live,
+            session=session.id,
+            found_at=now,
+            until=now,
+        )
+        await self._change(
+            fresh,
+            lambda current: loose_end.paid_otherwise(
+                current or fresh, amount=amount, currency=currency, is_live=session.is_live
+            ),
+        )
 
     async def end(self, elicitation: Elicitation, session: str) -> None:
         """Its provider has said its last word."""
@@ -86,29 +117,25 @@ class LooseEnds:
     async def open(self) -> list[LooseEnd]:
         """What somebody has to look at, the latest first."""
         found: list[LooseEnd] = []
-        after: str | None = None
-        store, rows = self._elicitations.store, self._elicitations.rows
         for status in (Loose.UNANSWERED, Loose.OTHERWISE):
-            after = None
-            while page := await store.list(KINDS[LooseEnd], status=status, after=after):
-                found += [await rows.open(record, LooseEnd) for record in page]
-                after = page[-1].id
+            found += await self._elicitations.all(LooseEnd, status=status)
         return sorted(found, key=lambda one: (one.found_at, one.id), reverse=True)
 
-    async def in_the_way(self, owner: str, terms: Terms, *, tool: str) -> list[LooseEnd]:
+    async def in_the_way(
+        self, owner: str, terms: Terms, *, server: str, tool: str
+    ) -> list[LooseEnd]:
         """What was begun for the very same, and may still be paid, or was paid otherwise."""
         found: list[LooseEnd] = []
         for status in (Loose.WAITING, Loose.OTHERWISE):
-            page = await self._elicitations.store.list(
-                KINDS[LooseEnd], owner=owner, status=status, limit=MANY
+            found += await self._elicitations.all(
+                LooseEnd, owner=owner, status=status, skips_unreadable=True
             )
-            found += [await self._elicitations.rows.open(record, LooseEnd) for record in page]
-        same = (terms.seller, terms.amount, terms.currency, terms.what, terms.is_live)
+        same = (terms.seller, terms.amount, terms.currency, terms.what, terms.is_live, tool)
         return [
             one
             for one in found
-            if (one.seller, one.amount, one.currency, one.what, one.is_live) == same
-            and one.tool == tool
+            if (one.seller, one.amount, one.currency, one.what, one.is_live, one.tool) == same
+            and await self._may_be_of(one, server)
         ]
 
     async def read(self, loose: LooseEnd) -> LooseEnd | None:
@@ -116,9 +143,8 @@ class LooseEnds:
 
     def _fresh(self, elicitation: Elicitation, session: str) -> LooseEnd:
         terms, now = terms_of(elicitation), self._elicitations.clock()
-        tag = self._elicitations.owners.pepper.tag("loose", terms.seller, session, size=12)
         return LooseEnd(
-            id=beside(elicitation.id, tag),
+            id=self._id(elicitation.id, terms.seller, session),
             owner=elicitation.owner,
             elicitation_id=elicitation.id,
             tool=elicitation.asked.tool,
@@ -132,6 +158,19 @@ class LooseEnds:
             # Without its question nobody can be asked.
             until=min(elicitation.erase_at - ASK_AGAIN_AFTER, now + KEPT),
         )
+
+    def _id(self, reference: str, seller: str, session: str) -> str:
+        tag = self._elicitations.owners.pepper.tag("loose", seller, session, size=12)
+        return beside(reference, tag)
+
+    async def _may_be_of(self, loose: LooseEnd, server: str) -> bool:
+        """Whether this server asked; of a question that is erased nobody knows who did."""
+        try:
+            asked = await self._elicitations.get(loose.elicitation_id)
+        except Unreadable:
+            _log.exception("record.unreadable", extra={"kind": KINDS[Elicitation]})
+            return False
+        return asked is None or asked.asked.server == server
 
     async def _change(
         self, about: LooseEnd, change: Callable[[LooseEnd | None], LooseEnd | None]

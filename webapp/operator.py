@@ -13,8 +13,7 @@ from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.loose_end import Loose, LooseEnd
 from flows.receipt import Payment, ReceiptStatus, Refund
 from webapp.app import connect
-from webapp.ids import OWNER_TAG_CHARACTERS
-from webapp.inbox import tail_of
+from webapp.ids import tail_of
 from webapp.refunds import NoRefunds
 from webapp.rows import Hook, TurnedAway
 from webapp.service import Service
@@ -55,7 +54,7 @@ async def refund_payment(
     service: Service, id: str, *, reason: str | None, also_spent: bool
 ) -> list[str]:
     """Give it back; what was given back already is only told. Raises Refused."""
-    payment = next((p for p in await _payments(service) if _tail(p) == id), None)
+    payment = next((p for p in await _payments(service) if tail_of(p) == id), None)
     if payment is None:
         raise Refused(f"There is no payment {_printed(id)}: elicit payments list shows them.")
     if payment.status is ReceiptStatus.REFUNDED:
@@ -82,7 +81,7 @@ async def refund_payment(
 async def end_payment(service: Service, id: str) -> list[str]:
     """Somebody has looked at it, at the provider: it is listed no more. Raises Refused."""
     loose_ends = service.kinds.payments.loose_ends
-    loose = next((one for one in await loose_ends.open() if _tail(one) == id), None)
+    loose = next((one for one in await loose_ends.open() if tail_of(one) == id), None)
     if loose is None:
         raise Refused(f"There is nothing to look at as {_printed(id)}: elicit payments list --open")
     await loose_ends.done(loose)
@@ -154,7 +153,7 @@ def _told(payment: Payment) -> list[str]:
     where = payment.seller if payment.is_live else f"{payment.seller}, a test"
     who = payment.owner[:OWNER_CHARACTERS]
     return [
-        f"{_tail(payment)}  {when}  {payment.price}  {_standing(payment)}",
+        f"{tail_of(payment)}  {when}  {payment.price}  {_standing(payment)}",
         f"  {_quoted(payment.what)} for {_quoted(payment.tool)}, at {where}, by {who}",
     ]
 
@@ -169,7 +168,7 @@ def _left_open(loose: LooseEnd) -> list[str]:
         words = f"paid {_printed(loose.paid_price)}{mode}, asked {loose.price}"
     who, session = loose.owner[:OWNER_CHARACTERS], _printed(loose.session)
     return [
-        f"{_tail(loose)}  {when}  {words}: look at {session} there",
+        f"{tail_of(loose)}  {when}  {words}: look at {session} there",
         f"  {_quoted(loose.what)} for {_quoted(loose.tool)}, at {where}, by {who}",
     ]
 
@@ -220,10 +219,6 @@ def _turned_away(row: TurnedAway) -> str:
     else:
         words = f"could not be verified, {times}: {row.reason}"
     return f"{row.day}  {row.seller}  {words}"
-
-
-def _tail(row: Payment | LooseEnd) -> str:
-    return row.id[OWNER_TAG_CHARACTERS:]
 
 
 def _quoted(text: str) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from flows import elicitation as states
 from flows import receipt as receipts
-from flows.checkout import Terms, terms_of
+from flows.checkout_session import Terms, terms_of
 from flows.elicitation import Asked, Elicitation, Json
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.gateway import Registration
@@ -24,7 +24,7 @@ from flows.loose_end import Loose, LooseEnd
 from flows.question import Link
 from flows.receipt import Payment, ReceiptStatus
 from flows.requests import PaymentRequest
-from webapp.checkouts import ON_ITS_WAY, Checkouts
+from webapp.checkouts import Checkouts
 from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
 from webapp.ledger import Ledger, in_hand
@@ -32,14 +32,15 @@ from webapp.loose_ends import PAID_OTHERWISE, LooseEnds
 from webapp.outbound import Outbound
 from webapp.refunds import Refunds
 from webapp.rows import Value
+from webapp.verdicts import ON_ITS_WAY, Verdicts
 
-BECAME: Mapping[ReceiptStatus, str] = {
+NO_SELLER = ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET")
+_BECAME: Mapping[ReceiptStatus, str] = {
     ReceiptStatus.SPENT: "used by an earlier call",
     ReceiptStatus.REFUNDING: "given back meanwhile",
     ReceiptStatus.REFUNDED: "given back meanwhile",
     ReceiptStatus.DISPUTED: "taken back by the bank that it came from",
 }
-NO_SELLER = ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET")
 _MISSING: Mapping[str, tuple[str, ...]] = {
     "stripe": NO_SELLER,
     "paypal": ("ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET"),
@@ -70,12 +71,18 @@ class Payments:
             gives_back=self.flow.gives_back,
         )
         self.loose_ends = LooseEnds(elicitations)
+        self.verdicts = Verdicts(
+            elicitations=elicitations,
+            flow=self.flow,
+            ledger=self.ledger,
+            loose_ends=self.loose_ends,
+        )
         self.checkouts = Checkouts(
             elicitations=elicitations,
             outbound=outbound,
             flow=self.flow,
-            ledger=self.ledger,
             loose_ends=self.loose_ends,
+            verdicts=self.verdicts,
         )
         self.refunds = Refunds(
             elicitations=elicitations,
@@ -103,15 +110,6 @@ class Payments:
             return None
         return None if found is None else _json(found)
 
-    async def _must_be_over(self, loose: LooseEnd) -> None:
-        if loose.status is Loose.WAITING:
-            await self.checkouts.ask_again(loose)
-        now = await self.loose_ends.read(loose) or loose
-        if now.status is Loose.WAITING:
-            raise Failed(f"For this {ON_ITS_WAY}.", elicitation_id=now.elicitation_id)
-        if now.status is Loose.OTHERWISE:
-            raise Failed(f"For this was {PAID_OTHERWISE}.", elicitation_id=now.elicitation_id)
-
     async def asked(
         self, request: PaymentRequest, asked: Asked, *, link: Link, by: AskedBy
     ) -> Asked:
@@ -122,8 +120,11 @@ class Payments:
         """
         seller, terms = self._chosen(request), self._terms(request)
         self.flow.named(seller.name).check(request.price)
-        for loose in await self.loose_ends.in_the_way(by.owner, terms, tool=by.tool):
-            await self._must_be_over(loose)
+        in_the_way = await self.loose_ends.in_the_way(
+            by.owner, terms, server=by.server, tool=by.tool
+        )
+        for loose in in_the_way:
+            await self._require_over(loose)
         return replace(asked, origins=(seller.checkout_origin,), terms=msgspec.to_builtins(terms))
 
     async def answer(self, taken: Elicitation) -> Json:
@@ -132,7 +133,7 @@ class Payments:
         if found is None or not is_open:
             await self._elicitations.change(taken.id, self._used_up_in_vain)
             status = ReceiptStatus.REFUNDED if found is None else found.status
-            raise Failed(f"The payment was {BECAME[status]}.", elicitation_id=taken.id)
+            raise Failed(f"The payment was {_BECAME[status]}.", elicitation_id=taken.id)
         return _json(in_hand(found))
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
@@ -169,6 +170,15 @@ class Payments:
         """Its call is told once; the next one asks anew."""
         assert taken.take is not None
         return states.deliver(taken, run=taken.take.run, now=self._elicitations.clock())
+
+    async def _require_over(self, loose: LooseEnd) -> None:
+        if loose.status is Loose.WAITING:
+            await self.checkouts.ask_again(loose)
+        now = await self.loose_ends.read(loose) or loose
+        if now.status is Loose.WAITING:
+            raise Failed(f"For this {ON_ITS_WAY}.", elicitation_id=now.elicitation_id)
+        if now.status is Loose.OTHERWISE:
+            raise Failed(f"For this was {PAID_OTHERWISE}.", elicitation_id=now.elicitation_id)
 
     async def _of(self, elicitation: Elicitation) -> Payment | None:
         content = elicitation.content

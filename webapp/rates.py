@@ -5,7 +5,7 @@ longest makes room: whoever has more addresses than that is not held by limits f
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from ipaddress import IPv6Address, ip_network
 from math import ceil
@@ -14,6 +14,7 @@ from typing import Any
 from flows.errors import ElicitError
 from webapp.address import plain_ip
 from webapp.browser import page_headers
+from webapp.elicitations import Clock
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
 KEYS_AT_MOST = 10_000
@@ -32,14 +33,14 @@ class TooOften(ElicitError):
 
 
 class Rates:
-    """Lets `burst` through at once, then one in each `every`. `clock` gives monotonic seconds."""
+    """Lets `burst` through at once, then one in each `every`."""
 
     def __init__(
         self,
         *,
         burst: int,
         every: timedelta,
-        clock: Callable[[], float],
+        clock: Clock,
         keys_at_most: int = KEYS_AT_MOST,
     ) -> None:
         """Raises ValueError for limits that would let nothing or everything through."""
@@ -57,7 +58,7 @@ class Rates:
 
     def allow(self, key: str) -> float:
         """0 if it may go on, which is counted; else the seconds to wait, which costs nothing."""
-        now = self._clock()
+        now = self._clock().timestamp()
         full_at = max(self._full_at.get(key, now), now)
         wait = full_at - now - (self._burst - 1) * self._every
         if wait <= 0:
@@ -66,6 +67,12 @@ class Rates:
         if len(self._full_at) > self._keys_at_most:
             self._full_at.popitem(last=False)
         return max(wait, 0.0)
+
+    def require(self, key: str) -> None:
+        """Count it. Raises TooOften, which costs nothing."""
+        wait = self.allow(key)
+        if wait:
+            raise TooOften(wait)
 
 
 def address_key(scope: Mapping[str, Any]) -> str:

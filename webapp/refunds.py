@@ -8,7 +8,7 @@ each time.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
 
@@ -31,10 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 class UnderWay(Failed):
-    """Another process asks for this very refund at the moment."""
+    """Another process asks for this very refund at the moment, or does so within a minute."""
 
     def __init__(self) -> None:
-        super().__init__("It is being given back at the moment: ask again in a minute.")
+        super().__init__(
+            "It is being given back at the moment, or by itself within a minute: ask again then."
+        )
 
 
 class NoRefunds(Failed):
@@ -60,10 +62,7 @@ class Refunds:
 
     def is_possible(self, payment: Payment) -> bool:
         """Whether whoever took it is set up here, in the mode that it was paid in, and refunds."""
-        seller = self._sellers.get(payment.seller)
-        is_theirs = seller is not None and seller.is_live == payment.is_live
-        can_refund = self._flow.gives_back(payment.seller)
-        return is_theirs and can_refund and payment.payment_intent is not None
+        return self._why_not(payment) is None
 
     async def give_back(
         self,
@@ -82,18 +81,14 @@ class Refunds:
         begun, where it cannot be asked at all.
         """
         found = await self._ledger.read(owner, id)
-        if found is not None and not self.is_possible(found) and not _is_begun(found):
-            raise self._no_refunds(found)
+        why_not = None if found is None or _is_begun(found) else self._why_not(found)
+        if why_not is not None:
+            raise NoRefunds(why_not)
         async with self._asking.setdefault(id, asyncio.Lock()):
             begun = await self._ledger.begin_refund(
                 owner, id, reason=reason, run=run, also_spent=also_spent
             )
-            mine = await self._ledger.change(owner, id, self._leased)
-            try:
-                return await self._finish(mine)
-            except Failed:
-                await self._ledger.change(owner, id, lambda p: _let_go(p, mine, begun))
-                raise
+            return await self._ask(begun, then=lambda payment: payment)
 
     async def fall_due(self, payment: Payment) -> None:
         """Give back what nobody used, or what could not be given back before."""
@@ -103,35 +98,57 @@ class Refunds:
         if not self.is_possible(payment):
             await self._postpone(payment, pause=REFUND_AGAIN_AT_MOST)
             return
+        owner, id = payment.owner, payment.id
         try:
-            await self.give_back(payment.owner, payment.id, reason=UNUSED)
+            async with self._asking.setdefault(id, asyncio.Lock()):
+                begun = await self._ledger.begin_refund(owner, id, reason=UNUSED)
+                await self._ask(begun, then=lambda current: _tried_again(current, now))
         except NotPossible:
             await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
         except UnderWay:
             pass  # whoever is at it will say what became of it
         except Failed as error:
-            tried = await self._ledger.change(
-                payment.owner, payment.id, lambda p: _tried_again(p, now)
-            )
-            about = {"id": payment.id, "why": str(error), "tries": tried.refund_tries}
+            tried = await self._ledger.read(owner, id)
+            tries = None if tried is None else tried.refund_tries
+            about = {"id": id, "why": str(error), "tries": tries}
             _log.warning("payment.not_refunded", extra=about)
         else:
-            _log.info("payment.refunded", extra={"id": payment.id})
+            _log.info("payment.refunded", extra={"id": id})
 
-    def _no_refunds(self, payment: Payment) -> "NoRefunds":
+    def _why_not(self, payment: Payment) -> str | None:
+        """Why nobody can be asked to give it back; None: somebody can."""
         seller = self._sellers.get(payment.seller)
         if seller is None or seller.is_live != payment.is_live:
             variable = f"ELICIT_{payment.seller.upper()}_"
-            return NoRefunds(
+            return (
                 f"{payment.seller!r}, who took it, is not set up here: its variables "
                 f"({variable}...) stand in the environment of the server."
             )
         if payment.payment_intent is None:
-            return NoRefunds(f"{seller.label} has not said which payment it was.")
+            return f"{seller.label} has not said which payment it was."
+        if self._flow.gives_back(payment.seller):
+            return None
         by_hand = ""
         if isinstance(seller, DeclaredSeller) and seller.declaration.manage is not None:
             by_hand = f" Do it by hand at {seller.declaration.manage}."
-        return NoRefunds(f"{seller.label} gives nothing back when asked by us.{by_hand}")
+        return f"{seller.label} gives nothing back when asked by us.{by_hand}"
+
+    async def _ask(self, begun: Payment, *, then: Callable[[Payment], Payment]) -> Refund:
+        """Ask the provider; where that does not work it is tried as planned, which `then` changes.
+
+        Another one may be at it by then, whose plan stays: so both are one write.
+        """
+        mine = await self._ledger.change(begun.owner, begun.id, self._leased)
+
+        def let_go(current: Payment) -> Payment:
+            is_mine = current.refund_at == mine.refund_at
+            return then(replace(current, refund_at=begun.refund_at)) if is_mine else current
+
+        try:
+            return await self._finish(mine)
+        except Failed:
+            await self._ledger.change(begun.owner, begun.id, let_go)
+            raise
 
     async def _finish(self, payment: Payment) -> Refund:
         try:
@@ -146,7 +163,7 @@ class Refunds:
     def _leased(self, payment: Payment) -> Payment:
         """Where it takes no key, whoever writes this asks it alone, until it is due again.
 
-        Raises UnderWay if that is another one: nothing else makes it due so soon.
+        Raises UnderWay if that is another one, or if it is due so soon as it was planned.
         """
         if payment.status is ReceiptStatus.DISPUTED:  # a bank was faster
             raise NotPossible(status=payment.status, wanted=ReceiptStatus.REFUNDED)
@@ -160,18 +177,18 @@ class Refunds:
         return receipts.postpone(payment, now + ASKING_AT_MOST)
 
     async def _postpone(self, payment: Payment, *, pause: timedelta) -> None:
+        """Unless somebody has begun to give it back meanwhile, who plans it."""
         until = self._elicitations.clock() + pause
-        await self._ledger.change(payment.owner, payment.id, lambda p: receipts.postpone(p, until))
+
+        def postponed(current: Payment) -> Payment:
+            is_as_it_was = current.refund_at == payment.refund_at
+            return receipts.postpone(current, until) if is_as_it_was else current
+
+        await self._ledger.change(payment.owner, payment.id, postponed)
 
 
 def _is_begun(payment: Payment) -> bool:
     return payment.status in (ReceiptStatus.REFUNDING, ReceiptStatus.REFUNDED)
-
-
-def _let_go(payment: Payment, mine: Payment, before: Payment) -> Payment:
-    """It did not work: the next one may try at once, and by itself it is tried as planned."""
-    is_mine = payment.refund_at == mine.refund_at
-    return replace(payment, refund_at=before.refund_at) if is_mine else payment
 
 
 def _tried_again(payment: Payment, now: datetime) -> Payment:

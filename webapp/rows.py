@@ -101,7 +101,10 @@ class Hook(Struct, frozen=True, kw_only=True):
 
 
 class TurnedAway(Struct, frozen=True, kw_only=True):
-    """How many deliveries of one day could not be verified, for one reason."""
+    """How many deliveries of one day were turned away, for one reason.
+
+    They could not be verified, or hinted at nothing of ours, or at what is not as it was asked.
+    """
 
     id: str
     owner: str
@@ -116,6 +119,18 @@ class TurnedAway(Struct, frozen=True, kw_only=True):
     due_at: None = None
 
 
+class KeptCertificate(Struct, frozen=True, kw_only=True):
+    """What a sender of webhooks signs with, as it was fetched; nobody is believed for it."""
+
+    id: str
+    owner: str
+    pem: bytes
+    erase_at: datetime
+    version: int = 0
+    status: str = "kept"
+    due_at: None = None
+
+
 Value: TypeAlias = (
     Elicitation
     | Run
@@ -127,6 +142,7 @@ Value: TypeAlias = (
     | KeptSecret
     | Hook
     | TurnedAway
+    | KeptCertificate
 )
 ValueT = TypeVar(
     "ValueT",
@@ -140,6 +156,7 @@ ValueT = TypeVar(
     KeptSecret,
     Hook,
     TurnedAway,
+    KeptCertificate,
 )
 
 KINDS: dict[type[Value], str] = {
@@ -153,6 +170,7 @@ KINDS: dict[type[Value], str] = {
     KeptSecret: "secret",
     Hook: "hook",
     TurnedAway: "unverified",
+    KeptCertificate: "certificate",
 }
 _encode = msgspec.json.Encoder().encode
 _decoders = {kind: msgspec.json.Decoder(kind) for kind in KINDS}

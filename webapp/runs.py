@@ -67,7 +67,7 @@ class CurrentRun:
         owner: str,
         key: str,
         named: str | None,
-        is_nobodys: bool = False,
+        is_nobodys: bool,
     ) -> None:
         self._elicitations = elicitations
         self._is_nobodys = is_nobodys
@@ -109,18 +109,8 @@ class CurrentRun:
 
     async def begin(self) -> Run:
         """The run as it is stored; an identical call that was first to begin it is joined."""
-        for number in range(TRIES_AT_MOST):
-            if self.value.version:
-                return self.value
-            try:
-                await self._elicitations.write(self.value)
-            except Conflict:
-                await pause(number)
-                await self.reload()
-                continue
-            self._value = replace(self.value, version=1)
-            return self.value
-        raise Contended(self.value.id)
+        await self.change(lambda run: run)
+        return self.value
 
     async def change(
         self,
@@ -128,11 +118,11 @@ class CurrentRun:
         *,
         also: Callable[[], Awaitable[Sequence[Value]]] | None = None,
     ) -> None:
-        """Change the run, and what `also` gives in the same write."""
+        """Change the run, and what `also` gives in the same write; one not stored yet is then."""
         for number in range(TRIES_AT_MOST):
             changed = change(self.value)
             others = await also() if also is not None else ()
-            if changed == self.value and not others:
+            if changed == self.value and changed.version and not others:
                 return  # another leg of it has done so
             try:
                 await self._elicitations.write(changed, *others)

@@ -167,15 +167,11 @@ async def open_service(
         signing_in=signing_in,
         pairing=pairing,
         letters=Letters(elicitations=elicitations, codes=codes),
-        paces=Rates(
-            burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=lambda: clock().timestamp()
-        ),
-        nobodys=Rates(
-            burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=lambda: clock().timestamp()
-        ),
-        hints=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=lambda: clock().timestamp()),
+        paces=Rates(burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=clock),
+        nobodys=Rates(burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=clock),
+        hints=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=clock),
         certificates=certificates
-        or Certificates(fetch=outbound.send, clock=clock, shelf=Shelf(store=store, owners=owners)),
+        or Certificates(fetch=outbound.send, clock=clock, shelf=Shelf(elicitations)),
         bodies=Bodies(),
         clock=clock,
         limits=limits or Limits(),

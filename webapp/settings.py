@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.checkout import sandbox_stripe
+from flows.checkout_seller import sandbox_stripe
 from flows.errors import InvalidQuestion, WeakSecret
 from flows.gateway import Registration
 from flows.provider import Provider
@@ -23,6 +23,7 @@ from webapp.keys import KeyFile, data_folder
 from webapp.sandbox.settings import Sandbox
 from webapp.settings_identity import IdentitySettings, read_identity
 from webapp.settings_sellers import read_sellers
+from webapp.variables import words
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -186,7 +187,7 @@ def _ring(
 
 
 def _origins(environment: Mapping[str, str], problems: list[str]) -> frozenset[str]:
-    origins = _words(environment, "ELICIT_ORIGINS")
+    origins = words(environment, "ELICIT_ORIGINS")
     for origin in origins:
         try:
             if origin_of(origin) != origin:
@@ -198,7 +199,7 @@ def _origins(environment: Mapping[str, str], problems: list[str]) -> frozenset[s
 
 def _proxies(environment: Mapping[str, str], problems: list[str]) -> tuple[Network, ...]:
     networks: list[Network] = []
-    for word in _words(environment, "ELICIT_PROXIES"):
+    for word in words(environment, "ELICIT_PROXIES"):
         try:
             networks.append(ipaddress.ip_network(word))
         except ValueError:
@@ -266,7 +267,3 @@ def _refund_unused(environment: Mapping[str, str], problems: list[str]) -> timed
         problems.append("ELICIT_REFUND_UNUSED: it is 7d, 12h or 30m and the like, or 0 for never.")
         return None
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
-
-
-def _words(environment: Mapping[str, str], name: str) -> list[str]:
-    return environment.get(name, "").replace(",", " ").split()

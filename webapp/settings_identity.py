@@ -10,6 +10,7 @@ from flows.errors import InvalidQuestion
 from flows.provider import Client
 from flows.providers import openid
 from webapp.identity import Rules
+from webapp.variables import words
 
 NAMES = ("ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET")
 PROVIDER = "signin"
@@ -54,8 +55,8 @@ class IdentitySettings:
 
 def read_identity(environment: Mapping[str, str], problems: list[str]) -> IdentitySettings:
     """From variables; each problem names its variable."""
-    claim = tuple(_words(environment, "ELICIT_SUBJECT_CLAIM"))
-    scopes = tuple(_words(environment, "ELICIT_SCOPES"))
+    claim = tuple(words(environment, "ELICIT_SUBJECT_CLAIM"))
+    scopes = tuple(words(environment, "ELICIT_SCOPES"))
     problems += [
         f"ELICIT_SUBJECT_CLAIM: {name!r} can be no claim's name."
         for name in claim
@@ -69,7 +70,7 @@ def read_identity(environment: Mapping[str, str], problems: list[str]) -> Identi
     return IdentitySettings(
         client=_client(environment, problems),
         claim=claim or SUBJECT_CLAIM,
-        audiences=tuple(_words(environment, "ELICIT_AUDIENCE")),
+        audiences=tuple(words(environment, "ELICIT_AUDIENCE")),
         scopes=scopes,
         binds_by_code=_is_code(environment, "ELICIT_BIND", problems),
         asks_anonymous=_is_code(environment, "ELICIT_ANONYMOUS", problems),
@@ -105,7 +106,3 @@ def _is_code(environment: Mapping[str, str], name: str, problems: list[str]) -> 
     if value not in ("", "code"):
         problems.append(f"{name}: it is `code`, or left out.")
     return value == "code"
-
-
-def _words(environment: Mapping[str, str], name: str) -> list[str]:
-    return environment.get(name, "").replace(",", " ").split()

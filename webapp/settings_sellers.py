@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from flows.checkout import stripe
+from flows.checkout_seller import stripe
 from flows.declared_seller import DeclaredSeller, SellerDeclaration
 from flows.errors import InvalidQuestion, Unverified
 from flows.gateway import Registration
@@ -20,6 +20,7 @@ from flows.signature_certificates import WEBHOOK_ID
 from flows.signature_schemes import Scheme
 from flows.signatures import verify
 from flows.visit import is_origin
+from webapp.variables import words
 
 _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # what is not signed has none
 _PAYPAL_PAIR = ("ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET")
@@ -49,7 +50,7 @@ def read_sellers(
 
 def _stripe(environment: Mapping[str, str], problems: list[str]) -> Registration | None:
     key = environment.get("ELICIT_STRIPE_KEY", "").strip()
-    secrets = _words(environment, "ELICIT_STRIPE_WEBHOOK_SECRET")
+    secrets = words(environment, "ELICIT_STRIPE_WEBHOOK_SECRET")
     if not key and not secrets:
         return None
     if not key or not secrets:
@@ -66,7 +67,7 @@ def _stripe(environment: Mapping[str, str], problems: list[str]) -> Registration
 def _paypal(
     environment: Mapping[str, str], problems: list[str], *, pair: tuple[str, str] | None
 ) -> Registration | None:
-    ids = tuple(_words(environment, "ELICIT_PAYPAL_WEBHOOK_ID"))
+    ids = tuple(words(environment, "ELICIT_PAYPAL_WEBHOOK_ID"))
     live = environment.get("ELICIT_PAYPAL_LIVE", "").strip()
     if live not in ("", "0", "1"):
         problems.append("ELICIT_PAYPAL_LIVE: it is 1 for real money, or 0 for PayPal's sandbox.")
@@ -111,8 +112,8 @@ def _declared(
     if not is_set:
         return None
     key, is_live = said["key"], said["live"] == "1"
-    secrets = tuple(_words(environment, f"{prefix}_WEBHOOK_SECRET"))
-    origins = tuple(_words(environment, f"{prefix}_CHECKOUT_ORIGINS"))
+    secrets = tuple(words(environment, f"{prefix}_WEBHOOK_SECRET"))
+    origins = tuple(words(environment, f"{prefix}_CHECKOUT_ORIGINS"))
     found: list[str] = []
     found += [
         f"{prefix}_{name.upper()}: not set, and {is_set[0]} is."
@@ -174,7 +175,3 @@ def _is_origin(text: str) -> bool:
         return is_origin(text)
     except InvalidQuestion:
         return False
-
-
-def _words(environment: Mapping[str, str], name: str) -> list[str]:
-    return environment.get(name, "").replace(",", " ").split()

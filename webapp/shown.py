@@ -2,37 +2,37 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, TypedDict, cast
 from urllib.parse import urlsplit
 
 import msgspec
 from babel import Locale
 
-from flows.checkout import terms_of
+from flows.checkout_session import kept_of, terms_of
 from flows.connection import Connection
 from flows.elicitation import EXCHANGE_AT_MOST, INTERRUPTED, Elicitation, Json, Status
 from flows.page import Terms as SecretTerms
-from flows.receipt import ReceiptStatus
 from flows.schema import Schema, schema_of, with_secrets
 from flows.visit import is_loopback
-from webapp.checkouts import ON_ITS_WAY
 from webapp.forms import Form, form_of
 from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.locales import price_in
 from webapp.loose_ends import PAID_OTHERWISE
 from webapp.pages_secret import StartSecret
 from webapp.service import Service
+from webapp.shown_payments import view_of
+from webapp.verdicts import ON_ITS_WAY
 from webapp.views import (
     Choice,
     Done,
     DoneAccount,
-    DonePayment,
     DoneSecret,
     Ended,
     Ending,
     Finishing,
     Kind,
     Late,
+    NotPaid,
     PaymentPending,
     Person,
     Scope,
@@ -44,7 +44,6 @@ from webapp.views import (
     View,
     Waiting,
 )
-from webapp.views_payments import PaymentOver
 
 KINDS: dict[str, Kind] = {
     "url": "url",
@@ -59,12 +58,6 @@ ENDINGS: dict[Status, Ending] = {
     Status.EXPIRED: "expired",
     Status.FAILED: "failed",
     Status.SUPERSEDED: "superseded",
-}
-
-OVER: dict[ReceiptStatus, Literal["refunding", "refunded", "disputed"]] = {
-    ReceiptStatus.REFUNDING: "refunding",
-    ReceiptStatus.REFUNDED: "refunded",
-    ReceiptStatus.DISPUTED: "disputed",
 }
 
 
@@ -98,7 +91,7 @@ class Shown:
         if self._elicitation.progress in (ON_ITS_WAY, PAID_OTHERWISE):
             return self._pending()
         if is_bound:
-            return self._waiting()
+            return self._not_paid() or Waiting(**self._waiting())
         return await self.start(offers=offers)
 
     async def ended(self) -> View | None:
@@ -199,18 +192,36 @@ class Shown:
             is_test=not terms.is_live,
         )
 
-    def _waiting(self) -> Waiting:
-        return Waiting(
-            server=self._asked.server,
-            origins=self._asked.origins,
-            status=self._elicitation.status,
-            now=self._now,
-            expires_at=self._elicitation.expires_at,
-            live_url=f"{self._here}/live",
-            here_url=self._here,
-            again_action=self._here,
-            decline_action=f"{self._here}/decline",
-            csrf=self._csrf,
+    def _waiting(self) -> "_Waiting":
+        return {
+            "server": self._asked.server,
+            "origins": self._asked.origins,
+            "status": self._elicitation.status,
+            "now": self._now,
+            "expires_at": self._elicitation.expires_at,
+            "live_url": f"{self._here}/live",
+            "here_url": self._here,
+            "again_action": self._here,
+            "decline_action": f"{self._here}/decline",
+            "csrf": self._csrf,
+        }
+
+    def _not_paid(self) -> NotPaid | None:
+        """Where the person is back from a payment page, or it has closed before."""
+        attempt = self._elicitation.attempt
+        kept = kept_of(attempt)
+        if attempt is None or kept is None or kept.session is None:
+            return None
+        is_closed = kept.url is None
+        if not is_closed and attempt.state is not None:
+            return None
+        terms = terms_of(self._elicitation)
+        return NotPaid(
+            **self._waiting(),
+            price=price_in(self._locale, terms.price),
+            seller=self._label(),
+            is_test=not terms.is_live,
+            is_closed=is_closed,
         )
 
     def _finishing(self) -> Finishing:
@@ -242,29 +253,13 @@ class Shown:
             connected = await self._service.kinds.accounts.connected(self._elicitation)
             if connected is not None:
                 return await self._done_account(connected)
-        paid = None
         if kind == "payment":
             paid = await self._service.kinds.payments.paid(self._elicitation)
-            if paid is not None and paid.status in OVER:
-                return PaymentOver(
-                    server=server,
-                    became=OVER[paid.status],
-                    price=price_in(self._locale, paid.price),
-                    what=paid.what,
-                    is_test=not paid.is_live,
-                )
+            if paid is not None:
+                is_late = self._elicitation.is_late
+                return view_of(paid, server=server, is_late=is_late, locale=self._locale)
         if self._elicitation.is_late:
             return Late(server=server, kind=KINDS[kind])
-        if kind == "payment":
-            terms = terms_of(self._elicitation)
-            if paid is not None:
-                return DonePayment(
-                    server=server,
-                    price=price_in(self._locale, terms.price),
-                    what=terms.what,
-                    receipt=paid.id[OWNER_TAG_CHARACTERS:],
-                    is_test=not terms.is_live,
-                )
         if kind == "secret":
             return DoneSecret(server=server, kept=self._secret_terms().name is not None)
         return Done(server=server)
@@ -355,13 +350,24 @@ def _person(connection: Connection) -> Person:
     return Person(label=connection.label, name=connection.name)
 
 
-class _Common(TypedDict):
+class _Shared(TypedDict):
     server: str
-    host: str
-    tool: str
-    client: str | None
-    asked_at: datetime
     now: datetime
     expires_at: datetime
     decline_action: str
     csrf: str
+
+
+class _Common(_Shared):
+    host: str
+    tool: str
+    client: str | None
+    asked_at: datetime
+
+
+class _Waiting(_Shared):
+    origins: tuple[str, ...]
+    status: str
+    live_url: str
+    here_url: str
+    again_action: str

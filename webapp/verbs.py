@@ -108,9 +108,8 @@ class Verbs(ABC):
         await self._must_be_going_on()
         if self.caller.owner is None:
             return await do_unkept(name, work)
-        run = await self._the_run()
-        if not run.version:
-            run = await self.run.begin()
+        await self._the_run()
+        run = await self.run.begin()
         return await do_once(
             self.elicitations,
             owner=run.owner,

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 Kind = Literal["url", "account", "payment", "secret", "form", "confirm"]
 Ending = Literal["declined", "cancelled", "expired", "superseded", "failed", "denied"]
+Theirs = Literal["connections", "payments"]  # what is shown only to the person that it belongs to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +193,20 @@ class SignInFailed(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Closed(View):
+    """It is not known who looks: the way on is to sign in, or else `why` says in words what it is.
+
+    `by_code` says that links are bound by letters here, which sign nobody in.
+    """
+
+    template: ClassVar[str] = "closed.html"
+    of: Theirs
+    why: str
+    sign_in: SignInButton | None = None
+    by_code: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignedOut(View):
     """Signed out here; the session at `issuer`, if there is one, goes on."""
 
@@ -240,6 +255,20 @@ class Waiting(View):
     again_action: str
     decline_action: str
     csrf: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotPaid(Waiting):
+    """The person is back from the payment page of `seller` without having paid.
+
+    `is_closed`: nobody can pay on that page any more; a new attempt opens another.
+    """
+
+    template: ClassVar[str] = "not_paid.html"
+    price: str
+    seller: str
+    is_test: bool
+    is_closed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,13 +327,14 @@ class DoneAccount(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DonePayment(View):
-    """It is paid; `receipt` is our id of the receipt."""
+    """It is paid; `receipt` is our id of the receipt, `returned` a part that was given back."""
 
     template: ClassVar[str] = "done_payment.html"
     price: str
     what: str
     receipt: str
     is_test: bool
+    returned: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,10 +358,13 @@ class PaymentPending(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late(View):
-    """It worked when nobody waited any more."""
+    """It worked when nobody waited any more; of a payment, how much, as for DonePayment."""
 
     template: ClassVar[str] = "late.html"
     kind: Kind = "url"
+    price: str | None = None
+    is_test: bool = False
+    returned: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,7 +441,7 @@ class Trouble(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderTrouble(View):
-    """A provider did not answer, or not so that it could be understood.
+    """A provider did not answer, or not so that it could be understood, or `has_refused`.
 
     The way on is a new attempt, `again_action` with its `csrf`, or `again_url`, a GET.
     """
@@ -419,6 +452,7 @@ class ProviderTrouble(View):
     again_action: str | None = None
     csrf: str | None = None
     again_url: str | None = None
+    has_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,19 +79,6 @@ class Connections(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionsClosed(View):
-    """It is not known who looks: the way on is to sign in, or else `why` says in words what it is.
-
-    `by_code` says that links are bound by letters here, which sign nobody in.
-    """
-
-    template: ClassVar[str] = "connections_closed.html"
-    why: str
-    sign_in: SignInButton | None = None
-    by_code: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnected(View):
     """An account is wiped here; `revoked` is what the provider, a label, says of its key.
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from webapp.views import SignInButton, View
 
 # "stuck": it could not be given back, and somebody who runs the server must look at it.
+Stays = Literal["taken", "spent", "disputed", "by_hand", "trouble"]
 Standing = Literal["open", "spent", "refunding", "stuck", "refunded", "disputed"]
 
 
@@ -48,24 +49,15 @@ class Payments(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaymentsClosed(View):
-    """It is not known who looks: the way on is to sign in, or else `why` says in words what it is.
+class NotGivenBack(View):
+    """The money was asked back, and stays: what it paid for is used, or a bank has it.
 
-    `by_code` says that links are bound by letters here, which sign nobody in.
+    `receipt` is our id of the receipt.
     """
 
-    template: ClassVar[str] = "payments_closed.html"
-    why: str
-    sign_in: SignInButton | None = None
-    by_code: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotGivenBack(View):
-    """The money was asked back, and stays: what it paid for is used, or a bank has it."""
-
     template: ClassVar[str] = "not_given_back.html"
-    because: Literal["taken", "spent", "disputed", "by_hand", "trouble"]
+    because: Stays
+    receipt: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

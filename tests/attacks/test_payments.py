@@ -12,52 +12,44 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from flows import elicitation as states
-from flows.checkout import (
-    SETTLING_EVENTS,
-    CheckoutFlow,
-    Event,
-    Kept,
-    Malformed,
-    Mismatch,
-    Verdict,
-    judge,
-    judge_event,
-    read_event,
-    read_session,
-    sessions_of,
-    stripe,
-)
+from flows.checkout_events import SETTLING_EVENTS, Event, read_event
+from flows.checkout_seller import stripe
+from flows.checkout_session import Kept, Malformed, Mismatch, Verdict, read_session, sessions_of
 from flows.elicitation import Attempt, Elicitation, Status
 from flows.errors import Failed, NotPossible
 from flows.flow import Trip
-from flows.signatures import STRIPE, Delivery, sign, verify
+from flows.gateway import Notice, judge, judge_notice
+from flows.gateway_stripe import StripeGateway, neutral
+from flows.signatures import STRIPE, Delivery, verify
 from tests.attacks.attack import Attack
 from tests.clock import NOON
-from tests.flows.test_checkout import ID, KEY, asked, begun, prepared, reply, run, session
+from tests.flows.gateway_stage import reply, run
+from tests.flows.test_checkout import ID, KEY, asked, begun, prepared, session
+from webapp.sandbox import signing
 
 another_session = Attack(
     who="whoever sells at the same account",
     how="pays another checkout session, payment link or question and says that it is ours",
     stopped="only a session that we began, for this question, counts",
-    where=("flows/checkout_events.py", "flows/checkout_session.py"),
+    where=("flows/checkout_events.py", "flows/checkout_session.py", "flows/gateway.py"),
 )
 other_terms = Attack(
     who="whoever can change a session at the provider",
     how="pays less, in another currency, as a test, or at another account",
     stopped="amount, currency, mode, account and reference are compared with what was asked",
-    where=("flows/checkout_session.py",),
+    where=("flows/gateway.py",),
 )
 not_yet_paid = Attack(
     who="a payer",
     how="completes the page without paying, or takes an end for the money back",
     stopped="paid is what the provider says is paid; an end takes nothing back",
-    where=("flows/checkout_session.py", "flows/checkout_events.py"),
+    where=("flows/gateway_stripe.py", "flows/gateway.py"),
 )
 led_elsewhere = Attack(
     who="a provider's reply that was tampered with",
     how="names another address to pay at",
     stopped="the address is the provider's own checkout",
-    where=("flows/checkout_replies.py",),
+    where=("flows/gateway_replies.py",),
 )
 signed_rubbish = Attack(
     who="whoever can cause an authentic event",
@@ -77,7 +69,7 @@ EXPIRED = "checkout.session.expired"
 
 
 def delivery(body: bytes) -> Delivery:
-    headers = sign(STRIPE, body=body, secret=SECRET, now=NOON)
+    headers = signing.stripe(body, secret=SECRET, now=NOON)
     return verify(STRIPE, body=body, headers=headers, secrets=[SECRET], now=NOON)
 
 
@@ -94,16 +86,17 @@ def told(kind: str, about: dict[str, Any], **changes: Any) -> dict[str, Any]:
     }
 
 
-def event(kind: str, about: dict[str, Any], **changes: Any) -> Event:
-    return read_event(delivery(json.dumps(told(kind, about, **changes)).encode()))
+def event(kind: str, about: dict[str, Any], **changes: Any) -> Notice:
+    body = json.dumps(told(kind, about, **changes)).encode()
+    return StripeGateway(SELLER).read_notice(delivery(body))
 
 
 def mismatch(elicitation: Elicitation, about: dict[str, Any]) -> str:
     """What is wrong with it, asked and told alike."""
     with pytest.raises(Mismatch) as by_webhook:
-        judge_event(elicitation, event(COMPLETED, about), seller=SELLER)
+        judge_notice(elicitation, event(COMPLETED, about), seller=SELLER)
     with pytest.raises(Mismatch) as by_fetch:
-        judge(elicitation, read_session(about), seller=SELLER)
+        judge(elicitation, neutral(read_session(about)), seller=SELLER)
     assert by_webhook.value.what == by_fetch.value.what
     assert by_fetch.value.session == about["id"]
     return by_fetch.value.what
@@ -177,24 +170,25 @@ def test_test_money_pays_no_live_price_whichever_side_says_test() -> None:
         (begun(), LIVE, True),
         (begun(), SELLER, True),
     ):
+        there = read_session(session(**PAID, livemode=livemode))
         with pytest.raises(Mismatch) as wrong:
-            judge(elicitation, read_session(session(**PAID, livemode=livemode)), seller=seller)
+            judge(elicitation, neutral(there), seller=seller)
         assert wrong.value.what == "mode"
     paid = read_session(session(**PAID, livemode=True))
-    assert judge(live, paid, seller=LIVE) is Verdict.PAID
+    assert judge(live, neutral(paid), seller=LIVE) is Verdict.PAID
 
 
 @other_terms
 def test_an_event_of_another_account_or_mode_settles_nothing() -> None:
     for changes, what in (({"account": "acct_2"}, "account"), ({"livemode": True}, "mode")):
         with pytest.raises(Mismatch) as wrong:
-            judge_event(begun(), event(COMPLETED, session(**PAID), **changes), seller=SELLER)
+            judge_notice(begun(), event(COMPLETED, session(**PAID), **changes), seller=SELLER)
         assert wrong.value.what == what
     own = stripe(KEY, [SECRET], account="acct_1")
     with pytest.raises(Mismatch):
-        judge_event(begun(), event(COMPLETED, session(**PAID)), seller=own)
+        judge_notice(begun(), event(COMPLETED, session(**PAID)), seller=own)
     connected = event(COMPLETED, session(**PAID), account="acct_1")
-    assert judge_event(begun(), connected, seller=own) is Verdict.PAID
+    assert judge_notice(begun(), connected, seller=own) is Verdict.PAID
 
 
 @another_session
@@ -202,25 +196,25 @@ def test_an_event_for_another_elicitation_says_so_and_settles_nothing() -> None:
     other = event(COMPLETED, session(**PAID, id="cs_test_2", client_reference_id="ownertag-e_2"))
     assert other.reference == "ownertag-e_2"
     with pytest.raises(Mismatch):
-        judge_event(begun(), other, seller=SELLER)
+        judge_notice(begun(), other, seller=SELLER)
 
 
 @not_yet_paid
 def test_a_completed_page_that_is_not_paid_yet_stays_pending() -> None:
     unpaid = session(**{**PAID, "payment_status": "unpaid"})
-    assert judge_event(begun(), event(COMPLETED, unpaid), seller=SELLER) is Verdict.PENDING
-    assert judge_event(begun(), event(FAILED, unpaid), seller=SELLER) is Verdict.FAILED
+    assert judge_notice(begun(), event(COMPLETED, unpaid), seller=SELLER) is Verdict.PENDING
+    assert judge_notice(begun(), event(FAILED, unpaid), seller=SELLER) is Verdict.FAILED
     paid = event(SUCCEEDED, session(**PAID))
-    assert judge_event(begun(), paid, seller=SELLER) is Verdict.PAID
+    assert judge_notice(begun(), paid, seller=SELLER) is Verdict.PAID
 
 
 @not_yet_paid
 @pytest.mark.parametrize("kind", [EXPIRED, FAILED])
 def test_an_end_that_comes_after_the_money_takes_nothing_back(kind: str) -> None:
     after = event(kind, session(**{**PAID, "status": "expired"}))
-    assert judge_event(accepted(), after, seller=SELLER) is Verdict.PAID
+    assert judge_notice(accepted(), after, seller=SELLER) is Verdict.PAID
     before = event(EXPIRED, session(status="expired", url=None))
-    assert judge_event(accepted(), before, seller=SELLER) is Verdict.EXPIRED
+    assert judge_notice(accepted(), before, seller=SELLER) is Verdict.EXPIRED
     for status in (Status.EXPIRED, Status.FAILED):
         with pytest.raises(NotPossible):
             states.settle(accepted(), status, now=NOON)
@@ -238,7 +232,7 @@ def test_a_former_attempts_session_is_ours_as_well() -> None:
     assert sessions_of(both) == ("cs_test_2", "cs_test_1")
     for id in sessions_of(both):
         paid = read_session(session(**PAID, id=id))
-        assert judge(both, paid, seller=SELLER) is Verdict.PAID
+        assert judge(both, neutral(paid), seller=SELLER) is Verdict.PAID
 
 
 @led_elsewhere
@@ -261,7 +255,7 @@ def test_a_former_attempts_session_is_ours_as_well() -> None:
 def test_nobody_is_led_elsewhere_to_pay(url: str) -> None:
     trip = Trip(number=1, return_url="https://elicit.example/cb", state="s", now=NOON)
     with pytest.raises(Failed, match="not sent there") as failed:
-        run(CheckoutFlow({"stripe": SELLER}).begin(prepared(), trip), reply(session(url=url)))
+        run(StripeGateway(SELLER).begin(prepared(), trip), reply(session(url=url)))
     assert "evil" not in str(failed.value)
 
 
@@ -321,10 +315,10 @@ def test_no_bytes_make_anything_but_an_event_or_a_refusal(body: bytes) -> None:
 )
 def test_an_event_that_nobody_here_waits_for_is_read_and_ignored(about: dict[str, Any]) -> None:
     ignored = event("customer.subscription.updated", about)
-    found = (ignored.session, ignored.reference, ignored.payment_intent)
+    found = (ignored.session, ignored.reference, ignored.payment)
     assert found == (None, None, None)
     with pytest.raises(Mismatch):
-        judge_event(begun(), ignored, seller=SELLER)
+        judge_notice(begun(), ignored, seller=SELLER)
 
 
 @signed_rubbish
@@ -347,7 +341,7 @@ def test_the_sellers_other_sessions_are_readable_and_not_ours() -> None:
         "mode": "setup",
     }
     other = event(COMPLETED, setup)
-    assert other.session == read_session(setup)
+    assert other.session == neutral(read_session(setup), is_now=False)
     assert other.reference is None
     assert mismatch(begun(), setup) == "session"
 
@@ -361,18 +355,18 @@ def test_what_happens_to_the_money_later_names_its_elicitation() -> None:
         "metadata": {"elicitation": ID},
     }
     later = event("charge.refunded", charge)
-    assert (later.reference, later.payment_intent, later.subject) == (ID, "pi_1", "ch_1")
+    assert (later.reference, later.payment, later.subject) == (ID, "pi_1", "ch_1")
     intent = event("payment_intent.succeeded", {"id": "pi_1", "object": "payment_intent"})
-    assert (intent.payment_intent, intent.session) == ("pi_1", None)
+    assert (intent.payment, intent.session) == ("pi_1", None)
 
 
 @signed_rubbish
 def test_each_event_that_matters_carries_its_session() -> None:
     for kind in sorted(SETTLING_EVENTS):
         read = event(kind, session(**PAID))
-        assert (read.id, read.type, read.created) == ("evt_1", kind, 1772366400)
-        assert (read.reference, read.payment_intent, read.subject) == (ID, "pi_1", "cs_test_1")
-        assert read.session == read_session(session(**PAID))
+        assert (read.id, read.type, read.subject) == ("evt_1", kind, "cs_test_1")
+        assert (read.reference, read.payment) == (ID, "pi_1")
+        assert read.session == neutral(read_session(session(**PAID)), is_now=False)
 
 
 @signed_rubbish
@@ -386,4 +380,4 @@ def test_two_events_about_one_change_are_known_by_object_and_type() -> None:
 def test_what_a_page_says_is_never_taken_for_the_providers_answer() -> None:
     page = httpx.Response(200, text="<html>Paid! cs_test_1</html>")
     with pytest.raises(Failed):
-        run(CheckoutFlow({"stripe": SELLER}).fetch(begun(), "cs_test_1"), page)
+        run(StripeGateway(SELLER).fetch(begun(), "cs_test_1"), page)

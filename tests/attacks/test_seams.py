@@ -13,7 +13,6 @@ from tests.mcp.stage import (
     MODERN,
     RING,
     UID,
-    Stage,
     answered_in,
     asked_in,
     new_server,
@@ -88,17 +87,13 @@ async def test_a_known_persons_state_is_worth_nothing_to_a_caller_without_a_name
     ):
         first = asked_in(await hers.leg("visit"))
         taken = asked_in(await afar.leg("visit", after=first))
-        (before, after) = await both(stage)
+        (before, after) = await stage.elicitations()
         assert before.owner != after.owner
         await stage.service.completing.complete(before.id, {"card": "hers"})
         result = answered_in(await hers.leg("visit", after=first))
         assert text_of(result) == "done: hers"
         again = await soon(afar.leg("visit", after=taken))
         assert "hers" not in str(again)
-
-
-async def both(stage: Stage) -> Any:
-    return await stage.elicitations()
 
 
 @held_back

@@ -49,12 +49,13 @@ async def start(
     cwd: Path | None = None,
     extra: Mapping[str, str] | None = None,
     stdin: int = DEVNULL,
+    stdout: int = PIPE,
 ) -> Process:
     return await asyncio.create_subprocess_exec(
         *COMMAND,
         *arguments,
         stdin=stdin,
-        stdout=PIPE,
+        stdout=stdout,
         stderr=PIPE,
         cwd=cwd or home,
         env=environment_of(home, extra),
@@ -80,7 +81,7 @@ async def ended(process: Process) -> Ended:
         raise
     assert process.returncode is not None
     EARS.hear("standard error of elicit", (err or b"").decode())
-    return Ended(status=process.returncode, out=out.decode(), err=err.decode())
+    return Ended(status=process.returncode, out=(out or b"").decode(), err=err.decode())
 
 
 @contextlib.asynccontextmanager

@@ -1,12 +1,13 @@
 """The small commands, and what the parser itself answers."""
 
+import os
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from flows.vault import Ring
-from tests.cli.running import HOUSE, Server, ended, run, serving
+from tests.cli.running import HOUSE, Server, ended, run, serving, start
 from webapp import cli, settings
 
 
@@ -103,3 +104,16 @@ def test_the_procfile_is_a_command_that_there_is() -> None:
     # With a server of the author's there is no sandbox, which works on this machine alone.
     assert (name, options.server, options.host) == ("web", "my_tools:mcp", "0.0.0.0")
     assert not options.sandbox
+
+
+@pytest.mark.parametrize("what", ["payments", "webhooks", "keys"])
+async def test_a_list_that_nobody_reads_to_its_end_ends_quietly(what, tmp_path):
+    await run("payments", "list", home=tmp_path)  # the store is there from here on
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        process = await start(what, "list", home=tmp_path, stdout=writer)
+    finally:
+        os.close(writer)
+    end = await ended(process)
+    assert (end.status, end.err) == (141, "")

@@ -21,10 +21,11 @@ from flows.declared_seller import DeclaredSeller
 from flows.elicitation import Elicitation
 from flows.sellers import SELLERS
 from flows.signature_items import verify_items
-from flows.signatures import Delivery, sign, verify
+from flows.signatures import Delivery, verify
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage
 from tests.flows.gateway_stage import BACK, ID, NINE, TRIP, reply, run
+from webapp.sandbox import signing
 
 SECRET = "key_hidden"
 KEY = f"{ID}:1"
@@ -173,7 +174,7 @@ def _square_event(word: str) -> Data:
 
 
 def _square_signs(body: bytes) -> Delivery:
-    headers = dict(sign(SELLERS["square"].scheme, body=body, secret="whs", now=NOON, url=HOOK))
+    headers = dict(signing.square(body, secret="whs", url=HOOK))
     assert square_verifies(
         request_body=body.decode(),
         signature_header=headers["x-square-hmacsha256-signature"],
@@ -787,7 +788,7 @@ def _coinbase_event(word: str) -> Data:
 
 
 def _coinbase_signs(body: bytes) -> Delivery:
-    headers = dict(sign(SELLERS["coinbase"].scheme, body=body, secret="whs", now=NOON))
+    headers = dict(signing.coinbase(body, secret="whs"))
     [signature] = headers.values()
     assert WebhookSignature.verify_sig_header(body.decode(), signature, "whs")
     return verified("coinbase", body, headers)

@@ -7,8 +7,8 @@ import pytest
 
 from flows.binding import (
     ALPHABET,
-    CODES_AT_MOST,
     TRIES_AT_MOST,
+    WRONG_AT_MOST,
     Binding,
     Codes,
     bind,
@@ -88,7 +88,7 @@ def test_the_fifth_wrong_guess_makes_other_letters() -> None:
 
 def test_after_the_last_code_not_even_the_right_letters_help() -> None:
     guessed = BOUND
-    for _ in range(TRIES_AT_MOST * CODES_AT_MOST):
+    for _ in range(WRONG_AT_MOST):
         guessed = typed(guessed, "nonsense")
     for text in ("nonsense", CODES.code("e1", guessed)):
         with pytest.raises(TooManyAttempts):
@@ -119,7 +119,7 @@ def test_other_browsers_use_up_nothing_of_hers() -> None:
 
 def test_another_browser_gives_nobody_more_guesses() -> None:
     guessed = BOUND
-    for number in range(TRIES_AT_MOST * CODES_AT_MOST):
+    for number in range(WRONG_AT_MOST):
         guessed = bind(typed(guessed, "nonsense"), browser=f"browser {number}")
     with pytest.raises(TooManyAttempts):
         typed(guessed, CODES.code("e1", guessed))

@@ -26,10 +26,11 @@ from svix.webhooks import Webhook as SvixWebhook
 from svix.webhooks import WebhookVerificationError
 
 from flows.errors import Unverified
-from flows.signature_items import Item, read_item, sign_items, verify_items
+from flows.signature_items import Item, item_in, verify_items
 from flows.signature_schemes import COINBASE, PADDLE, POLAR, SQUARE, STANDARD_WEBHOOKS
-from flows.signatures import Delivery, sign, verify
+from flows.signatures import Delivery, verify
 from tests.clock import NOON
+from webapp.sandbox import signing
 
 URL = "https://elicit.example/webhooks/square"
 ADYEN_KEY = "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056"
@@ -88,8 +89,8 @@ def test_what_svix_signs_is_accepted_and_what_is_signed_svix_accepts(body: str, 
         now=now,
     )
     assert (delivery.id, delivery.body, delivery.sent_at) == ("msg_1", body.encode(), now)
-    ours = dict(sign(STANDARD_WEBHOOKS, body=body.encode(), secret=secret, now=now, id="msg_1"))
-    assert ours["webhook-signature"] == headers["svix-signature"]
+    ours = dict(signing.svix(body.encode(), secret=secret, now=now, id="msg_1"))
+    assert ours["svix-signature"] == headers["svix-signature"]
     library.verify(body.encode(), ours)
     with pytest.raises(WebhookVerificationError):
         library.verify(body.encode() + b" ", ours)
@@ -103,7 +104,7 @@ def test_polars_secret_is_what_its_library_hands_to_standard_webhooks(
     now = datetime.now(UTC).replace(microsecond=0)
     secret = "polar_whs_" + secret
     library = StandardWebhook(base64.b64encode(secret.encode()).decode())
-    ours = sign(POLAR, body=body.encode(), secret=secret, now=now, id="msg_1")
+    ours = signing.polar(body.encode(), secret=secret, now=now, id="msg_1")
     library.verify(body.encode(), dict(ours), json_parse=False)
     assert dict(ours)["webhook-signature"] == library.sign("msg_1", now, body)
     assert verify(POLAR, body=body.encode(), headers=ours, secrets=[secret], now=now).id == "msg_1"
@@ -124,8 +125,8 @@ def test_what_paddle_signs_is_accepted_and_what_is_signed_paddle_accepts(
     headers = [("Paddle-Signature", f"ts={seconds};h1={theirs}")]
     delivery = verify(PADDLE, body=data, headers=headers, secrets=[secret], now=now)
     assert (delivery.body, delivery.sent_at) == (data, now)
-    ours = sign(PADDLE, body=data, secret=secret, now=now)
-    assert ours == [("paddle-signature", headers[0][1])]
+    ours = signing.paddle(data, secret=secret, now=now)
+    assert ours == headers
     request = httpx.Request("POST", URL, content=data, headers=ours)
     assert Verifier(60).verify(request, Secret(secret))
     changed = httpx.Request("POST", URL, content=data + b" ", headers=ours)
@@ -158,7 +159,7 @@ def test_paddles_own_example_is_accepted_while_its_secrets_roll() -> None:
 @settings(deadline=None)
 @given(body=st.text(min_size=1), secret=secrets)
 def test_what_is_signed_square_accepts_for_our_address_and_no_other(body: str, secret: str) -> None:
-    [(name, ours)] = sign(SQUARE, body=body.encode(), secret=secret, now=NOON, url=URL)
+    [(name, ours)] = signing.square(body.encode(), secret=secret, url=URL)
     assert name == "x-square-hmacsha256-signature"
     for url in (URL, URL + "/"):
         accepted = square_verifies(
@@ -204,7 +205,7 @@ def test_what_coinbase_signs_is_accepted_and_what_is_signed_coinbase_accepts(
     theirs = CoinbaseSignature._compute_signature(body.decode(), secret)
     headers = [("X-CC-Webhook-Signature", theirs)]
     assert verify(COINBASE, body=body, headers=headers, secrets=[secret], now=NOON).body == body
-    [(_, ours)] = sign(COINBASE, body=body, secret=secret, now=NOON)
+    [(_, ours)] = signing.coinbase(body, secret=secret)
     assert Coinbase.construct_event(body.decode(), ours, secret).id == id
     with pytest.raises(SignatureVerificationError):
         Coinbase.construct_event(body.decode() + " ", ours, secret)
@@ -223,8 +224,8 @@ def test_what_adyen_signs_is_accepted_and_what_is_signed_adyen_accepts(
     body = adyens_body(theirs | {"additionalData": {"hmacSignature": signature}})
     [delivery] = verify_items(body=body, secrets=[key.hex().upper()], now=NOON)
     assert isinstance(delivery, Delivery)
-    assert read_item(delivery) == item
-    ours = httpx.Response(200, content=sign_items([item], secret=key.hex(), now=NOON)).json()
+    assert item_in(delivery.body) == item
+    ours = httpx.Response(200, content=signing.adyen([adyens(item)], secret=key.hex())).json()
     assert is_valid_hmac_notification(ours, key.hex())
     ours["notificationItems"][0]["NotificationRequestItem"]["amount"]["value"] += 1
     assert not is_valid_hmac_notification(ours, key.hex())
@@ -248,7 +249,7 @@ def test_adyens_published_example_is_accepted() -> None:
     assert delivery.body == (
         b"7914073381342284::TestMerchant:TestPayment-1407325143704:1130:EUR:AUTHORISATION:true"
     )
-    item = read_item(delivery)
+    item = item_in(delivery.body)
     assert (item.id, item.amount, item.currency) == (
         "7914073381342284:AUTHORISATION:true",
         1130,

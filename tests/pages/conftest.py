@@ -21,6 +21,7 @@ from webapp.views import (
     Ending,
     Kind,
     Late,
+    NotPaid,
     PaymentPending,
     Person,
     ProviderTrouble,
@@ -38,7 +39,7 @@ from webapp.views import (
     Used,
     View,
 )
-from webapp.views_connections import Connected, Connections, ConnectionsClosed, Group, Sharing
+from webapp.views_connections import Connected, Connections, Group, Sharing
 
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
 SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")
@@ -47,6 +48,10 @@ CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
 USUAL: Mapping[str, Any] = {
     "server": "my tools",
     "is_otherwise": False,
+    "is_closed": False,
+    "has_refused": False,
+    "of": "payments",
+    "returned": "3.00 €",
     "host": "tools.example.com",
     "tool": "book_a_table",
     "message": "Please confirm the table for four at 19:30.\nIt is held for ten minutes.",
@@ -176,7 +181,7 @@ VIEWS: tuple[type[View], ...] = tuple(
 CHOSEN_BY_OTHERS = (
     *("server", "host", "tool", "message", "client", "why", "error_id", "problem", "mcp_url"),
     *("provider", "place", "reason", "price", "what", "seller", "receipt", "remove_at"),
-    *("sandbox_url", "issuer", "signed_in_as", "viewer", "account"),
+    *("sandbox_url", "issuer", "signed_in_as", "viewer", "account", "returned"),
 )
 HOSTILE: Mapping[str, str] = {
     "markup": "<script>alert(1)</script><a href='https://evil.example'>\"'<img src=x onerror=go()>",
@@ -267,6 +272,7 @@ def _account_variants() -> dict[str, View]:
         "DoneSecret wiped": DoneSecret(server="my tools", kept=False),
         "Used here": Used(server="my tools"),
         "ProviderTrouble by a link": _made(ProviderTrouble, {**USUAL, "again_action": None}),
+        "ProviderTrouble refused": _made(ProviderTrouble, {**USUAL, "has_refused": True}),
         "ProviderTrouble without a way on": _made(
             ProviderTrouble, {**USUAL, "again_action": None, "again_url": None}
         ),
@@ -289,6 +295,8 @@ def _payment_variants() -> dict[str, View]:
         "StartPayment for real": _made(StartPayment, {**real, "client": None}),
         "DonePayment for real": _made(module.DonePayment, real),
         "PaymentPending for real": _made(PaymentPending, real),
+        "NotPaid for real": _made(NotPaid, real),
+        "NotPaid closed": _made(NotPaid, {**USUAL, "is_closed": True}),
         "PaymentPending otherwise": _made(PaymentPending, {**USUAL, "is_otherwise": True}),
         **{
             f"Ended {ending} payment": Ended(server="my tools", ending=ending, kind="payment")
@@ -315,20 +323,19 @@ def _payment_variants() -> dict[str, View]:
         "Payments of nobody": _made(
             views_payments.Payments, {**USUAL, "payments": (), "sign_out_csrf": None}
         ),
-        "PaymentsClosed here only": _made(
-            views_payments.PaymentsClosed, {**USUAL, "sign_in": None}
-        ),
         **{
             f"PaymentOver {became}": _made(views_payments.PaymentOver, {**real, "became": became})
             for became in ("refunding", "disputed")
         },
         **{
-            f"NotGivenBack {because}": views_payments.NotGivenBack(
-                server="my tools", because=because
+            f"NotGivenBack {because}": _made(
+                views_payments.NotGivenBack, {**USUAL, "because": because}
             )
-            for because in ("spent", "disputed", "by_hand", "trouble")
+            for because in get_args(views_payments.Stays)
         },
-        **{f"Late {kind}": Late(server="my tools", kind=kind) for kind in ("account", "payment")},
+        **{f"Late {kind}": _made(Late, {**real, "kind": kind}) for kind in ("account", "payment")},
+        "Late payment as a test": _made(Late, {**USUAL, "kind": "payment", "returned": None}),
+        "DonePayment whole": _made(module.DonePayment, {**USUAL, "returned": None}),
     }
 
 
@@ -350,7 +357,11 @@ def _connection_variants() -> dict[str, View]:
         "Connections of this computer": _made(
             Connections, {**USUAL, "sign_out_csrf": None, "sign_in": None}
         ),
-        "ConnectionsClosed here only": _made(ConnectionsClosed, {**USUAL, "sign_in": None}),
+        **{
+            f"Closed {of} {name}": _made(module.Closed, {**USUAL, "of": of, "sign_in": button})
+            for of in get_args(module.Theirs)
+            for name, button in (("here only", None), ("signed out", SIGN_IN))
+        },
         **{
             f"Disconnected {revoked}": _made(
                 views_connections.Disconnected, {**USUAL, "revoked": revoked}

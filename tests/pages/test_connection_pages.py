@@ -9,11 +9,10 @@ import pytest
 from tests.pages.conftest import NOW, SIGN_IN, USUAL
 from tests.pages.markup import Page
 from webapp.pages import Pages
-from webapp.views import Person, Scope
+from webapp.views import Closed, Person, Scope
 from webapp.views_connections import (
     Connected,
     Connections,
-    ConnectionsClosed,
     Disconnected,
     Group,
 )
@@ -239,21 +238,25 @@ def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
 
 
 def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(pages: Pages) -> None:
-    told = {field.name for field in fields(ConnectionsClosed)}
-    assert told == {"server", "why", "sign_in", "by_code"}
-    page = Page(pages.render(ConnectionsClosed(server="my tools", why="", sign_in=SIGN_IN)))
+    told = {field.name for field in fields(Closed)}
+    assert told == {"server", "of", "why", "sign_in", "by_code"}
+    asked = Closed(server="my tools", of="connections", why="", sign_in=SIGN_IN)
+    page = Page(pages.render(asked))
     assert page.text("h1") == "Sign in to see your accounts"
     assert _actions(page) == ["/signin"]
     assert "shows each person only what they connected themselves" in _said(page)
-    here = Page(pages.render(ConnectionsClosed(server="my tools", why="Open it over there.")))
+    here = Page(pages.render(replace(asked, why="Open it over there.", sign_in=None)))
+    assert here.text("h1") == "Connected accounts"
     assert here.named("form") == []
     assert "Open it over there." in _said(here)
     assert "letters" not in _said(here)
 
 
 def test_what_was_connected_by_letters_is_said_to_be_listed_nowhere(pages: Pages) -> None:
-    view = ConnectionsClosed(server="my tools", why="", by_code=True)
-    assert "That is listed nowhere here" in _said(Page(pages.render(view)))
+    view = Closed(server="my tools", of="connections", why="", by_code=True)
+    said = _said(Page(pages.render(view)))
+    assert "That is listed nowhere here" in said
+    assert "To end it, remove the connection at the site where the account is." in said
 
 
 def test_time_is_told_from_when_the_page_was_made(overview: Connections, pages: Pages) -> None:

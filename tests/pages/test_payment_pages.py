@@ -5,30 +5,35 @@ from typing import Any, get_args
 
 import pytest
 
-from tests.pages.conftest import HOSTILE, USUAL
+from tests.pages.conftest import HOSTILE, SIGN_IN, USUAL
 from tests.pages.markup import Page
 from webapp.pages import Pages
 from webapp.views import (
+    Closed,
     DonePayment,
     DoneSecret,
     Ended,
     Ending,
+    Late,
+    NotPaid,
     PaymentPending,
+    ProviderTrouble,
     StartPayment,
+    View,
 )
 from webapp.views_home import Home
-from webapp.views_payments import PaymentOver, Payments
+from webapp.views_payments import NotGivenBack, PaymentOver, Payments, Stays
 
-TESTABLE = (StartPayment, DonePayment, PaymentPending)
+TESTABLE = (StartPayment, DonePayment, NotPaid, PaymentPending)
+
+
+def _values(view: type) -> dict[str, Any]:
+    return {field.name: USUAL[field.name] for field in fields(view)}
 
 
 @pytest.fixture
 def start() -> StartPayment:
     return StartPayment(**_values(StartPayment) | {"place": "https://checkout.stripe.com"})
-
-
-def _values(view: type) -> dict[str, Any]:
-    return {field.name: USUAL[field.name] for field in fields(view)}
 
 
 def _said(page: Page) -> str:
@@ -79,6 +84,84 @@ def test_a_slow_payment_asks_for_nothing_more(pages: Pages) -> None:
     assert "There is nothing more to do here, and you need not pay again." in said
     assert "if it has stopped waiting by then, ask it to continue." in said
     assert page.named("form") == page.named("a") == []
+
+
+@pytest.mark.parametrize(
+    ("is_closed", "heading", "words"),
+    [
+        (False, "Not paid yet", "You are back from Stripe, and it has no 9.00 € from you:"),
+        (True, "The payment page has closed", "Stripe has closed its page, and 9.00 € was not"),
+    ],
+)
+def test_back_without_paying_it_says_what_happened_and_how_to_try_again(
+    is_closed: bool, heading: str, words: str, pages: Pages
+) -> None:
+    view = NotPaid(**_values(NotPaid) | {"is_closed": is_closed})
+    page = Page(pages.render(view))
+    said = _said(page)
+    assert page.text("h1") == heading
+    assert words in said
+    assert "As far as we know nothing was charged." in said
+    assert "a bank transfer there? Then do not pay again:" in said
+    assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
+    assert page.text("button") == "Try againDecline"
+    assert page.named("a") == [{"class": "button", "href": "/e/abc"}]
+
+
+@pytest.mark.parametrize("is_test", [True, False])
+def test_paid_late_says_how_much_and_whether_it_was_real_money(is_test: bool, pages: Pages) -> None:
+    view = Late(server="my tools", kind="payment", price="9.00 €", is_test=is_test)
+    page = Page(pages.render(view))
+    assert "Your 9.00 € arrived, but your assistant had stopped waiting." in _said(page)
+    assert ("Test mode: no real money moved." in page.text("strong")) == is_test
+    assert "given back" not in _said(page)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        DonePayment(**_values(DonePayment)),
+        Late(server="my tools", kind="payment", price="9.00 €", returned="3.00 €"),
+    ],
+    ids=["in time", "late"],
+)
+def test_a_part_that_was_given_back_is_said_and_the_rest_counts(view: View, pages: Pages) -> None:
+    said = _said(Page(pages.render(view)))
+    assert "3.00 € of it was given back;" in said
+    assert "What is left still counts." in said
+
+
+@pytest.mark.parametrize(
+    ("became", "sign"), [("refunding", "time"), ("refunded", "good"), ("disputed", "trouble")]
+)
+def test_only_what_is_well_has_the_sign_that_says_so(became: str, sign: str, pages: Pages) -> None:
+    view = PaymentOver(**_values(PaymentOver) | {"became": became})
+    signs = [each["class"] for each in Page(pages.render(view)).named("svg")]
+    assert signs == ["mark", f"sign {sign}"]
+
+
+def test_a_provider_that_said_no_is_not_said_to_be_silent(pages: Pages) -> None:
+    view = ProviderTrouble(**_values(ProviderTrouble) | {"provider": "Mollie", "has_refused": True})
+    page = Page(pages.render(view))
+    assert page.text("h1") == "Mollie said no"
+    assert "It refused what this server asked of it, so you are not sent there" in _said(page)
+    assert "did not answer" not in page.text()
+    silent = Page(pages.render(replace(view, has_refused=False)))
+    assert silent.text("h1") == "Mollie did not answer"
+    assert "refused" not in silent.text()
+
+
+def test_payments_of_whoever_is_not_known_are_not_shown(pages: Pages) -> None:
+    view = Closed(server="my tools", of="payments", why="Open it over there.", by_code=True)
+    page = Page(pages.render(view))
+    assert page.text("h1") == "Your payments"
+    assert "only what they paid themselves, and it does not know who you are." in _said(page)
+    assert "Open it over there." in _said(page)
+    assert "Whoever runs the server finds it by its receipt." in _said(page)
+    asked = Page(pages.render(replace(view, sign_in=SIGN_IN, by_code=False)))
+    assert asked.text("h1") == "Sign in to see your payments"
+    assert [form["action"] for form in asked.named("form")] == ["/signin"]
+    assert "letters" not in _said(asked)
 
 
 @pytest.mark.parametrize("ending", get_args(Ending))
@@ -136,7 +219,9 @@ def test_home_gives_a_desktop_client_a_command_of_its_own(pages: Pages) -> None:
     assert '"my_tools:mcp"' in home.desktop_settings
 
 
-@pytest.mark.parametrize("view", [StartPayment, DonePayment, PaymentPending, PaymentOver, Payments])
+@pytest.mark.parametrize(
+    "view", [StartPayment, DonePayment, NotPaid, PaymentPending, PaymentOver, Payments]
+)
 def test_a_price_stands_apart_from_the_sentence_and_no_machine_translates_it(
     view: type[Any], pages: Pages
 ) -> None:
@@ -144,3 +229,26 @@ def test_a_price_stands_apart_from_the_sentence_and_no_machine_translates_it(
     prices = [each for each in page.named("bdi") if each.get("class") == "price"]
     assert prices != []
     assert all(price["translate"] == "no" for price in prices)
+
+
+@pytest.mark.parametrize(("is_test", "other"), [(True, "with real money"), (False, "as a test")])
+def test_what_was_paid_otherwise_is_not_called_free_of_money(
+    is_test: bool, other: str, pages: Pages
+) -> None:
+    view = PaymentPending(
+        **_values(PaymentPending) | {"is_otherwise": True, "is_test": is_test, "price": "9.00 €"}
+    )
+    page = Page(pages.render(view))
+    said = _said(page)
+    assert page.text("h1") == "Paid otherwise than asked"
+    assert other in said
+    assert "no real money moves." not in page.text("strong")
+    assert "You need not pay again." in said
+    assert [each["class"] for each in page.named("svg")] == ["mark", "sign trouble"]
+
+
+@pytest.mark.parametrize("because", get_args(Stays))
+def test_whoever_is_to_name_the_receipt_reads_it_there(because: Stays, pages: Pages) -> None:
+    view = NotGivenBack(server="my tools", because=because, receipt="rcp_4Qm2ZkT9")
+    page = Page(pages.render(view))
+    assert ("rcp_4Qm2ZkT9" in page.text("code")) == ("name the receipt" in _said(page))

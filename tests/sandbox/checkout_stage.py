@@ -94,20 +94,22 @@ class Stage:
     async def session(self, id: str) -> stripe.checkout.Session:
         return await self.stripe.checkout.sessions.retrieve_async(id)
 
-    async def press(self, session: stripe.checkout.Session, button: str) -> httpx.Response:
-        return await self.press_at(session.id, button)
+    async def press(
+        self, session: stripe.checkout.Session, button: str, *, late: bool = False
+    ) -> httpx.Response:
+        return await self.press_at(session.id, button, late=late)
 
-    async def press_at(self, id: str, button: str) -> httpx.Response:
+    async def press_at(self, id: str, button: str, *, late: bool = False) -> httpx.Response:
         """Open the page in the browser and press one of its buttons.
 
-        One that is there no longer is pressed in a tab that was open before.
+        A late press is one in a tab that was open before, whose button the page has no longer.
         """
         page = await self.browser.get(f"/pay/{id}")
         for mark in re.findall(r'name="csrf" value="(\w+)"', page.text):
             self._marks[id] = mark
-        return await self.browser.post(
-            f"/pay/{id}/{button}", data={"csrf": self._marks.get(id, "")}
-        )
+        action = f"/pay/{id}/{button}"
+        assert (f'action="{action}"' in page.text) is not late, button
+        return await self.browser.post(action, data={"csrf": self._marks.get(id, "")})
 
     async def post(
         self, path: str, content: str, *, headers: Mapping[str, str] | None = None

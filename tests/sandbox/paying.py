@@ -74,9 +74,9 @@ class Paying:
         found = await self.collected(elicitation)
         return judge(elicitation, found, seller=self.gateway.seller)
 
-    async def press(self, elicitation: Elicitation, button: str) -> str:
+    async def press(self, elicitation: Elicitation, button: str, *, late: bool = False) -> str:
         """Where a press of the page's button leads."""
-        gone = await self.stage.press_at(session_of(elicitation), button)
+        gone = await self.stage.press_at(session_of(elicitation), button, late=late)
         assert gone.status_code == 303
         return gone.headers["location"]
 

@@ -4,7 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import stripe
@@ -47,6 +47,31 @@ async def test_a_session_is_created_and_fetched(stage: Stage) -> None:
     assert created.client_reference_id == "e1"
     assert created.to_dict()["metadata"] == {"elicitation": "e1"}
     assert created.success_url == BACK
+
+
+async def test_a_session_holds_its_payment_whole_where_that_is_asked_for(stage: Stage) -> None:
+    wish: Any = {"expand": ["payment_intent"]}
+    created = await stage.begin(**wish)
+    sessions = stage.stripe.checkout.sessions
+    assert created.payment_intent is None
+    assert (await sessions.retrieve_async(created.id, wish)).payment_intent is None
+    await stage.press(created, "card")
+    intent = (await stage.session(created.id)).payment_intent
+    assert isinstance(intent, str)
+    whole = (await sessions.retrieve_async(created.id, wish)).payment_intent
+    assert isinstance(whole, stripe.PaymentIntent)
+    alone = await stage.stripe.payment_intents.retrieve_async(intent)
+    assert whole.to_dict() == alone.to_dict()
+    ended = await sessions.expire_async((await stage.begin()).id, wish)
+    assert (ended.status, ended.payment_intent) == ("expired", None)
+
+
+async def test_what_cannot_be_held_whole_is_refused(stage: Stage) -> None:
+    created = await stage.begin()
+    for names in (["amount_total"], ["payment_intent", "shop"], ["shop", "payment_intent"]):
+        with pytest.raises(stripe.InvalidRequestError, match="cannot be expanded") as refused:
+            await stage.stripe.checkout.sessions.retrieve_async(created.id, {"expand": names})
+        assert (refused.value.http_status, refused.value.param) == (400, "expand")
 
 
 async def test_stripes_own_client_reaches_it_over_a_real_connection() -> None:
@@ -94,7 +119,7 @@ async def test_an_expired_session_takes_no_money_and_says_so_once(stage: Stage) 
     assert (ended.status, ended.url) == ("expired", None)
     with pytest.raises(stripe.InvalidRequestError, match="status of expired"):
         await stage.stripe.checkout.sessions.expire_async(created.id)
-    await stage.press(created, "card")
+    await stage.press(created, "card", late=True)
     assert (await stage.session(created.id)).payment_status == "unpaid"
     assert stage.shop.types == ["checkout.session.expired"]
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
+import stripe
 
 from tests.sandbox.checkout_stage import SHOP, Stage, staged
 
@@ -82,11 +83,21 @@ async def test_without_an_address_to_cancel_there_is_no_button(stage: Stage) -> 
     assert "/cancel" not in (await stage.browser.get(f"/pay/{created.id}")).text
 
 
+async def payment_status(stage: Stage, session: str) -> str:
+    """How a session's payment stands, in the session's own answer."""
+    whole = await stage.stripe.checkout.sessions.retrieve_async(
+        session, {"expand": ["payment_intent"]}
+    )
+    assert isinstance(whole.payment_intent, stripe.PaymentIntent)
+    return whole.payment_intent.status
+
+
 async def test_a_transfer_is_promised_and_arrives_later(stage: Stage) -> None:
     created = await stage.begin()
     assert (await stage.press(created, "bank")).headers["location"] == f"/pay/{created.id}"
     promised = await stage.session(created.id)
     assert (promised.status, promised.payment_status) == ("complete", "unpaid")
+    assert await payment_status(stage, created.id) == "processing"
     intent = await stage.stripe.payment_intents.retrieve_async(str(promised.payment_intent))
     assert (intent.status, intent.amount_received) == ("processing", 0)
     page = await stage.browser.get(f"/pay/{created.id}")
@@ -95,6 +106,7 @@ async def test_a_transfer_is_promised_and_arrives_later(stage: Stage) -> None:
     gone = await stage.press(created, "arrive")
     assert gone.headers["location"] == f"{SHOP}/back?session={created.id}"
     assert (await stage.session(created.id)).payment_status == "paid"
+    assert await payment_status(stage, created.id) == "succeeded"
     assert stage.shop.types == [
         "checkout.session.completed",
         "checkout.session.async_payment_succeeded",
@@ -111,6 +123,7 @@ async def test_a_transfer_that_fails_stays_unpaid(stage: Stage) -> None:
     await stage.press(created, "fail")
     failed = await stage.session(created.id)
     assert (failed.status, failed.payment_status) == ("complete", "unpaid")
+    assert await payment_status(stage, created.id) == "requires_payment_method"
     assert stage.shop.types[1:] == ["checkout.session.async_payment_failed"]
     page = await stage.browser.get(f"/pay/{created.id}")
     assert "payment failed" in page.text

@@ -128,7 +128,7 @@ async def test_a_second_tab_approves_nothing_and_a_second_capture_takes_nothing(
 ) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
-    assert await paying.press(begun, "bank") == f"/pay/{session_of(begun)}"
+    assert await paying.press(begun, "bank", late=True) == f"/pay/{session_of(begun)}"
     assert await paying.judged(begun) is Verdict.PAID
     path = f"v2/checkout/orders/{session_of(begun)}/capture"
     again = await call(paying, path, {}, key="another")
@@ -246,7 +246,7 @@ async def test_money_that_comes_later_is_awaited(
     assert "under way" in (await paying.page(begun)).text
     await paying.press(begun, button)
     assert await paying.judged(begun) is verdict
-    assert await paying.press(begun, button) == f"/pay/{session_of(begun)}"
+    assert await paying.press(begun, button, late=True) == f"/pay/{session_of(begun)}"
     assert await types(paying) == [APPROVED, "PAYMENT.CAPTURE.PENDING", event]
 
 

@@ -1,10 +1,13 @@
-"""Two processes on one memory store, and the hand clock that both read."""
+"""Two processes on one memory store, and the hand clock that both read; and one that sells."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from tests.clock import Clock
+from tests.service.acme import DECLARED, Acme, declared
+from tests.service.providers import Till, selling
 from tests.service.world import process
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
@@ -30,3 +33,14 @@ async def here(store: MemoryStore, clock: Clock) -> AsyncIterator[Service]:
 async def there(store: MemoryStore, clock: Clock, here: Service) -> AsyncIterator[Service]:
     async with process(store.sibling(), clock) as service:
         yield service
+
+
+@pytest.fixture
+def acme() -> Acme:
+    return Acme()
+
+
+@pytest.fixture
+async def till(acme: Acme, tmp_path: Path) -> AsyncIterator[Till]:
+    async with selling(declared(DECLARED, folder=tmp_path), acme) as till:
+        yield till

@@ -1,4 +1,4 @@
-"""PayPal and Mollie as they would answer, and a service that sells through one of them.
+"""Providers as they would answer, and a service that sells through one of them.
 
 Webhooks come in by the route itself, from an address that a test chooses.
 """
@@ -20,9 +20,11 @@ from litestar.exceptions import HTTPException
 from msgspec.structs import replace
 
 from flows.checkout_session import Terms
+from flows.declared_seller import DeclaredSeller
 from flows.elicitation import Elicitation
 from flows.gateway import Registration
 from flows.receipt import Payment
+from flows.sellers import SELLERS
 from tests.clock import Clock
 from tests.service.world import RING, URL, question_in_store
 from webapp.certificates import Certificates
@@ -33,8 +35,11 @@ from webapp.pages import Pages, template_folder
 from webapp.routes.answers import Answers
 from webapp.routes.webhooks import hooked
 from webapp.rows import Hook
+from webapp.sandbox import signing
 from webapp.service import Service, open_service
+from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
 
 Provider = Callable[[httpx.Request], httpx.Response | Awaitable[httpx.Response]]
 HALF_AN_HOUR = timedelta(minutes=30)
@@ -52,7 +57,6 @@ class PayPal:
         self.capture_keys: list[str] = []
         self.is_down = False
         self._by_key: dict[str, Body] = {}
-        self._pairs: asyncio.Barrier | None = None
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
@@ -68,14 +72,7 @@ class PayPal:
             return self._capture(self.orders[path.split("/")[-2]])
         if path.endswith("/refund"):
             return httpx.Response(201, json=self._refund(path.split("/")[-2]))
-        answer = httpx.Response(200, json=self.orders[path.split("/")[-1]])
-        if self._pairs is not None:
-            await self._pairs.wait()
-        return answer
-
-    def answer_in_pairs(self) -> None:
-        """From here on two fetches meet before either is answered."""
-        self._pairs = asyncio.Barrier(2)
+        return httpx.Response(200, json=self.orders[path.split("/")[-1]])
 
     def approve(self, order: str) -> None:
         self.orders[order]["status"] = "APPROVED"
@@ -153,6 +150,118 @@ class Mollie:
         return payment
 
 
+ADYEN_KEY = "aa" * 32
+ADYEN = DeclaredSeller(
+    declaration=SELLERS["adyen"],
+    secret="a-key",
+    webhook_secrets=(ADYEN_KEY,),
+    is_live=False,
+    own={"merchant": "M1"},
+)
+
+
+class Adyen:
+    """It says that a link is used, and of which payment only by its webhook."""
+
+    def __init__(self) -> None:
+        self.link: Body = {}
+        self.refunds: list[Body] = []
+        self.calls: list[str] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        self.calls.append(f"{request.method} {path}")
+        if request.method == "POST" and path.endswith("/paymentLinks"):
+            page = {"id": "PL1", "url": "https://test.adyen.link/PL1", "status": "active"}
+            self.link = {**page, **json.loads(request.content)}
+        elif path.endswith("/refunds"):
+            self.refunds.append(json.loads(request.content))
+            return httpx.Response(201, json={"pspReference": "RF1", "status": "received"})
+        return httpx.Response(200, json=self.link)
+
+    @staticmethod
+    def notice(asked: Elicitation, kind: str) -> bytes:
+        """The body of its webhook: the payment, or what became of it."""
+        is_first = kind == "AUTHORISATION"
+        item = {
+            "pspReference": "P1" if is_first else kind,
+            "originalReference": "" if is_first else "P1",
+            "merchantAccountCode": "M1",
+            "merchantReference": f"{asked.id}:1",
+            "amount": {"value": 900, "currency": "EUR"},
+            "eventCode": kind,
+            "success": "true",
+        }
+        return signing.adyen([item], secret=ADYEN_KEY)
+
+
+_LEMON_SECRET = "shh"
+LEMON_SQUEEZY = DeclaredSeller(
+    declaration=SELLERS["lemon_squeezy"],
+    secret="a-key",
+    webhook_secrets=(_LEMON_SECRET,),
+    is_live=False,
+    own={"store": "1", "variant": "2"},
+    more_checkout_origins=("https://shop.lemonsqueezy.com",),
+)
+
+
+class LemonSqueezy:
+    """It gives an order back whenever it is asked to, each time, once it is told to answer."""
+
+    def __init__(self) -> None:
+        self.refunds = 0
+        self.given_back = 0
+        self.orders_given_back: list[str] = []
+        self.is_down = False
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/checkouts":
+            return httpx.Response(201, json={"data": self._made(request)})
+        order = request.url.path.split("/")[3]
+        if request.method == "POST":
+            self.refunds += 1
+            await self.answers.wait()
+            if self.is_down:
+                return httpx.Response(503)
+            self.given_back += 900
+            self.orders_given_back.append(order)
+        units = 900 * self.orders_given_back.count(order)
+        about: Body = {"currency": "EUR", "refunded_amount": units}
+        if units:
+            about |= {"status": "refunded", "refunded": True}
+        data = {"type": "orders", "id": order, "attributes": about}
+        return httpx.Response(200, json={"data": data})
+
+    def _made(self, request: httpx.Request) -> Body:
+        wanted = json.loads(request.content)["data"]["attributes"]
+        about = {
+            "url": "https://shop.lemonsqueezy.com/c1",
+            "test_mode": True,
+            "preview": {"total": 900, "currency": "EUR"},
+            "checkout_data": wanted["checkout_data"],
+            "expires_at": wanted["expires_at"],
+        }
+        return {"type": "checkouts", "id": "c1", "attributes": about}
+
+
+class Interrupted(MemoryStore):
+    """Right after a refund is begun in it, something else happens, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: list[Callable[[], Awaitable[object]]] = []
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        written = await super().write(*records)
+        is_begun = any((row.kind, row.status) == ("payment", "refunding") for row in written)
+        if is_begun and self.meanwhile:
+            await self.meanwhile.pop()()
+        return written
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Till:
     """A service with one seller, and its door for webhooks."""
@@ -210,6 +319,14 @@ class Till:
     async def hooks(self) -> list[Hook]:
         return await self.service.inbox.hooks()
 
+    async def sweep(self, **later: float) -> None:
+        """So much later, the sweeper's rounds until nothing is due; what fails stays due."""
+        self.clock.tick(**later)
+        for _ in range(10):
+            self.clock.tick(seconds=31)
+            if not await fall_due(self.service):
+                return
+
 
 @asynccontextmanager
 async def selling(
@@ -259,6 +376,23 @@ def approved(asked: Elicitation, order: str) -> bytes:
             "resource": {"id": order, "purchase_units": [unit]},
         }
     ).encode()
+
+
+async def ordered(till: Till, asked: Elicitation, order: str) -> str:
+    """What becomes of Lemon Squeezy's webhook for an order that was paid."""
+    attributes = {
+        "status": "paid",
+        "total": 900,
+        "currency": "EUR",
+        "test_mode": True,
+        "refunded_amount": 0,
+    }
+    about = {"event_name": "order_created", "custom_data": {"elicitation": f"{asked.id}:1"}}
+    data = {"type": "orders", "id": order, "attributes": attributes}
+    body = json.dumps({"meta": about, "data": data}).encode()
+    answer = await till.post(body, headers=signing.lemon_squeezy(body, secret=_LEMON_SECRET))
+    assert answer.status_code == 200
+    return str(answer.json()["received"])
 
 
 async def _public(host: str, port: int) -> list[str]:

@@ -21,10 +21,9 @@ import httpx
 import mcp_types as types
 
 from flows import Money, Receipt, elicit
-from flows.checkout import Seller
+from flows.checkout_seller import Seller
 from flows.elicitation import Elicitation
 from flows.receipt import Payment
-from flows.signatures import STRIPE, sign
 from flows.vault import Ring
 from tests.clock import Clock
 from tests.mcp.stage import (
@@ -44,7 +43,7 @@ from tests.mcp.stage import (
 from tests.web.serving import serving_at
 from webapp.app import open_app
 from webapp.rows import Hook
-from webapp.sandbox import Sandbox, new_sandbox
+from webapp.sandbox import Sandbox, new_sandbox, signing
 from webapp.sandbox.app import create_sandbox
 from webapp.service import Service
 from webapp.settings import Settings, with_sandbox
@@ -204,6 +203,7 @@ class Shop:
         self.price = Money("9.00", "EUR")
         self.timeout = timedelta(minutes=30)
         self.is_for_good = False
+        self.provider: str | None = None  # who takes the money; none: the checkout
         self.body: Body = _told
         self.bodies = 0
         self.given: list[Receipt] = []
@@ -263,7 +263,7 @@ class Shop:
     async def tell(self, body: bytes | dict[str, Any], **about: Any) -> httpx.Response:
         """Deliver an event, signed now; `to` is another process than the serving one."""
         text = body if isinstance(body, bytes) else json.dumps(body).encode()
-        headers = sign(STRIPE, body=text, secret=self.sandbox.webhook_secret, now=self.clock())
+        headers = signing.stripe(text, secret=self.sandbox.webhook_secret, now=self.clock())
         return await self.deliver(text, headers, **about)
 
     async def deliver(
@@ -357,7 +357,11 @@ class Shop:
         @server.tool(structured_output=False)
         async def report(topic: str = "tea") -> str:
             receipt = await elicit.payment(
-                self.price, "Premium report", once=self.is_for_good, timeout=self.timeout
+                self.price,
+                "Premium report",
+                provider=self.provider,
+                once=self.is_for_good,
+                timeout=self.timeout,
             )
             self.bodies += 1
             self.given.append(receipt)

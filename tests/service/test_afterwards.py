@@ -181,10 +181,15 @@ async def test_a_refund_of_another_tab_leaves_the_one_that_is_used_alone(shop: S
 
 
 @pytest.mark.parametrize(
-    "changes", [{"livemode": True}, {"account": "acct_another"}, {"currency": "usd"}]
+    ("changes", "why"),
+    [
+        ({"livemode": True}, "mode"),
+        ({"account": "acct_another"}, "account"),
+        ({"currency": "usd"}, "currency"),
+    ],
 )
 async def test_news_that_contradict_the_payment_are_kept_and_change_nothing(
-    shop: Shop, changes: dict[str, Any]
+    shop: Shop, changes: dict[str, Any], why: str
 ) -> None:
     async with buying(shop) as buy:
         await kept(shop, buy)
@@ -196,9 +201,7 @@ async def test_news_that_contradict_the_payment_are_kept_and_change_nothing(
             event.update(changes)
         assert (await shop.tell(event)).json() == {"received": "refused"}
         assert await shop.ledger() == ["open"]
-        assert [h.why for h in await shop.hooks() if h.status == "refused"] == list(changes) or (
-            changes == {"livemode": True}
-        )
+        assert [hook.why for hook in await shop.hooks() if hook.status == "refused"] == [why]
 
 
 async def test_a_refund_of_somebody_elses_sale_is_ignored(shop: Shop) -> None:

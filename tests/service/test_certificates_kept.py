@@ -19,14 +19,17 @@ from webapp.certificates import (
     FETCHES_AT_ONCE,
     FETCHES_OF_ONE,
     KEPT,
-    KIND,
     Certificates,
     Shelf,
 )
+from webapp.elicitations import Elicitations
 from webapp.owners import SERVICE, open_owners
 from webapp.rates import TooOften
+from webapp.rows import KINDS, KeptCertificate
 from webapp.stores.memory import MemoryStore
+from webapp.waiters import Waiters
 
+KIND = KINDS[KeptCertificate]
 WEBHOOK_ID = "1JE4291016473214C"
 BODY = b'{"id":"WH-1"}'
 OURS, THEIRS = "192.0.2.1", "198.51.100.7"
@@ -52,8 +55,13 @@ class Host:
 
     async def process(self) -> Certificates:
         """What a process of ours has just opened."""
-        owners = await open_owners(store=self.store, ring=RING)
-        shelf = Shelf(store=self.store, owners=owners)
+        elicitations = Elicitations(
+            store=self.store,
+            owners=await open_owners(store=self.store, ring=RING),
+            waiters=Waiters(),
+            clock=self.clock,
+        )
+        shelf = Shelf(elicitations)
         return Certificates(fetch=self, clock=self.clock, roots=_own_root, shelf=shelf)
 
     async def genuine(

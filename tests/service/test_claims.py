@@ -4,47 +4,43 @@ A notice is a picture of when it was made, so it only adds; what is over, an ans
 notice that is about that.
 """
 
-import json
 from collections.abc import AsyncIterator
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows.declared_seller import DeclaredSeller
 from flows.elicitation import Elicitation, Status
+from flows.errors import NotPossible
 from flows.receipt import Payment, ReceiptStatus
-from flows.sellers import SELLERS
-from flows.signature_items import Item, sign_items
 from tests.service import test_own_seller as own
-from tests.service.providers import Till, selling
-from tests.service.test_own_seller import DECLARED, Acme, Orchard, begun, declared, ledger, tell
-from webapp.inbox import tail_of
+from tests.service.acme import (
+    DECLARED,
+    Acme,
+    begun,
+    declared,
+    ledger,
+    tell,
+)
+from tests.service.providers import ADYEN, Adyen, Interrupted, Till, selling
+from tests.service.test_own_seller import Orchard
+from webapp.ids import tail_of
 from webapp.operator import replay_hook
-from webapp.sweeper import fall_due
 
 OPEN, REFUNDED, DISPUTED = ReceiptStatus.OPEN, ReceiptStatus.REFUNDED, ReceiptStatus.DISPUTED
 NEWS = '[sellers.acme.news]\n"claim.opened" = "open"\n"claim.lost" = "lost"\n"claim.won" = "won"\n'
-ADYEN_KEY = "aa" * 32
 
-acme, other, orchard = own.acme, own.other, own.orchard
+other, orchard = own.other, own.orchard
 
 
 @pytest.fixture
 async def till(acme: Acme, tmp_path: Path) -> AsyncIterator[Till]:
     async with selling(declared(DECLARED + NEWS, folder=tmp_path), acme) as till:
         yield till
-
-
-async def sweep(till: Till, *, days: int = 0) -> None:
-    till.clock.tick(days=days, seconds=31)
-    while await fall_due(till.service):
-        till.clock.tick(seconds=31)
 
 
 async def asked_about(till: Till, asked: Elicitation) -> list[ReceiptStatus]:
@@ -66,7 +62,7 @@ async def test_an_older_notice_does_not_end_a_claim(
     for number in order:
         assert (await tell(till, events[number], id=f"msg_{number}")).status_code == 200
     assert await ledger(till) == [DISPUTED]
-    await sweep(till, days=8)
+    await till.sweep(days=8)
     assert (await ledger(till), acme.refunds) == ([DISPUTED], {})
 
 
@@ -86,7 +82,7 @@ async def test_what_is_gone_again_has_its_row_whichever_is_told_first(
         if number == 0:
             ends = Status.FAILED if is_gone_first else Status.ACCEPTED
             assert (await till.now(asked)).status is ends
-    await sweep(till, days=8)
+    await till.sweep(days=8)
     assert (await ledger(till), acme.refunds) == ([status], {})
 
 
@@ -116,6 +112,30 @@ async def test_a_claim_that_the_news_opened_is_ended_by_none_but_them(
     assert await ledger(till) == [OPEN]
 
 
+async def test_a_claim_that_comes_just_when_a_refund_is_begun_stops_it(
+    acme: Acme, tmp_path: Path
+) -> None:
+    store = Interrupted()
+    async with selling(declared(DECLARED + NEWS, folder=tmp_path), acme, store=store) as till:
+        asked = await begun(till)
+        await tell(till, acme.pay())
+        payment = await till.paid(asked)
+        assert payment is not None
+        opened = acme.event().replace(b"checkout.updated", b"claim.opened")
+        store.meanwhile.append(lambda: tell(till, opened, id="msg_2"))
+        give_back = till.service.kinds.payments.refunds.give_back
+        with pytest.raises(NotPossible, match="disputed"):
+            await give_back(payment.owner, payment.id, reason=None)
+        assert not store.meanwhile
+        await till.sweep(days=8)
+        assert (await ledger(till), acme.refunds) == ([DISPUTED], {})
+        # The bank took nothing: what was begun goes on.
+        won = acme.event().replace(b"checkout.updated", b"claim.won")
+        await tell(till, won, id="msg_3")
+        await till.sweep(days=8)
+        assert (await ledger(till), len(acme.refunds)) == ([REFUNDED], 1)
+
+
 KINDS: list[dict[str, Any]] = [
     {},
     {"refunded": 100},
@@ -141,7 +161,7 @@ async def rows_of(told: list[dict[str, Any]], *, folder: Path) -> list[Payment]:
             event = acme.event(**{key: value for key, value in says.items() if key != "kind"})
             event = event.replace(b"checkout.updated", kind.encode())
             assert (await tell(till, event, id=f"msg_{number}")).status_code == 200
-        await sweep(till)
+        await till.sweep()
         rows = await till.service.kinds.payments.ledger.all()
     # Where and whose it is, is another thing each time.
     same = {"id": "", "owner": "", "elicitation_id": "", "join": "", "version": 0}
@@ -174,25 +194,8 @@ async def test_a_provider_that_tells_of_no_claims_ends_none_when_it_is_asked(
     await own.say(other, orchard.event())
     assert await own.say(other, orchard.event(kind, "e-2")) == "disputed"
     assert await asked_about(other, asked) == [DISPUTED]
-    await sweep(other, days=8)
+    await other.sweep(days=8)
     assert (await ledger(other), orchard.refunded) == ([DISPUTED], [])
-
-
-class Adyen:
-    """Links, as far as a payment needs them."""
-
-    def __init__(self) -> None:
-        self.link: dict[str, Any] = {}
-        self.refunds: list[Any] = []
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        if request.method == "POST" and request.url.path.endswith("/paymentLinks"):
-            page = {"id": "PL1", "url": "https://test.adyen.link/PL1", "status": "active"}
-            self.link = {**page, **json.loads(request.content)}
-        elif request.url.path.endswith("/refunds"):
-            self.refunds.append(json.loads(request.content))
-            return httpx.Response(201, json={"pspReference": "RF1", "status": "received"})
-        return httpx.Response(200, json=self.link)
 
 
 @pytest.fixture
@@ -202,14 +205,7 @@ def links() -> Adyen:
 
 @pytest.fixture
 async def adyen(links: Adyen) -> AsyncIterator[Till]:
-    seller = DeclaredSeller(
-        declaration=SELLERS["adyen"],
-        secret="a-key",
-        webhook_secrets=(ADYEN_KEY,),
-        is_live=False,
-        own={"merchant": "M1"},
-    )
-    async with selling(seller, links) as till:
+    async with selling(ADYEN, links) as till:
         yield till
 
 
@@ -217,26 +213,13 @@ async def paid(adyen: Till, links: Adyen) -> Elicitation:
     asked = await adyen.asked()
     await adyen.go_on(asked)
     links.link["status"] = "completed"
-    await notify(adyen, asked, "AUTHORISATION", psp="P1", original="")
+    await notify(adyen, links.notice(asked, "AUTHORISATION"))
     assert await ledger(adyen) == [OPEN]
     return asked
 
 
-async def notify(
-    adyen: Till, asked: Elicitation, kind: str, *, psp: str, original: str = "P1"
-) -> None:
-    item = Item(
-        psp_reference=psp,
-        original_reference=original,
-        merchant_account="M1",
-        merchant_reference=f"{asked.id}:1",
-        amount=900,
-        currency="EUR",
-        event=kind,
-        is_success=True,
-    )
-    body = sign_items([item], secret=ADYEN_KEY, now=adyen.clock())
-    assert (await adyen.post(body)).status_code == 200
+async def notify(adyen: Till, notice: bytes) -> None:
+    assert (await adyen.post(notice)).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["CHARGEBACK", "CAPTURE_FAILED", "CANCELLATION"])
@@ -244,11 +227,11 @@ async def test_what_adyen_says_is_gone_is_not_given_back_besides(
     adyen: Till, links: Adyen, kind: str
 ) -> None:
     asked = await paid(adyen, links)
-    await notify(adyen, asked, kind, psp="D1")
+    await notify(adyen, links.notice(asked, kind))
     assert await ledger(adyen) == [DISPUTED]
     assert await asked_about(adyen, asked) == [DISPUTED]
     for days in (1, 7, 20):
-        await sweep(adyen, days=days)
+        await adyen.sweep(days=days)
         assert (await ledger(adyen), links.refunds) == ([DISPUTED], [])
 
 
@@ -259,6 +242,6 @@ async def test_a_claim_that_adyen_has_reversed_is_over_whichever_is_told_first(
     adyen: Till, links: Adyen, kinds: tuple[str, str]
 ) -> None:
     asked = await paid(adyen, links)
-    for number, kind in enumerate(kinds):
-        await notify(adyen, asked, kind, psp=f"D{number}")
+    for kind in kinds:
+        await notify(adyen, links.notice(asked, kind))
     assert await ledger(adyen) == [OPEN]

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flows.errors import ElicitError
 from flows.receipt import ReceiptStatus
+from tests.service.acme import DECLARED, Acme, declared, tell
 from tests.service.providers import Till, selling
-from tests.service.test_own_seller import DECLARED, Acme, declared, tell
 from webapp.sweeper import fall_due
 
 if TYPE_CHECKING:

@@ -377,4 +377,4 @@ async def test_what_is_no_sandbox_of_ours_vouches_for_nothing(
 
 
 def test_the_roots_that_are_trusted_here_have_those_of_the_authority() -> None:
-    assert trusted_roots(PAYPAL_SANDBOX) is trusted_roots(PAYPAL_SANDBOX)
+    trusted_roots(PAYPAL_SANDBOX)  # it would raise

@@ -1,38 +1,34 @@
 """Webhooks that are long, early or very late: what was acknowledged is not lost."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 
 from flows import Money, Receipt, elicit
-from flows.declared_seller import DeclaredSeller
 from flows.elicitation import Elicitation, Status
+from flows.errors import Failed
 from flows.mollie import mollie
 from flows.question import asking
 from flows.receipt import ReceiptStatus
-from flows.sellers import SELLERS
-from flows.signature_items import Item, sign_items, verify_items
+from flows.signature_items import verify_items
 from flows.signatures import Delivery
-from tests.service.providers import Mollie, Till, selling
-from tests.service.selling import Shop, buying, open_shop
-from tests.service.test_afterwards import CLOSED, claim, claimed
-from tests.service.test_afterwards import kept as unused
-from tests.service.test_inbox import only, replayed
-from tests.service.test_own_seller import (
-    DECLARED,
+from tests.service.acme import (
     Acme,
     begun,
-    declared,
     kept,
     ledger,
     paid,
     tell,
 )
+from tests.service.providers import ADYEN, ADYEN_KEY, Adyen, Mollie, Till, selling
+from tests.service.selling import Shop, buying, open_shop
+from tests.service.test_afterwards import CLOSED, claim, claimed
+from tests.service.test_afterwards import kept as unused
+from tests.service.test_inbox import only, replayed
 from tests.service.world import Holding, call_of
 from webapp.hook_rows import BODY_BYTES_KEPT
 from webapp.hooks import Hooks
@@ -41,7 +37,6 @@ from webapp.operator import list_hooks, list_payments
 from webapp.sweeper import fall_due
 
 EVIDENCE: dict[str, Any] = {"evidence": {"uncategorized_text": "x" * (BODY_BYTES_KEPT + 1)}}
-HMAC_KEY = "aa" * 32
 
 
 @pytest.fixture
@@ -50,29 +45,10 @@ async def shop() -> AsyncIterator[Shop]:
         yield shop
 
 
-@pytest.fixture
-def acme() -> Acme:
-    return Acme()
-
-
-@pytest.fixture
-async def till(acme: Acme, tmp_path: Path) -> AsyncIterator[Till]:
-    async with selling(declared(DECLARED, folder=tmp_path), acme) as till:
-        yield till
-
-
-async def sweep(till: Till) -> None:
-    till.clock.tick(seconds=31)
-    for _ in range(10):
-        if not await fall_due(till.service):
-            return
-    raise AssertionError("the sweeper never comes to an end")
-
-
 async def erased(till: Till, asked: Elicitation) -> None:
     """Two months later, in the process that was there all the time."""
     till.clock.tick(days=62)
-    await sweep(till)
+    await till.sweep()
     assert await till.service.elicitations.get(asked.id) is None
 
 
@@ -121,7 +97,7 @@ async def test_a_long_event_that_overtakes_the_reply_waits_for_it(till: Till, ac
     acme.before_it_answers = overtake
     asked = await till.asked()
     await till.go_on(asked)
-    await sweep(till)
+    await till.sweep()
     assert (await till.now(asked)).status is Status.ACCEPTED
     [hook] = await till.hooks()
     assert (hook.status, hook.is_whole) == ("applied", False)
@@ -130,37 +106,30 @@ async def test_a_long_event_that_overtakes_the_reply_waits_for_it(till: Till, ac
     assert hook.said.session.url is None
 
 
+async def test_an_event_that_waits_for_its_session_asks_the_provider_less_and_less_often(
+    till: Till, acme: Acme
+) -> None:
+    asked = await till.asked()
+    acme.is_down = True
+    with pytest.raises(Failed):
+        await till.go_on(asked)  # which page that made, its reply would have said
+    acme.is_down = False
+    await till.go_on(asked)
+    event = acme.pay().replace(b"co-1", b"co-77")
+    acme.is_down = True
+    assert await received(await tell(till, event)) == "waiting"
+    since, asked_at = till.clock(), list[float]()
+    while till.clock() - since < timedelta(minutes=29):
+        calls = len(acme.calls)
+        till.clock.tick(seconds=31)
+        await fall_due(till.service)
+        if len(acme.calls) > calls:
+            asked_at.append((till.clock() - since) / timedelta(seconds=31))
+    assert asked_at == [1, 2, 4, 8, 16, 32]
+    assert await kept(till) == [("waiting", "session")]
+
+
 # Before the payment that they are about.
-
-
-class Adyen:
-    """It says that a link is used, and of which payment only by its webhook."""
-
-    def __init__(self) -> None:
-        self.link: dict[str, Any] = {}
-        self.calls: list[str] = []
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.calls.append(f"{request.method} {request.url.path}")
-        if request.method == "POST":
-            made = {"id": "PL1", "url": "https://test.adyen.link/PL1", "status": "active"}
-            self.link = {**made, **json.loads(request.content)}
-        return httpx.Response(200, json=self.link)
-
-    @staticmethod
-    def item(till: Till, asked: Elicitation, event: str) -> bytes:
-        is_first = event == "AUTHORISATION"
-        item = Item(
-            psp_reference="P1" if is_first else event,
-            original_reference="" if is_first else "P1",
-            merchant_account="M1",
-            merchant_reference=f"{asked.id}:1",
-            amount=900,
-            currency="EUR",
-            event=event,
-            is_success=True,
-        )
-        return sign_items([item], secret=HMAC_KEY, now=till.clock())
 
 
 @pytest.fixture
@@ -170,14 +139,7 @@ def at_adyen() -> Adyen:
 
 @pytest.fixture
 async def adyen_till(at_adyen: Adyen) -> AsyncIterator[Till]:
-    seller = DeclaredSeller(
-        declaration=SELLERS["adyen"],
-        secret="k",
-        webhook_secrets=(HMAC_KEY,),
-        is_live=False,
-        own={"merchant": "M1"},
-    )
-    async with selling(seller, at_adyen) as till:
+    async with selling(ADYEN, at_adyen) as till:
         yield till
 
 
@@ -187,16 +149,16 @@ async def test_a_claim_that_comes_before_its_payment_waits_for_it_and_counts(
     till = adyen_till
     asked = await till.asked()
     await till.go_on(asked)
-    assert (await till.post(at_adyen.item(till, asked, "CHARGEBACK"))).status_code == 200
+    assert (await till.post(at_adyen.notice(asked, "CHARGEBACK"))).status_code == 200
     at_adyen.link["status"] = "completed"
-    await sweep(till)
+    await till.sweep()
     assert await kept(till) == [("waiting", "payment")]
-    assert (await till.post(at_adyen.item(till, asked, "AUTHORISATION"))).status_code == 200
+    assert (await till.post(at_adyen.notice(asked, "AUTHORISATION"))).status_code == 200
     assert await ledger(till) == [ReceiptStatus.DISPUTED]
     assert sorted(await kept(till)) == [("applied", None), ("applied", None)]
     till.clock.tick(days=8)
-    await sweep(till)
-    assert not any(call.endswith("/refunds") for call in at_adyen.calls)
+    await till.sweep()
+    assert at_adyen.refunds == []
 
 
 async def test_so_it_does_when_another_process_was_told_of_the_claim(
@@ -208,13 +170,13 @@ async def test_so_it_does_when_another_process_was_told_of_the_claim(
     service = till.service
     payments = service.kinds.payments
     other = Hooks(elicitations=service.elicitations, payments=payments, outbound=service.outbound)
-    claim = at_adyen.item(till, asked, "CHARGEBACK")
-    [told] = verify_items(body=claim, secrets=(HMAC_KEY,), now=till.clock())
+    claim = at_adyen.notice(asked, "CHARGEBACK")
+    [told] = verify_items(body=claim, secrets=(ADYEN_KEY,), now=till.clock())
     assert isinstance(told, Delivery)
     assert await other.receive(payments.flow.signing["adyen"], told) == "waiting"
-    await till.post(at_adyen.item(till, asked, "AUTHORISATION"))
+    await till.post(at_adyen.notice(asked, "AUTHORISATION"))
     assert await ledger(till) == [ReceiptStatus.OPEN]
-    await sweep(till)
+    await till.sweep()
     assert await ledger(till) == [ReceiptStatus.DISPUTED]
 
 
@@ -224,13 +186,13 @@ async def test_a_payment_that_comes_days_after_the_claim_is_claimed_at_once(
     till = adyen_till
     asked = await till.asked()
     await till.go_on(asked)
-    await till.post(at_adyen.item(till, asked, "CHARGEBACK"))
+    await till.post(at_adyen.notice(asked, "CHARGEBACK"))
     at_adyen.link["status"] = "expired"
     for _ in range(4):
         till.clock.tick(days=1)
-        await sweep(till)
+        await till.sweep()
         assert await kept(till) == [("waiting", "payment")]
-    await till.post(at_adyen.item(till, asked, "AUTHORISATION"))
+    await till.post(at_adyen.notice(asked, "AUTHORISATION"))
     assert await ledger(till) == [ReceiptStatus.DISPUTED]
 
 
@@ -240,14 +202,14 @@ async def test_news_that_wait_ask_the_provider_less_and_less_often_and_not_for_e
     till = adyen_till
     asked = await till.asked()
     await till.go_on(asked)
-    await till.post(at_adyen.item(till, asked, "CHARGEBACK"))
+    await till.post(at_adyen.notice(asked, "CHARGEBACK"))
     before = len(at_adyen.calls)
     for _ in range(50):
-        await sweep(till)
+        await till.sweep()
     assert len(at_adyen.calls) - before < 10
     at_adyen.link["status"] = "expired"
     till.clock.tick(minutes=31)
-    await sweep(till)
+    await till.sweep()
     await erased(till, asked)
     assert await kept(till) == []
 
@@ -342,7 +304,7 @@ async def test_what_is_paid_for_a_question_that_is_erased_is_a_line_for_the_oper
 ) -> None:
     asked = await begun(till)
     till.clock.tick(minutes=31)
-    await sweep(till)
+    await till.sweep()
     await erased(till, asked)
     for number in range(2):
         assert await received(await tell(till, acme.pay(n=number))) == "refused"
@@ -369,7 +331,7 @@ async def test_what_a_signed_event_says_was_paid_otherwise_is_such_a_line_too(
 async def test_of_money_that_is_gone_again_nobody_has_to_be_told(till: Till, acme: Acme) -> None:
     asked = await begun(till)
     till.clock.tick(minutes=31)
-    await sweep(till)
+    await till.sweep()
     await erased(till, asked)
     for event in (acme.pay(refunded=900), acme.pay(state="failed")):
         assert await received(await tell(till, event)) == "unknown"

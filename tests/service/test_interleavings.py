@@ -22,6 +22,7 @@ from tests.clock import Clock
 from tests.service.schedules import PROGRAM, Schedule, TurnStore, explore
 from tests.service.world import Holding, call_of, process
 from webapp.call import Call
+from webapp.listening import listen
 from webapp.presenter import Interrupted
 from webapp.service import Service
 from webapp.sweeper import fall_due
@@ -87,7 +88,7 @@ class Table:
                 store = self.store if number == 0 else self.store.process()
                 self.services.append(await stack.enter_async_context(process(store, self.clock)))
             listeners = [
-                asyncio.create_task(service.elicitations.listen()) for service in self.services
+                asyncio.create_task(listen(service.elicitations)) for service in self.services
             ]
             await asyncio.sleep(0)
             for step in self.scenario.prepared:

@@ -12,7 +12,7 @@ from flows.question import Outcome, asking
 from tests.clock import NOON, Clock
 from tests.service.hand_loop import HandLoop
 from tests.service.world import Holding, call_of, process
-from webapp.elicitations import LISTEN_AGAIN_SECONDS
+from webapp.listening import LISTEN_AGAIN_SECONDS, listen
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 from webapp.stores.store import StoreUnavailable
@@ -44,7 +44,7 @@ class Scene:
         self.clock = clock
         self._here = here
         self._there = there
-        self.listening = asyncio.ensure_future(here.elicitations.listen())
+        self.listening = asyncio.ensure_future(listen(here.elicitations))
 
     async def ask(self) -> tuple[str, asyncio.Future[Outcome[Any]]]:
         presenter = Holding()

@@ -3,180 +3,39 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from standardwebhooks import Webhook
 
 from flows import Money, Receipt, elicit
-from flows.checkout import Mismatch
-from flows.elicitation import Elicitation, Status
+from flows.checkout_session import Mismatch
+from flows.elicitation import Status
 from flows.errors import Failed, InvalidQuestion
-from flows.gateway import Registration
 from flows.question import asking
 from flows.receipt import ReceiptStatus
-from flows.signatures import STRIPE, sign
-from tests.service.providers import Till, selling
+from tests.service.acme import (
+    DECLARED,
+    KEY,
+    SIGNS,
+    Acme,
+    begun,
+    declared,
+    kept,
+    ledger,
+    paid,
+    tell,
+)
+from tests.service.providers import Body, Till, selling
 from tests.service.world import Holding, call_of
-from webapp.checkouts import ON_ITS_WAY
 from webapp.operator import list_payments, refund_payment
 from webapp.refunds import NoRefunds
+from webapp.sandbox import signing
 from webapp.settings import read_settings
 from webapp.sweeper import fall_due
-
-DECLARED = """
-[sellers.acme]
-api = "https://api.acme.example/v1"
-checkout_origins = ["https://pay.acme.example"]
-test_api = "https://test.acme.example/v1"
-test_checkout_origins = ["https://pay-test.acme.example"]
-"""
-KEY = "a-key"
-SIGNS = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-Body = dict[str, Any]
-
-
-class Acme:
-    """The whole provider, as the contract of the documentation has it."""
-
-    def __init__(self) -> None:
-        self.checkouts: dict[str, Body] = {}
-        self.refunds: dict[str, Body] = {}  # by their keys
-        self.calls: list[str] = []
-        self.is_down = False
-        self.loses: str | None = None  # the replies to what ends so
-        self.says: Body = {}  # what it says otherwise of a checkout that it makes
-        self.before_it_answers: Callable[[Body], Awaitable[object]] | None = None
-        self._by_key: dict[str, Body] = {}
-
-    async def __call__(self, request: httpx.Request) -> httpx.Response:
-        assert request.url.host == "test.acme.example"
-        assert request.headers["Authorization"] == f"Bearer {KEY}"
-        path = request.url.path.removeprefix("/v1")
-        self.calls.append(f"{request.method} {path}")
-        if self.is_down:
-            return httpx.Response(503)
-        answer = self._answer(request, path)
-        if path == "/checkouts" and self.before_it_answers is not None:
-            await self.before_it_answers(answer)
-        if self.loses is not None and path.endswith(self.loses):
-            return httpx.Response(502)
-        return httpx.Response(201, json=answer)
-
-    def _answer(self, request: httpx.Request, path: str) -> Body:
-        match request.method, path.split("/")[1:]:
-            case "POST", ["checkouts"]:
-                key, wanted = request.headers["Idempotency-Key"], json.loads(request.content)
-                if key not in self._by_key:
-                    self._by_key[key] = self._made(wanted)
-                return self._by_key[key]
-            case "GET", ["checkouts", id]:
-                return self.checkouts[id]
-            case "POST", ["checkouts", id, "close"]:
-                if self.checkouts[id]["state"] == "open":
-                    self.checkouts[id]["state"] = "closed"
-                return self.checkouts[id]
-            case "POST", ["payments", payment, "refunds"]:
-                key, wanted = request.headers["Idempotency-Key"], json.loads(request.content)
-                if key not in self.refunds:
-                    self.refunds[key] = {"id": f"re-{len(self.refunds) + 1}", **wanted}
-                    self._of(payment)["refunded"] += wanted["amount"]
-                return {**self.refunds[key], "state": "succeeded"}
-            case _:
-                raise AssertionError(path)
-
-    def _made(self, wanted: Body) -> Body:
-        id = f"co-{len(self.checkouts) + 1}"
-        self.checkouts[id] = {
-            "id": id,
-            "state": "open",
-            "amount": wanted["amount"],
-            "currency": wanted["currency"],
-            "reference": wanted["reference"],
-            "live": False,
-            "url": f"https://pay-test.acme.example/{id}",
-            "refunded": 0,
-            "charged_back": 0,
-            **self.says,
-        }
-        return self.checkouts[id]
-
-    def _of(self, payment: str) -> Body:
-        return next(one for one in self.checkouts.values() if one.get("payment") == payment)
-
-    def pay(self, id: str = "co-1", *, state: str = "paid", **says: object) -> bytes:
-        """The person pays, or chooses to; the event that says so."""
-        self.checkouts[id] |= {"state": state, "payment": f"pay-{id}"}
-        return self.event(id, **says)
-
-    def event(self, id: str = "co-1", **says: object) -> bytes:
-        about = {**self.checkouts[id], **says}
-        return json.dumps({"type": "checkout.updated", "data": about}).encode()
-
-
-async def tell(
-    till: Till, event: bytes, *, id: str = "msg_1", secret: str = SIGNS, minutes_ago: int = 0
-) -> httpx.Response:
-    """Send it as the library of Standard Webhooks signs it."""
-    at = till.clock() - timedelta(minutes=minutes_ago)
-    headers = [
-        ("webhook-id", id),
-        ("webhook-timestamp", str(int(at.timestamp()))),
-        ("webhook-signature", Webhook(secret).sign(id, at, event.decode())),
-        ("content-type", "application/json"),
-    ]
-    return await till.post(event, headers=headers)
-
-
-@pytest.fixture
-def acme() -> Acme:
-    return Acme()
-
-
-def declared(text: str, *, folder: Path) -> Registration:
-    """What the settings make of the file and of two variables."""
-    (folder / "elicit.toml").write_text(text, "utf-8")
-    settings = read_settings(
-        {
-            "HOME": str(folder),
-            "ELICIT_CONFIG": str(folder / "elicit.toml"),
-            "ELICIT_ACME_KEY": KEY,
-            "ELICIT_ACME_WEBHOOK_SECRET": SIGNS,
-        }
-    )
-    return settings.sellers["acme"]
-
-
-@pytest.fixture
-async def till(acme: Acme, tmp_path: Path) -> AsyncIterator[Till]:
-    async with selling(declared(DECLARED, folder=tmp_path), acme) as till:
-        yield till
-
-
-async def begun(till: Till) -> Elicitation:
-    """Somebody was asked, and has pressed Continue."""
-    asked = await till.asked()
-    assert await till.go_on(asked) == "https://pay-test.acme.example/co-1"
-    return asked
-
-
-async def paid(till: Till, acme: Acme) -> Elicitation:
-    asked = await begun(till)
-    assert (await tell(till, acme.pay())).json() == {"received": "accepted"}
-    return asked
-
-
-async def kept(till: Till) -> list[tuple[str, str | None]]:
-    return [(hook.status, hook.why) for hook in await till.hooks()]
-
-
-async def ledger(till: Till) -> list[ReceiptStatus]:
-    return [payment.status for payment in await till.service.kinds.payments.ledger.all()]
-
+from webapp.verdicts import ON_ITS_WAY
 
 # Paid.
 
@@ -743,7 +602,7 @@ async def other(orchard: Orchard, tmp_path: Path) -> AsyncIterator[Till]:
 
 
 async def say(till: Till, event: bytes) -> str:
-    headers = sign(STRIPE, body=event, secret="whsec_x", now=till.clock())
+    headers = signing.stripe(event, secret="whsec_x", now=till.clock())
     answer = await till.post(event, headers=headers)
     assert answer.status_code == 200
     return str(answer.json()["received"])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flows import Money, elicit
-from flows.elicitation import Status
+from flows.elicitation import Status, is_kept
 from flows.errors import ElicitError, NotPossible
 from flows.question import asking
 from tests.mcp.stage import eventually
@@ -25,9 +25,9 @@ from tests.service.selling import CREATE, Payer, Shop, open_shop
 from tests.service.test_afterwards import CLOSED, claim
 from tests.service.world import Holding
 from webapp.call import Call
-from webapp.checkouts import ON_ITS_WAY
 from webapp.presenter import Interrupted
 from webapp.runs import ToolCall
+from webapp.verdicts import ON_ITS_WAY
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -520,8 +520,9 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         pending = [
             number
             for number, id in enumerate(self.tills)
-            if (session := await self.shop.session(id))["payment_status"] == "unpaid"
-            and session["status"] == "complete"
+            if (session := await self.shop.session(f"{id}?expand[]=payment_intent"))["status"]
+            == "complete"
+            and session["payment_intent"]["status"] == "processing"
             and self.topic_of[session["client_reference_id"]] == topic
         ]
         assert pending, "said to be on its way, and it is not"
@@ -530,8 +531,16 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         self.shop.post.clear()  # no event comes: the call itself asks
 
     async def is_first_money_there(self, topic: str) -> bool:
-        """Whether it was paid for, and nothing of it was ever used or given back."""
-        ids = {id for id, of in self.topic_of.items() if of == topic}
+        """Whether it was paid for, and nothing of it was ever used or given back.
+
+        A question leads to its money for thirty days; after that it is only given back.
+        """
+        now = self.shop.clock()
+        ids = {
+            one.id
+            for one in await self.shop.asked()
+            if self.topic_of.get(one.id) == topic and is_kept(one, now)
+        }
         payments = [p for p in await self.shop.payments() if p.elicitation_id in ids]
         return bool(payments) and all(
             p.status == "open" and not p.disputes and p.id not in self.delivered for p in payments

@@ -23,6 +23,7 @@ from tests.service.selling import (
     open_shop,
 )
 from webapp.departures import depart
+from webapp.verdicts import ON_ITS_WAY
 
 
 @pytest.fixture
@@ -441,6 +442,55 @@ async def test_a_transfer_that_fails_later_is_told_to_the_tool(shop: Shop) -> No
         assert (await shop.statuses(), await shop.ledger()) == (["failed"], [])
 
 
+@pytest.mark.parametrize("asks", ["the way back", "the sweeper"])
+async def test_a_transfer_that_failed_and_whose_event_is_lost_may_be_paid_again(
+    shop: Shop, asks: str
+) -> None:
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        await buy.person.press_there(there, "bank")
+        await shop.tell_all()
+        back = await buy.person.press_there(there, "fail")
+        shop.post.clear()
+        if asks == "the way back":
+            assert "did not arrive" in (await buy.person.come_back(back)).text
+            assert "did not arrive" in await buy.result()
+        else:
+            await shop.expire()
+            assert "ELICITATION_TIMEOUT" in await buy.result()
+        newer = buy.caller.call("report")
+        await buy.person.pay(await buy.caller.link())
+        await shop.tell_all()
+        assert text_of(await soon(newer)) == "paid 9.00 EUR"
+
+
+@pytest.mark.parametrize("asks", ["the next call", "the sweeper"])
+async def test_so_may_one_that_failed_after_its_question_was_over(shop: Shop, asks: str) -> None:
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        await buy.person.press_there(there, "bank")
+        await shop.tell_all()
+        await shop.expire()
+        assert ON_ITS_WAY in await buy.result()
+        await buy.person.press_there(there, "fail")
+        shop.post.clear()
+        if asks == "the sweeper":
+            shop.clock.tick(hours=12)
+            await shop.sweep()
+            calls = shop.line.count(FETCH)
+            shop.clock.tick(days=2)
+            await shop.sweep()
+            assert shop.line.count(FETCH) == calls, "it has said its last word"
+            page = await buy.person.visit(buy.link)
+            assert "on its way" not in f"{page.heading} {page.text}"
+        newer = buy.caller.call("report")
+        await buy.person.pay(await buy.caller.link())
+        await shop.tell_all()
+        assert text_of(await soon(newer)) == "paid 9.00 EUR"
+        await results_are_noted(shop)
+        assert await shop.ledger() == ["spent"]
+
+
 async def test_a_transfer_whose_events_come_in_the_wrong_order_is_paid(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
@@ -480,13 +530,14 @@ async def test_a_transfer_that_fails_in_one_tab_and_a_card_in_the_other_end_the_
         await buy.person.press_there(earlier, "card")
         await buy.person.press_there(latest, "fail")
         paid, failed = shop.post
-        shop.post[:] = [failed, paid] if is_failure_first else [paid, failed]
-        await shop.tell_all()
+        shop.post.clear()
+        for event in [failed, paid] if is_failure_first else [paid, failed]:
+            await shop.tell(event)
+            if is_waited_for and event is failed and is_failure_first:
+                assert "did not arrive" in await buy.result()
         assert await shop.statuses() == ["accepted"]
-        if is_waited_for and is_failure_first:
-            assert "did not arrive" in await buy.result()
-        else:
-            assert is_waited_for is False or await buy.result() == "paid 9.00 EUR"
+        if is_waited_for and not is_failure_first:
+            assert await buy.result() == "paid 9.00 EUR"
         if is_failure_first or not is_waited_for:
             assert await shop.ledger() == ["open"]
             assert (await buy.person.visit(buy.link)).heading == (
@@ -495,6 +546,24 @@ async def test_a_transfer_that_fails_in_one_tab_and_a_card_in_the_other_end_the_
             assert await buy.again() == "paid 9.00 EUR"
         await results_are_noted(shop)
         assert await shop.ledger() == ["spent"]
+
+
+async def test_whoever_was_not_told_of_the_failed_transfer_yet_gets_what_was_paid_beside_it(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        earlier, latest = await two_tabs(shop, buy)
+        await buy.person.press_there(latest, "bank")
+        await shop.tell_all()
+        await buy.person.press_there(earlier, "card")
+        await buy.person.press_there(latest, "fail")
+        paid, failed = shop.post
+        shop.post[:] = [failed, paid]
+        await shop.tell_all()
+        assert await buy.result() == "paid 9.00 EUR"
+        await results_are_noted(shop)
+        assert await shop.ledger() == ["spent"]
+        assert await shop.statuses() == ["accepted"]
 
 
 async def test_a_question_that_a_failed_transfer_ended_makes_way_again_for_what_is_paid(

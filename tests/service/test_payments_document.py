@@ -16,10 +16,8 @@ def test_each_line_of_the_tables_has_a_test_that_is_there() -> None:
     assert len(LINES) > 20
     for line in LINES:
         names = re.findall(r"`(test_\w+)`", line)
-        paths = re.findall(r"`(tests/[\w/]+\.py)`", line)
-        assert names or paths, line
+        assert names, line
         assert all(f"def {name}(" in sources for name in names), line
-        assert all((HOUSE / path).is_file() for path in paths), line
 
 
 def test_each_line_has_all_of_its_columns() -> None:

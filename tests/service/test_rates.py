@@ -5,63 +5,63 @@ from typing import Any
 
 import pytest
 
-from webapp.rates import Rates, address_key
-
-
-class Seconds:
-    """A monotonic clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
+from webapp.rates import Rates, TooOften, address_key
 
 
 @pytest.fixture
-def seconds() -> Seconds:
-    return Seconds()
+def clock() -> Clock:
+    return Clock()
 
 
-def rates(seconds: Seconds, **changes: Any) -> Rates:
+def rates(clock: Clock, **changes: Any) -> Rates:
     limits: dict[str, Any] = {"burst": 3, "every": timedelta(seconds=10), **changes}
-    return Rates(clock=seconds, **limits)
+    return Rates(clock=clock, **limits)
 
 
-def test_a_burst_goes_through_and_then_one_in_each_interval(seconds: Seconds) -> None:
-    some = rates(seconds)
+def test_a_burst_goes_through_and_then_one_in_each_interval(clock: Clock) -> None:
+    some = rates(clock)
     assert [some.allow("a") for _ in range(4)] == [0, 0, 0, 10]
-    seconds.now += 9
+    clock.tick(seconds=9)
     assert some.allow("a") == 1
-    seconds.now += 1
+    clock.tick(seconds=1)
     assert [some.allow("a") for _ in range(2)] == [0, 10]
 
 
-def test_refusals_are_not_counted_against_whoever_asks_again(seconds: Seconds) -> None:
-    some = rates(seconds)
+def test_what_is_required_is_refused_with_the_seconds_to_wait(clock: Clock) -> None:
+    some = rates(clock, burst=1)
+    some.require("a")
+    clock.tick(seconds=2.5)
+    with pytest.raises(TooOften) as refused:
+        some.require("a")
+    assert refused.value.seconds == 8
+
+
+def test_refusals_are_not_counted_against_whoever_asks_again(clock: Clock) -> None:
+    some = rates(clock)
     for _ in range(100):
         some.allow("a")
-    seconds.now += 10
+    clock.tick(seconds=10)
     assert some.allow("a") == 0
 
 
-def test_a_bucket_fills_up_again_and_no_further(seconds: Seconds) -> None:
-    some = rates(seconds)
+def test_a_bucket_fills_up_again_and_no_further(clock: Clock) -> None:
+    some = rates(clock)
     for _ in range(3):
         some.allow("a")
-    seconds.now += 100_000
+    clock.tick(seconds=100_000)
     assert [some.allow("a") for _ in range(4)] == [0, 0, 0, 10]
 
 
-def test_keys_are_apart(seconds: Seconds) -> None:
-    some = rates(seconds, burst=1)
+def test_keys_are_apart(clock: Clock) -> None:
+    some = rates(clock, burst=1)
     assert some.allow("a") == 0
     assert some.allow("b") == 0
     assert some.allow("a") > 0
 
 
-def test_no_more_keys_are_kept_than_allowed_and_the_idlest_makes_room(seconds: Seconds) -> None:
-    some = rates(seconds, burst=1, keys_at_most=3)
+def test_no_more_keys_are_kept_than_allowed_and_the_idlest_makes_room(clock: Clock) -> None:
+    some = rates(clock, burst=1, keys_at_most=3)
     for key in "abc":
         some.allow(key)
     some.allow("a")  # refused, and seen
@@ -71,24 +71,24 @@ def test_no_more_keys_are_kept_than_allowed_and_the_idlest_makes_room(seconds: S
     assert some.allow("b") == 0  # it was forgotten
 
 
-def test_a_flood_of_addresses_is_held_to_ten_thousand_keys(seconds: Seconds) -> None:
-    some = rates(seconds)
+def test_a_flood_of_addresses_is_held_to_ten_thousand_keys(clock: Clock) -> None:
+    some = rates(clock)
     for number in range(10_500):
         some.allow(str(number))
     assert len(some) == 10_000
 
 
-def test_a_clock_that_goes_back_refuses_and_does_not_fail(seconds: Seconds) -> None:
-    some = rates(seconds, burst=1)
+def test_a_clock_that_goes_back_refuses_and_does_not_fail(clock: Clock) -> None:
+    some = rates(clock, burst=1)
     some.allow("a")
-    seconds.now -= 5
+    clock.tick(seconds=-5)
     assert some.allow("a") == 15
 
 
 @pytest.mark.parametrize("wrong", [{"burst": 0}, {"every": timedelta()}, {"keys_at_most": 0}])
-def test_limits_that_limit_nothing_are_refused(seconds: Seconds, wrong: dict[str, Any]) -> None:
+def test_limits_that_limit_nothing_are_refused(clock: Clock, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="or more"):
-        rates(seconds, **wrong)
+        rates(clock, **wrong)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""Two who give the same payment back at once, at a provider that knows no keys."""
+"""Two who give the same payment back at once, at a provider that knows no keys; or a bank does."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -9,65 +8,15 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from flows.declared_seller import DeclaredSeller
-from flows.errors import Failed
-from flows.receipt import Payment, ReceiptStatus
-from flows.sellers import SELLERS
-from flows.signature_schemes import LEMON_SQUEEZY
-from flows.signatures import sign
+from flows.errors import Failed, NotPossible
+from flows.receipt import Dispute, Payment, ReceiptStatus, Refund, disputed
 from tests.mcp.stage import eventually
-from tests.service.providers import Till, selling
+from tests.service.providers import LEMON_SQUEEZY, Interrupted, LemonSqueezy, Till, ordered, selling
 from tests.service.world import RING, URL
 from webapp.outbound import Outbound
 from webapp.refunds import ASKING_AT_MOST, Refunds, UnderWay
 from webapp.service import Service, open_service
 from webapp.sweeper import fall_due
-
-SECRET = "shh"
-SELLER = DeclaredSeller(
-    declaration=SELLERS["lemon_squeezy"],
-    secret="a-key",
-    webhook_secrets=(SECRET,),
-    is_live=False,
-    own={"store": "1", "variant": "2"},
-    more_checkout_origins=("https://shop.lemonsqueezy.com",),
-)
-
-
-class LemonSqueezy:
-    """It gives back whatever it is asked to, each time, once it is told to answer."""
-
-    def __init__(self) -> None:
-        self.refunds = 0
-        self.given_back = 0
-        self.is_down = False
-        self.answers = asyncio.Event()
-        self.answers.set()
-
-    async def __call__(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/v1/checkouts":
-            return httpx.Response(201, json={"data": self._made(request)})
-        id = request.url.path.split("/")[3]
-        if request.method == "POST":
-            self.refunds += 1
-            await self.answers.wait()
-            if self.is_down:
-                return httpx.Response(503)
-            self.given_back += 900
-        told = {"currency": "EUR", "refunded_amount": self.given_back}
-        about = {**told, "status": "refunded", "refunded": True}
-        return httpx.Response(200, json={"data": {"type": "orders", "id": id, "attributes": about}})
-
-    def _made(self, request: httpx.Request) -> dict[str, object]:
-        asked = json.loads(request.content)["data"]["attributes"]
-        about = {
-            "url": "https://shop.lemonsqueezy.com/c1",
-            "test_mode": True,
-            "preview": {"total": 900, "currency": "EUR"},
-            "checkout_data": asked["checkout_data"],
-            "expires_at": asked["expires_at"],
-        }
-        return {"type": "checkouts", "id": "c1", "attributes": about}
 
 
 @pytest.fixture
@@ -76,8 +25,13 @@ def there() -> LemonSqueezy:
 
 
 @pytest.fixture
-async def till(there: LemonSqueezy) -> AsyncIterator[Till]:
-    async with selling(SELLER, there) as till:
+def store() -> Interrupted:
+    return Interrupted()
+
+
+@pytest.fixture
+async def till(there: LemonSqueezy, store: Interrupted) -> AsyncIterator[Till]:
+    async with selling(LEMON_SQUEEZY, there, store=store) as till:
         yield till
 
 
@@ -85,31 +39,16 @@ async def till(there: LemonSqueezy) -> AsyncIterator[Till]:
 async def payment(till: Till) -> Payment:
     asked = await till.asked()
     await till.go_on(asked)
-    order = {
-        "status": "paid",
-        "total": 900,
-        "currency": "EUR",
-        "test_mode": True,
-        "refunded_amount": 0,
-    }
-    body = json.dumps(
-        {
-            "meta": {
-                "event_name": "order_created",
-                "custom_data": {"elicitation": f"{asked.id}:1"},
-            },
-            "data": {"type": "orders", "id": "111", "attributes": order},
-        }
-    ).encode()
-    headers = sign(LEMON_SQUEEZY, body=body, secret=SECRET, now=till.clock())
-    assert (await till.post(body, headers=headers)).status_code == 200
+    await ordered(till, asked, "111")
     found = await till.paid(asked)
     assert found is not None
     return found
 
 
 @asynccontextmanager
-async def another_process(till: Till, there: LemonSqueezy) -> AsyncGenerator[Service]:
+async def another_process(
+    till: Till, there: LemonSqueezy, *, sells: bool = True
+) -> AsyncGenerator[Service]:
     async def public(_host: str, _port: int) -> list[str]:
         return ["93.184.215.14"]
 
@@ -122,7 +61,7 @@ async def another_process(till: Till, there: LemonSqueezy) -> AsyncGenerator[Ser
             uid=1000,
             clock=till.clock,
             outbound=Outbound(client, allow_loopback=True, resolve=public),
-            sellers={SELLER.name: SELLER},
+            sellers={LEMON_SQUEEZY.name: LEMON_SQUEEZY} if sells else {},
         ) as service,
     ):
         yield service
@@ -207,4 +146,101 @@ async def test_one_that_did_not_work_is_in_nobodys_way(
         assert row.due_at - till.clock() == timedelta(minutes=5)
         there.is_down = False
         await refunds_of(other).give_back(payment.owner, payment.id, reason=None)
+    assert (there.given_back, await standing(till, payment)) == (900, ReceiptStatus.REFUNDED)
+
+
+async def test_in_the_last_minute_before_it_is_tried_again_by_itself_it_is_left_to_that(
+    till: Till, there: LemonSqueezy, payment: Payment
+) -> None:
+    give_back = refunds_of(till.service).give_back
+    there.is_down = True
+    with pytest.raises(Failed):
+        await give_back(payment.owner, payment.id, reason=None)
+    there.is_down = False
+    till.clock.tick(minutes=4, seconds=30)
+    with pytest.raises(UnderWay, match="by itself within a minute"):
+        await give_back(payment.owner, payment.id, reason=None)
+    till.clock.tick(seconds=31)
+    await fall_due(till.service)
+    assert (there.given_back, await standing(till, payment)) == (900, ReceiptStatus.REFUNDED)
+
+
+async def test_whoever_gives_up_leaves_the_turn_of_the_next_one_as_it_is(
+    till: Till, there: LemonSqueezy, payment: Payment, store: Interrupted
+) -> None:
+    async with another_process(till, there) as other, another_process(till, there) as third:
+        asking: list[asyncio.Task[Refund]] = []
+
+        async def nothing() -> None:
+            pass
+
+        async def begin() -> None:
+            there.is_down = False
+            there.answers.clear()
+            give_back = refunds_of(other).give_back
+            asking.append(asyncio.create_task(give_back(payment.owner, payment.id, reason=None)))
+            await eventually(lambda: there.refunds == 2)
+
+        # The row is begun, then its turn is taken; the third time it is written that has failed.
+        store.meanwhile += [begin, nothing, nothing]
+        there.is_down = True
+        till.clock.tick(days=7, seconds=1)
+        await fall_due(till.service)
+        assert there.refunds == 2
+        with pytest.raises(UnderWay):
+            await refunds_of(third).give_back(payment.owner, payment.id, reason=None)
+        there.answers.set()
+        await asking[0]
+    assert (there.refunds, there.given_back) == (2, 900)
+
+
+async def test_so_does_a_process_that_cannot_ask_at_all(
+    till: Till, there: LemonSqueezy, payment: Payment
+) -> None:
+    there.is_down = True
+    with pytest.raises(Failed):
+        await refunds_of(till.service).give_back(payment.owner, payment.id, reason=None)
+    till.clock.tick(minutes=6)
+    (due,) = await till.service.kinds.payments.ledger.all()
+    there.is_down = False
+    there.answers.clear()
+    async with another_process(till, there, sells=False) as unable:
+        asking = asyncio.create_task(
+            refunds_of(till.service).give_back(payment.owner, payment.id, reason=None)
+        )
+        await eventually(lambda: there.refunds == 2)
+        await refunds_of(unable).fall_due(due)
+        async with another_process(till, there) as third:
+            with pytest.raises(UnderWay):
+                await refunds_of(third).give_back(payment.owner, payment.id, reason=None)
+        there.answers.set()
+        await asking
+    assert (there.refunds, there.given_back) == (2, 900)
+
+
+@pytest.mark.parametrize("is_by_itself", [False, True])
+async def test_what_a_bank_claims_just_when_it_is_to_be_given_back_is_not_given_back(
+    till: Till, there: LemonSqueezy, payment: Payment, store: Interrupted, *, is_by_itself: bool
+) -> None:
+    ledger = till.service.kinds.payments.ledger
+
+    async def hear(said: Dispute) -> None:
+        await ledger.hear(payment, lambda row: disputed(row, "claim-1", said))
+
+    store.meanwhile.append(lambda: hear(Dispute.OPEN))
+    if is_by_itself:
+        till.clock.tick(days=7, seconds=1)
+        await fall_due(till.service)
+    else:
+        with pytest.raises(NotPossible, match="disputed"):
+            await refunds_of(till.service).give_back(payment.owner, payment.id, reason="no seats")
+    assert not store.meanwhile
+    assert (there.refunds, await standing(till, payment)) == (0, ReceiptStatus.DISPUTED)
+    for _ in range(3):
+        till.clock.tick(days=7)
+        await fall_due(till.service)
+    assert (there.refunds, await standing(till, payment)) == (0, ReceiptStatus.DISPUTED)
+    await hear(Dispute.WON)  # and then it goes back, as it was begun
+    till.clock.tick(days=7)
+    await fall_due(till.service)
     assert (there.given_back, await standing(till, payment)) == (900, ReceiptStatus.REFUNDED)

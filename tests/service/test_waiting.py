@@ -15,6 +15,7 @@ from flows.question import Outcome, Question, asking
 from tests.clock import Clock
 from tests.service.world import Holding, asked, call_of, process
 from webapp.call import Call
+from webapp.listening import listen
 from webapp.presenter import Interrupted
 from webapp.service import Service
 from webapp.stores import Record
@@ -65,7 +66,7 @@ async def soon(awaited: Awaitable[T]) -> T:
 
 @pytest.fixture
 async def listening(here: Service, there: Service) -> AsyncIterator[None]:
-    tasks = [asyncio.ensure_future(each.elicitations.listen()) for each in (here, there)]
+    tasks = [asyncio.ensure_future(listen(each.elicitations)) for each in (here, there)]
     await settled_loop()
     yield
     for task in tasks:
@@ -247,7 +248,7 @@ async def test_a_wait_whose_time_is_up_ends_by_itself_at_a_wake(
 async def test_a_row_that_does_not_open_does_not_end_the_listening(
     here: Service, store: MemoryStore
 ) -> None:
-    listening = asyncio.ensure_future(here.elicitations.listen())
+    listening = asyncio.ensure_future(listen(here.elicitations))
     await settled_loop()
     _, presenter, waiting = await leg(here)
     record = await store.read(id_of(presenter)[:20], "elicitation", id_of(presenter))

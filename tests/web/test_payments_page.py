@@ -189,6 +189,9 @@ async def test_the_page_of_the_link_says_what_became_of_the_money(shop: Shop) ->
         await shop.refund_by_hand(amount="300")
         await shop.tell_all()
         assert "3.00 €" in (await page_of(shop, buy.person)).text
+        page = await buy.person.visit(buy.link)
+        assert page.heading == "Paid 9.00 €"
+        assert "of it was given back" in page.text
         await shop.refund_by_hand()
         await shop.tell_all()
         page = await buy.person.visit(buy.link)

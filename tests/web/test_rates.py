@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from tests.clock import Clock
 from webapp.rates import Paced, Rates
 from webapp.wire import Message, Receive, Scope, Send
 
@@ -10,9 +11,9 @@ class Door:
     """The layer before an app that counts who came through."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.clock = Clock()
         self.came: list[str] = []
-        rates = Rates(burst=3, every=timedelta(seconds=2), clock=lambda: self.now)
+        rates = Rates(burst=3, every=timedelta(seconds=2), clock=self.clock)
         self._app = Paced(self._pass, rates=rates, free=("/mcp", "/webhooks"))
 
     async def ask(self, path: str, *, address: str = "203.0.113.7") -> tuple[int, dict[str, str]]:
@@ -38,7 +39,7 @@ class Door:
 async def test_a_few_at_once_then_one_in_a_while() -> None:
     door = Door()
     assert [(await door.ask("/e/x"))[0] for _ in range(5)] == [200, 200, 200, 429, 429]
-    door.now += 2
+    door.clock.tick(seconds=2)
     assert [(await door.ask("/e/x"))[0] for _ in range(2)] == [200, 429]
 
 

@@ -116,18 +116,19 @@ class Hold:
         return answer.action
 
     async def _ask_letters(self, call: Call, asked: Elicitation) -> str:
-        words: str | None = CHAT_WORDS
+        words = CHAT_WORDS
         for _ in range(FORMS_AT_MOST):
-            if words is None:
-                return "accept"
             answer = await self._context.session.elicit_form(
                 words, LETTERS_SCHEMA, related_request_id=self._context.request_id
             )
             if answer.action != "accept":
                 return answer.action
             typed = letters_in(answer.content)
-            words = await typed_letters(self._letters, call.elicitations, asked, typed)
-        return "accept" if words is None else "cancel"
+            wrong = await typed_letters(self._letters, call.elicitations, asked, typed)
+            if wrong is None:
+                return "accept"
+            words = wrong
+        return "cancel"
 
     def _link(self, shown: Shown) -> Result:
         """What a client gets that cannot show the link after all; the same call goes on."""

@@ -100,7 +100,7 @@ class Answers:
         """Problem details for a program whose request went wrong."""
         if isinstance(error, ElicitError) and error.http_status < HTTP_500_INTERNAL_SERVER_ERROR:
             return problem(error.http_status, detail=str(error), code=error.name)
-        if isinstance(error, HTTPException) and error.status_code < HTTP_500_INTERNAL_SERVER_ERROR:
+        if isinstance(error, HTTPException) and error.status_code != HTTP_500_INTERNAL_SERVER_ERROR:
             return problem(error.status_code, detail=HTTPStatus(error.status_code).phrase)
         error_id = _logged(request, error)
         return problem(

@@ -16,7 +16,8 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from flows.checkout import Mismatch
+from flows import attempts
+from flows.checkout_session import Mismatch, Verdict
 from flows.elicitation import Elicitation, Status
 from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossible
 from flows.flow import Arrival
@@ -101,7 +102,11 @@ async def seller_returns(
         if arrival.all("cancelled"):
             await payments.checkouts.leave(elicitation, number=back.number)
         else:
-            await payments.checkouts.ask_seller(elicitation)
+            verdicts = await payments.checkouts.ask_seller(elicitation)
+            if verdicts[:1] == [Verdict.OPEN]:  # of the latest; what it says, the page tells
+                await service.elicitations.change(
+                    elicitation.id, lambda e: attempts.come_back_unpaid(e, number=back.number)
+                )
     except (Failed, Mismatch) as error:
         # The webhook will tell; until then the page waits.
         _log.warning("return.unanswered", exc_info=error, extra={"id": elicitation.id})

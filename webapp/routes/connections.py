@@ -26,12 +26,12 @@ from webapp import reconnecting
 from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.registrations import place_of
 from webapp.routes.answers import Answers, see_other
+from webapp.routes.closed import closed
 from webapp.routes.fields import fields_of, refuse_form
 from webapp.routes.openers import (
     SIGN_IN,
     sign_in_button,
     sign_in_targets,
-    why_not_shown,
     with_cookie,
 )
 from webapp.service import Service
@@ -39,7 +39,6 @@ from webapp.views import Person, ProviderTrouble, Scope
 from webapp.views_connections import (
     Connected,
     Connections,
-    ConnectionsClosed,
     Disconnected,
     Group,
     Sharing,
@@ -59,7 +58,7 @@ async def connections(
     """All that whoever looks has connected."""
     viewer = await service.identity.viewer(request.scope, request.cookies)
     if viewer is None:
-        return _closed(request, service, answers)
+        return closed(request, service, answers, of="connections")
     cookie, cookies = with_cookie(request, service)
     cookies += await service.identity.kept_up(request.cookies)
     found = await service.kinds.accounts.list(viewer.owner)
@@ -186,26 +185,13 @@ async def _asked_for(
     """
     viewer = await service.identity.viewer(request.scope, request.cookies)
     if viewer is None:
-        return _closed(request, service, answers)
+        return closed(request, service, answers, of="connections")
     owner = viewer.owner
     found = await service.elicitations.read(Connection, owner=owner, id=owner + id)
     if found is None:
         raise NotFoundException
     refused = refuse_form(fields_of(body), request, service, answers, subject=found.id)
     return refused or found
-
-
-def _closed(request: _Asked, service: Service, answers: Answers) -> Response[Any]:
-    """For somebody of whom it is not known who it is."""
-    cookie, cookies = with_cookie(request, service)
-    view = ConnectionsClosed(
-        server=answers.server,
-        why=why_not_shown(service),
-        sign_in=sign_in_button(service, back=HERE, cookie=cookie),
-        by_code=service.identity.binds_by_code,
-    )
-    targets = sign_in_targets(service)
-    return answers.page(view, status=HTTPStatus.FORBIDDEN, form_targets=targets, cookies=cookies)
 
 
 def _connected(

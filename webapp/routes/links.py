@@ -176,7 +176,7 @@ def _trouble(
     *,
     token: str,
 ) -> Response[Any]:
-    """The provider did not answer, or not so that it could be understood: nothing is over."""
+    """The provider said no, or nothing that could be understood: nothing is over."""
     error_id = secrets.token_hex(6)
     _log.warning("provider.failed", exc_info=error, extra={"error_id": error_id})
     view = ProviderTrouble(
@@ -185,6 +185,7 @@ def _trouble(
         error_id=error_id,
         again_action=f"/e/{token}",
         csrf=service.browser.csrf(cookie, subject=elicitation.id),
+        has_refused=isinstance(error, Failed) and error.is_refusal,
     )
     return answers.page(
         view, status=HTTPStatus.BAD_GATEWAY, form_targets=_form_targets(elicitation)

@@ -14,7 +14,7 @@ from litestar import Request, Response
 from flows.binding import PAGE_WORDS, Binding
 from flows.elicitation import Elicitation
 from webapp.identity import Opening, Way
-from webapp.rates import TooOften, address_key
+from webapp.rates import address_key
 from webapp.routes.answers import Answers
 from webapp.service import Service
 from webapp.shown import ENDINGS, KINDS
@@ -78,9 +78,7 @@ def pace(
     is not known yet when the link is opened.
     """
     who = "" if is_open else address_key(request.scope)
-    wait = service.paces.allow(f"{elicitation.id} {who}")
-    if wait:
-        raise TooOften(wait)
+    service.paces.require(f"{elicitation.id} {who}")
 
 
 def with_cookie(request: Request[Any, Any, Any], service: Service) -> tuple[str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ nothing.
 
 import logging
 from http import HTTPStatus
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from babel import Locale
 from litestar import Request, Response, get, post
@@ -21,16 +21,16 @@ from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.locales import price_in
 from webapp.refunds import NoRefunds
 from webapp.routes.answers import Answers, see_other
+from webapp.routes.closed import closed
 from webapp.routes.fields import fields_of, refuse_form
 from webapp.routes.openers import (
     SIGN_IN,
     sign_in_button,
     sign_in_targets,
-    why_not_shown,
     with_cookie,
 )
 from webapp.service import Service
-from webapp.views_payments import NotGivenBack, Paid, Payments, PaymentsClosed, Standing
+from webapp.views_payments import NotGivenBack, Paid, Payments, Standing, Stays
 
 HERE = "/payments"
 ASKED_BACK = "the person asked for it"
@@ -45,7 +45,7 @@ async def payments(
     """All that whoever looks has paid."""
     viewer = await service.identity.viewer(request.scope, request.cookies)
     if viewer is None:
-        return _closed(request, service, answers)
+        return closed(request, service, answers, of="payments")
     cookie, cookies = with_cookie(request, service)
     cookies += await service.identity.kept_up(request.cookies)
     found = await service.kinds.payments.ledger.all(owner=viewer.owner)
@@ -75,7 +75,7 @@ async def give_back(
     """Give the money back; pressed again, it is back already."""
     viewer = await service.identity.viewer(request.scope, request.cookies)
     if viewer is None:
-        return _closed(request, service, answers)
+        return closed(request, service, answers, of="payments")
     payment = await service.kinds.payments.ledger.read(viewer.owner, viewer.owner + id)
     if payment is None:
         raise NotFoundException
@@ -87,40 +87,27 @@ async def give_back(
             await service.kinds.payments.refunds.give_back(
                 payment.owner, payment.id, reason=ASKED_BACK
             )
-        except NotPossible as error:
-            view = NotGivenBack(server=answers.server, because=_because(error))
-            return answers.page(view, status=HTTPStatus.CONFLICT)
-        except NoRefunds:
-            view = NotGivenBack(server=answers.server, because="by_hand")
-            return answers.page(view, status=HTTPStatus.CONFLICT)
-        except Failed as error:
+        except (NotPossible, Failed) as error:
+            view = NotGivenBack(server=answers.server, because=_because(error), receipt=id)
+            if view.because != "trouble":
+                return answers.page(view, status=HTTPStatus.CONFLICT)
             _log.warning("payment.not_refunded", extra={"id": payment.id, "why": str(error)})
-            view = NotGivenBack(server=answers.server, because="trouble")
             return answers.page(view, status=HTTPStatus.BAD_GATEWAY)
     return see_other(f"{HERE}#{id}")
 
 
-def _because(error: NotPossible) -> Literal["taken", "spent", "disputed"]:
-    match error.status:
-        case ReceiptStatus.TAKEN:
+def _because(error: NotPossible | Failed) -> Stays:
+    match error:
+        case NotPossible(status=ReceiptStatus.TAKEN):
             return "taken"
-        case ReceiptStatus.DISPUTED:
+        case NotPossible(status=ReceiptStatus.DISPUTED):
             return "disputed"
-        case _:
+        case NotPossible():
             return "spent"
-
-
-def _closed(request: _Asked, service: Service, answers: Answers) -> Response[Any]:
-    """For somebody of whom it is not known who it is."""
-    cookie, cookies = with_cookie(request, service)
-    view = PaymentsClosed(
-        server=answers.server,
-        why=why_not_shown(service),
-        sign_in=sign_in_button(service, back=HERE, cookie=cookie),
-        by_code=service.identity.binds_by_code,
-    )
-    targets = sign_in_targets(service)
-    return answers.page(view, status=HTTPStatus.FORBIDDEN, form_targets=targets, cookies=cookies)
+        case NoRefunds():
+            return "by_hand"
+        case _:
+            return "trouble"
 
 
 def _paid(payment: Payment, service: Service, *, cookie: str, locale: Locale | None) -> Paid:

@@ -7,23 +7,25 @@ and answers nobody what is known here. What is refused is counted and written no
 however much of it comes. While the store cannot be written, it is told to send again.
 """
 
+import json
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
-from litestar import Request, Response, post
+from litestar import Request, post
 from litestar.di import NamedDependency
-from litestar.exceptions import NotFoundException
+from litestar.exceptions import NotFoundException, ServiceUnavailableException
 from litestar.params import FromPath, RawBody
+from litestar.response.base import ASGIResponse
 
-from flows.checkout import Malformed, Mismatch
+from flows.checkout_session import Malformed, Mismatch
 from flows.errors import Failed, Unverified
 from flows.gateway import Certifies, Hints, Signs
 from flows.signature_items import ADYEN, verify_items
 from flows.signatures import BODY_BYTES_AT_MOST, Delivery, verify
-from webapp.rates import TooOften, address_key
-from webapp.routes.answers import problem
+from webapp.rates import address_key
 from webapp.service import Service
 from webapp.stores.store import StoreUnavailable
 
@@ -40,7 +42,7 @@ async def hooked(
     seller: FromPath[str],
     body: RawBody,
     service: NamedDependency[Service],
-) -> Response[Any]:
+) -> ASGIResponse:
     """An event of a payment provider, or a hint that there is something to ask it about."""
     gateways = service.kinds.payments.flow
     signing, hinting = gateways.signing.get(seller), gateways.hinting.get(seller)
@@ -51,13 +53,13 @@ async def hooked(
             return await _hinted(hinting, body, request=request, service=service)
     except StoreUnavailable as error:
         _log.warning("webhook.not_kept", extra={"seller": seller, "why": str(error)})
-        return _not_now()
+        raise ServiceUnavailableException from error
     raise NotFoundException
 
 
 async def _signed(
     gateway: Signs, body: bytes, *, headers: Sequence[tuple[str, str]], service: Service
-) -> Response[Any]:
+) -> ASGIResponse:
     name, became = gateway.seller.name, "ignored"
     refused: Unverified | Malformed | None = None
     for one in _deliveries(gateway, body, headers=headers, service=service):
@@ -72,7 +74,7 @@ async def _signed(
         raise refused
     accepted = gateway.scheme.accepted
     if accepted is not None:
-        return Response(accepted, media_type="text/plain", headers={"cache-control": "no-store"})
+        return _answer(accepted, "text/plain")
     return _received(became)
 
 
@@ -95,12 +97,10 @@ def _deliveries(
 
 async def _hinted(
     gateway: Hints, body: bytes, *, request: Request[Any, Any, Any], service: Service
-) -> Response[Any]:
+) -> ASGIResponse:
     name = gateway.seller.name
     sender = address_key(request.scope)
-    wait = service.hints.allow(sender)
-    if wait:
-        raise TooOften(wait)
+    service.hints.require(sender)
     try:
         if isinstance(gateway, Certifies) and gateway.webhook_ids:
             await service.certificates.verify(
@@ -115,19 +115,26 @@ async def _hinted(
         became = f"other_{error.what}"
     except Failed as error:  # they send it again
         _log.warning("webhook.not_asked", extra={"seller": name, "why": str(error)})
-        return _not_now()
+        raise ServiceUnavailableException from error
     if became not in (None, "asked"):
         service.inbox.turned_away(name, str(became))
     # The same for all: a sender does not learn which ids there are.
     return _received("hint")
 
 
-def _received(became: str) -> Response[Any]:
-    return Response({"received": became}, headers={"cache-control": "no-store"})
+def _received(became: str) -> ASGIResponse:
+    return _answer(json.dumps({"received": became}), "application/json")
 
 
-def _not_now() -> Response[Any]:
-    return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail="Not now. Send it again.")
+@lru_cache(64)
+def _answer(text: str, media_type: str) -> ASGIResponse:
+    """One of few, each made once: a response costs as much as a signature."""
+    return ASGIResponse(
+        body=text.encode(),
+        media_type=media_type,
+        status_code=HTTPStatus.OK,
+        headers={"cache-control": "no-store"},
+    )
 
 
 def _turned_away(error: Unverified | Malformed, seller: str, service: Service) -> None:

@@ -135,6 +135,15 @@ class Answers:
         headers = {"cache-control": "no-store", **self._headers_of(replayed)}
         return self._behind(Response(answer.body, status_code=answer.status, headers=headers))
 
+    def tell(self, check: Callable[[], None], act: Callable[[], Json]) -> Response[Any]:
+        """What changes nothing, for whoever passes the check: that may raise Refused, too."""
+
+        def ask() -> Asked:
+            check()
+            return Asked(act=lambda: Answer(body=act()), changes=False)
+
+        return self.give(ask)
+
     def router(
         self, path: str, *handlers: HTTPRouteHandler, require_key: Callable[[AnyRequest], None]
     ) -> Router:

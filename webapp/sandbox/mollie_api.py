@@ -62,12 +62,7 @@ class MollieApi:
 
     def tell(self, request: AnyRequest, act: Callable[[], Json]) -> Response[Any]:
         """Answer what changes nothing."""
-
-        def ask() -> Asked:
-            self.require_key(request)
-            return Asked(act=lambda: Answer(body=act()), changes=False)
-
-        return self.answers.give(ask)
+        return self.answers.tell(lambda: self.require_key(request), act)
 
     def do(
         self,

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from flows.elicitation import Json
-from flows.money import Money, digits_of
+from flows.money import Money
 
 PROFILE = "pfl_sandbox"
 REFUND_TAKES = timedelta(days=1)
@@ -37,7 +37,7 @@ class Refund:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payment:
-    """`method` is what the person chose; before that nobody can cancel it."""
+    """`method` is what the person chose; before that the person can cancel it, the shop cannot."""
 
     id: str
     api: str
@@ -96,22 +96,16 @@ class Payment:
         return found
 
     def _part(self, units: int) -> Json:
-        return {"currency": self.price.currency, "value": _written(units, self.price.currency)}
+        return amount_of(Money.from_minor_units(units, self.price.currency))
 
 
 def amount_of(price: Money) -> dict[str, str]:
-    return {"currency": price.currency, "value": _written(price.minor_units, price.currency)}
+    """Nothing is an amount here, so flows.gateway_replies.written will not do."""
+    return {"currency": price.currency, "value": str(price.amount)}
 
 
 def time_of(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S+00:00")
-
-
-def _written(units: int, currency: str) -> str:
-    """Nothing is an amount here, so flows.gateway_replies.written will not do."""
-    digits = digits_of(currency)
-    whole, rest = divmod(units, 10**digits)
-    return f"{whole}.{rest:0{digits}d}" if digits else str(whole)
 
 
 def _link(href: str, media_type: str) -> Json:

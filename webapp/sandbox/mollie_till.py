@@ -146,7 +146,7 @@ class MollieTill:
             raise MollieError("The amount is higher than the maximum", field="amount")
         return self._give_back(payment, price, metadata=wish.metadata, words=wish.description)
 
-    # What a person or the seller does on pages. Each says whether it was still possible.
+    # What a person or the seller does on pages. What leads away says whether it was possible.
 
     def end(self, payment: Payment, how: Literal["paid", "failed", "canceled", "expired"]) -> bool:
         """Pay it, or not."""
@@ -178,21 +178,17 @@ class MollieTill:
         self._become(payment, "paid" if arrives else "failed")
         return True
 
-    def give_back(self, payment: Payment, units: int) -> bool:
-        """The seller gives back so much on its own pages, not by the API."""
+    def give_back(self, payment: Payment, units: int) -> None:
+        """The seller gives back so much on its own pages, not by the API; if it still can."""
         left = payment.price.minor_units - payment.refunded
-        if payment.status != "paid" or not 0 < units <= left:
-            return False
-        price = Money.from_minor_units(units, payment.price.currency)
-        self._give_back(payment, price, metadata=None, words="By hand")
-        return True
+        if payment.status == "paid" and 0 < units <= left:
+            price = Money.from_minor_units(units, payment.price.currency)
+            self._give_back(payment, price, metadata=None, words="By hand")
 
-    def charge_back(self, payment: Payment, *, is_taken: bool) -> bool:
+    def charge_back(self, payment: Payment, *, is_taken: bool) -> None:
         """The person's bank takes the money, or gives it to the seller again."""
-        if payment.status != "paid" or payment.is_charged_back == is_taken:
-            return False
-        self._tell(self._keep(replace(payment, is_charged_back=is_taken)))
-        return True
+        if payment.status == "paid" and payment.is_charged_back != is_taken:
+            self._tell(self._keep(replace(payment, is_charged_back=is_taken)))
 
     def _give_back(self, payment: Payment, price: Money, *, metadata: Json, words: str) -> Refund:
         refund = Refund(

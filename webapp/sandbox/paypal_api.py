@@ -111,12 +111,7 @@ class PayPalApi:
 
     def tell(self, request: AnyRequest, act: Callable[[], Json]) -> Response[Any]:
         """Answer what changes nothing."""
-
-        def ask() -> Asked:
-            self._require_token(request)
-            return Asked(act=lambda: Answer(body=act()), changes=False)
-
-        return self.answers.give(ask)
+        return self.answers.tell(lambda: self._require_token(request), act)
 
     def do(
         self,
@@ -229,7 +224,7 @@ def _signer(
         signature = sign_certified(
             scheme,
             body=one.body,
-            id=one.id[:64],
+            id=one.id,
             webhook_id=webhook_id,
             certificate_id=CERTIFICATE_ID,
             key=authority.key,

@@ -204,7 +204,7 @@ class PayPalTill:
             raise PayPalError("REFUND_AMOUNT_EXCEEDED")
         return self._give_back(order, units, custom_id=wish.custom_id)
 
-    # What a person or the seller does on pages. Each says whether it was still possible.
+    # What a person or the seller does on pages. What leads away says whether it was possible.
 
     def approve(self, order: Order, *, funding: Literal["balance", "bank", "declined"]) -> bool:
         """Agree to pay: the money is not taken yet."""
@@ -224,21 +224,18 @@ class PayPalTill:
         self._tell(f"PAYMENT.CAPTURE.{word}", "capture", order.capture_as_json())
         return True
 
-    def give_back(self, order: Order, units: int) -> bool:
-        """The seller gives back so much on its own pages, not by the API."""
+    def give_back(self, order: Order, units: int) -> None:
+        """The seller gives back so much on its own pages, not by the API; if it still can."""
         is_paid = order.capture is not None and order.capture.status == "COMPLETED"
-        if not is_paid or not 0 < units <= order.left:
-            return False
-        self._give_back(order, units, custom_id=None)
-        return True
+        if is_paid and 0 < units <= order.left:
+            self._give_back(order, units, custom_id=None)
 
-    def reverse(self, order: Order) -> bool:
+    def reverse(self, order: Order) -> None:
         """A dispute is lost: PayPal takes the money back."""
         if order.capture is None or order.capture.status != "COMPLETED":
-            return False
+            return
         order = self._keep(replace(order, capture=replace(order.capture, status="REVERSED")))
         self._tell_of_refund("REVERSED", self._refund(order, order.left, custom_id=None), order)
-        return True
 
     def _give_back(self, order: Order, units: int, *, custom_id: str | None) -> Refund:
         refund = self._refund(order, units, custom_id=custom_id)

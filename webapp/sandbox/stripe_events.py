@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from flows.elicitation import Json
-from flows.signatures import STRIPE, sign
+from webapp.sandbox import signing
 from webapp.sandbox.deliveries import Event
 
 API_VERSION = "2026-10-28.endive"
@@ -36,7 +36,7 @@ def signer(
     """Signs an event anew for each try, since a signature holds for minutes only."""
 
     def headers_of(one: Event) -> list[tuple[str, str]]:
-        signature = sign(STRIPE, body=one.body, secret=secret, now=clock())
+        signature = signing.stripe(one.body, secret=secret, now=clock())
         return [("content-type", "application/json; charset=utf-8"), *signature]
 
     return headers_of

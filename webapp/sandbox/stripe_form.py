@@ -4,6 +4,7 @@ Every parameter is read by name, and what is left over is refused: a misspelt on
 nothing, and the program that sent it would not hear of that.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
@@ -18,6 +19,7 @@ _SHOWN_AT_MOST = 80
 _METADATA_AT_MOST = 50
 _METADATA_NAME_AT_MOST = 40
 _METADATA_VALUE_AT_MOST = 500
+_EXPAND = re.compile(r"expand\[[0-9]*\]")
 
 
 class StripeError(Refused):
@@ -75,7 +77,8 @@ class Form:
     """Each is read once; an empty one counts as not given."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
-        self._left = dict(pairs)
+        self._expand = {value for name, value in pairs if _EXPAND.fullmatch(name)}
+        self._left = {name: value for name, value in pairs if not _EXPAND.fullmatch(name)}
 
     def text(self, name: str, *, at_most: int = _TEXT_AT_MOST) -> str:
         value = self.text_or_none(name, at_most=at_most)
@@ -143,6 +146,12 @@ class Form:
             raise StripeError(f"{name} can have {_METADATA_AT_MOST} keys at most.", param=name)
         return found
 
+    def expands(self, name: str) -> bool:
+        """Whether the answer is to hold this whole, and not its id alone."""
+        is_wanted = name in self._expand
+        self._expand.discard(name)
+        return is_wanted
+
     def has(self, start: str) -> bool:
         """Whether a name that was not read yet starts so."""
         return any(name.startswith(start) for name in self._left)
@@ -154,6 +163,8 @@ class Form:
             raise StripeError(
                 f"Received unknown parameter: {shown}", code="parameter_unknown", param=shown
             )
+        for name in self._expand:
+            raise StripeError(f"This property cannot be expanded ({_shown(name)}).", param="expand")
 
 
 def _one_of(choices: Sequence[str], value: str, name: str) -> str:

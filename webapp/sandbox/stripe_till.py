@@ -56,6 +56,7 @@ class Till:
 
     def create(self, form: Form) -> Json:
         now = self._now()
+        is_whole = form.expands("payment_intent")
         form.choice("mode", "payment")
         what, amount, price = _items(form)
         id = f"cs_test_{secrets.token_hex(24)}"
@@ -78,13 +79,15 @@ class Till:
         for name in _WITHOUT_EFFECT:
             form.text_or_none(name)
         form.end()
-        return self._keep(session).as_json()
+        return self._shown(self._keep(session), is_whole=is_whole)
 
     def retrieve(self, id: str, form: Form) -> Json:
+        is_whole = form.expands("payment_intent")
         form.end()
-        return self._known_session(id).as_json()
+        return self._shown(self._known_session(id), is_whole=is_whole)
 
     def expire(self, id: str, form: Form) -> Json:
+        is_whole = form.expands("payment_intent")
         form.end()
         session = self._known_session(id)
         if session.status != "open":
@@ -92,7 +95,7 @@ class Till:
                 'Only Checkout Sessions with a status in ["open"] can be expired. This Checkout '
                 f"Session has a status of {session.status}."
             )
-        return self._end(session).as_json()
+        return self._shown(self._end(session), is_whole=is_whole)
 
     def retrieve_payment(self, id: str, form: Form) -> Json:
         form.end()
@@ -206,6 +209,13 @@ class Till:
 
     def _now(self) -> int:
         return int(self.clock().timestamp())
+
+    def _shown(self, session: Session, *, is_whole: bool) -> Json:
+        """The session, with its payment whole where that was asked for."""
+        shown = session.as_json()
+        if is_whole and session.payment is not None:
+            shown["payment_intent"] = self._payments[session.payment].as_json()
+        return shown
 
     def _known_session(self, id: str) -> Session:
         session = self.session(id)

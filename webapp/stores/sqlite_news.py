@@ -38,7 +38,6 @@ class SqliteNews:
         self._timer: asyncio.TimerHandle | None = None
         self._data_version = -1
         self._seen_sequence = 0
-        self._has_committed = False
 
     def watch(self) -> Watch:
         """Return a new watch that misses nothing from now on."""
@@ -64,6 +63,7 @@ class SqliteNews:
         self._timer = None
         if not self._watches:
             return
+        before = self._data_version
         try:
             news = self._news()
         except sqlite3.Error as error:
@@ -71,7 +71,7 @@ class SqliteNews:
                 self._watches.discard(watch)
                 watch.end(unavailable(self._path, error))
             return
-        is_busy = self._has_committed and not news
+        is_busy = self._data_version != before and not news
         seconds = _POLL_SECONDS_BUSY if is_busy else _POLL_SECONDS
         self._timer = self._loop.call_later(seconds, self._poll)
         if news:
@@ -81,8 +81,7 @@ class SqliteNews:
 
     def _news(self) -> list[Record | None]:
         data_version = self._number("PRAGMA data_version")
-        self._has_committed = data_version != self._data_version
-        if not self._has_committed:
+        if data_version == self._data_version:
             return []
         values = (self._opening, self._seen_sequence)
         others, count, newest = self._reader.execute(_LOOK, values).fetchone()

@@ -1,0 +1,36 @@
+"""Each scheme's sender, by code that the verifier shares nothing with: the two cannot err alike."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from flows.signature_schemes import (
+    COINBASE,
+    GITHUB,
+    LEMON_SQUEEZY,
+    MOLLIE,
+    PADDLE,
+    POLAR,
+    RAZORPAY,
+    SQUARE,
+    STANDARD_WEBHOOKS,
+    STRIPE,
+    Scheme,
+)
+from webapp.sandbox import signing
+from webapp.sandbox.signing import Headers
+
+URL = "https://elicit.example/webhooks/square"
+SIGNERS: dict[Scheme, Callable[[bytes, str, datetime], Headers]] = {
+    STRIPE: lambda body, secret, now: signing.stripe(body, secret=secret, now=now),
+    STANDARD_WEBHOOKS: lambda body, secret, now: signing.standard_webhooks(
+        body, secret=secret, now=now, id="msg_1"
+    ),
+    GITHUB: lambda body, secret, _: signing.github(body, secret=secret),
+    PADDLE: lambda body, secret, now: signing.paddle(body, secret=secret, now=now),
+    POLAR: lambda body, secret, now: signing.polar(body, secret=secret, now=now, id="msg_1"),
+    SQUARE: lambda body, secret, _: signing.square(body, secret=secret, url=URL),
+    COINBASE: lambda body, secret, _: signing.coinbase(body, secret=secret),
+    MOLLIE: lambda body, secret, _: signing.mollie(body, secrets=[secret]),
+    RAZORPAY: lambda body, secret, _: signing.razorpay(body, secret=secret),
+    LEMON_SQUEEZY: lambda body, secret, _: signing.lemon_squeezy(body, secret=secret),
+}

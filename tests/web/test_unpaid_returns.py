@@ -1,0 +1,102 @@
+"""The way back from a payment page where nothing was paid: what the person reads then."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from tests.service.selling import CREATE, FETCH, Shop, buying, open_shop
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    async with open_shop() as shop:
+        yield shop
+
+
+async def test_what_paypal_could_not_collect_can_be_tried_again_in_another_way(shop: Shop) -> None:
+    shop.provider = "paypal"
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        back = await buy.person.press_there(there, "declined")
+        page = await buy.person.come_back(back)
+        assert page.heading == "Not paid yet"
+        assert "PayPal (sandbox)</bdi>, and it has no" in page.text
+        assert (await buy.person.visit(buy.link)).heading == "Not paid yet"
+        # Pressed again it is the page where it was, and our page waits for that.
+        assert await buy.person.go_on(buy.link) == there
+        assert "Waiting for" in (await buy.person.visit(buy.link)).heading
+        page = await buy.person.come_back(await buy.person.press_there(there, "balance"))
+        assert page.heading == "Paid 9.00 €"
+        assert await buy.result() == "paid 9.00 EUR"
+
+
+async def test_a_page_of_mollies_that_lapsed_makes_way_for_another(shop: Shop) -> None:
+    shop.provider = "mollie"
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        page = await buy.person.come_back(await buy.person.press_there(there, "expired"))
+        assert page.heading == "The payment page has closed"
+        assert "Mollie (sandbox)</bdi> has closed its page" in page.text
+        again = await buy.person.go_on(buy.link)
+        assert again != there
+        page = await buy.person.come_back(await buy.person.press_there(again, "paid"))
+        assert page.heading == "Paid 9.00 €"
+        assert len(await shop.payments()) == 1
+
+
+async def test_a_transfer_that_has_not_arrived_is_not_to_be_paid_again(shop: Shop) -> None:
+    shop.provider = "mollie"
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        page = await buy.person.come_back(await buy.person.press_there(there, "open"))
+        assert page.heading == "Not paid yet"
+        assert "Then do not pay again" in page.text
+        await buy.person.come_back(await buy.person.press_there(there, "paid"))
+        assert await buy.result() == "paid 9.00 EUR"
+
+
+async def test_the_way_back_of_an_earlier_press_says_nothing_of_the_latest(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        session = await shop.session(there.rsplit("/", 1)[1])
+        await buy.person.go_on(buy.link)
+        page = await buy.person.come_back(session["success_url"])
+        assert "Waiting for" in page.heading
+
+
+async def test_a_way_back_whose_provider_does_not_answer_says_only_that_it_waits(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        session = await shop.session(there.rsplit("/", 1)[1])
+        shop.line.broken.append(FETCH)
+        page = await buy.person.come_back(session["success_url"])
+        assert "Waiting for" in page.heading
+
+
+@pytest.mark.parametrize("name", ["stripe", "paypal", "mollie"])
+async def test_a_provider_that_refused_is_said_to_have_and_nothing_is_over(
+    name: str, shop: Shop
+) -> None:
+    registered = {
+        "stripe": lambda: replace(shop.seller, key="sk_test_another"),
+        "paypal": lambda: replace(shop.sandbox.paypal(), client_secret="another"),
+        "mollie": lambda: replace(shop.sandbox.mollie(), key="test_another"),
+    }
+    await shop.restart(sellers={name: registered[name]()})
+    async with buying(shop) as buy:
+        page = await buy.person.press(buy.link)
+        assert (page.status, page.heading.endswith(" (sandbox) said no")) == (502, True)
+        assert await shop.statuses() == ["opened"]
+
+
+@pytest.mark.parametrize("troubles", ["broken", "lost"])
+async def test_a_provider_that_is_silent_is_not_said_to_have_refused(
+    troubles: str, shop: Shop
+) -> None:
+    getattr(shop.line, troubles).append(CREATE)
+    async with buying(shop) as buy:
+        page = await buy.person.press(buy.link)
+        assert (page.status, page.heading) == (502, f"{shop.seller.label} did not answer")

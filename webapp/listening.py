@@ -1,0 +1,47 @@
+"""Listening: the waiters of this process are woken for what other processes write."""
+
+import asyncio
+import logging
+
+from flows.elicitation import Elicitation
+from flows.errors import Unreadable
+from flows.run import Run
+from webapp.elicitations import Elicitations
+from webapp.stores import Record
+from webapp.stores.store import StoreUnavailable
+
+LISTEN_AGAIN_SECONDS = 1.0
+_log = logging.getLogger(__name__)
+
+
+async def listen(elicitations: Elicitations) -> None:
+    """Runs until it is cancelled, or the store is closed."""
+    while True:
+        try:
+            async for record in elicitations.store.watch():
+                await _hear(elicitations, record)
+            return  # the store is closed
+        except StoreUnavailable:
+            _log.exception("store.watch_failed")
+        await asyncio.sleep(LISTEN_AGAIN_SECONDS)
+        await _hear(elicitations, None)
+
+
+async def _hear(elicitations: Elicitations, record: Record | None) -> None:
+    if record is None:
+        elicitations.recent.clear()
+        elicitations.waiters.wake_all()
+        return
+    elicitations.recent.forget(record.id)
+    if elicitations.waiters.has(record.id):
+        try:
+            await _tell(elicitations, record)
+        except Unreadable:
+            _log.exception("record.unreadable", extra={"kind": record.kind})
+
+
+async def _tell(elicitations: Elicitations, record: Record) -> None:
+    if record.kind == "elicitation":
+        elicitations.waiters.wake(await elicitations.rows.open(record, Elicitation))
+    elif record.kind == "run":
+        elicitations.waiters.wake(await elicitations.rows.open(record, Run))

@@ -1,0 +1,39 @@
+"""What this process wrote last of the elicitations that are going on.
+
+A change may be decided on it, since the compare-and-set has the last word; whoever needs the truth
+reads the store.
+"""
+
+from collections import OrderedDict
+
+from flows.elicitation import Elicitation
+
+REMEMBERED_AT_MOST = 10_000
+
+
+class Recent:
+    def __init__(self) -> None:
+        self._by_id: OrderedDict[str, Elicitation] = OrderedDict()
+
+    def get(self, id: str) -> Elicitation | None:
+        return self._by_id.get(id)
+
+    def keep(self, value: Elicitation) -> bool:
+        """False for what was overtaken: there is newer news."""
+        known = self._by_id.get(value.id)
+        if known is not None and known.version > value.version:
+            return False
+        is_going_on = not value.status.is_final or value.take is not None
+        if is_going_on and value.delivered_at is None:
+            self._by_id[value.id] = value
+            if len(self._by_id) > REMEMBERED_AT_MOST:
+                self._by_id.popitem(last=False)
+        else:
+            self._by_id.pop(value.id, None)
+        return True
+
+    def forget(self, id: str) -> None:
+        self._by_id.pop(id, None)
+
+    def clear(self) -> None:
+        self._by_id.clear()
