@@ -5,6 +5,7 @@ long one the beginning is kept, for an operator to read, and besides it what the
 """
 
 import logging
+from collections import OrderedDict
 from dataclasses import dataclass
 from dataclasses import replace as with_other
 from datetime import timedelta
@@ -19,6 +20,7 @@ from webapp.rows import Hook
 from webapp.stores import Conflict
 
 KEPT = timedelta(days=30)
+REMEMBERED_AT_MOST = 10_000
 BODY_BYTES_KEPT = 16 * 1024  # a row has 64 KiB, and half a letter takes three bytes
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,8 @@ def event_of(hook: Hook, gateway: Signs) -> Notice:
 class HookRows:
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
+        # What this process has applied: a copy of it, which often comes soon, needs no look.
+        self._applied: OrderedDict[str, None] = OrderedDict()
 
     def of(self, owner: str, seller: Registration, event: Notice, body: Body) -> Hook:
         """The row of an event, as one that is applied; not written yet."""
@@ -71,6 +75,20 @@ class HookRows:
             transition=None if says is None else pepper.tag("transition", seller.name, says),
             said=None if body.is_whole else _without_address(event),
         )
+
+    def is_applied(self, hook: Hook) -> bool:
+        """Whether it is known to be done; else the store tells."""
+        return hook.id in self._applied
+
+    def note_applied(self, hook: Hook) -> None:
+        """All that follows from it is durable."""
+        self._applied[hook.id] = None
+        if len(self._applied) > REMEMBERED_AT_MOST:
+            self._applied.popitem(last=False)
+
+    def forget(self, id: str) -> None:
+        """Look again at the next copy."""
+        self._applied.pop(id, None)
 
     async def keep(self, hook: Hook, *, status: str, why: str | None = None) -> str:
         """Authentic, and nothing is done about it now; what became of it, in a word."""

@@ -66,6 +66,7 @@ class Hooks:
             await self.reconcile(hook)
         else:
             body = Body(text=hook.body, is_whole=hook.is_whole)
+            self._rows.forget(hook.id)
             is_done = await self._receive(gateway, event, body) not in _NOT_DONE
         stored = await self._elicitations.read(Hook, owner=hook.owner, id=hook.id) or hook
         if is_done and stored.status in _NOT_DONE:
@@ -126,8 +127,11 @@ class Hooks:
     async def _settle_stored(
         self, elicitation: Elicitation, gateway: Signs, event: Notice, body: Body
     ) -> str:
+        hook = self._rows.of(elicitation.owner, gateway.seller, event, body)
+        if self._rows.is_applied(hook):
+            return "duplicate"
         try:
-            became = await self._settle(elicitation, gateway.seller, event, body)
+            became = await self._settle(elicitation, gateway.seller, event, hook)
         except KeyError:
             if await self._elicitations.get(elicitation.id) is not None:
                 raise
@@ -137,9 +141,8 @@ class Hooks:
         return became
 
     async def _settle(
-        self, elicitation: Elicitation, seller: Registration, event: Notice, body: Body
+        self, elicitation: Elicitation, seller: Registration, event: Notice, hook: Hook
     ) -> str:
-        hook = self._rows.of(elicitation.owner, seller, event, body)
         try:
             return await self._apply(elicitation, event, seller, hook)
         except Mismatch:
@@ -195,4 +198,5 @@ class Hooks:
         done = await verdicts.apply(elicitation, session, verdict, hook=hook)
         if session.refunded or session.charged_back:  # of nothing, an old notice may tell too
             await verdicts.hear(elicitation, session)
+        self._rows.note_applied(hook)
         return str(done or verdict)
