@@ -2,6 +2,7 @@
 
 from flows import elicit
 from flows.account import Account
+from flows.capabilities import supports_elicitation
 from flows.elicit import complete_elicitation
 from flows.elicitation import Completion, Status
 from flows.errors import (
@@ -13,6 +14,7 @@ from flows.errors import (
     Expired,
     Failed,
     InvalidQuestion,
+    InvalidToken,
     NoAsker,
     NotAccepted,
     NotAllowed,
@@ -21,6 +23,7 @@ from flows.errors import (
     NotSupported,
     QuestionChanged,
     Superseded,
+    TooManyPending,
 )
 from flows.money import Money
 from flows.provider import Provider
@@ -39,6 +42,7 @@ __all__ = [
     "Expired",
     "Failed",
     "InvalidQuestion",
+    "InvalidToken",
     "Link",
     "Money",
     "NoAsker",
@@ -55,6 +59,8 @@ __all__ = [
     "Refund",
     "Status",
     "Superseded",
+    "TooManyPending",
     "complete_elicitation",
     "elicit",
+    "supports_elicitation",
 ]

@@ -4,16 +4,21 @@ import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, cast, overload
 
 from flows.account import Account, account_of
+from flows.capabilities import must_be_mode
 from flows.elicitation import Completion, Json
 from flows.errors import ElicitError, InvalidQuestion
+from flows.form import confirm_question, form_question
+from flows.gating import gate
 from flows.money import Money
+from flows.needing import needs
 from flows.page import secret_question
 from flows.provider import Provider
 from flows.question import (
     DEFAULT_TIMEOUT,
+    TIMEOUT_AT_MOST,
     Link,
     Question,
     ReturningRequest,
@@ -22,21 +27,30 @@ from flows.question import (
 )
 from flows.receipt import Receipt
 from flows.requests import AccountRequest, PaymentRequest, receipt_of
+from flows.together import together
 from flows.visit import Visit, is_origin, origin_of
 
 __all__ = [
     "can",
     "complete_elicitation",
+    "confirm",
     "forget",
+    "form",
+    "gate",
+    "needs",
     "oauth",
     "once",
     "payment",
+    "read_token",
     "secret",
+    "together",
+    "token",
     "url",
 ]
 
 T = TypeVar("T")
 PAYMENT_TIMEOUT = timedelta(minutes=30)
+ELICITATION_ID: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
 
 def url(
@@ -169,6 +183,66 @@ def secret(
         )
 
 
+@overload
+def form(
+    message: str,
+    schema: type[T],
+    *,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[T]: ...
+@overload
+def form(
+    message: str,
+    schema: Mapping[str, Json],
+    *,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[Mapping[str, Json]]: ...
+@overload
+def form(
+    message: str,
+    *,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[str]: ...
+def form(
+    message: str,
+    schema: Any = str,
+    *,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[Any]:
+    """Ask for something that the client and the model may see: in the client's form, or our page.
+
+    `schema` is `str` for one text, else a pydantic model, a dataclass, a TypedDict or a JSON
+    Schema: one flat object of texts, numbers, yes or no, and choices. The await raises
+    InvalidAnswer if the client answers something else. Raises InvalidQuestion for another schema,
+    and for a field that looks like a secret.
+    """
+    with _telling():
+        # Which of its overloads it is, only the caller knows.
+        return form_question(  # pyright: ignore[reportUnknownVariableType]
+            message, schema, key=key, timeout=timeout
+        )
+
+
+def confirm(
+    question: str,
+    *,
+    arguments: Mapping[str, Json] | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[bool]:
+    """Ask for a yes. Awaiting it gives False for every no; `outcome()` tells them apart.
+
+    `arguments` are shown to the person: what a yes would do. Raises InvalidQuestion if they are
+    no JSON.
+    """
+    with _telling():
+        return confirm_question(question, arguments=arguments, key=key, timeout=timeout)
+
+
 async def forget(name: str) -> bool:
     """Wipe what `secret(name=...)` has kept for this person; False if there was nothing."""
     return await current_asker().forget(name)
@@ -188,8 +262,38 @@ async def once(name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
 
 
 def can(mode: str) -> bool:
-    """Whether the caller's client declared the elicitation mode `form` or `url`."""
+    """Whether the caller's client declared the elicitation mode `form` or `url`.
+
+    Raises InvalidQuestion for any other word.
+    """
+    with _telling():
+        must_be_mode(mode)
     return current_asker().can(mode)
+
+
+def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
+    """A sealed text that stands for an elicitation, to send through a service of your own.
+
+    A callback that gets it back reads it with `read_token`: nobody else can make one, read the id
+    in it or change it, and it is over after `timeout`. It says which elicitation is meant, not who
+    brings it; a person's browser comes back with the link's `return_token`.
+    """
+    with _telling():
+        if not ELICITATION_ID.fullmatch(elicitation_id):
+            raise InvalidQuestion("elicitation_id must be 1 to 128 letters, digits or . _ ~ -")
+        if not timedelta(seconds=1) <= timeout <= TIMEOUT_AT_MOST:
+            raise InvalidQuestion(
+                f"timeout is {timeout}; it must lie between 1 second and {TIMEOUT_AT_MOST}."
+            )
+    return current_asker().token(elicitation_id, timeout=timeout)
+
+
+def read_token(text: str) -> str:
+    """The elicitation id in a `token`, for `complete_elicitation`.
+
+    Raises InvalidToken for a text that is damaged, forged, too old, or another kind of token.
+    """
+    return current_asker().read_token(text)
 
 
 async def complete_elicitation(
@@ -236,7 +340,7 @@ def _visit(
     for origin in literal:
         if not is_origin(origin):
             raise InvalidQuestion(f"{origin!r} is no origin; write scheme://host, without a path.")
-    if elicitation_id is not None and not re.fullmatch(r"[A-Za-z0-9._~-]{1,128}", elicitation_id):
+    if elicitation_id is not None and not ELICITATION_ID.fullmatch(elicitation_id):
         raise InvalidQuestion("elicitation_id must be 1 to 128 letters, digits or . _ ~ -")
     return Question(
         message=message,

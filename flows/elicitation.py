@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from flows.binding import Binding
 from flows.errors import InvalidQuestion, NotPossible
+from flows.keeping import JOINED_FROM_ANSWER, KEPT, KEPT_FROM_ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,7 @@ else:
 LEASE = timedelta(seconds=30)
 EXCHANGE_AT_MOST = timedelta(seconds=60)
 INTERRUPTED = "interrupted"  # an exchange that nobody ended
+BY_MODEL = "answered by the model"  # a form that the operator lets it answer
 NOT_ARRIVED = "the payment did not arrive"  # from one page; another one may still be paid
 RECORD_KEPT = timedelta(days=30)
 CONTENT_BYTES_AT_MOST = 32 * 1024
@@ -76,16 +78,6 @@ LATE: Mapping[Status, frozenset[Status]] = {
     Status.DENIED: frozenset({Status.ACCEPTED}),  # back from the checkout, and on again
     Status.SUPERSEDED: frozenset({Status.ACCEPTED}),
 }
-
-# How long after the elicitation's own time an answer nobody used is kept for the same question.
-# An account or a receipt stays in any case; this is how long the question itself leads to it.
-KEPT: Mapping[str, timedelta] = {
-    "url": timedelta(minutes=10),
-    "oauth": timedelta(minutes=10),
-    "payment": timedelta(days=30),
-}
-# The same, from the moment of the answer.
-KEPT_FROM_ANSWER: Mapping[str, timedelta] = {"secret": timedelta(minutes=10)}
 
 
 class Completion(StrEnum):
@@ -140,6 +132,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     status: Status = Status.PENDING
     holds_key: bool = True
     waiter: str | None = None  # the leg that waits; a newer one takes over
+    run: str | None = None  # of that leg
     attempt: Attempt | None = None
     former: tuple[Attempt, ...] = ()  # where a provider may still come back with an earlier one
     settled_at: datetime | None = None
@@ -166,6 +159,15 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         if self.kind in KEPT_FROM_ANSWER and self.settled_at is not None:
             return self.settled_at + KEPT_FROM_ANSWER[self.kind]
         return self.expires_at + KEPT.get(self.kind, timedelta())
+
+    @property
+    def joined_until(self) -> datetime:
+        """Until when a later call of the same question may have an outcome that nobody used."""
+        if self.status is not Status.ACCEPTED or self.settled_at is None:
+            return self.kept_until
+        if self.kind in JOINED_FROM_ANSWER:
+            return min(self.kept_until, self.settled_at + JOINED_FROM_ANSWER[self.kind])
+        return self.kept_until
 
     @property
     def due_at(self) -> datetime | None:
@@ -202,10 +204,10 @@ def checked_content(content: Json) -> Json:
     return kept
 
 
-def join(elicitation: Elicitation, *, leg: str) -> Elicitation:
+def join(elicitation: Elicitation, *, leg: str, run: str) -> Elicitation:
     """The leg waits from now on; the one that waited before is told so."""
     _require_open(elicitation, wanted="waited for")
-    return replace(elicitation, waiter=leg)
+    return replace(elicitation, waiter=leg, run=run)
 
 
 def settle(

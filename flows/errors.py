@@ -14,9 +14,11 @@ ElicitError
 │   ├── Cancelled        the wait ended; the question itself may live on
 │   ├── Expired          its time was up
 │   ├── Failed           the provider or this server could not finish it
+│   ├── InvalidAnswer    the client answered something else than was asked
 │   └── Superseded       a newer question took its place
 ├── NotPossible          this change does not follow from the elicitation's status
 ├── TooManyAttempts      a link was started more often than allowed
+├── TooManyPending       more questions are open than allowed
 ├── InvalidToken         a token is damaged, forged, expired or meant for something else
 ├── Unverified           a webhook is not proven to come from who it says, or not from now
 ├── WeakSecret           a key is too short to be one
@@ -26,6 +28,8 @@ Each class carries `name` (stable, for programs and the model), `code` (JSON-RPC
 `http_status`; the message is a sentence fit for whoever it reaches.
 """
 
+import json
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import ClassVar
 
@@ -169,6 +173,24 @@ class Failed(NotAccepted):
         super().__init__(message, elicitation_id=elicitation_id)
 
 
+class InvalidAnswer(NotAccepted):
+    """What the client answered does not fit the schema; `details` say where and why."""
+
+    name = "INVALID_INPUT"
+    code = -32602
+    http_status = 400
+
+    def __init__(
+        self, details: Sequence[tuple[str, str]], *, elicitation_id: str | None = None
+    ) -> None:
+        """`details` are pairs of a field's name, or nothing for the whole, and a sentence."""
+        self.details = tuple({"path": path, "message": message} for path, message in details)
+        super().__init__(
+            f"The answer does not fit what was asked. Details: {json.dumps(self.details)}",
+            elicitation_id=elicitation_id,
+        )
+
+
 class Superseded(NotAccepted):
     """A newer question took this one's place."""
 
@@ -197,6 +219,23 @@ class TooManyAttempts(ElicitError):
         self.limit = limit
         super().__init__(
             f"This was started {limit} times already. Ask your assistant to begin again."
+        )
+
+
+class TooManyPending(ElicitError):
+    """As many questions are open as the server allows: `limit`, for this person or in all."""
+
+    name = "ELICITATION_TOO_MANY_PENDING"
+    code = -32000
+    http_status = 429
+
+    def __init__(self, *, limit: int, is_in_all: bool = False) -> None:
+        self.limit = limit
+        self.is_in_all = is_in_all
+        whose = "on this server" if is_in_all else "for this person"
+        super().__init__(
+            f"Nothing was asked: as many questions are open {whose} as may be ({limit}). Call this "
+            "tool again when some of them are answered, declined or out of time."
         )
 
 

@@ -5,7 +5,7 @@ Nothing is asked until it is awaited. Who asks for the tool is the one ContextVa
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -90,6 +90,7 @@ class Outcome(Generic[T_co]):
     content: T_co | None = field(default=None, repr=False)
     error: NotAccepted | None = None
     is_late: bool = False
+    is_by_model: bool = False  # not the person's; only where ELICIT_MODEL_ANSWERS lets it
 
     @property
     def accepted(self) -> bool:
@@ -117,6 +118,8 @@ class Question(Generic[T_co]):
     message: str
     request: Request
     answer: Callable[[Json], T_co] = field(compare=False)
+    # What awaiting it gives for a no; without one, it raises.
+    no: Callable[[NotAccepted], T_co] | None = field(default=None, compare=False)
     key: str | None = None
     timeout: timedelta = DEFAULT_TIMEOUT
 
@@ -141,6 +144,8 @@ class Question(Generic[T_co]):
     def __await__(self) -> Generator[Any, Any, T_co]:
         outcome = yield from self.outcome().__await__()
         if outcome.error is not None:
+            if self.no is not None:
+                return self.no(outcome.error)
             raise outcome.error
         return outcome.content  # type: ignore[return-value]  # accepted: the content is a T_co
 
@@ -192,9 +197,20 @@ class Asker(Protocol):
     def reach(self) -> Reach: ...
 
     async def ask(self, question: Question[T_co]) -> Outcome[T_co]: ...
+    async def ask_together(
+        self, questions: Sequence[Question[Any]], *, stops_at_no: bool
+    ) -> tuple[Outcome[Any], ...]:
+        """In one round, in this order; the first no may be raised, if it stops there."""
+        ...
+
     async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json: ...
     async def forget(self, name: str) -> bool: ...
     def can(self, mode: str) -> bool: ...
+    def token(self, elicitation_id: str, *, timeout: timedelta) -> str: ...
+    def read_token(self, text: str) -> str:
+        """Raises InvalidToken."""
+        ...
+
     def failed(self, error: ElicitError) -> None:
         """A verb raised it; if it leaves the tool, the model is told."""
         ...

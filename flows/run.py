@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.elicitation import RECORD_KEPT
+from flows.errors import QuestionChanged
 
 RESULT_KEPT = timedelta(minutes=10)
 
@@ -36,12 +37,25 @@ class Asking(Struct, frozen=True, kw_only=True):
     is_used: bool = False  # a leg used the outcome, and the run went on to another leg
 
 
+class Called(Struct, frozen=True, kw_only=True):
+    """What the client called, so that it can be called again by the id of a question."""
+
+    server: str
+    tool: str
+    client: str
+    arguments: str | None  # JSON; None: too long to be kept
+
+    def __repr__(self) -> str:
+        return f"Called({self.tool!r})"
+
+
 class Run(Struct, frozen=True, kw_only=True):
     id: str
     owner: str
     key: str
     created_at: datetime
     open_until: datetime  # the same call joins the run until then
+    called: Called | None = None
     asked: tuple[Asking, ...] = ()
     responses: str | None = None  # what the client answered to the tool's own requests, as JSON
     result: str | None = None
@@ -77,6 +91,19 @@ class Run(Struct, frozen=True, kw_only=True):
 
     def at(self, place: Place) -> Asking | None:
         return next((asking for asking in self.asked if asking.place == place), None)
+
+
+def check_order(run: Run, place: Place, *, seen: Collection[Place], says: str) -> None:
+    """A leg that goes on with the run asks something new: what was asked must have come before.
+
+    Raises QuestionChanged. Order is only a check, and only for what the tool's own task asks:
+    siblings of a gather may come in any order.
+    """
+    if run.at(place) is not None:
+        return
+    for asking in run.asked:
+        if asking.is_ordered and asking.place not in seen:
+            raise QuestionChanged(expected=asking.says, asked=says)
 
 
 def ask(run: Run, asking: Asking, *, open_until: datetime) -> Run:
@@ -132,5 +159,9 @@ def deliver(run: Run) -> Run:
 
 def wipe(run: Run) -> Run:
     return replace(
-        run, result=None, is_delivered=True, finished_at=run.finished_at or run.open_until
+        run,
+        called=None,
+        result=None,
+        is_delivered=True,
+        finished_at=run.finished_at or run.open_until,
     )

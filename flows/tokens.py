@@ -39,6 +39,7 @@ class Purpose(StrEnum):
     SESSION = "session"
     SIGNIN = "signin"
     PAIR = "pair"
+    AUTHOR = "author"
 
 
 _PURPOSES = tuple(Purpose)

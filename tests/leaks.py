@@ -335,7 +335,7 @@ class _Exchange:
 
 
 def failures_in(message: Mapping[str, Any]) -> Iterator[str]:
-    """What a message of MCP says of a failure, but for the link that a person is to open."""
+    """What a message of MCP says of a failure, but for the links that a person is to open."""
     if isinstance(error := message.get("error"), Mapping):
         yield str(error.get("message"))
         if error.get("code") != _URL_ELICITATION_REQUIRED:
@@ -343,16 +343,23 @@ def failures_in(message: Mapping[str, Any]) -> Iterator[str]:
     result = message.get("result")
     if isinstance(result, Mapping) and result.get("isError"):
         meta = result.get("_meta") or {}
-        link = meta.get("elicitationPending", {}).get("url", "\0")
-        yield json.dumps(meta).replace(link, "")
+        pending = [meta.get("elicitationPending", {}), *meta.get("elicitationsPending", [])]
+        links = [one.get("url", "\0") for one in pending]
+        yield _without(json.dumps(meta), links)
         for part in result.get("content", ()):
-            yield str(part.get("text")).replace(link, "")
+            yield _without(str(part.get("text")), links)
 
 
 def visible(page: str) -> str:
     """What a page shows as text: no markup, and not what its fields hold."""
     unseen = r"<(script|style|textarea|title)\b.*?</\1>|<!--.*?-->|<[^>]*>"
     return unescape(re.sub(unseen, " ", page, flags=re.DOTALL | re.IGNORECASE))
+
+
+def _without(text: str, links: Iterable[str]) -> str:
+    for link in links:
+        text = text.replace(link, "")
+    return text
 
 
 def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, list[str]]:

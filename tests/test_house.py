@@ -22,7 +22,7 @@ MUST_NOT_IMPORT = {
 }
 # A module imports from its own layer or from one that stands before it, never from a later one.
 FLOWS_LAYERS = (
-    ("errors", "money"),
+    ("errors", "money", "keeping"),
     ("elicitation", "run", "tokens", "vault", "schema", "signatures", "question"),
     ("account", "attempts", "connection", "receipt"),
     ("flow",),

@@ -257,6 +257,19 @@ def test_a_link_that_a_result_offers_may_stand_in_it_and_no_other() -> None:
     assert any(kinds_in(said) for said in failures_in({"result": {**result, "_meta": None}}))
 
 
+def test_of_several_links_that_a_result_offers_each_may_stand_in_it() -> None:
+    links = [f"https://shop.example/e/{TOKEN}{end}" for end in "abc"]
+    offered = [{"url": link} for link in links[:2]]
+    meta = {"elicitationPending": offered[0], "elicitationsPending": offered}
+
+    def result(*said: str) -> dict[str, Any]:
+        content = [{"type": "text", "text": f"Open {link}"} for link in said]
+        return {"isError": True, "_meta": meta, "content": content}
+
+    assert not any(kinds_in(said) for said in failures_in({"result": result(*links[:2])}))
+    assert any(kinds_in(said) for said in failures_in({"result": result(*links)}))
+
+
 def test_a_test_in_which_something_leaks_fails_and_says_where(tmp_path: Path) -> None:
     (tmp_path / "test_shop.py").write_text(
         "import logging\n"

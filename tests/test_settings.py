@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.checkout_seller import Seller
+from flows.gating import GatePolicy
 from webapp.sandbox.settings import new_sandbox
 from webapp.settings import SECRET_NAMES, BadSettings, Settings, read_settings, with_sandbox
 
@@ -102,6 +103,7 @@ def test_a_data_folder_that_cannot_be_made_is_a_problem_in_words(tmp_path: Path)
 def test_a_secret_goes_by_any_of_its_names_and_makes_no_file(
     home: dict[str, str], name: str
 ) -> None:
+    # parity: F15
     settings = read_settings({**home, name: SECRET})
     assert len(settings.ring.fingerprints) == 1
     assert not key_file(home).exists()
@@ -369,3 +371,25 @@ def test_a_server_that_others_reach_has_no_sandbox(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="on this machine only"):
         with_sandbox(settings, sandbox)
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("", GatePolicy(gates_destructive=True)),
+        ("destructive", GatePolicy(gates_destructive=True)),
+        ("off", GatePolicy(gates_destructive=False)),
+        ("delete_*, wipe", GatePolicy(gates_destructive=False, patterns=("delete_*", "wipe"))),
+        ("destructive,rm", GatePolicy(gates_destructive=True, patterns=("rm",))),
+    ],
+)
+def test_the_operator_says_which_tools_wait_for_an_approval(
+    home: dict[str, str], text: str, policy: GatePolicy
+) -> None:
+    # parity: T1
+    assert read_settings({**home, "ELICIT_GATE": text}).gate == policy
+
+
+def test_a_gate_is_not_off_and_on(home: dict[str, str]) -> None:
+    with pytest.raises(BadSettings, match="ELICIT_GATE"):
+        read_settings({**home, "ELICIT_GATE": "off,delete_*"})

@@ -101,3 +101,9 @@ def test_beyond_this_machine_somebody_must_be_known(allowed: dict[str, str]) -> 
         read_settings(PUBLIC, host="0.0.0.0")
     assert [problem.partition(":")[0] for problem in refused.value.problems] == ["ELICIT_EXPOSE"]
     assert read_settings(PUBLIC | allowed, host="0.0.0.0").identity.knows_people
+
+
+def test_the_models_answers_are_let_in_by_a_one_and_nothing_else() -> None:
+    for value, lets in (("1", True), ("", False), ("0", False), ("yes", False)):
+        found, problems = read({"ELICIT_MODEL_ANSWERS": value})
+        assert (found.rules.lets_model_answer, problems) == (lets, [])

@@ -80,6 +80,13 @@ class Accounts:
         await self.connections.note_use(working, by.tool)
         return self.connections.content(working)
 
+    async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
+        """Whether it is connected with enough scopes, for whichever tool; nothing is renewed."""
+        client = self._registrations.of(request.provider)
+        key = self.connections.key(client, server=by.server)
+        found = await self.connections.find(by.owner, key, account=request.account)
+        return found is not None and self.connections.is_enough(found, request.scopes, client)
+
     async def asked(
         self, request: AccountRequest, asked: Asked, *, link: Link, by: AskedBy
     ) -> Asked:

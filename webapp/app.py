@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -88,6 +88,8 @@ async def connect(settings: Settings, *, clock: Clock = utc_now) -> AsyncGenerat
                 credentials=settings.credentials,
                 sellers=settings.sellers,
                 refund_unused=settings.refund_unused,
+                gate=settings.gate,
+                policies=settings.policies,
             )
         )
         with asking(service.completing):
@@ -104,6 +106,7 @@ async def open_app(
     limits: Limits | None = None,
     wires: Wires | None = None,
     sandbox: Sandbox | None = None,
+    plugins: Sequence[object] = (),
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
 
@@ -133,6 +136,9 @@ async def open_app(
                 credentials=settings.credentials,
                 sellers=settings.sellers,
                 refund_unused=settings.refund_unused,
+                gate=settings.gate,
+                policies=settings.policies,
+                plugins=plugins,
                 sandbox_url=settings.sandbox_url,
                 limits=limits,
                 who=settings.identity,
@@ -146,6 +152,7 @@ async def open_app(
         loops = (
             listen(service.elicitations),
             service.bodies.renew_leases(),
+            service.tool_lists.tell_changes(),
             sweep(service),
         )
         for task in [background.create_task(loop) for loop in loops]:
@@ -189,8 +196,9 @@ class Switch:
 class App:
     """The application with its lifespan, for an ASGI server."""
 
-    def __init__(self, settings: Settings, server: Any) -> None:
+    def __init__(self, settings: Settings, server: Any, plugins: Sequence[object]) -> None:
         self._settings = settings
+        self._plugins = plugins
         self._server = server
         self._app: ASGIApp | None = None
 
@@ -204,7 +212,8 @@ class App:
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
-            async with open_app(self._settings, self._server) as self._app:
+            opened = open_app(self._settings, self._server, plugins=self._plugins)
+            async with opened as self._app:
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
         except Exception as error:  # noqa: BLE001 - the edge of the whole application
@@ -215,9 +224,12 @@ class App:
             await send({"type": "lifespan.shutdown.complete"})
 
 
-def create_app(settings: Settings, server: Any) -> App:
-    """The application that serves `server` (an MCPServer or FastMCP server) with our pages."""
-    return App(settings, server)
+def create_app(settings: Settings, server: Any, *, plugins: Sequence[object] = ()) -> App:
+    """The application that serves `server` (an MCPServer or FastMCP server) with our pages.
+
+    `plugins` are told what happens to questions: see webapp.plugins.
+    """
+    return App(settings, server, plugins)
 
 
 async def _outbound(stack: AsyncExitStack, settings: Settings) -> Outbound:

@@ -9,21 +9,23 @@ import asyncio
 import json
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from msgspec.json import encode
 
 from flows import elicitation as states
 from flows import run as runs
 from flows.elicitation import Elicitation, Status
-from flows.errors import CallOver, ElicitError, Failed, QuestionChanged
-from flows.question import Outcome, Question, digest_of
+from flows.errors import CallOver, ElicitError, Failed
+from flows.keeping import HOLDS_FOR_ITS_CALL
+from flows.question import Outcome, Question
 from flows.run import Place, Run
 from webapp.completion import Completing
 from webapp.delivery import is_error, used_up
 from webapp.elicitations import Elicitations
+from webapp.group import Group
 from webapp.identity import Caller
 from webapp.kinds import Kinds
 from webapp.line import Line
@@ -31,11 +33,13 @@ from webapp.links import Links
 from webapp.outbound import Outbound
 from webapp.outcomes import cancelled, outcome_of
 from webapp.presenter import Interrupted, Presenter
-from webapp.rows import Value
 from webapp.runs import ToolCall, run_of
 from webapp.taken import Taken
 from webapp.verbs import Verbs
 from webapp.waiters import Waiter
+
+if TYPE_CHECKING:
+    from flows.schema import Fault
 
 T = TypeVar("T")
 RESULT_BYTES_AT_MOST = 32 * 1024  # as it is sealed: JSON text inside JSON
@@ -73,6 +77,7 @@ class Call(Verbs):
             run=run,
         )
         self.links = links
+        self.faults: dict[str, Sequence[Fault]] = {}  # of what the client answered, by elicitation
         self.answer: object = None  # the result that the presenter wants instead of the body's
         self.taken = Taken(elicitations, leg=self.leg)
         self._line = Line(
@@ -89,7 +94,7 @@ class Call(Verbs):
         self._presenter = presenter
         self._task: asyncio.Task[object] | None = None
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._seen: set[Place] = set()
+        self._seen: dict[Place, bool] = {}  # and whether its order counts
         self._is_repeated = False
         self._is_finished = False
         self._is_error = False
@@ -186,7 +191,16 @@ class Call(Verbs):
         """The last byte of the result went out over a connection that was still open."""
         if not (self._is_finished or self._is_repeated):
             return
-        await self.run.change(runs.deliver, also=self._used_up)
+        await self.run.change(
+            runs.deliver,
+            also=lambda: used_up(
+                self.elicitations,
+                self.kinds,
+                self.run.value,
+                is_error=self._is_error,
+                now=self.now,
+            ),
+        )
 
     async def renew(self) -> None:
         """Lengthen the leases; called while the body runs."""
@@ -195,44 +209,60 @@ class Call(Verbs):
             await self.run.keep_open()
 
     async def _ask(self, question: Question[T]) -> Outcome[T]:
-        kind = self.kinds[question.request.kind]
-        fact = (
-            question.request.kind,
-            digest_of(question.request.kind, kind.facts(question.request)),
-        )
+        place = await self.place(question)
+        if isinstance(place, Outcome):
+            return place
+        return await self.ask_at(place, question, Group())
+
+    async def place(self, question: Question[T]) -> Place | Outcome[T]:
+        """Where it stands in the run, or its outcome where nobody is asked."""
+        fact = self.fact(question.request)
+        if (handed := self.handed.take(fact, question)) is not None:
+            await self._must_be_going_on()
+            return handed
         place = Place(kind=fact[0], digest=fact[1], nth=self._counts[fact])
         self._counts[fact] += 1
-        is_ordered = asyncio.current_task() is self._task
+        is_ordered = fact[0] not in HOLDS_FOR_ITS_CALL and asyncio.current_task() is self._task
         await self._must_be_going_on()
-        self.caller.must_be_answerable(question.request.kind)
+        in_client = self._presenter.asks_in_client(place.kind)
+        if (no := self.kinds.policies.unasked(question, in_client=in_client)) is not None:
+            return no
+        self.caller.must_be_answerable(place.kind, in_client=in_client)
         run = await self._the_run()
         known = await self._known(question.request, run.at(place))
         if known is not None:  # it has no place in the run, and so none in its order
             self._is_known = True
-            self._seen.add(place)
-            self.hide(question.request.kind, known)
+            self._seen[place] = False
+            self.hide(place.kind, known)
             return Outcome(status=Status.ACCEPTED, content=question.answer(known))
-        if is_ordered:
-            self._check_order(run, place, question.message)
-        self._seen.add(place)
+        # A call that the client did not continue may ask afresh.
+        if is_ordered and self.run.is_continued:
+            runs.check_order(run, place, seen=self._seen, says=question.message)
+        self._seen[place] = is_ordered
+        return place
+
+    async def ask_at(self, place: Place, question: Question[T], group: Group) -> Outcome[T]:
+        """Ask it there; one group is shown together."""
         with self.elicitations.waiters.waiter(leg=self.leg, taker=self.taken) as waiter:
             self._waiters.add(waiter)
+            group.join(waiter)
             try:
-                return await self._answered(question, place, waiter, is_ordered=is_ordered)
+                return await self._answered(question, place, waiter, group)
             finally:
                 self._waiters.discard(waiter)
 
     async def _answered(
-        self, question: Question[T], place: Place, waiter: Waiter, *, is_ordered: bool
+        self, question: Question[T], place: Place, waiter: Waiter, group: Group
     ) -> Outcome[T]:
-        before = self.run.value.at(place)
-        limit = self._presenter.limit(now=self.now, timeout=question.timeout)
+        before, is_ordered = self.run.value.at(place), self._seen[place]
+        limit = self._presenter.limit(place.kind, now=self.now, timeout=question.timeout)
         while True:
             current = await self._line.stand(question, place, waiter, is_ordered=is_ordered)
             if not current.status.is_final:
                 # A new question at a place of old has been shown to nobody.
                 is_again = before is not None and before.elicitation_id == current.id
-                settled = await self._present(current, place, waiter, is_again=is_again)
+                shown = self._line.shown(current, place, is_again=is_again, group=group)
+                settled = await self._presenter.wait(self, shown, waiter)
                 if settled is None:
                     return cancelled(question, current)
                 current = settled
@@ -259,21 +289,6 @@ class Call(Verbs):
         self._is_error = is_error(result)
         self.interrupt(json.loads(result))
 
-    def _check_order(self, run: Run, place: Place, says: str) -> None:
-        # Order is only a check, and only for what the tool's own task asks: siblings of a gather
-        # may come in any order. A call that the client did not continue may ask afresh.
-        if not self.run.is_continued or run.at(place) is not None:
-            return
-        for asking in run.asked:
-            if asking.is_ordered and asking.place not in self._seen:
-                raise QuestionChanged(expected=asking.says, asked=says)
-
-    async def _present(
-        self, current: Elicitation, place: Place, waiter: Waiter, *, is_again: bool
-    ) -> Elicitation | None:
-        shown = self._line.shown(current, place, is_again=is_again)
-        return await self._presenter.wait(self, shown, waiter)
-
     async def _has_successor(self, taken: Elicitation) -> bool:
         """Whether it made way for another elicitation of its question, which is to be taken."""
         if taken.status is not Status.SUPERSEDED:
@@ -290,7 +305,7 @@ class Call(Verbs):
         await self.run.reload()
         await self.elicitations.each(
             [asking.elicitation_id for asking in self.run.value.asked],
-            lambda e: states.join(e, leg=self.leg),
+            lambda e: states.join(e, leg=self.leg, run=self.run.value.id),
         )
 
     async def _wait_for_the_other(self, waiter: Waiter, *, limit: datetime) -> None:
@@ -303,15 +318,6 @@ class Call(Verbs):
             self._repeat(run.result)
         if self.now >= limit:
             self.interrupt(self._presenter.busy())
-
-    async def _used_up(self) -> list[Value]:
-        return await used_up(
-            self.elicitations,
-            self.kinds,
-            self.run.value,
-            is_error=self._is_error,
-            now=self.now,
-        )
 
     def _end(self) -> None:
         """Nothing is handed to this leg any more; what it still waits for (a gather) stops."""
@@ -328,7 +334,7 @@ class Call(Verbs):
             raise
         self.taken.use(taken)
         self.hide(taken.kind, content)
-        return outcome_of(question, taken, content=content)
+        return outcome_of(question, taken, content=content, faults=self.faults.get(taken.id, ()))
 
     @property
     def _is_wish_granted(self) -> bool:

@@ -14,6 +14,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from webapp.cli_approvals import add_approvals
 from webapp.cli_operator import add_payments, add_webhooks, say, with_ids
 
 DEFAULT_HOST = "127.0.0.1"
@@ -254,6 +255,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_keys(commands.add_parser("keys", help="make, replace and retire secrets"))
     add_payments(commands.add_parser("payments", help="list what was paid, and give it back"))
+    add_approvals(commands.add_parser("approvals", help="list what tools may do unasked, end it"))
     add_webhooks(commands.add_parser("webhooks", help="list what providers told, and replay it"))
     return parser
 

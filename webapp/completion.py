@@ -1,8 +1,9 @@
 """Completing: the one door to a waiting tool, from trusted code and from a browser that returns."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NoReturn, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NoReturn, TypeVar
 
 from flows.elicitation import Completion, Elicitation, Json
 from flows.errors import ElicitError, InvalidToken, NoAsker, NotAllowed
@@ -32,6 +33,11 @@ class Completing:
     async def ask(self, question: Question[T]) -> Outcome[T]:
         _nobody_asks()
 
+    async def ask_together(
+        self, questions: Sequence[Question[Any]], *, stops_at_no: bool
+    ) -> tuple[Outcome[Any], ...]:
+        _nobody_asks()
+
     async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
         _nobody_asks()
 
@@ -44,6 +50,15 @@ class Completing:
 
     def can(self, mode: str) -> bool:
         return False
+
+    def token(self, elicitation_id: str, *, timeout: timedelta) -> str:
+        now = self._elicitations.clock()
+        return self._links.author_token(elicitation_id, expires_at=now + timeout, now=now)
+
+    def read_token(self, text: str) -> str:
+        """Raises InvalidToken."""
+        now = self._elicitations.clock()
+        return self._links.read(text, purpose=Purpose.AUTHOR, now=now).id
 
     def failed(self, error: ElicitError) -> None:
         """Nobody is told: there is no tool here."""

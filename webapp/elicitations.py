@@ -19,7 +19,9 @@ from flows.elicitation import LEASE, Elicitation, Json, Status, Take
 from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.run import Run
 from webapp.ids import RANDOM_BYTES, fresh_id, owner_of
+from webapp.kept_news import KeptNews
 from webapp.owners import SERVICE, Owners
+from webapp.plugins import Plugins
 from webapp.randomness import Randomness
 from webapp.recent import Recent
 from webapp.rows import KINDS, Alias, Done, Rows, Value, ValueT
@@ -41,13 +43,23 @@ class Clock(Protocol):
 class Elicitations:
     """What every part that starts, settles or waits shares; one for a process."""
 
-    def __init__(self, *, store: Store, owners: Owners, waiters: Waiters, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        owners: Owners,
+        waiters: Waiters,
+        clock: Clock,
+        plugins: Plugins | None = None,
+    ) -> None:
         self.store = store
         self.owners = owners
         self.waiters = waiters
         self.clock = clock
         self.rows = Rows(owners)
         self.recent = Recent()
+        self.news = KeptNews()
+        self.plugins = plugins or Plugins()
         self._random = Randomness()
         self._works: set[asyncio.Task[Any]] = set()
         self.doing: dict[str, asyncio.Future[None]] = {}  # what `once` is at work on
@@ -139,6 +151,7 @@ class Elicitations:
             for value in values:
                 self.recent.forget(value.id)
             raise
+        self.news.tell(*records)
         for value in values:
             if isinstance(value, Elicitation | Run):
                 self._know(replace(value, version=value.version + 1))

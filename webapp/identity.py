@@ -21,7 +21,7 @@ from webapp.pairing import Pairing
 from webapp.sessions import LOCAL_ISSUER, Session, Sessions
 
 # What nobody in particular may be asked for: no account is kept, no secret typed for nobody.
-ANONYMOUS_KINDS = frozenset({"url", "payment", "form"})
+ANONYMOUS_KINDS = frozenset({"url", "payment", "form", "gate"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,12 @@ class Caller:
     def is_anonymous(self) -> bool:
         return self.owner is None
 
-    def must_be_answerable(self, kind: str) -> None:
-        """Raises NotAllowed unless somebody can safely answer a question of this kind."""
-        if self.refusal is not None:
+    def must_be_answerable(self, kind: str, *, in_client: bool = False) -> None:
+        """Raises NotAllowed unless somebody can safely answer a question of this kind.
+
+        `in_client`: whoever asks answers there too, so that no link has to find the person.
+        """
+        if self.refusal is not None and (self.is_anonymous or not in_client):
             raise NotAllowed(self.refusal)
         if self.is_anonymous and kind not in ANONYMOUS_KINDS:
             raise NotAllowed(
@@ -103,13 +106,14 @@ class Rules:
     """What the operator chose.
 
     `issuer` is where people sign in, and `claim` what they are known by there; the others allow
-    the code.
+    the code, and the model's own answers.
     """
 
     issuer: str | None = None
     claim: tuple[str, ...] = SUBJECT_CLAIM
     binds_by_code: bool = False
     asks_anonymous: bool = False
+    lets_model_answer: bool = False  # plain forms only, and marked so
 
 
 class Identity:
@@ -136,6 +140,10 @@ class Identity:
     @property
     def binds_by_code(self) -> bool:
         return self._rules.binds_by_code
+
+    @property
+    def lets_model_answer(self) -> bool:
+        return self._rules.lets_model_answer
 
     def as_on_our_pages(self, subject: Subject, claims: Mapping[str, Any]) -> Subject:
         """Whom the served server's own authentication speaks of, by what our pages go by."""

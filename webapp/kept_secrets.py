@@ -4,8 +4,9 @@ What could go wrong: it outlives its use. Without a name it is in the elicitatio
 wiped on delivery or 10 minutes after the answer; with one it is the owner's and the server's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from flows.elicitation import Asked, Elicitation, Json, Status
 from flows.errors import Failed, NotPossible
 from flows.page import Secret, Terms
 from flows.question import Link
-from flows.schema import check
+from flows.schema import Schema, check, schema_of, with_secrets
 from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
 from webapp.rows import KeptSecret, Value
@@ -47,8 +48,7 @@ class KeptSecrets:
         return found.content
 
     async def asked(self, request: Secret, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
-        terms = Terms(schema=request.schema.json, name=request.name)
-        return replace(asked, terms=msgspec.to_builtins(terms))
+        return replace(asked, terms=msgspec.to_builtins(request.terms))
 
     async def answer(self, taken: Elicitation) -> Json:
         if taken.content is None:
@@ -61,13 +61,19 @@ class KeptSecrets:
     def return_path(self, elicitation: Elicitation) -> str:
         return ""
 
+    def terms(self, elicitation: Elicitation) -> Terms:
+        return msgspec.convert(elicitation.asked.terms, Terms)
+
+    def schema(self, elicitation: Elicitation) -> Schema[Any]:
+        return with_secrets(schema_of(cast("Mapping[str, Json]", self.terms(elicitation).schema)))
+
     async def save(self, elicitation: Elicitation, content: Json) -> None:
         """The person has typed it; whoever calls this has checked it against the schema.
 
         Does nothing once the question is over: what is typed here is no provider's proof, so it
         never turns a no into a late yes.
         """
-        name = msgspec.convert(elicitation.asked.terms, Terms).name
+        name = self.terms(elicitation).name
 
         async def also(current: Elicitation) -> Sequence[Value]:
             return [] if name is None else [await self._named(current, name, content)]

@@ -6,13 +6,18 @@ from datetime import timedelta
 
 from flows.elicitation import Elicitation
 from flows.gateway import Registration
+from flows.gating import GatePolicy
 from flows.provider import Provider
 from webapp.accounts import Accounts
+from webapp.asked_forms import AskedForms
 from webapp.elicitations import Elicitations
+from webapp.gates import Gates
 from webapp.kept_secrets import KeptSecrets
 from webapp.kind import Kind
 from webapp.outbound import Outbound
 from webapp.payments import Payments
+from webapp.policies import Policies
+from webapp.settings_policies import PolicySettings
 from webapp.visits import Visits
 
 
@@ -22,12 +27,20 @@ class Kinds:
     accounts: Accounts
     payments: Payments
     secrets: KeptSecrets
+    forms: AskedForms
+    gates: Gates
+    policies: Policies
 
     def __getitem__(self, name: str) -> Kind:
         return self._by_name()[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name())
+
+    def typed(self, name: str) -> AskedForms | KeptSecrets | None:
+        """The kind, if our own page takes the answer."""
+        kind = self._by_name()[name]
+        return kind if isinstance(kind, AskedForms | KeptSecrets) else None
 
     def label(self, elicitation: Elicitation) -> str:
         """What people call the provider that it leads to."""
@@ -46,6 +59,9 @@ class Kinds:
             "oauth": self.accounts,
             "payment": self.payments,
             "secret": self.secrets,
+            "form": self.forms,
+            "confirm": self.forms,
+            "gate": self.gates,
         }
 
 
@@ -57,6 +73,8 @@ def open_kinds(
     credentials: Mapping[str, tuple[str, str]],
     sellers: Mapping[str, Registration],
     refund_unused: timedelta | None,
+    gate: GatePolicy,
+    policies: PolicySettings,
 ) -> Kinds:
     """`credentials` are our client id and secret at a provider, by its name."""
     return Kinds(
@@ -74,4 +92,7 @@ def open_kinds(
             refund_unused=refund_unused,
         ),
         secrets=KeptSecrets(elicitations=elicitations),
+        forms=AskedForms(elicitations=elicitations),
+        gates=Gates(elicitations=elicitations, policy=gate),
+        policies=Policies(elicitations=elicitations, settings=policies),
     )

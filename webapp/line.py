@@ -7,7 +7,7 @@ registered before anything leaves the process.
 import asyncio
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -15,11 +15,13 @@ from flows import elicitation as states
 from flows import run as runs
 from flows.elicitation import Asked, Elicitation, Status
 from flows.errors import CallOver, InvalidQuestion
+from flows.keeping import HOLDS_FOR_ITS_CALL
 from flows.question import Question
 from flows.run import Asking, Place, Run
 from flows.visit import Visit
 from webapp.aliases import give_alias
 from webapp.elicitations import Elicitations
+from webapp.group import Group
 from webapp.kind import AskedBy
 from webapp.kinds import Kinds
 from webapp.links import Links
@@ -28,6 +30,9 @@ from webapp.runs import OPEN_AT_LEAST, CurrentRun, ToolCall
 from webapp.stores import Conflict
 from webapp.tries import TRIES_AT_MOST, Contended, pause
 from webapp.waiters import Waiter
+
+if TYPE_CHECKING:
+    from webapp.rows import Value
 
 SAYS_CHARACTERS = 80
 
@@ -58,21 +63,25 @@ class Line:
         self._is_by_code = is_by_code
         self._is_over = is_over
         self._lock = asyncio.Lock()
+        self._fresh: str | None = None  # what was started, and nobody was told of yet
 
     async def stand(
         self, question: Question[Any], place: Place, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         """The elicitation of this place, found, joined or started; this leg waits for it now."""
-        async with self._lock:
+        async with self._lock, self._kinds.policies.turn(self._run.value.owner):
             if self._is_over():  # a sibling has ended the leg: nobody would be shown this one
                 raise CallOver
             current = await self._stand(question, place, waiter, is_ordered=is_ordered)
+            if current.id == self._fresh:
+                self._fresh = None
+                await self._elicitations.plugins.started(current)
             request = question.request
             if isinstance(request, Visit) and request.elicitation_id is not None:
                 await self._name(request.elicitation_id, current)
             return current
 
-    def shown(self, current: Elicitation, place: Place, *, is_again: bool) -> Shown:
+    def shown(self, current: Elicitation, place: Place, *, is_again: bool, group: Group) -> Shown:
         """What a presenter has to show of it."""
         asked = self._run.value.asked
         return Shown(
@@ -80,6 +89,7 @@ class Line:
             link=cache(partial(self._links.of, current, now=self._elicitations.clock())),
             index=next(i for i, asking in enumerate(asked) if asking.place == place),
             is_again=is_again,
+            group=group,
         )
 
     async def _stand(
@@ -90,14 +100,17 @@ class Line:
             run = self._run.value
             known = run.at(place)
             current, former = await self._look(run, known, join)
-            changed: list[Elicitation | Run] = []
+            changed: list[Value] = []
             if current is None:
+                room = await self._kinds.policies.room(
+                    run, client_id=self._client_id, tool=self._tool
+                )
                 current = await self._start(question, place, join, run)
-                changed.append(current)
+                changed += [current, *room.taken_by(current)]
                 if former is not None:
                     changed.append(states.let_go(former))
             elif not current.status.is_final and current.waiter != self._leg:
-                current = states.join(current, leg=self._leg)
+                current = states.join(current, leg=self._leg, run=run.id)
                 changed.append(current)
             if known is None or known.elicitation_id != current.id:
                 asking = Asking(
@@ -149,7 +162,9 @@ class Line:
             held = await self._elicitations.end(
                 held, Status.EXPIRED
             )  # the sweeper is not there yet
-        if not held.status.is_final or self._is_kept(held, Status.ACCEPTED):
+        now = self._elicitations.clock()
+        is_there = held.status is Status.ACCEPTED and now < held.joined_until
+        if not held.status.is_final or is_there:
             return held, None
         return None, held
 
@@ -160,7 +175,8 @@ class Line:
         if not (self._run.is_continued or current.status.is_final):
             return self._elicitations.clock() < current.expires_at
         if current.status is Status.ACCEPTED:
-            return self._is_kept(current, Status.ACCEPTED)  # else its content is wiped
+            # Else its content is wiped.
+            return current.kind in HOLDS_FOR_ITS_CALL or self._is_kept(current, Status.ACCEPTED)
         return (
             self._run.is_continued
             or not current.status.is_final
@@ -183,9 +199,9 @@ class Line:
         self, question: Question[Any], place: Place, join: str, run: Run
     ) -> Elicitation:
         request = question.request
-        id = self._elicitations.new_id(run.owner)
+        id = self._fresh = self._elicitations.new_id(run.owner)
         now = self._elicitations.clock()
-        expires_at = now + question.timeout
+        expires_at = now + self._kinds.policies.timeout(question, self._tool)
         asked = Asked(
             server=self._tool.server,
             tool=self._tool.tool,
@@ -194,7 +210,12 @@ class Line:
             digest=place.digest,
         )
         link = self._links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
-        by = AskedBy(owner=run.owner, server=self._tool.server, tool=self._tool.tool)
+        by = AskedBy(
+            owner=run.owner,
+            server=self._tool.server,
+            tool=self._tool.tool,
+            began_at=run.created_at,
+        )
         asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
         return Elicitation(
             id=id,
@@ -205,5 +226,6 @@ class Line:
             created_at=now,
             expires_at=expires_at,
             waiter=self._leg,
+            run=run.id,
             is_by_code=self._is_by_code,
         )

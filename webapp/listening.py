@@ -28,6 +28,7 @@ async def listen(elicitations: Elicitations) -> None:
 
 
 async def _hear(elicitations: Elicitations, record: Record | None) -> None:
+    elicitations.news.tell(record)
     if record is None:
         elicitations.recent.clear()
         elicitations.waiters.wake_all()

@@ -1,25 +1,41 @@
 """Outcomes: what a tool is told of its question."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
-from flows.elicitation import Elicitation, Json, Status
-from flows.errors import Cancelled
+from flows.elicitation import BY_MODEL, Elicitation, Json, Status
+from flows.errors import Cancelled, InvalidAnswer
 from flows.question import Outcome, Question, refusal
+from flows.schema import Fault
 
 T = TypeVar("T")
 
 
-def outcome_of(question: Question[T], taken: Elicitation, *, content: Json) -> Outcome[T]:
-    """Of an elicitation that is over; `content` is for the question's own `answer`."""
+def outcome_of(
+    question: Question[T], taken: Elicitation, *, content: Json, faults: Sequence[Fault] = ()
+) -> Outcome[T]:
+    """Of an elicitation that is over; `content` is for the question's own `answer`.
+
+    `faults` are those of what the client answered, which ended it.
+    """
     error = refusal(
         taken.status,
         message=question.message,
         elicitation_id=taken.id,
-        timeout=question.timeout,
+        timeout=taken.expires_at - taken.created_at,
         why=taken.why,
     )
+    if faults:
+        details = [(fault.path, fault.message) for fault in faults]
+        error = InvalidAnswer(details, elicitation_id=taken.id)
     answer = question.answer(content) if error is None else None
-    return Outcome(status=taken.status, content=answer, error=error, is_late=taken.is_late)
+    return Outcome(
+        status=taken.status,
+        content=answer,
+        error=error,
+        is_late=taken.is_late,
+        is_by_model=taken.why == BY_MODEL,
+    )
 
 
 def cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:

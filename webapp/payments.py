@@ -110,6 +110,11 @@ class Payments:
             return None
         return None if found is None else _json(found)
 
+    async def is_bought(self, request: PaymentRequest, by: AskedBy) -> bool:
+        """Whether it was bought for good; unlike `known`, a look does not spend it."""
+        key = self.ledger.bought(self._terms(request), server=by.server, tool=by.tool)
+        return await self._elicitations.holder(Payment, owner=by.owner, key=key) is not None
+
     async def asked(
         self, request: PaymentRequest, asked: Asked, *, link: Link, by: AskedBy
     ) -> Asked:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from flows.elicitation import Elicitation
+from webapp.group import Group
 from webapp.waiters import Waiter
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Shown:
     link: Callable[[], str] = field(repr=False)
     index: int  # of the question in its run
     is_again: bool  # an earlier leg of this run asked it already
+    group: Group = field(default_factory=Group)  # of those that are asked together with it
 
     @property
     def url(self) -> str:
@@ -36,12 +38,20 @@ class Presenter(Protocol):
 
     def can(self, mode: str) -> bool: ...
 
-    def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
-        """Until when this leg may be kept waiting for another one."""
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        """Until when a leg that asks this kind may be kept waiting for another one."""
         ...
 
     def busy(self) -> object:
         """The result for a leg that another one outran."""
+        ...
+
+    def asks_in_client(self, kind: str) -> bool:
+        """Whether the client's own form takes the answer, so that nobody opens a link."""
+        ...
+
+    def carry(self, call: "Call", state: object) -> object:
+        """A tool's own requestState, with what this presenter needs beside it."""
         ...
 
     async def wait(self, call: "Call", shown: Shown, waiter: Waiter) -> Elicitation | None:

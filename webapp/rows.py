@@ -64,6 +64,29 @@ class KeptSecret(Struct, frozen=True, kw_only=True):
         return f"KeptSecret({self.id!r})"
 
 
+class Approval(Struct, frozen=True, kw_only=True):
+    """What a person allowed a tool to do without being asked again, until then.
+
+    `covers` is the digest of the arguments; None: whatever they are. `about` tells a person.
+    """
+
+    id: str
+    owner: str
+    server: str
+    tool: str
+    covers: str | None
+    about: str
+    given_at: datetime
+    until: datetime
+    erase_at: datetime
+    version: int = 0
+    status: str = "given"  # or revoked
+    due_at: None = None
+
+    def __repr__(self) -> str:
+        return f"Approval({self.id!r}, {self.status!r})"
+
+
 class Hook(Struct, frozen=True, kw_only=True):
     """A verified webhook, as it came.
 
@@ -131,6 +154,29 @@ class KeptCertificate(Struct, frozen=True, kw_only=True):
     due_at: None = None
 
 
+class Open(Struct, frozen=True, kw_only=True):
+    """A question that was open when its owner's row was written."""
+
+    id: str
+    session: str
+    expires_at: datetime
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """What an owner is asked: one row, written with each new question. Its status is a count."""
+
+    id: str
+    owner: str
+    open: tuple[Open, ...] = ()
+    version: int = 0
+    due_at: None = None
+    erase_at: datetime | None = None
+
+    @property
+    def status(self) -> str:
+        return str(len(self.open))
+
+
 Value: TypeAlias = (
     Elicitation
     | Run
@@ -140,9 +186,11 @@ Value: TypeAlias = (
     | Payment
     | LooseEnd
     | KeptSecret
+    | Approval
     | Hook
     | TurnedAway
     | KeptCertificate
+    | Standing
 )
 ValueT = TypeVar(
     "ValueT",
@@ -154,9 +202,11 @@ ValueT = TypeVar(
     Payment,
     LooseEnd,
     KeptSecret,
+    Approval,
     Hook,
     TurnedAway,
     KeptCertificate,
+    Standing,
 )
 
 KINDS: dict[type[Value], str] = {
@@ -168,9 +218,11 @@ KINDS: dict[type[Value], str] = {
     Payment: "payment",
     LooseEnd: "loose end",
     KeptSecret: "secret",
+    Approval: "approval",
     Hook: "hook",
     TurnedAway: "unverified",
     KeptCertificate: "certificate",
+    Standing: "standing",
 }
 _encode = msgspec.json.Encoder().encode
 _decoders = {kind: msgspec.json.Decoder(kind) for kind in KINDS}

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from flows import run as runs
-from flows.run import Run
+from flows.run import Called, Run
 from webapp.elicitations import Elicitations
 from webapp.identity import Caller
 from webapp.ids import owner_of
@@ -21,6 +22,7 @@ from webapp.stores import Conflict
 from webapp.tries import TRIES_AT_MOST, Contended, pause
 
 OPEN_AT_LEAST = timedelta(minutes=10)
+ARGUMENTS_BYTES_AT_MOST = 12 * 1024  # as they are sealed: JSON text inside JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,12 @@ def run_of(
         owner=caller.owner or pepper.tag("run", leg),
         key=pepper.tag(call, tool.server, caller.client, tool.tool, tool.arguments, size=18),
         named=named,
+        called=Called(
+            server=tool.server,
+            tool=tool.tool,
+            client=caller.client,
+            arguments=tool.arguments if _is_short(tool.arguments) else None,
+        ),
         is_nobodys=caller.owner is None,
     )
 
@@ -67,6 +75,7 @@ class CurrentRun:
         owner: str,
         key: str,
         named: str | None,
+        called: Called | None,
         is_nobodys: bool,
     ) -> None:
         self._elicitations = elicitations
@@ -75,6 +84,7 @@ class CurrentRun:
         self._owner = owner
         self._key = key
         self._named = named
+        self._called = called
         self._lock = asyncio.Lock()
         self._value: Run | None = None
         self.is_continued = False
@@ -186,4 +196,9 @@ class CurrentRun:
             key=self._key,
             created_at=now,
             open_until=now + OPEN_AT_LEAST,
+            called=self._called,
         )
+
+
+def _is_short(arguments: str) -> bool:
+    return len(encode(arguments)) <= ARGUMENTS_BYTES_AT_MOST

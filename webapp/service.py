@@ -1,6 +1,6 @@
 """The parts that serve elicitations, built once, in sight, from settings."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from flows.binding import Codes
 from flows.gateway import Registration
+from flows.gating import GatePolicy
 from flows.provider import Provider
 from flows.providers import PROVIDERS
 from flows.receipt import UNUSED_KEPT
@@ -31,11 +32,14 @@ from webapp.locality import Locality
 from webapp.outbound import Outbound
 from webapp.owners import open_owners
 from webapp.pairing import Pairing
+from webapp.plugins import Plugins
 from webapp.rates import Rates
 from webapp.sessions import Sessions
 from webapp.settings_identity import IdentitySettings
+from webapp.settings_policies import PolicySettings
 from webapp.signing_in import SigningIn
 from webapp.stores import Store
+from webapp.tool_lists import ToolLists
 from webapp.waiters import Waiters
 
 # What one link may be asked for: a person who clicks about never meets it.
@@ -69,6 +73,7 @@ class Service:
     hints: Rates  # what nobody has signed, by address
     certificates: Certificates
     bodies: Bodies
+    tool_lists: ToolLists
     clock: Clock
     limits: Limits
     public_url: str
@@ -90,6 +95,9 @@ async def open_service(
     credentials: Mapping[str, tuple[str, str]] | None = None,
     sellers: Mapping[str, Registration] | None = None,
     refund_unused: timedelta | None = UNUSED_KEPT,
+    gate: GatePolicy | None = None,
+    policies: PolicySettings | None = None,
+    plugins: Sequence[object] = (),
     sandbox_url: str | None = None,
     limits: Limits | None = None,
     who: IdentitySettings | None = None,
@@ -104,7 +112,9 @@ async def open_service(
     """
     owners = await open_owners(store=store, ring=ring)
     origin = "{0.scheme}://{0.netloc}".format(urlsplit(public_url))
-    elicitations = Elicitations(store=store, owners=owners, waiters=Waiters(), clock=clock)
+    elicitations = Elicitations(
+        store=store, owners=owners, waiters=Waiters(), clock=clock, plugins=Plugins(plugins)
+    )
     who, tokens = who or IdentitySettings(), Tokens(ring, origin=origin)
     links = Links(tokens=tokens, public_url=public_url)
     browser = Browser(public_url=public_url, csrf_keys=partial(ring.derive_all, "csrf"))
@@ -152,6 +162,8 @@ async def open_service(
         credentials=credentials or {},
         sellers=sellers or {},
         refund_unused=refund_unused,
+        gate=gate or GatePolicy(),
+        policies=policies or PolicySettings(),
     )
     service = Service(
         elicitations=elicitations,
@@ -173,6 +185,7 @@ async def open_service(
         certificates=certificates
         or Certificates(fetch=outbound.send, clock=clock, shelf=Shelf(elicitations)),
         bodies=Bodies(),
+        tool_lists=ToolLists(elicitations.news),
         clock=clock,
         limits=limits or Limits(),
         public_url=public_url.rstrip("/"),

@@ -12,16 +12,19 @@ from urllib.parse import urlsplit
 from flows.checkout_seller import sandbox_stripe
 from flows.errors import InvalidQuestion, WeakSecret
 from flows.gateway import Registration
+from flows.gating import GatePolicy
 from flows.provider import Provider
 from flows.providers import PROVIDERS
 from flows.receipt import UNUSED_KEPT
 from flows.vault import Ring
 from flows.visit import is_loopback, origin_of
 from webapp.declarations import BadDeclaration, Declarations, read_declarations
+from webapp.durations import read_duration
 from webapp.guard import Network
 from webapp.keys import KeyFile, data_folder
 from webapp.sandbox.settings import Sandbox
 from webapp.settings_identity import IdentitySettings, read_identity
+from webapp.settings_policies import PolicySettings, read_policies
 from webapp.settings_sellers import read_sellers
 from webapp.variables import words
 
@@ -35,9 +38,6 @@ SECRET_NAMES = (
 )
 
 _CLIENT = re.compile(r"ELICIT_(?!ISSUER_)([A-Z][A-Z0-9_]{0,31})_CLIENT_(?:ID|SECRET)")
-
-_DURATION = re.compile(r"([0-9]{1,4})([dhm])")
-_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 
 class BadSettings(ValueError):
@@ -63,8 +63,10 @@ class Settings:
     )
     sellers: Mapping[str, Registration] = field(default_factory=dict[str, Registration])
     refund_unused: timedelta | None = UNUSED_KEPT
+    gate: GatePolicy = field(default_factory=GatePolicy)
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)
+    policies: PolicySettings = field(default_factory=PolicySettings)
 
     @property
     def is_local(self) -> bool:
@@ -110,7 +112,9 @@ def read_settings(
             declared=declared.sellers,
         ),
         refund_unused=_refund_unused(environment, problems),
+        gate=_gate(environment, problems),
         identity=identity,
+        policies=read_policies(environment, problems),
     )
     if problems:
         raise BadSettings(problems)
@@ -262,8 +266,18 @@ def _refund_unused(environment: Mapping[str, str], problems: list[str]) -> timed
         return UNUSED_KEPT
     if text == "0":
         return None
-    match = _DURATION.fullmatch(text)
-    if match is None or not int(match[1]):
+    found = read_duration(text)
+    if found is None:
         problems.append("ELICIT_REFUND_UNUSED: it is 7d, 12h or 30m and the like, or 0 for never.")
-        return None
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    return found
+
+
+def _gate(environment: Mapping[str, str], problems: list[str]) -> GatePolicy:
+    """Which tools wait for an approval although nothing in the server's code says so."""
+    names = words(environment, "ELICIT_GATE") or ["destructive"]
+    if names == ["off"]:
+        return GatePolicy(gates_destructive=False)
+    if "off" in names:
+        problems.append("ELICIT_GATE: off stands alone, or leave it out.")
+    patterns = tuple(word for word in names if word != "destructive")
+    return GatePolicy(gates_destructive="destructive" in names, patterns=patterns)

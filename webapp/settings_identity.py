@@ -32,6 +32,7 @@ class IdentitySettings:
     scopes: tuple[str, ...] = ()
     binds_by_code: bool = False
     asks_anonymous: bool = False
+    lets_model_answer: bool = False
     server_issuer: str | None = None
 
     @property
@@ -45,6 +46,7 @@ class IdentitySettings:
             claim=self.claim,
             binds_by_code=self.binds_by_code,
             asks_anonymous=self.asks_anonymous,
+            lets_model_answer=self.lets_model_answer,
         )
 
     @property
@@ -74,6 +76,7 @@ def read_identity(environment: Mapping[str, str], problems: list[str]) -> Identi
         scopes=scopes,
         binds_by_code=_is_code(environment, "ELICIT_BIND", problems),
         asks_anonymous=_is_code(environment, "ELICIT_ANONYMOUS", problems),
+        lets_model_answer=environment.get("ELICIT_MODEL_ANSWERS") == "1",
         server_issuer=environment.get("ELICIT_SERVER_ISSUER", "").strip() or None,
     )
 

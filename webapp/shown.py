@@ -2,31 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypedDict, cast
+from typing import TypedDict
 from urllib.parse import urlsplit
 
-import msgspec
 from babel import Locale
 
 from flows.checkout_session import kept_of, terms_of
 from flows.connection import Connection
-from flows.elicitation import EXCHANGE_AT_MOST, INTERRUPTED, Elicitation, Json, Status
-from flows.page import Terms as SecretTerms
-from flows.schema import Schema, schema_of, with_secrets
+from flows.elicitation import EXCHANGE_AT_MOST, INTERRUPTED, Elicitation, Status
 from flows.visit import is_loopback
-from webapp.forms import Form, form_of
+from webapp.forms import Form
 from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.locales import price_in
 from webapp.loose_ends import PAID_OTHERWISE
-from webapp.pages_secret import StartSecret
 from webapp.service import Service
 from webapp.shown_payments import view_of
+from webapp.shown_typed import done_view, start_view
 from webapp.verdicts import ON_ITS_WAY
 from webapp.views import (
     Choice,
     Done,
     DoneAccount,
-    DoneSecret,
     Ended,
     Ending,
     Finishing,
@@ -50,6 +46,9 @@ KINDS: dict[str, Kind] = {
     "oauth": "account",
     "payment": "payment",
     "secret": "secret",
+    "form": "form",
+    "confirm": "confirm",
+    "gate": "confirm",
 }
 ENDINGS: dict[Status, Ending] = {
     Status.DECLINED: "declined",
@@ -123,22 +122,15 @@ class Shown:
                 return self._start_account()
             case "payment":
                 return self._start_payment()
-            case "secret":
-                return self.start_secret(form_of(self.schema()))
-            case _:
+            case "url":
                 return self._start_url()
+            case _:
+                return self.start_typed()
 
-    def start_secret(self, form: Form) -> StartSecret:
-        return StartSecret(
-            **self._common(),
-            message=self._asked.message,
-            form=form,
-            continue_action=self._here,
-            name=self._secret_terms().name,
-        )
-
-    def schema(self) -> Schema[Any]:
-        return with_secrets(schema_of(cast("Mapping[str, Json]", self._secret_terms().schema)))
+    def start_typed(self, form: Form | None = None) -> View:
+        """The page that takes the answer itself; `form` has what was typed before."""
+        common = {**self._common(), "continue_action": self._here}
+        return start_view(self._elicitation, self._service.kinds, common, form=form)
 
     def _start_url(self) -> StartUrl:
         return StartUrl(
@@ -260,8 +252,8 @@ class Shown:
                 return view_of(paid, server=server, is_late=is_late, locale=self._locale)
         if self._elicitation.is_late:
             return Late(server=server, kind=KINDS[kind])
-        if kind == "secret":
-            return DoneSecret(server=server, kept=self._secret_terms().name is not None)
+        if self._service.kinds.typed(kind) is not None:
+            return done_view(self._elicitation, self._service.kinds)
         return Done(server=server)
 
     async def _done_account(self, connected: Connection) -> DoneAccount:
@@ -337,9 +329,6 @@ class Shown:
             return None
         client = self._service.kinds.accounts.client_for(self._elicitation)
         return None if client is None else client.provider.manage
-
-    def _secret_terms(self) -> SecretTerms:
-        return msgspec.convert(self._asked.terms, SecretTerms)
 
     @property
     def _is_sandbox(self) -> bool:

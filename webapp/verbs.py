@@ -1,14 +1,19 @@
 """What a running tool may do beside asking: keep work, complete, forget, use what it was given."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
 
-from flows.elicitation import Completion, Json
+from flows.elicitation import Completion, Elicitation, Json, Status
 from flows.errors import ElicitError
-from flows.question import Request, ReturningRequest
-from flows.run import Asking, Run
+from flows.keeping import HOLDS_FOR_ITS_CALL
+from flows.question import Outcome, Question, Request, ReturningRequest, digest_of
+from flows.run import Asking, Place, Run
 from webapp.completion import Completing
 from webapp.elicitations import Elicitations
+from webapp.group import Group
+from webapp.handed import Fact, Handed
 from webapp.identity import Caller
 from webapp.kind import AskedBy
 from webapp.kinds import Kinds
@@ -16,6 +21,9 @@ from webapp.once import KEPT, KEPT_UNDER_A_RECEIPT, do_once, do_unkept
 from webapp.outbound import Outbound
 from webapp.reach import OwnersReach
 from webapp.runs import CurrentRun, ToolCall
+from webapp.together import ask_all
+
+T = TypeVar("T")
 
 
 class Verbs(ABC):
@@ -39,6 +47,7 @@ class Verbs(ABC):
         self.caller = caller
         self.last_error: ElicitError | None = None
         self.is_over = False
+        self.handed = Handed()
         self.hidden: set[str] = set()  # what no error may carry to the model
         self._receipt: str | None = None  # what was paid last in this leg, for this very call
         self._completing = completing
@@ -58,6 +67,23 @@ class Verbs(ABC):
             hide=self.hidden.add,
         )
 
+    def fact(self, request: Request) -> Fact:
+        """What tells its question from others. Raises NotConfigured."""
+        facts = self.kinds[request.kind].facts(request)
+        return request.kind, digest_of(request.kind, facts)
+
+    async def ask_together(
+        self, questions: Sequence[Question[Any]], *, stops_at_no: bool
+    ) -> tuple[Outcome[Any], ...]:
+        try:
+            outcomes = await ask_all(self, questions, stops_at_no=stops_at_no)
+        except ElicitError as error:
+            self.last_error = error
+            raise
+        noes = (outcome.error for outcome in outcomes if outcome.error is not None)
+        self.last_error = next(noes, None)
+        return outcomes
+
     async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
         """Kept under the run: the same call made again after a crash carries it on.
 
@@ -66,6 +92,16 @@ class Verbs(ABC):
         """
         try:
             return await self._once(name, work)
+        except ElicitError as error:
+            self.last_error = error
+            raise
+
+    def token(self, elicitation_id: str, *, timeout: timedelta) -> str:
+        return self._completing.token(elicitation_id, timeout=timeout)
+
+    def read_token(self, text: str) -> str:
+        try:
+            return self._completing.read_token(text)
         except ElicitError as error:
             self.last_error = error
             raise
@@ -98,11 +134,20 @@ class Verbs(ABC):
         """An answer that needs no asking, unless what was asked there may still bring one."""
         if asking is not None:
             asked = await self.elicitations.get(asking.elicitation_id)
-            now = self.elicitations.clock()
-            if asked is not None and asked.delivered_at is None and now < asked.kept_until:
+            if asked is not None and asked.delivered_at is None and self._is_open(asked):
                 return None
-        by = AskedBy(owner=self.run.value.owner, server=self.tool.server, tool=self.tool.tool)
+        by = AskedBy(
+            owner=self.run.value.owner,
+            server=self.tool.server,
+            tool=self.tool.tool,
+            began_at=self.run.value.created_at,
+        )
         return await self.kinds[request.kind].known(request, by)
+
+    def _is_open(self, asked: Elicitation) -> bool:
+        if asked.kind in HOLDS_FOR_ITS_CALL and asked.status is Status.ACCEPTED:
+            return True
+        return self.elicitations.clock() < asked.kept_until
 
     async def _once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
         await self._must_be_going_on()
@@ -118,6 +163,16 @@ class Verbs(ABC):
             name=name,
             work=work,
         )
+
+    @property
+    @abstractmethod
+    def is_interrupted(self) -> bool: ...
+
+    @abstractmethod
+    async def place(self, question: Question[T]) -> Place | Outcome[T]: ...
+
+    @abstractmethod
+    async def ask_at(self, place: Place, question: Question[T], group: Group) -> Outcome[T]: ...
 
     @abstractmethod
     async def _must_be_going_on(self) -> None:

@@ -338,14 +338,6 @@ class DonePayment(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoneSecret(View):
-    """What was typed has arrived; `kept` beyond this one use or not."""
-
-    template: ClassVar[str] = "done_secret.html"
-    kept: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentPending(View):
     """It was paid in a way that takes days, or otherwise than asked: `is_otherwise`."""
 

@@ -254,6 +254,7 @@ async def test_a_state_with_our_seal_and_another_secret_in_it_is_none() -> None:
 
 @made_up_state
 async def test_a_state_that_nobody_has_a_record_for_is_unknown() -> None:
+    # defect: lynq state of an unknown session
     async with town() as here:
         person, now = await here.person(), here.clock()
         nobody = here.service.elicitations.new_id(here.service.identity.local_owner)
@@ -410,6 +411,7 @@ async def test_after_a_press_in_a_second_browser_the_first_cannot_finish() -> No
 
 @another_owner
 async def test_another_owners_question_is_neither_shown_nor_finished() -> None:
+    # defect: frontmcp another session answers
     async with town() as here:
         stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
         asked = here.ask("repo", owner=stranger)
@@ -562,6 +564,7 @@ async def test_allow_gives_the_account_that_the_page_showed() -> None:
 async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    # defect: mcp-authkit raw state is logged
     caplog.set_level(logging.DEBUG)
     server = MCPServer("shop")
     held: list[Any] = []

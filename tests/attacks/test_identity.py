@@ -223,6 +223,7 @@ def with_binding(asked: Elicitation, binding: Binding) -> Elicitation:
 
 @forwarded_signed_in
 async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_open() -> None:
+    # defect: mcp-authkit forwarded link
     here = await world(Rules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     assert await here.way(asked, cookies=await here.signed_in(ALICE)) is Way.OPEN

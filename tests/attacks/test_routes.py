@@ -306,6 +306,7 @@ async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route() ->
 
 @stolen_link
 async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_route() -> None:
+    # defect: toolshed unauthenticated resolve
     async with scene() as on:
         before = await on.here.row(on.link)
         stranger = await on.here.person(**{"x-forwarded-for": FORWARDED})

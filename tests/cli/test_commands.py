@@ -106,7 +106,7 @@ def test_the_procfile_is_a_command_that_there_is() -> None:
     assert not options.sandbox
 
 
-@pytest.mark.parametrize("what", ["payments", "webhooks", "keys"])
+@pytest.mark.parametrize("what", ["payments", "webhooks", "approvals", "keys"])
 async def test_a_list_that_nobody_reads_to_its_end_ends_quietly(what, tmp_path):
     await run("payments", "list", home=tmp_path)  # the store is there from here on
     reader, writer = os.pipe()

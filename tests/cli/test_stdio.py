@@ -186,6 +186,7 @@ async def served(url: str) -> None:
 @REVISIONS
 @pytest.mark.parametrize("desktop", ["my_tools", "my_tools_fastmcp"], indirect=True)
 async def test_a_tool_awaits_a_person_whatever_is_printed_meanwhile(desktop, revision):
+    # parity: L11
     async with desktop.client(revision) as client:
         assert await process_of(client) != os.getpid()
         call = calling(client)

@@ -9,7 +9,6 @@ from flows import attempts
 from flows import elicitation as states
 from flows.elicitation import (
     EXCHANGE_AT_MOST,
-    KEPT,
     LATE,
     LEASE,
     NOT_ARRIVED,
@@ -22,6 +21,7 @@ from flows.elicitation import (
     Take,
 )
 from flows.errors import NotPossible, TooManyAttempts
+from flows.keeping import KEPT
 from tests.clock import NOON, Clock
 
 LIFE = timedelta(minutes=5)
@@ -224,14 +224,14 @@ def test_nothing_is_opened_from_the_very_moment_that_its_time_is_up() -> None:
 
 @pytest.mark.parametrize("status", sorted(OPEN))
 def test_a_newer_leg_takes_over_the_wait(status: Status) -> None:
-    joined = states.join(elicitation(status), leg="leg-2")
+    joined = states.join(elicitation(status), leg="leg-2", run="run-2")
     assert (joined.waiter, joined.status) == ("leg-2", status)
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
 def test_nobody_waits_for_what_is_over(status: Status) -> None:
     with pytest.raises(NotPossible):
-        states.join(elicitation(status), leg="leg-2")
+        states.join(elicitation(status), leg="leg-2", run="run-2")
 
 
 @pytest.mark.parametrize("status", sorted(OPEN))

@@ -142,6 +142,7 @@ OCTOCAT = {"id": 583231, "login": "octocat", "name": "The Octocat"}
 
 class TestTheWayOut:
     def test_the_browser_goes_to_the_provider_with_all_that_it_must_bring_back(self) -> None:
+        # defect: lynq no PKCE
         departure, away = departed()
         assert departure.url.startswith("https://github.com/login/oauth/authorize?")
         sent = parameters_of(departure.url)

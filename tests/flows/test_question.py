@@ -41,6 +41,9 @@ class Told:
         self.asked.append(question)
         return self.outcome
 
+    async def ask_together(self, questions: Any, *, stops_at_no: bool) -> Any:
+        return tuple([await self.ask(question) for question in questions])
+
     async def once(self, name: str, work: Any) -> Json:
         return await work("idempotency-key")  # type: ignore[no-any-return]  # what a test gives
 
@@ -53,6 +56,12 @@ class Told:
 
     def can(self, mode: str) -> bool:
         return mode == "url"
+
+    def token(self, elicitation_id: str, *, timeout: timedelta) -> str:
+        return f"sealed {elicitation_id}"
+
+    def read_token(self, text: str) -> str:
+        return text.removeprefix("sealed ")
 
     def failed(self, error: ElicitError) -> None:
         self.error = error

@@ -247,6 +247,7 @@ def test_a_schema_does_not_change_with_what_it_was_made_of() -> None:
     ],
 )
 def test_what_no_form_can_show_is_refused_with_its_path(found: Json, path: str) -> None:
+    # defect: tesseron nested items unchecked
     with pytest.raises(InvalidQuestion) as error:
         of(a=found)
     assert f" {path}: " in str(error.value)

@@ -42,6 +42,7 @@ def test_what_was_moved_to_another_row_does_not_open(other: Row) -> None:
 
 
 def test_another_owners_key_opens_nothing() -> None:
+    # parity: F15
     with pytest.raises(Unreadable):
         Locker(bytes(32)).open(ROW, Locker(KEY).seal(ROW, b"plain"))
 

@@ -39,6 +39,7 @@ from webapp.limits import Limits
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import create_sandbox
 from webapp.settings import Settings
+from webapp.settings_identity import IdentitySettings
 from webapp.stores import Store
 from webapp.stores.memory import MemoryStore
 from webapp.wire import ASGIApp, Message, Receive, Scope, Send
@@ -167,6 +168,7 @@ async def fair(
     store: Store | None = None,
     limits: Limits | None = None,
     plays: bool = True,
+    who: IdentitySettings | None = None,
 ) -> AsyncIterator[Fair]:
     """Serve it with the sandbox; `plays` is whether the sandbox is used for what is not set up."""
     clock = Clock()
@@ -183,7 +185,9 @@ async def fair(
 
         await stack.enter_async_context(serving_at(make))
         (sandbox,) = made
-        settings = Settings(url=url, ring=RING, store="memory:", uid=UID)
+        settings = Settings(
+            url=url, ring=RING, store="memory:", uid=UID, identity=who or IdentitySettings()
+        )
         app = await stack.enter_async_context(
             open_app(
                 settings,

@@ -23,6 +23,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from flows.elicitation import Completion, Elicitation, Json, Status
+from flows.gating import GatePolicy
 from flows.question import asking
 from flows.tokens import Purpose
 from flows.vault import Ring
@@ -33,6 +34,7 @@ from webapp.mcp.attach import attach
 from webapp.service import Service, open_service
 from webapp.settings import Settings
 from webapp.settings_identity import IdentitySettings
+from webapp.settings_policies import PolicySettings
 from webapp.stores import Store, open_store
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
@@ -142,7 +144,9 @@ class Caller:
     def __init__(self, client: Client, shown: asyncio.Queue[str], completed: list[str]) -> None:
         self.client = client
         self.completed = completed  # ids of the complete notifications
+        self.list_changes = 0  # how often it was told that the list of tools is another one
         self.told: list[str] = []  # what the forms said that somebody typed letters into
+        self.forms: list[Any] = []  # the tools' own forms that it was asked to show
         self._shown = shown
         self._calls: set[asyncio.Task[types.CallToolResult]] = set()
 
@@ -275,25 +279,36 @@ class Stage:
         declares: types.ElicitationCapability | str | None = "all",
         headers: Mapping[str, str] | None = None,
         typed: asyncio.Queue[str] | None = None,
+        fills: Sequence[Mapping[str, Json] | str] = (),
+        name: str = "mcp",
     ) -> AsyncIterator[Caller]:
         """A connected client. It answers with `answers` one by one, then with accept.
 
-        `typed` are letters that somebody types where they are asked for by a form.
+        `typed` are letters that somebody types where they are asked for by a form. `fills` are the
+        answers to a tool's own forms: contents, or actions that are no yes.
         """
         shown: asyncio.Queue[str] = asyncio.Queue()
         completed: list[str] = []
-        pending = iter(answers)
+        pending, filled = iter(answers), iter(fills)
 
         async def answer(_: Any, question: Any) -> types.ElicitResult:
             if typed is not None and getattr(question, "url", None) is None:
                 caller.told.append(question.message)
                 return types.ElicitResult(action="accept", content={"code": await typed.get()})
+            if fills and getattr(question, "url", None) is None:
+                caller.forms.append(question)
+                fill = next(filled)
+                if isinstance(fill, str):
+                    return types.ElicitResult(action=cast("Any", fill))
+                return types.ElicitResult(action="accept", content=cast("Any", fill))
             shown.put_nowait(getattr(question, "url", question.message))
             return types.ElicitResult(action=cast("Any", next(pending, "accept")))
 
         async def note(message: Any) -> None:
             if isinstance(message, types.ElicitCompleteNotification):
                 completed.append(message.params.elicitation_id)
+            elif isinstance(message, types.ToolListChangedNotification):
+                caller.list_changes += 1
 
         async with AsyncExitStack() as stack:
             http = await stack.enter_async_context(
@@ -304,6 +319,7 @@ class Stage:
                 mode=revision,
                 elicitation_callback=None if declares is None else cast("Any", answer),
                 message_handler=note,
+                client_info=types.Implementation(name=name, version="1"),
             )
             if isinstance(declares, types.ElicitationCapability):
                 client.declares = declares
@@ -398,6 +414,9 @@ async def staged(
     public_url: str | None = None,
     limits: Limits | None = None,
     who: IdentitySettings | Callable[[str], IdentitySettings] | None = None,
+    gate: GatePolicy | None = None,
+    policies: PolicySettings | None = None,
+    plugins: Sequence[object] = (),
 ) -> AsyncIterator[Stage]:
     """Serve it as `elicit serve` does, with the lifespan under uvicorn.
 
@@ -414,8 +433,10 @@ async def staged(
             store=address,
             uid=UID,
             identity=who(url) if callable(who) else who or IdentitySettings(),
+            gate=gate or GatePolicy(),
+            policies=policies or PolicySettings(),
         )
-        apps.append(_Lived(settings, server, store=opened, limits=limits))
+        apps.append(_Lived(settings, server, store=opened, limits=limits, plugins=plugins))
         return apps[0]
 
     async with serving_at(make) as url:
@@ -493,12 +514,19 @@ class _Lived:
     """What open_app gives, with a lifespan, as `elicit serve` has it."""
 
     def __init__(
-        self, settings: Settings, server: Any, *, store: Store | None, limits: Limits | None
+        self,
+        settings: Settings,
+        server: Any,
+        *,
+        store: Store | None,
+        limits: Limits | None,
+        plugins: Sequence[object] = (),
     ) -> None:
         self.settings = settings
         self._server = server
         self._store = store
         self._limits = limits
+        self._plugins = plugins
         self.posts: _Posts
         self.service: Service
 
@@ -507,7 +535,13 @@ class _Lived:
             await self.posts(scope, receive, send)
             return
         await receive()
-        opening = open_app(self.settings, self._server, store=self._store, limits=self._limits)
+        opening = open_app(
+            self.settings,
+            self._server,
+            store=self._store,
+            limits=self._limits,
+            plugins=self._plugins,
+        )
         async with opening as app:
             self.service = service_in(app)
             self.posts = _Posts(app)

@@ -242,12 +242,6 @@ async def test_the_tool_of_ours_is_listed_for_those_only_who_need_it(revision: s
     ):
         listed = {tool.name for tool in (await caller.client.list_tools()).tools}
         assert listed == {"visit", "key"}
-    async with (
-        staged(shop(new_server("mcp"))) as stage,
-        stage.caller(revision, declares=None) as caller,
-    ):
-        listed = {tool.name for tool in (await caller.client.list_tools()).tools}
-        assert listed == {"visit", "key"}
 
 
 @pytest.mark.parametrize("tries", [{"elicitId": 3, "code": "x"}, {"elicitId": "no", "code": "x"}])

@@ -78,6 +78,7 @@ async def send(stage: Stage, headers: dict[str, str]) -> httpx.Response:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example"])
 async def test_another_host_reaches_no_tool(server: Any, host: str) -> None:
+    # parity: L12
     ran = add_tools(server)
     async with staged(server) as stage:
         refused = await send(stage, {"host": host})

@@ -81,6 +81,7 @@ async def test_a_decline_is_final_for_its_call_and_the_next_call_asks_anew(
 async def test_a_cancel_in_the_client_ends_the_wait_and_the_same_call_joins(
     server: Any, bodies: list[str], revision: str
 ) -> None:
+    # defect: lynq cancel leaves the waiter
     async with staged(server) as stage, stage.caller(revision, answers=["cancel"]) as caller:
         result = await soon(caller.call("sign_in"))
         first = await caller.link()
@@ -258,6 +259,7 @@ async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(library
 async def test_of_two_identical_calls_the_newer_one_gets_the_answer(
     server: Any, bodies: list[str], revision: str
 ) -> None:
+    # defect: lynq two waiters on one id
     async with (
         staged(server) as stage,
         stage.caller(revision) as one,
@@ -281,6 +283,7 @@ async def test_of_two_identical_calls_the_newer_one_gets_the_answer(
 async def test_a_client_that_retries_at_once_hears_in_the_end_that_it_still_waits(
     bodies: list[str], server: Any, rounds: int
 ) -> None:
+    # defect: lynq limit of 60 seconds
     limits = Limits(leg=timedelta(), leg_at_least=timedelta(), rounds=rounds)
     async with staged(server, limits=limits) as stage, stage.caller(MODERN) as caller:
         result = await soon(caller.call("sign_in"))
@@ -297,6 +300,7 @@ async def test_a_client_that_retries_at_once_hears_in_the_end_that_it_still_wait
 async def test_the_same_call_hears_again_what_it_waits_for_when_its_time_is_up(
     bodies: list[str], server: Any, revision: str
 ) -> None:
+    # defect: tesseron limit of 60 seconds
     limits = Limits(link=timedelta())
     async with (
         staged(server, limits=limits) as stage,

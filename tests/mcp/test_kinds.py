@@ -48,6 +48,7 @@ def connected(**more: Any) -> Any:
 @pytest.mark.every_way
 @pytest.mark.parametrize("way", WAYS)
 async def test_one_tool_gets_all_three_by_every_way(server: Any, revision: str, way: str) -> None:
+    # parity: T11
     got: list[Any] = []
 
     @server.tool()
@@ -306,7 +307,7 @@ async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
         acts = {"oauth": guest.connect, "payment": guest.pay}
         for _ in range(2):
             result = await soon(caller.call("both"))
-            assert text_of(result).startswith("This tool needs the person")
+            assert text_of(result).startswith("This tool requires user input to continue")
             link = link_in(result)
             await acts[await kind_of(at, link)](link)
         assert text_of(await soon(caller.call("both"))) == "octocat 9.00 EUR"
@@ -553,6 +554,6 @@ async def test_a_new_question_is_shown_at_once_also_where_an_old_one_was(
         old = link_in(await soon(caller.call("ask")))
         at.clock.tick(minutes=31)
         result = await soon(caller.call("ask"))
-        assert text_of(result).startswith("This tool needs the person")
+        assert text_of(result).startswith("This tool requires user input to continue")
         assert at.stage.id_of(link_in(result)) != at.stage.id_of(old)
         assert text_of(await soon(caller.call("ask"))).startswith("Still waiting")

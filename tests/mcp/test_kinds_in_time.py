@@ -135,6 +135,7 @@ async def test_a_timeout_is_the_questions_own(server: Any, revision: str, kind: 
 
 
 async def test_a_payment_has_half_an_hour_and_the_others_five_minutes(library: str) -> None:
+    # parity: F3
     server = new_server(library)
 
     @server.tool()

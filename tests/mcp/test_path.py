@@ -50,6 +50,8 @@ def add_sign_in(server: Any) -> None:
 async def test_the_line_returns_with_what_trusted_code_completed(
     server: Any, revision: str
 ) -> None:
+    # parity: L5
+    # defect: frontmcp no URL is sent
     add_sign_in(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         call = caller.call("sign_in")
@@ -84,6 +86,7 @@ async def test_two_questions_are_asked_one_after_another(server: Any, revision: 
 
 
 async def test_a_function_gets_an_address_to_return_to(server: Any, revision: str) -> None:
+    # parity: L2
     made: list[Link] = []
 
     def build(link: Link) -> str:
@@ -108,6 +111,7 @@ async def test_a_function_gets_an_address_to_return_to(server: Any, revision: st
 async def test_an_agreement_alone_is_enough_where_the_tool_does_not_wait(
     server: Any, revision: str
 ) -> None:
+    # parity: L2
     @server.tool()
     async def show() -> str:
         return f"shown {dict(await elicit.url('Look', LOGIN, wait_for_completion=False))}"
@@ -163,6 +167,8 @@ async def test_an_id_of_ones_own_stands_for_one_open_question_only(server: Any) 
 
 @pytest.mark.every_way
 async def test_a_completion_before_anybody_waits_is_not_lost(server: Any, revision: str) -> None:
+    # parity: L3
+    # defect: lynq early completion
     completions: list[asyncio.Task[Completion]] = []
 
     def quick(link: Link) -> str:
@@ -191,6 +197,7 @@ async def test_a_completion_before_anybody_waits_is_not_lost(server: Any, revisi
 async def test_another_process_on_the_same_store_completes(
     server: Any, revision: str, tmp_path: Path
 ) -> None:
+    # parity: L4
     add_sign_in(server)
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     async with staged(server, store=store) as stage, stage.caller(revision) as caller:
@@ -230,6 +237,7 @@ class Author:
 async def test_a_route_of_the_authors_completes_for_the_browser_that_went(
     server: Any, revision: str
 ) -> None:
+    # parity: L4
     author = Author(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         call = caller.call("pay")
@@ -301,6 +309,7 @@ async def test_the_service_reports_to_the_callback_address_itself(
 
 
 async def test_a_late_completion_is_kept_for_the_same_question(server: Any, revision: str) -> None:
+    # defect: lynq late completion
     add_sign_in(server)
     async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
         assert (await soon(caller.call("sign_in"))).is_error

@@ -8,15 +8,16 @@ from typing import Any, get_args
 import pytest
 
 from flows.binding import PAGE_WORDS
+from flows.schema import schema_of
 from webapp import views as module
-from webapp import views_connections, views_home, views_payments
+from webapp import views_connections, views_home, views_payments, views_typed
+from webapp.forms import form_of
 from webapp.pages import Pages, template_folder
 from webapp.views import (
     BeforeOpener,
     Choice,
     CodeButton,
     DoneAccount,
-    DoneSecret,
     Ended,
     Ending,
     Kind,
@@ -40,6 +41,7 @@ from webapp.views import (
     View,
 )
 from webapp.views_connections import Connected, Connections, Group, Sharing
+from webapp.views_typed import Argument, DoneForm, DoneSecret, StartConfirm
 
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
 SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")
@@ -102,6 +104,24 @@ USUAL: Mapping[str, Any] = {
     "is_test": True,
     "receipt": "rcp_4Qm2ZkT9",
     "kept": True,
+    "form": form_of(
+        schema_of(
+            {
+                "type": "object",
+                "properties": {
+                    "note": {"type": "string", "description": "For the kitchen."},
+                    "outside": {"type": "boolean"},
+                },
+                "required": ["note"],
+            }
+        )
+    ),
+    "name": "door",
+    "arguments": (Argument(name="guests", value="4"), Argument(name="at", value="19:30")),
+    "is_gate": True,
+    "can_be_kept": True,
+    "is_approved": True,
+    "is_by_model": False,
     "remove_at": "https://github.com/settings/applications",
     "sandbox_url": "http://127.0.0.1:8766",
     "action": "/pair/abc",
@@ -173,11 +193,12 @@ USUAL: Mapping[str, Any] = {
 # Every page there is: a new one is in every test of this folder by being in the module.
 VIEWS: tuple[type[View], ...] = tuple(
     view
-    for found in (module, views_connections, views_home, views_payments)
+    for found in (module, views_connections, views_home, views_payments, views_typed)
     for view in vars(found).values()
     if isinstance(view, type) and issubclass(view, View) and hasattr(view, "template")
 )
 
+ONLY_NOW = {"can_be_kept": False}  # a yes of which nothing is kept
 CHOSEN_BY_OTHERS = (
     *("server", "host", "tool", "message", "client", "why", "error_id", "problem", "mcp_url"),
     *("provider", "place", "reason", "price", "what", "seller", "receipt", "remove_at"),
@@ -221,6 +242,11 @@ def _variants() -> dict[str, View]:
     )
     views["StartUrl without a message"] = _made(StartUrl, {**USUAL, "message": ""})
     views["Trouble without a way on"] = _made(Trouble, {**USUAL, "again_url": None})
+    views["StartConfirm by a tool"] = _made(StartConfirm, {**USUAL, "is_gate": False, **ONLY_NOW})
+    views["StartConfirm once"] = _made(StartConfirm, {**USUAL, **ONLY_NOW})
+    views["StartConfirm of nothing"] = _made(StartConfirm, {**USUAL, "arguments": ()})
+    views["DoneForm sent"] = DoneForm(server="my tools", is_approved=False)
+    views["DoneForm by model"] = DoneForm(server="my tools", is_approved=False, is_by_model=True)
     views |= _identity_variants() | _account_variants() | _payment_variants()
     return views | _connection_variants()
 
@@ -399,6 +425,7 @@ def hostile_views(name: str) -> dict[str, View]:
     others |= {"choices": (_choice(person=person, connected_for=(text, text)),) * 2}
     others |= {"sign_in": replace(SIGN_IN, issuer=text)}
     others |= {"groups": _hostile_groups(text)}
+    others |= {"arguments": (Argument(name=text, value=text + "."),) * 2}
     return {f"{view.__name__} {name}": _made(view, {**USUAL, **others}) for view in VIEWS}
 
 

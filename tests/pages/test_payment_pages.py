@@ -11,7 +11,6 @@ from webapp.pages import Pages
 from webapp.views import (
     Closed,
     DonePayment,
-    DoneSecret,
     Ended,
     Ending,
     Late,
@@ -23,6 +22,7 @@ from webapp.views import (
 )
 from webapp.views_home import Home
 from webapp.views_payments import NotGivenBack, PaymentOver, Payments, Stays
+from webapp.views_typed import DoneSecret
 
 TESTABLE = (StartPayment, DonePayment, NotPaid, PaymentPending)
 

@@ -17,7 +17,7 @@ from tests.pages.conftest import HOSTILE, NOW
 from webapp import pages as module
 from webapp.forms import form_of
 from webapp.pages import Pages
-from webapp.pages_secret import StartSecret
+from webapp.views_typed import StartSecret
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -274,6 +274,7 @@ def test_home_gives_settings_that_programs_can_read(pages: Pages) -> None:
 
 
 def test_an_operators_folder_replaces_single_pages(tmp_path, start: StartUrl) -> None:
+    # parity: L12
     (tmp_path / "done.html").write_text(
         '{% extends "notice.html" %}{% block title %}All set, {{ view.server }}{% endblock %}'
     )

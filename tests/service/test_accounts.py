@@ -34,7 +34,7 @@ from webapp.sweeper import fall_due
 
 HUB = github.at("http://127.0.0.1:8766")
 CREDENTIALS = {"github": ("our-id", "our-secret-that-is-long")}
-LIST = {"server": "s", "tool": "list"}
+LIST: dict[str, Any] = {"server": "s", "tool": "list"}
 OCTOCAT = {"id": 583231, "login": "octocat", "name": "Octo Cat"}
 Answer = Callable[[httpx.Request], Awaitable[httpx.Response]]
 

@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from flows import elicit
-from flows.elicitation import KEPT, RECORD_KEPT, Completion, Elicitation, Json, Status, let_go
+from flows.elicitation import RECORD_KEPT, Completion, Elicitation, Json, Status, let_go
 from flows.errors import InvalidQuestion, InvalidToken, NotAllowed, NotPossible, Unreadable
+from flows.keeping import KEPT
 from flows.question import Question, asking
 from tests.clock import Clock
 from tests.service.world import MINUTES, URL, Holding, asked, call_of, process
@@ -49,6 +50,7 @@ async def holding(presenter: Holding) -> str:
 async def test_the_first_completion_is_told_so_and_the_second_changes_nothing(
     here: Service,
 ) -> None:
+    # parity: T5
     elicitation = await asked(here)
     assert await here.completing.complete(elicitation.id, {"n": 1}) is Completion.ACCEPTED
     first = await now_of(here, elicitation)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace as with_others
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -93,7 +94,7 @@ async def test_one_bad_row_holds_up_none_of_the_others(
 
 
 async def ask_the_same(
-    till: Till, asked: Elicitation, *, what: str | None = None, **others: str
+    till: Till, asked: Elicitation, *, what: str | None = None, **others: Any
 ) -> None:
     """Somebody is to pay for it again; `others`: not the same owner, server or tool."""
     by = AskedBy(owner=asked.owner, server=asked.asked.server, tool=asked.asked.tool)

@@ -86,6 +86,7 @@ async def test_the_line_returns_when_it_is_completed(here: Service) -> None:
 async def test_what_was_completed_before_the_wait_needs_no_wake(
     here: Service, there: Service
 ) -> None:
+    # defect: frontmcp subscribes after sending
     first, presenter, waiting = await leg(here)
     waiting.cancel()
     await settled_loop()
@@ -451,6 +452,7 @@ async def test_a_wait_cancelled_in_the_client_ends_and_says_until_when_it_stays_
 
 
 async def test_waits_that_ended_in_any_way_leave_nothing_behind(here: Service) -> None:
+    # parity: E10
     waiters = here.elicitations.waiters
     for end in ("complete", "cancel", "outrun", "expire"):
         _, presenter, waiting = await leg(here)

@@ -14,6 +14,7 @@ from webapp.identity import Caller
 from webapp.presenter import Shown
 from webapp.runs import ToolCall
 from webapp.service import Service, open_service
+from webapp.settings_policies import PolicySettings
 from webapp.stores import Store
 from webapp.waiters import Waiter
 
@@ -24,10 +25,12 @@ MINUTES = timedelta(minutes=5)
 
 
 @asynccontextmanager
-async def process(store: Store, clock: Clock, *, ring: Ring = RING) -> AsyncIterator[Service]:
+async def process(
+    store: Store, clock: Clock, *, ring: Ring = RING, policies: PolicySettings | None = None
+) -> AsyncIterator[Service]:
     """One process on the store."""
     async with open_service(
-        store=store, ring=ring, public_url=URL, uid=1000, clock=clock
+        store=store, ring=ring, public_url=URL, uid=1000, clock=clock, policies=policies
     ) as service:
         yield service
 
@@ -85,7 +88,13 @@ class Holding:
     def can(self, mode: str) -> bool:
         return mode == "url"
 
-    def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
+    def asks_in_client(self, kind: str) -> bool:
+        return False
+
+    def carry(self, call: Call, state: object) -> object:
+        return state
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return now + timeout
 
     def busy(self) -> object:
@@ -114,6 +123,7 @@ def call_of(
     tool: str = "t",
     arguments: object = None,
     run_id: str | None = None,
+    client: str = "c",
 ) -> Call:
     """One leg of a tool call."""
     return Call(
@@ -124,9 +134,9 @@ def call_of(
         outbound=service.outbound,
         landed=service.bodies.landed,
         caller=Caller(
-            owner=service.elicitations.owners.tag(issuer="tests", subject=subject), client="c"
+            owner=service.elicitations.owners.tag(issuer="tests", subject=subject), client=client
         ),
-        tool=ToolCall(server="s", tool=tool, client="c", arguments=json.dumps(arguments)),
+        tool=ToolCall(server="s", tool=tool, client=client, arguments=json.dumps(arguments)),
         presenter=presenter or Holding(),
         run_id=run_id,
     )

@@ -232,6 +232,7 @@ async def test_nothing_slips_between_another_s_commit_and_ours(path):
 
 
 async def test_an_address_opens_the_store_that_it_names(tmp_path, monkeypatch):
+    # parity: F13
     monkeypatch.chdir(tmp_path)
     relative = await open_store("sqlite:///folder/relative.db")
     absolute = await open_store(f"sqlite:///{tmp_path}/absolute.db")

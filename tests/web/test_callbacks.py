@@ -69,6 +69,8 @@ async def test_the_page_of_the_callback_loaded_again_shows_that_it_is_done() -> 
 
 
 async def test_a_double_click_makes_one_exchange() -> None:
+    # defect: lynq replayed state
+    # defect: mcp-authkit two callbacks two exchanges
     async with town() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
@@ -114,6 +116,7 @@ async def test_a_browser_that_goes_away_during_the_exchange_loses_nothing() -> N
 
 
 async def test_a_no_at_the_provider_is_told_at_once() -> None:
+    # defect: lynq access_denied releases nobody
     async with town() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
@@ -319,6 +322,7 @@ async def late_yes(here: Town, **about: Any) -> tuple[Any, Any, str, str]:
 
 
 async def test_a_late_yes_is_kept_and_the_next_call_asks_nothing() -> None:
+    # defect: mcp-authkit callback after the timeout
     async with town() as here:
         asked, person, link, callback = await late_yes(here)
         await fall_due(here.service)
@@ -372,6 +376,7 @@ async def test_a_late_no_is_no_answer_to_anybody() -> None:
 
 
 async def test_a_day_after_its_time_the_state_is_too_old() -> None:
+    # defect: lynq state without expiry
     async with town() as here:
         _, person, _, callback = await late_yes(here)
         here.clock.tick(days=1)

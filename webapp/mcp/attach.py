@@ -6,9 +6,8 @@ the server or its tools is changed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -16,23 +15,20 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from msgspec.json import encode
 from pydantic import BaseModel
 
-from flows.errors import Cancelled
+from flows.errors import Cancelled, ElicitError
 from flows.question import asking
 from webapp.call import Call
 from webapp.identity import Caller, Subject
 from webapp.mcp import result_tool
-from webapp.mcp.hold import Hold
-from webapp.mcp.link import LinkInResult
+from webapp.mcp.before import ask_first
+from webapp.mcp.declared import Declared, declared_by
+from webapp.mcp.hiding import Hiding
+from webapp.mcp.presenting import presenter_of
 from webapp.mcp.request_state import share_request_state
-from webapp.mcp.results import (
-    MODERN,
-    Result,
-    error_result,
-    escaped,
-    masked,
-    text_result,
-)
-from webapp.mcp.retry import Chain, Retry, read_chain, with_kept
+from webapp.mcp.result_tool import GoOn, ResultTool
+from webapp.mcp.results import Result, error_result, escaped, masked
+from webapp.mcp.retry import read_chain, with_kept
+from webapp.mcp.tools import ServedTool, tool_of
 from webapp.presenter import Presenter
 from webapp.protected import CheckedToken
 from webapp.rates import TooOften, address_key
@@ -72,25 +68,33 @@ class Middleware:
     def __init__(self, server: Any, service: Service, *, issuer: str | None, wires: Wires) -> None:
         self._server = server
         self._service = service
+        self._hiding = Hiding(server, service)
+        self._result_tool = ResultTool(service, server=server.name)
         self._wires = wires
         self._issuer = issuer or f"server:{server.name}"
 
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
-        if context.method == "tools/list":
-            return await self._listed(context, call_next)
         if context.method != "tools/call" or context.request_id is None:
-            return await call_next(context)
+            return await self._no_call(context, call_next)
         if context.request is not None:
             wire = wire_of(context.request.scope)
         else:
             wire = self._wires.find(context.request_id)
-        service = self._service
+        service, declared = self._service, declared_by(context)
         params = dict(context.params or {})
-        caller = self._caller(context)
-        if params.get("name") == result_tool.NAME and await self._offers_result_tool(context):
-            return await self._pass_on(context, caller, params)
+        caller = self._caller(context, declared)
+        has_result_tool = await self._has_result_tool(context)
+        going_on: GoOn | None = None
+        if has_result_tool and params.get("name") == result_tool.NAME:
+            said = await self._result_tool.hear(
+                params.get("arguments"), caller=caller, protocol_version=context.protocol_version
+            )
+            if not isinstance(said, GoOn):
+                return said
+            going_on, params = said, said.within(params)
+            context = replace(context, params=params)
         state = params.get("requestState")
         chain = read_chain(
             state if isinstance(state, str) else None,
@@ -98,8 +102,19 @@ class Middleware:
             links=service.links,
             now=service.clock(),
         )
-        presenter = await self._presenter(context, chain, params, caller)
-        call = self._call(context, caller, presenter, chain, params)
+        tool = await tool_of(self._server, str(params.get("name", "")))
+        presenter = presenter_of(
+            context,
+            declared,
+            chain,
+            tool=tool,
+            caller=caller,
+            service=service,
+            has_result_tool=has_result_tool,
+            dismissed=None if going_on is None else going_on.dismissed,
+        )
+        run_id = chain.run_id or (None if going_on is None else going_on.run_id)
+        call = self._call(caller, presenter, params, run_id=run_id, client=declared.name)
         if chain.run_id is not None:
             run = await call.run.load()
             params["requestState"] = chain.foreign
@@ -110,7 +125,7 @@ class Middleware:
             context = replace(context, params=params)
 
         async def body() -> HandlerResult:
-            return await self._body(call, presenter, context, call_next)
+            return await self._body(call, presenter, tool, context, call_next)
 
         result = await service.bodies.run(call, body, wire)
         service.bodies.deliver(call, wire)
@@ -120,14 +135,19 @@ class Middleware:
         self,
         call: Call,
         presenter: Presenter,
+        tool: ServedTool | None,
         context: ServerRequestContext[Any, Any],
         call_next: CallNext,
     ) -> HandlerResult:
         call.begin()
         result: HandlerResult = None
+        error: ElicitError | None = None
         try:
             with asking(call):
+                await ask_first(call, tool)
                 result = await call_next(context)
+        except ElicitError as refused:  # before the body: a tool's own errors are results
+            error = refused
         except BaseException:
             # An interruption may come in a task group's wrapping, or a bare `except` may have
             # swallowed it: what the call knows decides, not what was raised.
@@ -140,14 +160,20 @@ class Middleware:
                 raise call.answer
             return _as_result(call.answer)
         own = _wire_form(result)
-        if _is_input_required(own):
+        if error is None and _is_input_required(own):
             await call.go_on()
-            if isinstance(presenter, Retry) and call.run.is_loaded:
-                return {**own, "requestState": presenter.carry(call, own.get("requestState"))}
-            return own
-        error = call.last_error
-        if own.get("isError") and error is not None and escaped(error):
-            own = error_result(error, protocol_version=context.protocol_version)
+            state = presenter.carry(call, own.get("requestState"))
+            return {**own, "requestState": state} if state is not None else own
+        if error is None and own.get("isError") and escaped(call.last_error):
+            error = call.last_error
+        return await self._finished(call, own, error, protocol_version=context.protocol_version)
+
+    async def _finished(
+        self, call: Call, own: Result, error: ElicitError | None, *, protocol_version: str
+    ) -> HandlerResult:
+        """The result of a body that came to its end; an error of ours stands in its place."""
+        if error is not None:
+            own = error_result(error, protocol_version=protocol_version)
             if isinstance(error, Cancelled):
                 await call.finish()  # the same call goes on
                 return own
@@ -158,11 +184,12 @@ class Middleware:
 
     def _call(
         self,
-        context: ServerRequestContext[Any, Any],
         caller: Caller,
         presenter: Presenter,
-        chain: Chain,
         params: Mapping[str, Any],
+        *,
+        run_id: str | None,
+        client: str | None,
     ) -> Call:
         service = self._service
         return Call(
@@ -176,14 +203,14 @@ class Middleware:
             tool=ToolCall(
                 server=self._server.name,
                 tool=str(params.get("name", "")),
-                client=_client_of(context),
+                client=client,
                 arguments=json.dumps(params.get("arguments") or {}, sort_keys=True),
             ),
             presenter=presenter,
-            run_id=chain.run_id,
+            run_id=run_id,
         )
 
-    def _caller(self, context: ServerRequestContext[Any, Any]) -> Caller:
+    def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
         identity, token, subject = self._service.identity, get_access_token(), None
         if token is not None:
             claims = token.claims or {}
@@ -195,99 +222,49 @@ class Middleware:
             if not isinstance(token, CheckedToken):
                 subject = identity.as_on_our_pages(subject, claims)
         scope = context.request.scope if context.request is not None else None
-        caller = identity.caller(scope, subject=subject, client=_client_of(context) or "")
-        if caller.is_anonymous and caller.by_code and not _can_show_and_ask(context):
+        caller = identity.caller(scope, subject=subject, client=declared.name or "")
+        if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):
             return replace(caller, refusal=_NOBODY_WITHOUT_FORMS)
         if caller.is_anonymous and caller.by_code and scope is not None:
             wait = self._service.nobodys.allow(address_key(scope))
             return replace(caller, refusal=str(TooOften(wait))) if wait else caller
         return caller
 
-    async def _presenter(
-        self,
-        context: ServerRequestContext[Any, Any],
-        chain: Chain,
-        params: Mapping[str, Any],
-        caller: Caller,
-    ) -> Presenter:
-        modes = _modes(context)
-        limits, letters = self._service.limits, self._service.letters
-        is_modern = context.protocol_version >= MODERN
-        # Letters come by a form of the client's, or by a tool, and a call that is held has neither.
-        shows = _can_show_and_ask(context) if caller.by_code else "url" in modes
-        if shows and not is_modern:
-            return Hold(context, modes=modes, progress=limits.progress, letters=letters)
-        is_error = partial(self._has_output_schema, str(params.get("name", "")))
-        if shows:
-            return Retry(
-                chain=chain,
-                links=self._service.links,
-                modes=modes,
-                began_at=self._service.clock(),
-                limits=limits,
-                letters=letters,
-                is_error=is_error,
-            )
-        return LinkInResult(
-            protocol_version=context.protocol_version,
-            modes=modes,
-            held=limits.link,
-            # Known before anything is asked: between asking and showing nothing may be awaited.
-            is_error=await is_error(),
-        )
+    async def _no_call(
+        self, context: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        match context.method:
+            case "tools/list":
+                return await self._listed(context, call_next)
+            case "initialize":
+                return await self._hiding.promised(_wire_form(await call_next(context)))
+            case "subscriptions/listen":
+                return await self._hiding.listening(context, call_next, self._caller_of(context))
+            case _:
+                return await call_next(context)
 
     async def _listed(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
-        """The tools, with ours for the clients that need it, on the last page."""
+        """The tools that are not hidden, with ours for who needs it, on the last page."""
         result = _wire_form(await call_next(context))
-        if await self._offers_result_tool(context) and not result.get("nextCursor"):
-            result["tools"] = [*result.get("tools", []), result_tool.TOOL]
+        result = await self._hiding.listed(context, result, self._caller_of(context))
+        if not result.get("nextCursor") and await self._has_result_tool(context):
+            result["tools"] = [*result.get("tools", []), self._result_tool.listed]
         return result
 
-    async def _offers_result_tool(self, context: ServerRequestContext[Any, Any]) -> bool:
-        if not self._service.identity.binds_by_code or _can_show_and_ask(context):
+    def _caller_of(self, context: ServerRequestContext[Any, Any]) -> Callable[[], Caller]:
+        return lambda: self._caller(context, declared_by(context))
+
+    async def _has_result_tool(self, context: ServerRequestContext[Any, Any]) -> bool:
+        """Whether this client is offered our tool: not where the author has one of its name."""
+        declared = declared_by(context)
+        if not declared.needs_result_tool(by_code=True):  # the cheaper look: most clients elicit
             return False
-        return all(tool.name != result_tool.NAME for tool in await self._server.list_tools())
-
-    async def _pass_on(
-        self, context: ServerRequestContext[Any, Any], caller: Caller, params: Mapping[str, Any]
-    ) -> HandlerResult:
-        text, is_error = await result_tool.pass_on(
-            params.get("arguments") or {},
-            elicitations=self._service.elicitations,
-            letters=self._service.letters,
-            caller=caller,
-        )
-        return text_result(text, protocol_version=context.protocol_version, is_error=is_error)
-
-    async def _has_output_schema(self, name: str) -> bool:
-        """Whether clients would refuse a text as this tool's result unless it is an error."""
-        for tool in await self._server.list_tools():
-            if tool.name == name:
-                return getattr(tool, "output_schema", None) is not None
-        return False
-
-
-def _client_of(context: ServerRequestContext[Any, Any]) -> str | None:
-    info = context.session.client_params
-    return info.client_info.name if info is not None else None
-
-
-def _can_show_and_ask(context: ServerRequestContext[Any, Any]) -> bool:
-    """Whether the client shows a link and asks for letters, both within one call."""
-    is_reached = context.protocol_version >= MODERN or context.session.can_send_request
-    return {"url", "form"} <= _modes(context) and is_reached
-
-
-def _modes(context: ServerRequestContext[Any, Any]) -> frozenset[str]:
-    """What the client declared; `elicitation: {}` means form (2025-06-18)."""
-    capabilities = context.session.client_capabilities
-    declared = capabilities.elicitation if capabilities is not None else None
-    if declared is None:
-        return frozenset()
-    modes = {mode for mode in ("form", "url") if getattr(declared, mode) is not None}
-    return frozenset(modes or {"form"})
+        caller = self._caller(context, declared)
+        if caller.is_anonymous or not declared.needs_result_tool(by_code=caller.by_code):
+            return False
+        return await tool_of(self._server, result_tool.NAME) is None
 
 
 def _wire_form(result: HandlerResult) -> Result:

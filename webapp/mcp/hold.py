@@ -6,6 +6,7 @@ to the link; it never means that it is done.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,9 +18,10 @@ from mcp_types import ElicitRequestURLParams
 from flows.binding import CHAT_WORDS
 from flows.elicitation import Elicitation, Status
 from webapp.call import Call
+from webapp.group import REQUIRED, RESULT, Part
 from webapp.letters import Letters
 from webapp.mcp.letters import LETTERS_SCHEMA, letters_in, typed_letters
-from webapp.mcp.results import Result, busy_text, link_meta, link_text, text_result
+from webapp.mcp.results import Result, busy_text, link_result, text_result
 from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
@@ -46,7 +48,13 @@ class Hold:
     def can(self, mode: str) -> bool:
         return mode in self._modes
 
-    def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
+    def asks_in_client(self, kind: str) -> bool:
+        return False
+
+    def carry(self, call: Call, state: object) -> object:
+        return state
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return now + timeout
 
     def busy(self) -> Result:
@@ -56,7 +64,9 @@ class Hold:
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
         if not self._context.session.can_send_request:
-            call.interrupt(_required(shown))
+            part = Part(shown=shown)
+            parts = await shown.group.stand(part, way=REQUIRED, is_urgent=True)
+            call.interrupt(_required(parts))
         asking = asyncio.create_task(self._ask(call, shown))
         asking.add_done_callback(lambda _: waiter.wake(None))
         try:
@@ -89,7 +99,7 @@ class Hold:
                 if action == "cancel":
                     return None
                 if action == "error":
-                    call.interrupt(self._link(shown))
+                    call.interrupt(await self._link(shown))
                 if action == "decline":
                     current = await call.elicitations.end(current, Status.DECLINED)
                 elif action == "accept" and not current.asked.waits:
@@ -130,14 +140,11 @@ class Hold:
             words = wrong
         return "cancel"
 
-    def _link(self, shown: Shown) -> Result:
+    async def _link(self, shown: Shown) -> Result:
         """What a client gets that cannot show the link after all; the same call goes on."""
-        return text_result(
-            link_text(shown, is_again=False),
-            protocol_version=self._context.protocol_version,
-            is_error=True,
-            meta=link_meta(shown),
-        )
+        parts = await shown.group.stand(Part(shown=shown), way=RESULT, is_urgent=False)
+        version = self._context.protocol_version
+        return link_result(parts, protocol_version=version, is_error=True)
 
     async def _report(self, step: int, current: Elicitation) -> None:
         await self._context.session.report_progress(
@@ -149,14 +156,15 @@ def _never() -> bool:
     return False
 
 
-def _required(shown: Shown) -> UrlElicitationRequiredError:
-    """-32042: the client opens the link and calls again (no way to ask it here)."""
+def _required(parts: Sequence[Part]) -> UrlElicitationRequiredError:
+    """-32042: the client opens the links and calls again (no way to ask it here)."""
     return UrlElicitationRequiredError(
         [
             ElicitRequestURLParams(
-                message=shown.elicitation.asked.message,
-                url=shown.url,
-                elicitation_id=shown.elicitation.id,
+                message=part.shown.elicitation.asked.message,
+                url=part.shown.url,
+                elicitation_id=part.shown.elicitation.id,
             )
+            for part in parts
         ]
     )

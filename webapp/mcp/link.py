@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 from flows.elicitation import Elicitation
 from webapp.call import Call
-from webapp.mcp.results import Result, busy_text, link_meta, link_text, text_result
+from webapp.group import RESULT, Part
+from webapp.mcp.results import Result, busy_text, link_result, text_result
 from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
@@ -23,31 +24,47 @@ class LinkInResult:
         modes: frozenset[str],
         held: timedelta,
         is_error: bool,
+        has_result_tool: bool,
+        dismissed: str | None,
     ) -> None:
         self._protocol_version = protocol_version
         self._modes = modes
         self._held = held
         self._is_error = is_error
+        self._has_result_tool = has_result_tool
+        self._dismissed = dismissed
 
     def can(self, mode: str) -> bool:
         return mode in self._modes
 
-    def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
+    def asks_in_client(self, kind: str) -> bool:
+        return False
+
+    def carry(self, call: Call, state: object) -> object:
+        return state
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return now + self._held
 
     def busy(self) -> Result:
         return text_result(busy_text(), protocol_version=self._protocol_version, is_error=True)
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
+        if shown.elicitation.id == self._dismissed:
+            return None
         limit = call.now + (self._held if shown.is_again else timedelta())
-        current = await call.hold(shown.elicitation, waiter, until=limit)
+        current = await call.hold(
+            shown.elicitation, waiter, until=limit, stops=lambda: shown.group.is_urgent
+        )
         if call.is_waiting_for(current):
+            part = Part(shown=shown, is_out=shown.is_again)
+            parts = await shown.group.stand(part, way=RESULT, is_urgent=not shown.is_again)
             call.interrupt(
-                text_result(
-                    link_text(shown, is_again=shown.is_again),
+                link_result(
+                    parts,
                     protocol_version=self._protocol_version,
                     is_error=self._is_error,
-                    meta=link_meta(shown),
+                    has_result_tool=self._has_result_tool,
                 )
             )
         return current

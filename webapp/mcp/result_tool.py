@@ -1,58 +1,194 @@
-"""The tool `elicitation_result`: how letters come from a chat whose client has no forms.
+"""The tool `elicitation_result`: how a client that cannot elicit waits, or gives up.
 
-What could go wrong: the model answers for the person. It can pass on letters that the person read
-on the page, and nothing else; and only the asker's own call is listened to, since knowing an id
-gives nothing.
+It goes on with the call that asked: the same tool with the same arguments, in the very run. What
+could go wrong: the model answers for the person, or for another person. Only the asker's own client
+is listened to, since knowing an id gives nothing; a yes comes from the page. Letters that the
+person has read there may be passed on, and a plain form may be answered where the operator allows
+it (ELICIT_MODEL_ANSWERS).
 """
 
+import json
+import logging
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
 
-from flows.elicitation import Status
-from flows.errors import NotPossible, TooManyAttempts
-from webapp.elicitations import Elicitations
+from flows.elicitation import BY_MODEL, Elicitation, Json, Status, checked_content
+from flows.errors import ElicitError, InvalidAnswer, NotAllowed, NotPossible, TooManyAttempts
+from flows.run import Called, Run
+from flows.schema import check
 from webapp.identity import Caller
 from webapp.ids import owner_of
-from webapp.letters import Letters
+from webapp.letters import Typed
+from webapp.mcp.results import Result, error_result, text_result
+from webapp.service import Service
 
 NAME = "elicitation_result"
-TOOL: dict[str, Any] = {
-    "name": NAME,
-    "description": (
-        "Pass on the eight letters that the person reads on the page of a link. Ask the person to "
-        "open the link and to tell you the letters; never make them up."
-    ),
-    "inputSchema": {
-        "type": "object",
-        "properties": {
-            "elicitId": {"type": "string", "description": "From _meta.elicitationPending."},
-            "code": {"type": "string", "description": "The eight letters."},
-        },
-        "required": ["elicitId", "code"],
-    },
-}
+ACTIONS = ("wait", "decline", "cancel")
 _UNKNOWN = "There is no such question of yours, or it is over."
+_NO_YES = (
+    "You cannot answer for the person: action is wait, decline or cancel. "
+    "They answer at the link that they were shown."
+)
+_CALL_AGAIN = "Call the tool that asked again, with the same arguments: it goes on from there."
+_log = logging.getLogger(__name__)
 
 
-async def pass_on(
-    arguments: Mapping[str, Any], *, elicitations: Elicitations, letters: Letters, caller: Caller
-) -> tuple[str, bool]:
-    """A sentence for the model, and whether it is an error."""
-    id, typed = arguments.get("elicitId"), arguments.get("code")
-    if not isinstance(id, str) or not isinstance(typed, str):
-        return "elicitId and code are both texts.", True
-    if caller.owner is None or owner_of(id) != caller.owner:
-        return _UNKNOWN, True
-    asked = await elicitations.get(id)
-    if asked is None or not asked.is_by_code:
-        return _UNKNOWN, True
-    try:
-        told = await letters.confirm(id, typed)
-    except NotPossible:
-        return _UNKNOWN, True
-    except TooManyAttempts as error:
-        await elicitations.end(asked, Status.FAILED, why="the letters were wrong too often")
-        return str(error), True
-    return f"{told.value} Call the tool again with the same arguments when the person is done.", (
-        told.name != "RIGHT"
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoOn:
+    """The call that asked, to be made again in its run; `dismissed` is no longer waited for."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    run_id: str
+    dismissed: str | None = None
+
+    def within(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of a request, as if it had called that tool."""
+        return {**params, "name": self.tool, "arguments": dict(self.arguments)}
+
+
+Said: TypeAlias = Result | GoOn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    asked: Elicitation
+    run: Run
+    called: Called
+
+
+class ResultTool:
+    def __init__(self, service: Service, *, server: str) -> None:
+        self._service = service
+        self._server = server
+
+    @property
+    def listed(self) -> dict[str, Any]:
+        """As it stands in a list of tools."""
+        properties: dict[str, Any] = {
+            "elicitId": {"type": "string", "description": "From _meta.elicitationPending."},
+            "action": {
+                "type": "string",
+                "enum": list(ACTIONS),
+                "default": "wait",
+                "description": (
+                    "wait: until the person is done, or still waiting is the answer. decline: the "
+                    "person said no. cancel: the tool ends; the link stays open for a while."
+                ),
+            },
+            "code": {
+                "type": "string",
+                "description": "The eight letters that the person reads on the page, if any.",
+            },
+        }
+        if self._service.identity.lets_model_answer:
+            properties["content"] = {
+                "type": "object",
+                "description": "The fields of a form, by the schema in _meta.elicitationPending.",
+            }
+        return {
+            "name": NAME,
+            "description": (
+                "Go on with a tool that waits for a person, once they have been shown its link: "
+                "the result is that tool's own. Never make up what they say: only they can say "
+                "yes, at the link."
+            ),
+            "inputSchema": {
+                "type": "object",
+                "properties": properties,
+                "required": ["elicitId"],
+            },
+        }
+
+    async def hear(self, arguments: object, *, caller: Caller, protocol_version: str) -> Said:
+        """What to tell the model, or the call that is to be made."""
+        given = cast("Mapping[str, object]", arguments if isinstance(arguments, Mapping) else {})
+        try:
+            found = await self._find(given.get("elicitId"), caller)
+            if given.get("code") is not None:
+                text = await self._pass_on(found.asked, given["code"])
+                return text_result(text, protocol_version=protocol_version, is_error=False)
+            return await self._go_on(found, given)
+        except ElicitError as error:
+            return error_result(error, protocol_version=protocol_version)
+
+    async def _find(self, id: object, caller: Caller) -> _Found:
+        """The question with this id. Raises NotAllowed if it is not this very client's."""
+        if not isinstance(id, str):
+            raise NotAllowed("elicitId is a text, from _meta.elicitationPending.")
+        if caller.owner is None or owner_of(id) != caller.owner:
+            raise NotAllowed(_UNKNOWN)
+        asked = await self._service.elicitations.get(id)
+        if asked is None or asked.run is None:
+            raise NotAllowed(_UNKNOWN)
+        run = await self._service.elicitations.run(owner=asked.owner, id=asked.run)
+        called = None if run is None else run.called
+        if run is None or called is None:
+            raise NotAllowed(_UNKNOWN)
+        if (called.server, called.client) != (self._server, caller.client):
+            raise NotAllowed(_UNKNOWN)
+        return _Found(asked=asked, run=run, called=called)
+
+    async def _go_on(self, found: _Found, given: Mapping[str, object]) -> GoOn:
+        """Do what the model says, and then as if the call were made again. Raises ElicitError."""
+        asked = found.asked
+        action = "wait" if given.get("action") is None else given["action"]
+        if action not in ACTIONS:
+            raise NotAllowed(_NO_YES)
+        if action != "wait" and asked.status.is_final:
+            raise NotAllowed(f"It is over already: {asked.status}. Action wait gives the result.")
+        if action == "decline":
+            await self._service.elicitations.end(asked, Status.DECLINED)
+        elif action == "wait" and given.get("content") is not None:
+            await self._answer(asked, cast("Json", given["content"]))
+        if self._is_wiped(found.run):
+            raise NotAllowed(_UNKNOWN)
+        if found.called.arguments is None:
+            raise NotAllowed(_CALL_AGAIN)
+        return GoOn(
+            tool=found.called.tool,
+            arguments=json.loads(found.called.arguments),
+            run_id=found.run.id,
+            dismissed=asked.id if action == "cancel" else None,
+        )
+
+    def _is_wiped(self, run: Run) -> bool:
+        """Whether nothing is left of what came out of it: it must not run afresh."""
+        if run.finished_at is None:
+            return False
+        return run.result is None or self._service.clock() >= run.kept_until
+
+    async def _pass_on(self, asked: Elicitation, typed: object) -> str:
+        """Letters that the person has read. Raises NotAllowed where they open nothing."""
+        if not isinstance(typed, str) or not asked.is_by_code:
+            raise NotAllowed(_UNKNOWN)
+        try:
+            told = await self._service.letters.confirm(asked.id, typed)
+        except NotPossible:
+            raise NotAllowed(_UNKNOWN) from None
+        except TooManyAttempts:
+            elicitations = self._service.elicitations
+            await elicitations.end(asked, Status.FAILED, why="the letters were wrong too often")
+            raise
+        if told is not Typed.RIGHT:
+            raise NotAllowed(told.value)
+        return f"{told.value} When the person is done: {_CALL_AGAIN}"
+
+    async def _answer(self, asked: Elicitation, content: Json) -> None:
+        """Take the model's own answer to a plain form, where it may give one.
+
+        Raises NotAllowed, and InvalidAnswer, which ends nothing: it is not the person's.
+        """
+        service = self._service
+        if asked.kind != "form" or not service.identity.lets_model_answer:
+            raise NotAllowed(_NO_YES)
+        if asked.status.is_final or service.clock() >= asked.expires_at:
+            raise NotAllowed(_UNKNOWN)
+        faults = check(service.kinds.forms.schema(asked), content)
+        if faults:
+            details = [(fault.path, fault.message) for fault in faults]
+            raise InvalidAnswer(details, elicitation_id=asked.id)
+        given = checked_content(content)
+        await service.elicitations.end(asked, Status.ACCEPTED, content=given, why=BY_MODEL)
+        _log.info("elicitation.answered_by_model", extra={"id": asked.id})

@@ -1,14 +1,19 @@
 """Results that stand in for a tool's own, and the sentences in them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from flows.errors import ElicitError, Expired, NotAccepted
+from flows.elicitation import Elicitation, Json
+from flows.errors import ElicitError, Expired, InvalidAnswer, NotAccepted
+from flows.form import FORM_KINDS, on_the_wire
+from webapp.group import Part
 from webapp.logs import mask
 from webapp.presenter import Shown
 
 Result: TypeAlias = dict[str, Any]
 MODERN = "2026-07-28"
+REQUIRES_INPUT = "This tool requires user input to continue"
+_RESULT_TOOL = "elicitation_result with elicitId and action wait, decline or cancel"
 
 
 def text_result(
@@ -23,20 +28,44 @@ def text_result(
     return result
 
 
-def link_text(shown: Shown, *, is_again: bool) -> str:
-    """What the model reads when the person has a link to open."""
-    message = shown.elicitation.asked.message
-    opening = (
-        "Still waiting for the person."
-        if is_again
-        else "This tool needs the person to do something in a browser."
+def link_result(
+    parts: Sequence[Part], *, protocol_version: str, is_error: bool, has_result_tool: bool = False
+) -> Result:
+    """What the model gets when the person has a link to open, or several."""
+    opening = f"{REQUIRES_INPUT}: the person has to do something in a browser."
+    if all(part.is_out for part in parts):
+        opening = "Still waiting for the person."
+    links = "\n".join(_link_text(part.shown) for part in parts)
+    by_tool = ", or elicitation_result with its elicitId" if has_result_tool else ""
+    facts = [_facts(part.shown, has_result_tool=has_result_tool) for part in parts]
+    # One is what programs know; of several, the first.
+    meta: dict[str, Any] = {"elicitationPending": facts[0]}
+    if len(facts) > 1:
+        meta["elicitationsPending"] = facts
+    return text_result(
+        f"{opening}\n{links}\nWhen they say that they are done, call this tool again with the same "
+        f"arguments{by_tool}: it goes on from there. You cannot answer for them.",
+        protocol_version=protocol_version,
+        is_error=is_error,
+        meta=meta,
     )
+
+
+def _link_text(shown: Shown) -> str:
     return (
-        f"{opening} What for: {message}\n"
+        f"What for: {shown.elicitation.asked.message}\n"
         f"Show the person this link, whole and unchanged: {shown.url}\n{_by_letters(shown)}"
-        f"It works until {shown.elicitation.expires_at:%H:%M} UTC. When they say that they are "
-        "done, call this tool again with the same arguments: it goes on from there. "
-        "You cannot answer for them."
+        f"It works until {shown.elicitation.expires_at:%H:%M} UTC."
+    )
+
+
+def form_text(shown: Shown) -> str:
+    """What the model reads when the client was shown a form too often, and there is no page."""
+    return (
+        "Nobody has answered yet what this tool asks in a form of the client's. What for: "
+        f"{shown.elicitation.asked.message}\nCall this tool again with the same arguments until "
+        f"{shown.elicitation.expires_at:%H:%M} UTC: the form is shown again. "
+        "You cannot answer for the person."
     )
 
 
@@ -49,20 +78,29 @@ def _by_letters(shown: Shown) -> str:
     )
 
 
-def link_meta(shown: Shown) -> dict[str, Any]:
-    """The facts of a pending question for programs."""
+def _facts(shown: Shown, *, has_result_tool: bool) -> dict[str, Any]:
     elicitation = shown.elicitation
+    by_tool = f", or {_RESULT_TOOL}" if has_result_tool else ""
     return {
-        "elicitationPending": {
-            "elicitId": elicitation.id,
-            "message": elicitation.asked.message,
-            "mode": "url",
-            "url": shown.url,
-            "status": elicitation.status,
-            "expiresAt": elicitation.expires_at.isoformat(),
-            "instructions": "Show the link to the person; call the same tool again when done.",
-        }
+        "elicitId": elicitation.id,
+        "message": elicitation.asked.message,
+        "schema": _schema(elicitation),
+        "mode": "url",
+        "url": shown.url,
+        "status": elicitation.status,
+        "expiresAt": elicitation.expires_at.isoformat(),
+        "instructions": (
+            f"Show the link to the person; call the same tool again when done{by_tool}."
+        ),
     }
+
+
+def _schema(elicitation: Elicitation) -> dict[str, Any] | None:
+    """What a form asks for; None where the answer is no form's."""
+    terms = elicitation.asked.terms
+    if elicitation.kind not in FORM_KINDS or not isinstance(terms, Mapping):
+        return None
+    return on_the_wire(cast("Mapping[str, Json]", terms["schema"]))
 
 
 def busy_text() -> str:
@@ -75,8 +113,11 @@ def busy_text() -> str:
 def error_result(error: ElicitError, *, protocol_version: str) -> Result:
     """What the model reads for the library's "Error executing tool": a sentence and a code."""
     meta: dict[str, Any] = {"errorId": error.name, "code": error.name, "status": error.http_status}
+    meta["jsonrpcCode"] = error.code
     if isinstance(error, NotAccepted):
         meta["elicitId"] = error.elicitation_id
+    if isinstance(error, InvalidAnswer):
+        meta["details"] = list(error.details)
     if isinstance(error, Expired) and error.ttl is not None:
         meta["ttl"] = int(error.ttl.total_seconds() * 1000)
     return text_result(

@@ -7,21 +7,24 @@ tool's own.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from flows.binding import CHAT_WORDS
 from flows.elicitation import Elicitation, Status
 from flows.errors import InvalidToken
+from flows.form import FORM_KINDS
 from flows.run import keep_responses
 from flows.tokens import Purpose
 from webapp.call import Call
+from webapp.group import RETRY, Part
 from webapp.letters import Letters
 from webapp.limits import Limits
 from webapp.links import LINK_OUTLIVES, Links
+from webapp.mcp.forms import acted, message_of, schema_of
 from webapp.mcp.letters import LETTERS_SCHEMA, letters_in, typed_letters
-from webapp.mcp.results import MODERN, Result, busy_text, link_meta, link_text, text_result
+from webapp.mcp.results import MODERN, Result, busy_text, form_text, link_result, text_result
 from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
@@ -31,9 +34,12 @@ _LETTERS = "-code"
 
 
 class Chain:
-    """What a leg brings: run, rounds used, which links are out, and the client's answers."""
+    """What a leg brings: run, rounds used, and the client's answers.
 
-    __slots__ = ("answers", "foreign", "responses", "rounds", "run_id", "shown")
+    Of the run's questions it says which are out, and which the client dismissed in earlier legs.
+    """
+
+    __slots__ = ("answers", "dismissed", "foreign", "responses", "rounds", "run_id", "shown")
 
     def __init__(
         self,
@@ -43,12 +49,14 @@ class Chain:
         run_id: str | None = None,
         rounds: int = 0,
         shown: frozenset[int] = frozenset(),
+        dismissed: frozenset[int] = frozenset(),
     ) -> None:
         self.answers = {k: v for k, v in responses.items() if k.startswith(_KEY)}
         self.responses = {k: v for k, v in responses.items() if k not in self.answers}
         self.run_id = run_id
         self.rounds = rounds
         self.shown = shown
+        self.dismissed = dismissed
         self.foreign = foreign  # the tool's own requestState
 
 
@@ -63,13 +71,15 @@ def read_chain(
         claims = links.read(token, purpose=Purpose.RUN, now=now)
     except InvalidToken:
         return Chain(responses=responses, foreign=state)
-    rounds, _, shown = claims.rest.partition(";")
+    rounds, *indexes = claims.rest.split(";")
+    shown, dismissed = [_indexes(text) for text in (*indexes, "")][:2]
     return Chain(
         responses=responses,
         foreign=foreign or None,
         run_id=claims.id,
         rounds=int(rounds),
-        shown=frozenset(map(int, shown.split(","))) if shown else frozenset(),
+        shown=shown,
+        dismissed=dismissed,
     )
 
 
@@ -90,7 +100,7 @@ class Retry:
         began_at: datetime,
         limits: Limits,
         letters: Letters,
-        is_error: Callable[[], Awaitable[bool]],
+        is_error: bool,
     ) -> None:
         self._chain = chain
         self._links = links
@@ -99,11 +109,18 @@ class Retry:
         self._limits = limits
         self._letters = letters
         self._is_error = is_error
+        self._dismissed = set(chain.dismissed)
 
     def can(self, mode: str) -> bool:
         return mode in self._modes
 
-    def limit(self, *, now: datetime, timeout: timedelta) -> datetime:
+    def asks_in_client(self, kind: str) -> bool:
+        return kind in FORM_KINDS and "form" in self._modes
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        return self._held_until(now)
+
+    def _held_until(self, now: datetime) -> datetime:
         return max(self._began_at + self._limits.leg, now + self._limits.leg_at_least)
 
     def busy(self) -> Result:
@@ -113,18 +130,39 @@ class Retry:
         if shown.index not in self._out(call) or not shown.is_again:
             await self._suspend(call, shown, is_shown=False)
         current = shown.elicitation
+        if shown.index in self._chain.dismissed:
+            return None
+        if self.asks_in_client(current.kind):
+            return await self._form_answer(call, shown)
         action = await self._answer(call, shown)
         if action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
         if action == "cancel":
+            self._dismissed.add(shown.index)
             return None
         if action == "accept" and not current.asked.waits:
             return await call.elicitations.end(current, Status.ACCEPTED, content={})
-        limit = self.limit(now=call.now, timeout=timedelta())
-        current = await call.hold(current, waiter, until=limit)
+        current = await call.hold(
+            current,
+            waiter,
+            until=self._held_until(call.now),
+            stops=lambda: shown.group.is_urgent,
+        )
         if call.is_waiting_for(current):
             await self._suspend(call, shown, is_shown=True)
         return current
+
+    async def _form_answer(self, call: Call, shown: Shown) -> Elicitation | None:
+        """What the client's form brought; without an answer it is shown again."""
+        response = self._chain.answers.get(_key(shown.index))
+        action = _action(response)
+        if action is None:
+            await self._suspend(call, shown, is_shown=False)
+        content = cast("Mapping[str, Any]", response).get("content")
+        settled = await acted(call, shown.elicitation, action, content)
+        if settled is None:
+            self._dismissed.add(shown.index)
+        return settled
 
     async def _answer(self, call: Call, shown: Shown) -> str | None:
         """What the client answered; an accept comes after the letters, where there are any."""
@@ -133,20 +171,22 @@ class Retry:
         if action in ("decline", "cancel") or not asked.is_by_code or _is_confirmed(asked):
             return action
         response = self._chain.answers.get(_key(shown.index) + _LETTERS)
-        answered, words = _action(response), CHAT_WORDS
+        answered = _action(response)
         if answered in ("decline", "cancel"):
             return answered
+        words: str | None = CHAT_WORDS
         if answered == "accept":
             typed = letters_in(cast("Mapping[str, Any]", response).get("content"))
-            wrong = await typed_letters(self._letters, call.elicitations, asked, typed)
-            if wrong is None:
-                return action
-            words = wrong
-        await self._suspend(call, shown, is_shown=True, letters=words)
-        return None
+            words = await typed_letters(self._letters, call.elicitations, asked, typed)
+        if words is not None:
+            await self._suspend(call, shown, is_shown=True, letters=words)
+        return action
 
-    def carry(self, call: Call, foreign: str | None) -> str:
+    def carry(self, call: Call, state: object) -> object:
         """A tool's own requestState together with our token."""
+        if not call.run.is_loaded:
+            return state
+        foreign = state if isinstance(state, str) else None
         return self._state(call, shown=self._out(call), foreign=foreign)
 
     async def _keep_responses(self, call: Call) -> None:
@@ -161,39 +201,59 @@ class Retry:
 
     async def _suspend(
         self, call: Call, shown: Shown, *, is_shown: bool, letters: str | None = None
-    ) -> None:
+    ) -> NoReturn:
+        part = Part(shown=shown, is_out=is_shown, letters=letters)
+        is_urgent = not is_shown or letters is not None
+        parts = await shown.group.stand(part, way=RETRY, is_urgent=is_urgent)
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds:
-            call.interrupt(
-                text_result(
-                    link_text(shown, is_again=is_shown),
-                    protocol_version=MODERN,
-                    is_error=await self._is_error(),
-                    meta=link_meta(shown),
-                )
-            )
-        out = self._out(call) | {shown.index}
+            call.interrupt(self._last(call, parts))
+        out = self._out(call) | {part.shown.index for part in parts}
         result: Result = {
             "resultType": "input_required",
             "requestState": self._state(call, shown=out, foreign=self._chain.foreign),
         }
         requests: dict[str, Any] = {}
-        if not is_shown:
-            requests[_key(shown.index)] = _asks_for(
-                mode="url", message=shown.elicitation.asked.message, url=shown.url
-            )
-            letters = CHAT_WORDS if shown.elicitation.is_by_code else None
-        if letters is not None:
-            requests[_key(shown.index) + _LETTERS] = _asks_for(
-                mode="form", message=letters, requestedSchema=LETTERS_SCHEMA
-            )
+        for part in parts:
+            requests |= self._requests(call, part)
         if requests:
             result["inputRequests"] = requests
         call.interrupt(result)
 
+    def _last(self, call: Call, parts: Sequence[Part]) -> Result:
+        """What the model gets when the client affords no more rounds."""
+        is_for_client_only = call.kinds.policies.is_for_client_only
+        with_page = [p for p in parts if not is_for_client_only(p.shown.elicitation.kind)]
+        if with_page:
+            return link_result(with_page, protocol_version=MODERN, is_error=self._is_error)
+        text = form_text(parts[0].shown)
+        return text_result(text, protocol_version=MODERN, is_error=self._is_error)
+
+    def _requests(self, call: Call, part: Part) -> dict[str, Any]:
+        """What the client is asked for one question, by the keys of its answers."""
+        shown, letters = part.shown, part.letters
+        requests: dict[str, Any] = {}
+        if not part.is_out:
+            requests[_key(shown.index)] = self._request(call, shown)
+            is_link = not self.asks_in_client(shown.elicitation.kind)
+            letters = CHAT_WORDS if is_link and shown.elicitation.is_by_code else None
+        if letters is not None:
+            requests[_key(shown.index) + _LETTERS] = _asks_for(
+                mode="form", message=letters, requestedSchema=LETTERS_SCHEMA
+            )
+        return requests
+
+    def _request(self, call: Call, shown: Shown) -> dict[str, Any]:
+        asked = shown.elicitation
+        if self.asks_in_client(asked.kind):
+            schema = schema_of(call, asked)
+            return _asks_for(mode="form", message=message_of(call, asked), requestedSchema=schema)
+        return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
+
     def _state(self, call: Call, *, shown: frozenset[int], foreign: str | None) -> str:
         run = call.run.value
-        rest = f"{self._chain.rounds + 1};{','.join(map(str, sorted(shown)))}"
+        indexes = [",".join(map(str, sorted(some))) for some in (shown, self._dismissed)]
+        rest = ";".join([str(self._chain.rounds + 1), *indexes])
         token = self._links.run(
             run_id=run.id,
             rest=rest,
@@ -201,6 +261,10 @@ class Retry:
             now=call.now,
         )
         return f"{_MARK}{token}" + (f":{foreign}" if foreign is not None else "")
+
+
+def _indexes(text: str) -> frozenset[int]:
+    return frozenset(map(int, text.split(","))) if text else frozenset()
 
 
 def _key(index: int) -> str:

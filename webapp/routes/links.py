@@ -19,8 +19,11 @@ from flows.elicitation import Elicitation, Status
 from flows.errors import Failed, InvalidToken, NotAllowed, NotConfigured, NotPossible
 from flows.schema import parse
 from flows.tokens import Purpose
+from webapp.asked_forms import AskedForms
 from webapp.departures import depart
 from webapp.forms import form_of
+from webapp.gates import Gates
+from webapp.kept_secrets import KeptSecrets
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.fields import Fields, fields_of, refuse_form
 from webapp.routes.openers import pace, refuse_opener, with_cookie
@@ -65,9 +68,10 @@ async def go_on(
     if refused is not None:
         return refused
     cookie = service.browser.cookie_of(request.cookies) or ""
-    if elicitation.kind == "secret":
+    typed = service.kinds.typed(elicitation.kind)
+    if typed is not None:
         shown = _shown(service, elicitation, token=token, cookie=cookie)
-        return await _take_secret(elicitation, shown, fields, service, answers, token=token)
+        return await _take_answer(elicitation, shown, fields, typed, answers, token=token)
     try:
         return see_other(
             await depart(
@@ -192,23 +196,26 @@ def _trouble(
     )
 
 
-async def _take_secret(
+async def _take_answer(
     elicitation: Elicitation,
     shown: Shown,
     fields: Fields,
-    service: Service,
+    typed: AskedForms | KeptSecrets,
     answers: Answers,
     *,
     token: str,
 ) -> Response[Any]:
     if await shown.ended() is not None:
         return see_other(f"/e/{token}")
-    schema = shown.schema()
+    schema = typed.schema(elicitation)
     parsed = parse(schema, fields)
     if parsed.faults:
-        view = shown.start_secret(form_of(schema, values=fields, faults=parsed.faults))
+        view = shown.start_typed(form_of(schema, values=fields, faults=parsed.faults))
         return answers.page(view, status=HTTPStatus.UNPROCESSABLE_ENTITY)
-    await service.kinds.secrets.save(elicitation, parsed.content)
+    if isinstance(typed, Gates):
+        await typed.approve(elicitation, is_wide=fields.get("remember") == ["1"])
+    else:
+        await typed.save(elicitation, parsed.content)
     return see_other(f"/e/{token}")
 
 
@@ -226,6 +233,6 @@ def _shown(
 
 def _form_targets(elicitation: Elicitation) -> list[str]:
     """Browsers hold every redirect after a form to `form-action`, also a service's own ones."""
-    if elicitation.kind == "secret":
+    if not elicitation.asked.origins:  # our own page takes the answer
         return []
     return sorted({"https:"} | {origin.partition("//")[0] for origin in elicitation.asked.origins})

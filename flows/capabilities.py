@@ -1,0 +1,44 @@
+"""What a client says it can ask: the capability `elicitation` and its modes.
+
+What could go wrong: `elicitation: {}`, which is older than the modes and means `form`.
+Source: ClientCapabilities of the 2025-06-18, 2025-11-25 and 2026-07-28 schemas.
+"""
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from flows.errors import InvalidQuestion
+
+MODES: Final = ("form", "url")
+
+
+def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
+    """Whether a client that declares these capabilities can be asked, in this mode or in any.
+
+    `capabilities` are a mapping as on the wire, a model of `mcp_types`, or None for a client that
+    declares nothing. Raises InvalidQuestion for a mode that does not exist.
+    """
+    if mode is not None:
+        must_be_mode(mode)
+    declared = _part(capabilities, "elicitation")
+    if not _is_object(declared):
+        return False
+    modes = [one for one in MODES if _is_object(_part(declared, one))]
+    return mode is None or mode in (modes or ("form",))
+
+
+def must_be_mode(mode: str) -> None:
+    """Raises InvalidQuestion for what is no elicitation mode."""
+    if mode not in MODES:
+        raise InvalidQuestion(f"{mode!r} is no elicitation mode; there are form and url.")
+
+
+def _part(whole: object, name: str) -> object:
+    if isinstance(whole, Mapping):
+        return cast("Mapping[str, object]", whole).get(name)
+    return getattr(whole, name, None)
+
+
+def _is_object(part: object) -> bool:
+    """A declaration is an object, if an empty one; no true, no text."""
+    return part is not None and not isinstance(part, bool | int | float | str | list)

@@ -1,0 +1,193 @@
+"""The gate: a tool that waits for a person's approval before its body starts.
+
+What could go wrong: a person approves what they did not see. What an approval covers is the digest
+of all arguments, and what is shown says where it was cut. A mark never wraps the tool; a decorator
+between it and the server that does not use `functools.wraps` hides it, so that the gate stays open.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import Any, Final, TypeVar, cast, overload
+
+from flows.elicitation import Json
+from flows.errors import InvalidQuestion
+from flows.form import Form
+from flows.question import DEFAULT_TIMEOUT, MESSAGE_AT_MOST, Question
+from flows.schema import schema_of
+
+ToolT = TypeVar("ToolT", bound=Callable[..., Any])
+APPROVED_FOR: Final = timedelta(minutes=15)  # the same tool with the same arguments
+REMEMBERED_FOR: Final = timedelta(hours=1)  # the tool with any, where a person chose that
+_MARK: Final = "__elicit_gate__"
+_TOOL_CHARACTERS = 200
+_VALUE_CHARACTERS = 400  # of which the page shows 500
+_ARGUMENTS_AT_MOST = 50
+_WRAPPED_AT_MOST = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What is asked before a tool; `is_off` frees it from the policy for destructive tools."""
+
+    message: str | None = None
+    timeout: timedelta = DEFAULT_TIMEOUT
+    is_off: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatePolicy:
+    """Which tools are gated without a mark: by their annotation, and by patterns of names."""
+
+    gates_destructive: bool = True
+    patterns: tuple[str, ...] = ()
+
+    def gate_of(self, tool: str, *, mark: Gate | None, is_destructive: bool) -> Gate | None:
+        """The gate before a tool, if there is one.
+
+        A mark opens what the annotation would gate; it does not open what the operator has named.
+        """
+        is_named = any(fnmatchcase(tool, pattern) for pattern in self.patterns)
+        is_free = mark is not None and mark.is_off
+        if mark is not None and not mark.is_off:
+            return mark
+        if is_named or (self.gates_destructive and is_destructive and not is_free):
+            return Gate()
+        return None
+
+
+@overload
+def gate(tool: ToolT) -> ToolT: ...
+@overload
+def gate(
+    *, message: str | None = None, timeout: timedelta = DEFAULT_TIMEOUT, off: bool = False
+) -> Callable[[ToolT], ToolT]: ...
+def gate(
+    tool: Any = None,
+    *,
+    message: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+    off: bool = False,
+) -> Any:
+    """Mark a tool: it waits for a person's approval before its body starts.
+
+    `@gate`, or `@gate(message=..., timeout=...)`, above or below what makes it a tool. With `off`
+    it waits for none, although it is annotated as destructive. Raises InvalidQuestion.
+    """
+    mark = Gate(message=message, timeout=timeout, is_off=off)
+    if message is not None and not message.strip():
+        raise InvalidQuestion("The gate's message is empty: leave it out or say what a yes does.")
+    _ = gate_question(mark, tool="t", arguments="{}", can_be_kept=False)  # a bad one fails here
+
+    def marked(function: Any) -> Any:
+        try:
+            setattr(function, _MARK, mark)
+        except AttributeError as error:
+            raise InvalidQuestion(
+                f"A {type(function).__name__} cannot be marked with gate: mark its function."
+            ) from error
+        return function
+
+    if tool is None:
+        return marked
+    if not callable(tool):
+        raise InvalidQuestion("gate marks a tool's function: write @gate or @gate(message=...).")
+    return marked(tool)
+
+
+def mark_of(function: Callable[..., Any] | None) -> Gate | None:
+    """The mark on a tool's function, also below decorators that use `functools.wraps`."""
+    for one in _layers(function):
+        mark = getattr(one, _MARK, None)
+        if isinstance(mark, Gate):
+            return mark
+    return None
+
+
+def gate_question(
+    gate: Gate, *, tool: str, arguments: str, can_be_kept: bool
+) -> Question[Mapping[str, Json]]:
+    """Ask for an approval of one call; `arguments` are its own, as canonical JSON.
+
+    `can_be_kept`: a yes holds for later calls too.
+    """
+    name = tool[:_TOOL_CHARACTERS]
+    message = gate.message
+    if message is None:
+        message = f"Run {name}?"
+    elif name not in message and len(message) + len(name) + 3 <= MESSAGE_AT_MOST:
+        message = f"{message} ({name})"
+    given: object = json.loads(arguments)
+    if not isinstance(given, dict):  # the library will refuse it; nobody is shown nothing
+        given = {"arguments": given}
+    return Question(
+        message=message,
+        request=Form(
+            message=message,
+            schema=schema_of({"type": "object", "properties": {}}),
+            arguments=shown_arguments(cast("Mapping[str, Json]", given)),
+            covers=digest_of_arguments(arguments),
+            can_be_kept=can_be_kept,
+        ),
+        answer=_nothing_more,
+        timeout=gate.timeout,
+    )
+
+
+def digest_of_arguments(arguments: str) -> str:
+    """What an approval covers: all of them, whatever is shown; they are canonical JSON."""
+    return hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def shown_arguments(arguments: Mapping[str, Json]) -> dict[str, Json]:
+    """The arguments to show: long ones are cut, and say how long they were."""
+    shown: dict[str, Json] = {}
+    for number, (name, value) in enumerate(arguments.items()):
+        if number == _ARGUMENTS_AT_MOST:
+            shown["..."] = f"and {len(arguments) - number} more"
+            break
+        called = _text(name)
+        if len(called) > _TOOL_CHARACTERS:  # two of them may begin alike
+            called = f"{called[:_TOOL_CHARACTERS]}... ({number + 1})"
+        shown[called] = _cut(value)
+    return shown
+
+
+def _cut(value: Json) -> Json:
+    if value is None or isinstance(value, bool | int | float):
+        text = json.dumps(value)
+        return value if len(text) <= _VALUE_CHARACTERS else _shortened(text)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = _text(text)
+    if len(text) > _VALUE_CHARACTERS:
+        return _shortened(text)
+    return text if isinstance(value, str) else value
+
+
+def _shortened(text: str) -> str:
+    return f"{text[:_VALUE_CHARACTERS]}... ({len(text)} characters in all)"
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()  # half a letter cannot be stored
+
+
+def _layers(function: Any) -> Iterator[Any]:
+    """A function, and what it is made of: wrapped, bound, or with some arguments given."""
+    left = [function]
+    for _ in range(_WRAPPED_AT_MOST):
+        if not left:
+            return
+        one = left.pop()
+        yield one
+        inner = (
+            getattr(one, name, None) for name in ("__self__", "__func__", "func", "__wrapped__")
+        )
+        left += [layer for layer in inner if callable(layer)]
+
+
+def _nothing_more(_: Json) -> Mapping[str, Json]:
+    return cast("Mapping[str, Json]", {})

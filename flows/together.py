@@ -1,0 +1,74 @@
+"""Questions that are asked together: one await, one round, and an answer to each."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn, TypeVar, cast, overload
+
+from flows.errors import InvalidQuestion
+from flows.question import Outcome, Question, current_asker, tell_asker
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together(Generic[T_co]):
+    """Several questions that nobody was asked yet: await it for a tuple of their answers."""
+
+    questions: tuple[Question[Any], ...]
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        asking = current_asker().ask_together(self.questions, stops_at_no=True)
+        outcomes = yield from asking.__await__()
+        return cast("T_co", tuple(map(_answer, self.questions, outcomes)))
+
+    async def outcomes(self) -> tuple[Outcome[Any], ...]:
+        """What became of each, once all are over; a no does not raise."""
+        return await current_asker().ask_together(self.questions, stops_at_no=False)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("questions have no truth before they are asked: write `await` before them")
+
+
+@overload
+def together(first: Question[A], second: Question[B], /) -> Together[tuple[A, B]]: ...
+@overload
+def together(
+    first: Question[A], second: Question[B], third: Question[C], /
+) -> Together[tuple[A, B, C]]: ...
+@overload
+def together(
+    first: Question[A], second: Question[B], third: Question[C], fourth: Question[D], /
+) -> Together[tuple[A, B, C, D]]: ...
+@overload
+def together(*questions: Question[Any]) -> Together[tuple[Any, ...]]: ...
+def together(*questions: Question[Any]) -> Together[Any]:
+    """Ask several questions at once: they are shown together, and each is answered for itself.
+
+    Awaiting it gives the answers in this order, or raises the first no; the other questions then
+    stay open until their time. `outcomes()` waits for all. Raises InvalidQuestion if anything
+    among them is no question.
+    """
+    if not questions:
+        _refuse("together asks several questions; give it some.")
+    for question in questions:
+        if not isinstance(cast("object", question), Question):
+            _refuse(f"together takes questions, and no {type(question).__name__}.")
+    return Together(questions=questions)
+
+
+def _refuse(why: str) -> NoReturn:
+    error = InvalidQuestion(why)
+    tell_asker(error)
+    raise error
+
+
+def _answer(question: Question[Any], outcome: Outcome[Any]) -> Any:
+    if outcome.error is None:
+        return outcome.content
+    if question.no is None:
+        raise outcome.error
+    return question.no(outcome.error)

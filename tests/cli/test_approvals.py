@@ -1,0 +1,80 @@
+"""`elicit approvals`: what tools may do unasked, listed and ended in a terminal."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from webapp.app import connect, utc_now
+from webapp.cli import main
+from webapp.rows import Approval
+from webapp.settings import read_settings
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def given(home: Path, *tools: str) -> None:
+    """What a person has approved in the store of that home."""
+
+    async def give() -> None:
+        async with connect(read_settings({"HOME": str(home)})) as service:
+            owner = service.elicitations.owners.tag(issuer="tests", subject="alice")
+            now = utc_now()
+            for tool in tools:
+                approval = Approval(
+                    id=service.elicitations.new_id(owner),
+                    owner=owner,
+                    server="shop",
+                    tool=tool,
+                    covers="0" * 32,
+                    about="count: 5",
+                    given_at=now,
+                    until=now + timedelta(minutes=15),
+                    erase_at=now + timedelta(days=1),
+                )
+                await service.elicitations.write(approval)
+
+    asyncio.run(give())
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert main(["approvals", *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_they_are_listed_revoked_and_cleared(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # parity: T7
+    given(home, "delete", "wipe", "burn")
+    lines = said(capsys, "list")
+    assert {line.split()[-1] for line in lines[::2]} == {"delete", "wipe", "burn"}
+    assert all(line.startswith('  with "count: 5", at shop, by ') for line in lines[1::2])
+    revoked = lines[0].split()
+    assert said(capsys, "revoke", revoked[0]) == ["It is revoked: the next call asks again."]
+    left = {line.split()[-1] for line in said(capsys, "list")[::2]}
+    assert left == {"delete", "wipe", "burn"} - {revoked[-1]}
+    assert said(capsys, "clear") == ["2 are revoked: the next calls ask again."]
+    assert said(capsys, "list") == ["Nothing is approved."]
+
+
+@pytest.mark.parametrize("id", ["a" * 24, "-" + "a" * 23, "-" + "a" * 43])
+def test_an_id_of_nothing_ends_with_one(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["approvals", "revoke", id]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith("elicit: There is no approval ")
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize("words", [[], ["revoke"], ["revoke", "short"], ["give"], ["clear", "x"]])
+def test_what_is_asked_for_wrongly_ends_with_two(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["approvals", *words])
+    assert ended.value.code == 2

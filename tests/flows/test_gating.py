@@ -1,0 +1,166 @@
+"""The gate: which tools have one, what is asked, and what an answer covers."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial, wraps
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from flows.errors import Declined, InvalidQuestion
+from flows.form import Form
+from flows.gating import (
+    Gate,
+    GatePolicy,
+    digest_of_arguments,
+    gate_question,
+    mark_of,
+    shown_arguments,
+)
+from flows.question import Question
+
+
+def delete(count: int) -> int:
+    return count
+
+
+def _request(question: Question[Any]) -> Form:
+    assert isinstance(question.request, Form)
+    return question.request
+
+
+def _asked(arguments: object, *, gate: Gate | None = None, tool: str = "delete") -> Question[Any]:
+    return gate_question(
+        gate or Gate(),
+        tool=tool,
+        arguments=json.dumps(arguments, sort_keys=True),
+        can_be_kept=True,
+    )
+
+
+def test_a_mark_never_wraps() -> None:
+    # parity: T1
+    def tool() -> None: ...
+
+    assert elicit.gate(tool) is tool
+    assert mark_of(tool) == Gate()
+    assert elicit.gate(message="Sure?", timeout=timedelta(minutes=1))(tool) is tool
+    assert mark_of(tool) == Gate(message="Sure?", timeout=timedelta(minutes=1))
+    assert mark_of(delete) is None
+    assert mark_of(None) is None
+
+
+def test_a_mark_is_found_through_what_wraps_a_function() -> None:
+    def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def wrapper(*args: Any) -> Any:
+            return function(*args)
+
+        return wrapper
+
+    class Tools:
+        @elicit.gate
+        def method(self) -> None: ...
+
+        def __call__(self) -> None: ...
+
+    @plain
+    @plain
+    @elicit.gate
+    def wrapped() -> None: ...
+
+    later = plain(delete_later)
+    elicit.gate(delete_later)
+    called = elicit.gate(Tools())
+    for function in (wrapped, later, partial(wrapped), Tools().method, called, called.__call__):
+        assert mark_of(function) == Gate(), function
+
+
+def delete_later() -> None: ...
+
+
+def test_what_no_mark_stays_on_is_said() -> None:
+    with pytest.raises(InvalidQuestion):
+        elicit.gate(len)
+    with pytest.raises(InvalidQuestion):
+        elicit.gate("delete")  # type: ignore[call-overload]  # an author's slip
+    with pytest.raises(InvalidQuestion):
+        elicit.gate(message=" ")
+    with pytest.raises(InvalidQuestion):
+        elicit.gate(timeout=timedelta())
+
+
+@pytest.mark.parametrize(
+    ("policy", "mark", "is_destructive", "is_gated"),
+    [
+        (GatePolicy(), None, True, True),
+        (GatePolicy(), None, False, False),
+        (GatePolicy(), Gate(), False, True),
+        (GatePolicy(), Gate(is_off=True), True, False),
+        (GatePolicy(gates_destructive=False), None, True, False),
+        (GatePolicy(gates_destructive=False), Gate(), True, True),
+        (GatePolicy(patterns=("del*",)), None, False, True),
+        (GatePolicy(patterns=("del*",)), Gate(is_off=True), True, True),
+        (GatePolicy(patterns=("DEL*", "elete", "de?ete_all")), None, False, False),
+    ],
+)
+def test_who_is_gated(
+    policy: GatePolicy, mark: Gate | None, *, is_destructive: bool, is_gated: bool
+) -> None:
+    # parity: T1
+    gate = policy.gate_of("delete", mark=mark, is_destructive=is_destructive)
+    assert (gate is not None) is is_gated
+
+
+def test_it_asks_for_a_yes_and_a_no_raises() -> None:
+    # parity: T2
+    question = _asked({"count": 5})
+    request = _request(question)
+    assert (question.message, request.kind) == ("Run delete?", "gate")
+    assert request.arguments == {"count": 5}
+    assert not request.schema.fields
+    assert question.no is None, "a no ends the call"
+    assert issubclass(Declined, Exception)
+
+
+def test_an_authors_own_message_names_the_tool_too() -> None:
+    assert _asked({}, gate=Gate(message="Empty the bin?")).message == "Empty the bin? (delete)"
+    assert _asked({}, gate=Gate(message="Let delete run?")).message == "Let delete run?"
+    long = _asked({}, gate=Gate(message="m" * 2000))
+    assert long.message == "m" * 2000
+    assert len(_asked({}, tool="t" * 5000).message) < 300
+
+
+def test_other_arguments_are_another_question() -> None:
+    # parity: T7
+    digests = {_asked(arguments).digest for arguments in ({"a": 1}, {"a": "1"}, {"b": 1}, {})}
+    assert len(digests) == 4
+    assert _asked({"a": 1, "b": 2}).digest == _asked({"b": 2, "a": 1}).digest
+    one, other = "x" * 9000 + "1", "x" * 9000 + "2"
+    assert shown_arguments({"a": one}) == shown_arguments({"a": other})
+    assert _asked({"a": one}).digest != _asked({"a": other}).digest
+    assert digest_of_arguments("{}") != digest_of_arguments('{"a": 1}')
+
+
+def test_what_is_too_long_is_cut_and_says_so() -> None:
+    # parity: T2
+    many: dict[str, Any] = {f"a{number:03}": number for number in range(200)}
+    shown = shown_arguments(many)
+    assert (len(shown), shown["..."]) == (51, "and 150 more")
+    assert shown_arguments({"a": "x" * 500})["a"] == "x" * 400 + "... (500 characters in all)"
+    nested = shown_arguments({"a": {"b": ["x" * 500]}})["a"]
+    assert isinstance(nested, str)
+    assert nested.startswith('{"b": ["xxx')
+    assert shown_arguments({"a": {"b": [1]}, "c": None, "d": True}) == {
+        "a": {"b": [1]},
+        "c": None,
+        "d": True,
+    }
+    names = shown_arguments({"n" * 300 + "1": 1, "n" * 300 + "2": 2})
+    assert len(names) == 2, "none hides another"
+    assert _request(_asked(["not", "a", "mapping"])).arguments == {
+        "arguments": ["not", "a", "mapping"]
+    }
+    assert json.dumps(shown_arguments({"\ud800": "\ud800", "b": ["\ud800"]})).encode()

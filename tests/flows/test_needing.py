@@ -1,0 +1,135 @@
+"""The mark `needs`: where it is kept, and what it refuses."""
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+import pytest
+
+from flows import Money, elicit
+from flows.errors import InvalidQuestion
+from flows.needing import needs_of
+from flows.providers import github
+
+TERMS = elicit.url("Read the terms.", "https://example.com/terms")
+SURE = elicit.confirm("Are you sure?")
+
+
+def questions_of(tool: object) -> list[str]:
+    return [question.message for need in needs_of(tool) for question in need.questions]
+
+
+def passing_on(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def passed(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return passed
+
+
+def test_a_mark_is_no_wrapper() -> None:
+    def tool() -> str:
+        return "done"
+
+    assert elicit.needs(TERMS)(tool) is tool
+    assert tool() == "done"
+    assert questions_of(tool) == ["Read the terms."]
+
+
+def test_marks_are_asked_from_the_top_down() -> None:
+    @elicit.needs(TERMS)
+    @elicit.needs(SURE, elicit.form("Who are you?"))
+    def tool() -> None: ...
+
+    assert questions_of(tool) == ["Read the terms.", "Are you sure?", "Who are you?"]
+
+
+def test_a_mark_is_found_above_and_below_other_decorators() -> None:
+    def tool() -> None: ...
+
+    served = tool
+    above = elicit.needs(TERMS)(passing_on(served))
+    assert questions_of(above) == questions_of(served) == ["Read the terms."]
+    again = elicit.needs(SURE)(passing_on(above))
+    assert questions_of(again) == questions_of(served) == ["Are you sure?", "Read the terms."]
+    assert questions_of(passing_on(again)) == ["Are you sure?", "Read the terms."]
+
+
+def test_a_mark_on_a_method_and_on_an_object_that_is_called_is_found() -> None:
+    class Shop:
+        @elicit.needs(TERMS)
+        def sell(self) -> None: ...
+
+        def __call__(self) -> None: ...
+
+    shop = Shop()
+    assert questions_of(shop.sell) == ["Read the terms."]
+    assert elicit.needs(SURE)(shop) is shop
+    assert questions_of(shop) == questions_of(shop.__call__) == ["Are you sure?"]
+    assert questions_of(Shop()) == []
+
+
+def test_a_mark_on_a_partial_does_not_reach_what_it_calls() -> None:
+    def tool(count: int) -> None: ...
+
+    one = elicit.needs(TERMS)(partial(tool, 1))
+    assert questions_of(one) == ["Read the terms."]
+    assert questions_of(tool) == []
+    assert questions_of(partial(elicit.needs(SURE)(tool), 2)) == ["Are you sure?"]
+
+
+def test_a_mark_reaches_the_function_of_a_librarys_tool() -> None:
+    class Served:
+        __slots__ = ("fn",)
+
+        def __init__(self, fn: Callable[..., Any]) -> None:
+            self.fn = fn
+
+        def __call__(self) -> None: ...
+
+    def tool() -> None: ...
+
+    elicit.needs(TERMS)(Served(tool))
+    assert questions_of(tool) == ["Read the terms."]
+
+
+@pytest.mark.parametrize("questions", [(), ("github",), (TERMS, print)])
+def test_what_is_no_question_cannot_be_needed(questions: Any) -> None:
+    with pytest.raises(InvalidQuestion, match="needs"):
+        elicit.needs(*questions)
+
+
+@pytest.mark.parametrize("tool", [3, len, "tool", None, Exception("no function")])
+def test_what_is_no_function_of_the_authors_cannot_be_marked(tool: Any) -> None:
+    with pytest.raises(InvalidQuestion, match="marks a tool's function"):
+        elicit.needs(TERMS)(tool)
+
+
+def test_an_empty_message_for_a_no_is_refused() -> None:
+    with pytest.raises(InvalidQuestion, match="decline_message"):
+        elicit.needs(TERMS, decline_message=" ")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [TERMS, SURE, elicit.payment(Money("9.00", "EUR"), "Tea"), elicit.secret("Your door")],
+)
+def test_what_is_asked_each_time_cannot_hide_a_tool(question: Any) -> None:
+    with pytest.raises(InvalidQuestion, match="for ever"):
+        elicit.needs(question, hide=True)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        elicit.oauth(github),
+        elicit.payment(Money("9.00", "EUR"), "Tea", once=True),
+        elicit.secret("Your door", name="door"),
+    ],
+)
+def test_what_is_kept_can_hide_a_tool(question: Any) -> None:
+    def tool() -> None: ...
+
+    elicit.needs(question, hide=True)(tool)
+    (need,) = needs_of(tool)
+    assert need.hides

@@ -1,0 +1,465 @@
+"""The gate as tools, clients and people meet it: no body starts before a person's yes."""
+
+import hashlib
+from collections.abc import Callable
+from datetime import timedelta
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from flows import elicit
+from flows.elicitation import Completion, Status
+from flows.gating import GatePolicy
+from tests.mcp.stage import (
+    LEGACY,
+    MODERN,
+    answered_in,
+    asked_in,
+    link_in,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+from webapp.limits import Limits
+from webapp.settings_identity import IdentitySettings
+
+BOTH = types.ElicitationCapability(
+    form=types.FormElicitationCapability(), url=types.UrlElicitationCapability()
+)
+FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
+URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
+DESTRUCTIVE = types.ToolAnnotations(destructive_hint=True)
+FROM_AFAR = {"x-forwarded-for": "203.0.113.7"}
+RAN: list[object] = []
+
+
+@pytest.fixture
+def ran() -> list[object]:
+    """What bodies ran, in this test."""
+    RAN.clear()
+    return RAN
+
+
+@pytest.fixture
+def server(server: Any, ran: list[object]) -> Any:
+    @server.tool(annotations=DESTRUCTIVE)
+    def delete(count: int) -> str:
+        ran.append(count)
+        return f"deleted {count}"
+
+    @server.tool()
+    @elicit.gate
+    def marked_below(count: int) -> str:
+        ran.append(count)
+        return "done"
+
+    @elicit.gate(message="Empty the bin for good?")
+    @server.tool()
+    def marked_above(count: int) -> str:
+        ran.append(count)
+        return "done"
+
+    @elicit.gate(off=True)
+    @server.tool(annotations=DESTRUCTIVE)
+    def freed() -> str:
+        return "done"
+
+    @server.tool()
+    def look() -> str:
+        return "seen"
+
+    @server.tool(annotations=DESTRUCTIVE)
+    async def rename() -> str:
+        ran.append("rename")
+        name = await elicit.form("Which name?")
+        place = await elicit.form("Where?")
+        return f"{name} in {place}"
+
+    return server
+
+
+@pytest.mark.every_way
+async def test_a_destructive_tool_waits_for_a_yes_in_the_clients_form(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    # parity: T1
+    # parity: E9
+    # parity: T2
+    for declared in (BOTH, FORM):
+        ran.clear()
+        async with (
+            staged(server) as stage,
+            stage.caller(revision, declares=declared, fills=["decline", {}]) as caller,
+        ):
+            refused = await soon(caller.call("delete", count=5))
+            assert refused.is_error
+            assert refused.meta["code"] == "ELICITATION_DECLINED"
+            assert not ran
+            assert text_of(await soon(caller.call("delete", count=5))) == "deleted 5"
+            assert ran == [5]
+            assert [form.message for form in caller.forms] == ["Run delete?\ncount: 5"] * 2
+            assert caller.forms[0].requested_schema == {"type": "object", "properties": {}}
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("tool", ["marked_below", "marked_above"])
+async def test_a_marked_tool_waits_whatever_the_order_of_decorators(
+    server: Any, revision: str, ran: list[object], tool: str
+) -> None:
+    # parity: T1
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=["decline", "cancel", {}]) as caller,
+    ):
+        assert (await soon(caller.call(tool, count=1))).is_error
+        assert (await soon(caller.call(tool, count=1))).is_error
+        assert not ran
+        assert text_of(await soon(caller.call(tool, count=1))) == "done"
+        says = (
+            "Empty the bin for good? (marked_above)" if tool == "marked_above" else f"Run {tool}?"
+        )
+        assert caller.forms[0].message == f"{says}\ncount: 1"
+
+
+async def test_with_url_mode_alone_it_is_a_page_of_ours(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+        call = caller.call("delete", count=5)
+        link = await caller.link()
+        person = await stage.person()
+        page = await person.visit(link)
+        assert page.heading == "shop asks for your approval"
+        assert "Run delete?" in page.text
+        assert "<dd><bdi>5</bdi></dd>" in page.text
+        assert not ran
+        assert (await person.press(link)).status == 303
+        assert text_of(await soon(call)) == "deleted 5"
+        assert (await person.visit(link)).heading == "Approved"
+
+
+async def test_a_client_with_nothing_gets_a_link_and_goes_on_by_the_same_call(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        link = link_in(await soon(caller.call("delete", count=5)))
+        person = await stage.person()
+        await person.decline(link)
+        refused = await soon(caller.call("delete", count=5))
+        assert refused.meta["code"] == "ELICITATION_DECLINED"
+        again = link_in(await soon(caller.call("delete", count=5)))
+        assert stage.id_of(again) != stage.id_of(link)
+        assert not ran
+        await person.press(again)
+        assert text_of(await soon(caller.call("delete", count=5))) == "deleted 5"
+        assert ran == [5]
+
+
+async def test_the_same_arguments_are_approved_for_a_while_and_others_are_not(
+    server: Any, revision: str
+) -> None:
+    # parity: T7
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=[{}, {}, "decline"]) as caller,
+    ):
+        for _ in range(3):
+            assert text_of(await soon(caller.call("delete", count=5))) == "deleted 5"
+        assert len(caller.forms) == 1
+        assert text_of(await soon(caller.call("delete", count=6))) == "deleted 6"
+        assert len(caller.forms) == 2
+        approvals = stage.service.kinds.gates.approvals
+        assert await approvals.clear() == 2
+        assert (await soon(caller.call("delete", count=5))).is_error
+        assert len(caller.forms) == 3
+
+
+async def test_only_the_page_makes_it_wider_and_for_this_tool_alone(
+    server: Any, revision: str
+) -> None:
+    # parity: T7
+    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+        call = caller.call("delete", count=5)
+        link = await caller.link()
+        person = await stage.person()
+        page = await person.visit(link)
+        assert "Do not ask again for this tool, for one hour" in page.text
+        await person.browser.post(link, data={"csrf": page.csrf, "remember": "1"})
+        assert text_of(await soon(call)) == "deleted 5"
+        assert text_of(await soon(caller.call("delete", count=6))) == "deleted 6"
+        assert not caller.has_links_left
+        (approval,) = await stage.service.kinds.gates.approvals.all()
+        assert (approval.tool, approval.covers) == ("delete", None)
+        caller.begin("marked_below", count=5)
+        assert await caller.link()
+
+
+async def test_a_clients_form_makes_nothing_wider(server: Any, revision: str) -> None:
+    fills: list[Any] = [{"remember": "1", "content": True}, "decline"]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("delete", count=5))) == "deleted 5"
+        assert (await soon(caller.call("delete", count=6))).is_error
+        (approval,) = await stage.service.kinds.gates.approvals.all()
+        assert approval.covers is not None
+
+
+async def test_what_is_not_gated_is_not_asked_about(server: Any, revision: str) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        assert text_of(await soon(caller.call("look"))) == "seen"
+        assert text_of(await soon(caller.call("freed"))) == "done"
+        assert not await stage.elicitations()
+
+
+@pytest.mark.parametrize(
+    ("policy", "gated"),
+    [
+        (GatePolicy(gates_destructive=False), {"marked_below"}),
+        (GatePolicy(patterns=("l*", "fre?d")), {"delete", "marked_below", "look", "freed"}),
+        (GatePolicy(gates_destructive=False, patterns=("look",)), {"marked_below", "look"}),
+    ],
+)
+async def test_the_operator_says_what_else_is_gated(
+    server: Any, revision: str, policy: GatePolicy, gated: set[str]
+) -> None:
+    # parity: T1
+    tools: dict[str, dict[str, Any]] = {
+        "delete": {"count": 1},
+        "marked_below": {"count": 1},
+        "look": {},
+        "freed": {},
+    }
+    async with (
+        staged(server, gate=policy) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline"] * 4) as caller,
+    ):
+        refused = {
+            name
+            for name, arguments in tools.items()
+            if (await soon(caller.call(name, **arguments))).is_error
+        }
+        assert refused == gated
+
+
+async def test_two_identical_calls_at_once_are_one_question_and_one_run(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=URL) as one,
+        stage.caller(revision, declares=URL) as other,
+    ):
+        first = one.call("delete", count=5)
+        link = await one.link()
+        ((waits),) = [row.waiter for row in await stage.pending()]
+        second = other.call("delete", count=5)
+        assert stage.id_of(await other.link()) == stage.id_of(link)
+        await stage.waited_for_by_another(link, waits)
+        await (await stage.person()).press(link)
+        said = {text_of(await soon(call)) for call in (first, second)}
+        assert "deleted 5" in said
+        assert ran == [5]
+        assert len(await stage.elicitations()) == 1
+
+
+async def test_the_gate_is_asked_once_a_call_however_many_legs_follow(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    fills: list[Any] = [{}, {"response": "Ada"}, {"response": "Rome"}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("rename"))) == "Ada in Rome"
+        assert [form.message for form in caller.forms] == ["Run rename?", "Which name?", "Where?"]
+        assert len(ran) == (1 if revision == LEGACY else 3)
+
+
+async def test_the_answer_to_one_gate_opens_no_other_call(server: Any, ran: list[object]) -> None:
+    async with staged(server) as stage, stage.caller(MODERN, declares=FORM) as caller:
+        asked = asked_in(await caller.leg("delete", count=5))
+        with pytest.raises(MCPError, match="requestState"):
+            await caller.leg("delete", after=asked, count=500)
+        unasked = asked.model_copy(update={"request_state": None})
+        other = asked_in(await caller.leg("delete", after=unasked, count=500))
+        assert not ran, "an answer to what was not asked"
+        again = asked_in(await caller.leg("delete", after=unasked, count=5))
+        assert not ran, "nor without the token that says what was asked"
+        answered_in(await caller.leg("delete", after=other, count=500))
+        assert ran == [500]
+        answered_in(await caller.leg("delete", after=again, count=5))
+        assert ran == [500, 5]
+        assert len(await stage.elicitations()) == 2
+
+
+async def test_the_yes_is_still_there_when_the_server_was_killed_meanwhile(
+    library: str, tmp_path: Path
+) -> None:
+    def made() -> Any:
+        server = new_server(library)
+
+        @server.tool()
+        @elicit.gate
+        async def rename() -> str:
+            return f"it is {await elicit.form('Which name?')}"
+
+        return server
+
+    store = f"sqlite:///{tmp_path / 'elicit.db'}"
+    async with staged(made(), store=store) as stage, stage.caller(MODERN, declares=FORM) as caller:
+        asked = asked_in(await caller.leg("rename"))
+        for_name = asked_in(await caller.leg("rename", after=asked))
+    async with staged(made(), store=store) as stage:
+        await stage.service.kinds.gates.approvals.clear()
+        unanswered = for_name.model_copy(update={"input_requests": {}})
+        async with stage.caller(MODERN, declares=FORM) as caller:
+            again = asked_in(await caller.leg("rename", after=unanswered))
+            requests: list[Any] = list((again.input_requests or {}).values())
+            assert [request.params.message for request in requests] == ["Which name?"]
+        rows = await stage.elicitations()
+        assert [row.kind for row in rows] == ["gate", "form"]
+        assert rows[0].status is Status.ACCEPTED
+
+
+async def test_the_model_approves_by_no_tool(server: Any, revision: str, ran: list[object]) -> None:
+    # parity: T9
+    @server.tool()
+    async def finish(id: str) -> str:
+        return (await elicit.complete_elicitation(id, {"approved": True})).value
+
+    limits = Limits(link=timedelta())
+    async with (
+        staged(server, limits=limits) as stage,
+        stage.caller(revision, declares=None) as caller,
+    ):
+        asked = await soon(caller.call("delete", count=5))
+        id = stage.id_of(link_in(asked))
+        assert text_of(await soon(caller.call("finish", id=id))) != Completion.ACCEPTED.value
+        for action in ("accept", "approve", "yes"):
+            said: dict[str, Any] = {"elicitId": id, "action": action, "content": {}}
+            await soon(caller.call("elicitation_result", **said))
+            await soon(caller.call("elicitation_result", **said, code="BCDF-GHJK"))
+        for arguments in ({"count": 5, "approved": True}, {"count": 5, "remember": "1"}):
+            await soon(caller.call("delete", **arguments))
+        await soon(caller.call("delete", count=5))
+        assert not ran
+        assert await stage.status(link_in(asked)) in (Status.PENDING, Status.OPENED)
+
+
+async def test_what_is_long_is_cut_for_reading_and_covered_whole(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    # parity: T2
+    @server.tool()
+    @elicit.gate
+    def write(text: str) -> str:
+        ran.append(hashlib.sha256(text.encode()).hexdigest())
+        return "written"
+
+    long = "a" * 40_000
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{}, "decline"]) as caller,
+    ):
+        assert text_of(await soon(caller.call("write", text=long))) == "written"
+        assert caller.forms[0].message.endswith("... (40000 characters in all)")
+        assert len(caller.forms[0].message) < 600
+        assert (await soon(caller.call("write", text=f"{long[:-1]}b"))).is_error
+        assert len(ran) == 1
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def wrapper(*args: Any, **named: Any) -> Any:
+        return function(*args, **named)
+
+    return wrapper
+
+
+async def test_the_mark_is_found_below_decorators_and_on_methods(
+    library: str, ran: list[object]
+) -> None:
+    server = new_server(library)
+
+    class Tools:
+        @elicit.gate
+        def of_a_class(self) -> str:
+            ran.append(self)
+            return "done"
+
+    @server.tool()
+    @_plain
+    @elicit.gate
+    def wrapped() -> str:
+        ran.append(1)
+        return "done"
+
+    server.add_tool(Tools().of_a_class)
+    async with (
+        staged(server) as stage,
+        stage.caller(LEGACY, declares=FORM, fills=["decline"] * 2) as caller,
+    ):
+        for tool in ("wrapped", "of_a_class"):
+            assert (await soon(caller.call(tool))).is_error, tool
+        assert len(caller.forms) == 2
+        assert not ran
+
+
+async def test_the_mark_is_found_on_tools_of_mounted_servers(ran: list[object]) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.tools import Tool
+
+    inner, middle, outer = FastMCP("inner"), FastMCP("middle"), FastMCP("shop")
+
+    @inner.tool
+    @elicit.gate
+    def wipe() -> str:
+        ran.append("wipe")
+        return "wiped"
+
+    middle.mount(inner, "in")
+    outer.mount(middle, "mid")
+    outer.add_tool(Tool.from_tool(Tool.from_function(wipe), name="renamed"))
+    async with (
+        staged(outer) as stage,
+        stage.caller(LEGACY, declares=FORM, fills=["decline", "decline", {}]) as caller,
+    ):
+        assert (await soon(caller.call("mid_in_wipe"))).is_error
+        assert (await soon(caller.call("renamed"))).is_error
+        assert not ran
+        assert text_of(await soon(caller.call("renamed"))) == "wiped"
+        assert caller.forms[0].message == "Run mid_in_wipe?"
+
+
+async def test_a_caller_without_a_name_has_no_approval_beyond_its_call(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    # parity: T7
+    async with (
+        staged(server, who=IdentitySettings(asks_anonymous=True)) as stage,
+        stage.caller(revision, declares=BOTH, headers=FROM_AFAR, fills=[{}, "decline"]) as caller,
+    ):
+        assert text_of(await soon(caller.call("delete", count=5))) == "deleted 5"
+        assert (await soon(caller.call("delete", count=5))).is_error
+        assert ran == [5]
+        assert not await stage.service.kinds.gates.approvals.all()
+
+
+async def test_where_nobody_can_be_asked_the_gate_stays_shut(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, headers=FROM_AFAR, fills=[{}]) as caller,
+    ):
+        refused = await soon(caller.call("delete", count=5))
+        assert refused.meta["code"] == "ELICITATION_NOT_ALLOWED"
+        assert not ran
+        assert text_of(await soon(caller.call("look"))) == "seen"

@@ -1,0 +1,10 @@
+"""Which protocol revision a test runs on."""
+
+import pytest
+
+from tests.mcp.stage import LEGACY, MODERN
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "revision" in metafunc.fixturenames:
+        metafunc.parametrize("revision", (LEGACY, MODERN))

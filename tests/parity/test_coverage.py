@@ -1,0 +1,101 @@
+"""What other systems have and what went wrong with them: each is cited by a test of ours.
+
+A test cites what it covers on a line of its own, `parity: F12` or `defect: lynq early completion`,
+after the mark of a comment. T is Toolshed, F is FrontMCP, E is Tesseron, L is lynq.
+"""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+CITATION = re.compile(r"^\s*# (parity|defect): (.*\S)\s*$")
+ROWS = {
+    "T": [1, 2, 3, 4, 5, 6, 7, 8, 9, 11],
+    "F": [1, 3, 4, 5, 6, 7, 8, 11, 12, 13, 15, 16],
+    "E": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
+    "L": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13],
+}
+LATER = {"T10", "F2", "F9", "F10", "F14"}
+DUE = [f"{system}{number}" for system, numbers in ROWS.items() for number in numbers]
+DEFECTS = [
+    "lynq early completion",
+    "lynq late completion",
+    "lynq two waiters on one id",
+    "lynq cancel leaves the waiter",
+    "lynq failed send leaves the entry",
+    "lynq limit of 60 seconds",
+    "lynq replayed state",
+    "lynq state without expiry",
+    "lynq state of an unknown session",
+    "lynq no PKCE",
+    "lynq access_denied releases nobody",
+    "lynq cancelled payment releases nobody",
+    "lynq somebody else's checkout",
+    "lynq replayed return pays again",
+    "lynq cost grows with the square",
+    "frontmcp no URL is sent",
+    "frontmcp unvalidated content",
+    "frontmcp subscribes after sending",
+    "frontmcp another session answers",
+    "frontmcp second question gets the first answer",
+    "toolshed unauthenticated resolve",
+    "tesseron nested items unchecked",
+    "tesseron limit of 60 seconds",
+    "mcp-authkit forwarded link",
+    "mcp-authkit two callbacks two exchanges",
+    "mcp-authkit callback after the timeout",
+    "mcp-authkit denied looks like timed out",
+    "mcp-authkit raw state is logged",
+    "paymcp fractions are cut",
+    "paymcp yen have no cents",
+    "paymcp no idempotency key",
+    "paymcp no webhooks",
+    "paymcp session id leaves",
+]
+
+
+@cache
+def citations() -> tuple[tuple[str, str, bool], ...]:
+    """Each citation: of what, its id, and whether it stands within a test."""
+    found = list[tuple[str, str, bool]]()
+    for path in TESTS.rglob("test_*.py"):
+        lines = path.read_text("utf-8").splitlines()
+        matches = [(number, CITATION.match(line)) for number, line in enumerate(lines, start=1)]
+        here = [(number, match[1], match[2]) for number, match in matches if match]
+        if here:
+            inside = _lines_of_tests("\n".join(lines))
+            found += [(of, id, number in inside) for number, of, id in here]
+    return tuple(found)
+
+
+def _lines_of_tests(text: str) -> set[int]:
+    return {
+        number
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        for number in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+
+
+def cited(of: str) -> set[str]:
+    return {id for about, id, is_in_a_test in citations() if about == of and is_in_a_test}
+
+
+def test_every_ability_of_theirs_is_shown_here() -> None:
+    shown = cited("parity")
+    assert [row for row in DUE if row not in shown] == []
+
+
+def test_every_defect_of_theirs_has_a_test_here() -> None:
+    shown = cited("defect")
+    assert [defect for defect in DEFECTS if defect not in shown] == []
+
+
+def test_every_citation_is_of_something_and_within_a_test() -> None:
+    known = {"parity": {*DUE, *LATER}, "defect": {*DEFECTS}}
+    assert [
+        (of, id) for of, id, is_in_a_test in citations() if id not in known[of] or not is_in_a_test
+    ] == []

@@ -1,0 +1,68 @@
+"""FrontMCP: what `elicit` gives a tool there, as it is here."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import mcp_types as types
+
+from flows import elicit
+from flows.question import DEFAULT_TIMEOUT, Outcome
+from tests.mcp.stage import new_server, soon, staged, text_of
+
+if TYPE_CHECKING:
+    from flows.elicitation import Json
+
+FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
+OURS = "https://shop.example/sign"
+
+
+@dataclass(frozen=True)
+class Size:
+    number: int
+
+
+def test_a_question_lasts_five_minutes_unless_it_says_otherwise() -> None:
+    # parity: F1
+    # parity: F3
+    assert timedelta(minutes=5) == DEFAULT_TIMEOUT
+    assert elicit.form("Which size?", Size).timeout == DEFAULT_TIMEOUT
+    assert elicit.url("Sign.", OURS).timeout == DEFAULT_TIMEOUT
+    two = timedelta(minutes=2)
+    assert elicit.form("Which size?", Size, timeout=two).timeout == two
+    assert elicit.url("Sign.", OURS, elicitation_id="order-7", timeout=two).timeout == two
+
+
+async def test_an_author_asks_by_an_id_of_their_own(revision: str) -> None:
+    # parity: F1
+    server = new_server("mcp")
+
+    @server.tool()
+    async def sign() -> str:
+        return str(dict(await elicit.url("Sign.", OURS, elicitation_id="order-7")))
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("sign")
+        await caller.link()
+        assert await elicit.complete_elicitation("order-7", {"by": "Ada"}) == "accepted"
+        assert text_of(await soon(call)) == "{'by': 'Ada'}"
+
+
+async def test_only_a_yes_has_content_and_it_has_the_type_that_was_asked_for(
+    revision: str,
+) -> None:
+    # parity: F4
+    server = new_server("mcp")
+    outcomes: list[Outcome[Size]] = []
+
+    @server.tool()
+    async def ask() -> str:
+        outcome = await elicit.form("Which size?", Size).outcome()
+        outcomes.append(outcome)
+        return outcome.action
+
+    fills: list[dict[str, Json] | str] = [{"number": 42}, "decline", "cancel"]
+    async with staged(server) as stage, stage.caller(revision, declares=FORM, fills=fills) as one:
+        said = [text_of(await soon(one.call("ask"))) for _ in fills]
+    assert said == ["accept", "decline", "cancel"]
+    assert [outcome.content for outcome in outcomes] == [Size(number=42), None, None]

@@ -1,0 +1,106 @@
+"""lynq: what went wrong there when it was run, where no other test of ours shows it."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from flows.elicitation import Completion, Status
+from tests.clock import Clock
+from tests.mcp.stage import LEGACY, eventually, link_in, new_server, soon, staged, text_of
+from tests.service.selling import buying, open_shop
+from tests.service.world import Holding, call_of, process
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+
+
+class Counting(MemoryStore):
+    """A store that counts how often it is asked for anything, record by record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        self.count += len(records)
+        return await super().write(*records)
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        self.count += 1
+        return await super().read(owner, kind, id)
+
+    async def find(self, owner: str, kind: str, key: str) -> Record | None:
+        self.count += 1
+        return await super().find(owner, kind, key)
+
+    async def list(self, kind: str, **which: Any) -> Sequence[Record]:
+        listed = await super().list(kind, **which)
+        self.count += len(listed)
+        return listed
+
+
+async def test_a_client_that_cannot_show_the_link_leaves_nobody_waiting() -> None:
+    # defect: lynq failed send leaves the entry
+    server = new_server("mcp")
+
+    @server.tool()
+    async def visit() -> str:
+        return str(dict(await elicit.url("Please go there.", "https://shop.example/")))
+
+    # No answer that the protocol knows: the client's library fails, and says so to ours.
+    async with staged(server) as stage, stage.caller(LEGACY, answers=["broken"]) as caller:
+        link = link_in(await soon(caller.call("visit")))
+        assert not len(stage.service.elicitations.waiters)
+        assert await stage.complete(link, {"done": True}) is Completion.ACCEPTED
+        assert text_of(await soon(caller.call("visit"))) == "{'done': True}"
+
+
+async def test_the_way_back_from_a_payment_pays_once_however_often_it_is_opened() -> None:
+    # defect: lynq replayed return pays again
+    async with open_shop() as shop, buying(shop) as buy:
+        back = await buy.person.pay(buy.link)
+        assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
+        assert await buy.result() == "paid 9.00 EUR"
+        again = await buy.is_asked_again()
+        for _ in range(2):
+            assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
+        assert len(await shop.payments()) == 1
+        assert shop.bodies == 1
+        assert await shop.stage.status(again) is Status.PENDING
+
+
+@pytest.mark.parametrize("does", ["start", "settle"])
+async def test_what_one_question_costs_does_not_depend_on_how_many_wait(does: str) -> None:
+    # defect: lynq cost grows with the square
+    assert await cost(does, beside=5) == await cost(does, beside=300)
+
+
+async def cost(does: str, *, beside: int) -> int:
+    """What the store is asked for to start one more question, or to settle one of them."""
+    store = Counting()
+    calls: list[asyncio.Task[object]] = []
+    async with process(store, Clock()) as service:
+
+        async def start() -> None:
+            presenter = Holding()
+            call = call_of(service, presenter=presenter, subject=f"person {len(calls)}")
+            question = elicit.url("Please go there.", "https://shop.example/")
+            calls.append(asyncio.create_task(call.ask(question)))
+            await eventually(lambda: presenter.holds)
+
+        for _ in range(beside):
+            await start()
+        before = store.count
+        if does == "start":
+            await start()
+        else:
+            (row, *_) = await MemoryStore.list(store, "elicitation", limit=1)
+            await service.completing.complete(row.id, {})
+            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        asked_for = store.count - before
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    return asked_for

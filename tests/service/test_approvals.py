@@ -1,0 +1,279 @@
+"""Approvals: whose they are, what they cover, how long, and how they end."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from flows.elicitation import Elicitation, Status, fall_due
+from flows.errors import Declined
+from flows.gating import Gate, gate_question
+from flows.question import asking
+from tests.clock import Clock
+from tests.mcp.stage import eventually
+from tests.service.world import Holding, call_of, process
+from webapp.call import Call
+from webapp.operator_approvals import clear_approvals, list_approvals, revoke_approval
+from webapp.rows import Approval
+from webapp.service import Service
+from webapp.serving import Refused
+from webapp.stores.memory import MemoryStore
+
+FIVE = {"count": 5}
+
+
+@pytest.fixture
+async def service(clock: Clock) -> AsyncIterator[Service]:
+    async with process(MemoryStore(), clock) as service:
+        yield service
+
+
+async def passes(call: Call, *, tool: str = "t") -> None:
+    """What stands before the body, as the middleware asks it."""
+    call.begin()
+    with asking(call):
+        await gate_question(Gate(), tool=tool, arguments=call.tool.arguments, can_be_kept=True)
+
+
+@asynccontextmanager
+async def at_the_gate(
+    service: Service, arguments: object = FIVE, **about: Any
+) -> AsyncIterator[tuple[asyncio.Task[None], Elicitation]]:
+    """A call that waits for its approval."""
+    presenter = Holding()
+    call = call_of(service, presenter=presenter, arguments=arguments, **about)
+    task = asyncio.create_task(passes(call))
+    await eventually(lambda: presenter.holds is not None or task.done())
+    assert presenter.shown is not None
+    yield task, presenter.shown.elicitation
+    await asyncio.gather(task, return_exceptions=True)
+    await call.finish(lambda: json.dumps({}))
+    await call.delivered()
+
+
+async def approved(
+    service: Service, arguments: object = FIVE, *, is_wide: bool = False, **about: Any
+) -> None:
+    async with at_the_gate(service, arguments, **about) as (task, asked):
+        await service.kinds.gates.approve(asked, is_wide=is_wide)
+        await task
+
+
+async def is_asked(service: Service, arguments: object = FIVE, **about: Any) -> bool:
+    """Whether such a call would have to wait; it is declined if so."""
+    presenter = Holding()
+    call = call_of(service, presenter=presenter, arguments=arguments, **about)
+    task = asyncio.create_task(passes(call))
+    await eventually(lambda: presenter.holds is not None or task.done())
+    if presenter.shown is not None:
+        await service.elicitations.settle(presenter.shown.elicitation.id, Status.DECLINED)
+    is_declined = isinstance((await asyncio.gather(task, return_exceptions=True))[0], Declined)
+    await call.finish(lambda: json.dumps({}))
+    await call.delivered()
+    return is_declined
+
+
+async def test_it_covers_the_same_call_for_fifteen_minutes(service: Service, clock: Clock) -> None:
+    # parity: T7
+    await approved(service)
+    clock.tick(minutes=14, seconds=59)
+    assert not await is_asked(service)
+    clock.tick(seconds=2)
+    assert await is_asked(service)
+
+
+async def test_it_covers_no_other_arguments_tool_or_person(service: Service) -> None:
+    # parity: T7
+    await approved(service)
+    assert await is_asked(service, {"count": 6})
+    assert await is_asked(service, tool="other")
+    assert await is_asked(service, subject="bob")
+    assert not await is_asked(service)
+
+
+async def test_a_wide_one_covers_any_arguments_of_one_tool_for_an_hour(
+    service: Service, clock: Clock
+) -> None:
+    # parity: T7
+    await approved(service, is_wide=True)
+    assert not await is_asked(service, {"count": 6})
+    assert await is_asked(service, {"count": 6}, tool="other")
+    assert await is_asked(service, {"count": 6}, subject="bob")
+    clock.tick(minutes=59)
+    assert not await is_asked(service, {"count": 7})
+    clock.tick(minutes=2)
+    assert await is_asked(service, {"count": 7})
+
+
+async def test_a_no_is_remembered_for_nothing(service: Service) -> None:
+    assert await is_asked(service)
+    assert await is_asked(service)
+    assert not await service.kinds.gates.approvals.all()
+
+
+async def test_it_is_written_with_the_yes_or_not_at_all(service: Service, clock: Clock) -> None:
+    async with at_the_gate(service) as (_, asked):
+        await service.elicitations.settle(asked.id, Status.DECLINED)
+        ended = await service.kinds.gates.approve(asked, is_wide=True)
+        assert ended.status is Status.DECLINED
+    async with at_the_gate(service) as (_, asked):
+        clock.tick(minutes=6)
+        ended = await service.kinds.gates.approve(asked)
+        assert ended.status is Status.EXPIRED
+    assert not await service.elicitations.store.list("approval")
+
+
+async def test_a_call_that_began_under_an_approval_ends_under_it(
+    service: Service, clock: Clock
+) -> None:
+    await approved(service)
+    clock.tick(minutes=14)
+    leg = call_of(service, arguments=FIVE)
+    await passes(leg)
+    run = await leg.run.begin()  # as a body does that asks something
+    await leg.finish()
+    clock.tick(minutes=5)
+    later = call_of(service, arguments=FIVE, run_id=run.id)
+    await passes(later)
+    assert later.run.value.id == run.id
+    await later.finish(lambda: json.dumps({}))
+    await later.delivered()
+    assert await is_asked(service), "and no other call"
+
+
+async def test_a_yes_holds_for_its_call_when_its_content_is_long_wiped(
+    service: Service, clock: Clock
+) -> None:
+    presenter = Holding()
+    call = call_of(service, presenter=presenter, arguments=FIVE)
+    task = asyncio.create_task(passes(call))
+    await eventually(lambda: presenter.holds is not None)
+    assert presenter.shown is not None
+    asked = presenter.shown.elicitation
+    await service.kinds.gates.approve(asked)
+    await task
+    run_id = call.run.value.id
+    await call.run.keep_open()
+    await call.finish()  # as a body that waits for a person on another leg
+    await service.kinds.gates.approvals.clear()
+    for _ in range(3):
+        clock.tick(minutes=3)
+        await service.elicitations.change(asked.id, lambda e: fall_due(e, now=clock()))
+        leg = call_of(service, arguments=FIVE, run_id=run_id)
+        await passes(leg)
+        await leg.run.keep_open()
+        await leg.finish()
+    assert len(await service.elicitations.store.list("elicitation")) == 1
+
+
+async def test_after_a_crash_the_yes_waits_for_its_lease_and_is_not_asked_again(
+    clock: Clock,
+) -> None:
+    store = MemoryStore()
+    async with process(store, clock) as before:
+        presenter = Holding()
+        call = call_of(before, presenter=presenter, arguments=FIVE)
+        task = asyncio.create_task(passes(call))
+        await eventually(lambda: presenter.holds is not None)
+        assert presenter.shown is not None
+        await before.kinds.gates.approve(presenter.shown.elicitation)
+        await task  # the body runs, and the process dies with it
+    async with process(store.sibling(), clock) as after:
+        clock.tick(seconds=31)
+        leg = call_of(after, arguments=FIVE, run_id=call.run.value.id)
+        await passes(leg)
+        assert leg.has_taken
+        assert len(await after.elicitations.store.list("elicitation")) == 1
+        await leg.finish(lambda: json.dumps({}))
+
+
+async def test_they_are_listed_by_owner_revoked_one_by_one_and_cleared(service: Service) -> None:
+    # parity: T7
+    # parity: L13
+    approvals = service.kinds.gates.approvals
+    await approved(service)
+    await approved(service, {"count": 6})
+    await approved(service, subject="bob")
+    alice, bob = (
+        service.elicitations.owners.tag(issuer="tests", subject=subject)
+        for subject in ("alice", "bob")
+    )
+    assert len(await approvals.all()) == 3
+    six, five = sorted(await approvals.all(owner=alice), key=lambda one: one.about, reverse=True)
+    assert (six.about, five.about) == ("count: 6", "count: 5")
+    assert not await approvals.revoke(five.id, owner=bob), "knowing an id gives nothing"
+    assert await approvals.revoke(five.id, owner=alice)
+    assert not await approvals.revoke(five.id, owner=alice), "it is over"
+    assert await is_asked(service)
+    assert not await is_asked(service, {"count": 6})
+    assert await approvals.clear(owner=alice) == 1
+    assert await is_asked(service, {"count": 6})
+    assert not await is_asked(service, subject="bob")
+    assert await approvals.clear() == 1
+    assert await is_asked(service, subject="bob")
+
+
+async def test_a_revoked_one_can_be_given_again(service: Service) -> None:
+    await approved(service)
+    await service.kinds.gates.approvals.clear()
+    await approved(service)
+    assert not await is_asked(service)
+    assert len(await service.elicitations.store.list("approval")) == 1
+
+
+async def test_two_processes_that_write_the_same_one_agree(here: Service, there: Service) -> None:
+    async with (
+        at_the_gate(here) as (one, asked),
+        at_the_gate(there, {"count": 6}) as (other, asked_there),
+    ):
+        await asyncio.gather(
+            here.kinds.gates.approve(asked, is_wide=True),
+            there.kinds.gates.approve(asked_there, is_wide=True),
+        )
+        await one
+        await other
+    assert len(await here.kinds.gates.approvals.all()) == 1
+
+
+async def test_what_is_waited_for_is_told_by_owner(service: Service) -> None:
+    # parity: T6
+    alice, bob = (
+        service.elicitations.owners.tag(issuer="tests", subject=subject)
+        for subject in ("alice", "bob")
+    )
+    async with at_the_gate(service) as (_, asked):
+        assert [one.id for one in await service.elicitations.open_of(alice)] == [asked.id]
+        assert not await service.elicitations.open_of(bob)
+        await service.kinds.gates.approve(asked)
+    assert not await service.elicitations.open_of(alice)
+
+
+async def test_an_operator_sees_what_who_and_until_when_and_ends_it(service: Service) -> None:
+    await approved(service, {"what": "\x1b[2J\u202e" + "x" * 90})
+    await approved(service, is_wide=True, tool="other")
+    lines = await list_approvals(service)
+    assert len(lines) == 4
+    assert all(line.isprintable() for line in lines)
+    wide = next(number for number, line in enumerate(lines) if line.endswith("  other"))
+    assert "whatever it is given, at s, by " in lines[wide + 1]
+    assert "until 13:00 UTC" in lines[wide]
+    (narrow,) = (line for line in lines if line.endswith("  t"))
+    assert "until 12:15 UTC" in narrow
+    with pytest.raises(Refused):
+        await revoke_approval(service, "x" * 24)
+    assert await revoke_approval(service, lines[0].split()[0]) == [
+        "It is revoked: the next call asks again."
+    ]
+    assert await clear_approvals(service) == ["1 is revoked: the next calls ask again."]
+    assert await clear_approvals(service) == ["Nothing is approved."]
+    assert await list_approvals(service) == ["Nothing is approved."]
+
+
+async def test_a_row_tells_nobody_what_it_is_about(service: Service) -> None:
+    await approved(service, {"word": "confidential"})
+    (approval,) = await service.kinds.gates.approvals.all()
+    assert isinstance(approval, Approval)
+    assert "confidential" not in repr(approval)

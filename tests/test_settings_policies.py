@@ -1,0 +1,99 @@
+"""Policies, as the operator sets them: every problem named, and what is left out is the default."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from flows.question import TIMEOUT_AT_MOST
+from webapp.settings import BadSettings, read_settings
+from webapp.settings_policies import PolicySettings, read_policies
+
+NAMES = (
+    "ELICIT_FORMS_ON_PAGES",
+    "ELICIT_ONE_PER_SESSION",
+    "ELICIT_PENDING_PER_OWNER",
+    "ELICIT_PENDING_AT_MOST",
+    "ELICIT_TIMEOUT_AT_MOST",
+)
+
+
+def read(environment: Mapping[str, str]) -> tuple[PolicySettings, list[str]]:
+    problems: list[str] = []
+    return read_policies(environment, problems), problems
+
+
+def test_without_any_of_it_there_are_several_questions_a_session_and_pages_for_forms() -> None:
+    assert read({}) == (PolicySettings(), [])
+    assert read(dict.fromkeys(NAMES, " ")) == (PolicySettings(), [])
+    found = PolicySettings()
+    assert (found.forms_on_pages, found.one_per_session) == (True, False)
+    assert (found.pending_per_owner, found.pending_at_most) == (50, 100_000)
+    assert found.timeout_at_most == TIMEOUT_AT_MOST
+
+
+def test_each_is_read() -> None:
+    given = dict(zip(NAMES, ("0", "1", "7", "5000", "90"), strict=True))
+    assert read(given) == (
+        PolicySettings(
+            forms_on_pages=False,
+            one_per_session=True,
+            pending_per_owner=7,
+            pending_at_most=5000,
+            timeout_at_most=timedelta(seconds=90),
+        ),
+        [],
+    )
+    assert read({NAMES[0]: "1", NAMES[1]: "0"}) == (PolicySettings(), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1", timedelta(seconds=1)),
+        ("604800", timedelta(days=7)),
+        ("7d", timedelta(days=7)),
+        ("12h", timedelta(hours=12)),
+        ("30m", timedelta(minutes=30)),
+    ],
+)
+def test_the_longest_timeout_is_seconds_or_a_duration(text: str, found: timedelta) -> None:
+    assert read({"ELICIT_TIMEOUT_AT_MOST": text})[0].timeout_at_most == found
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (NAMES[0], "yes"),
+        (NAMES[1], "2"),
+        (NAMES[2], "0"),
+        (NAMES[2], "201"),
+        (NAMES[2], "-1"),
+        (NAMES[2], "five"),
+        (NAMES[2], "\u0665"),
+        (NAMES[3], "0"),
+        (NAMES[3], "10000001"),
+        (NAMES[3], "9" * 5000),
+        (NAMES[4], "0"),
+        (NAMES[4], "0m"),
+        (NAMES[4], "8d"),
+        (NAMES[4], "604801"),
+        (NAMES[4], "30s"),
+        (NAMES[4], "1.5"),
+        (NAMES[4], "9" * 5000),
+    ],
+)
+def test_what_it_cannot_be_is_a_problem_that_names_it(name: str, text: str) -> None:
+    found, problems = read({name: text})
+    assert found == PolicySettings()
+    (problem,) = problems
+    assert problem.startswith(f"{name}:")
+
+
+def test_all_problems_come_with_the_others(tmp_path: Path) -> None:
+    wrong = {**dict.fromkeys(NAMES, "x"), "ELICIT_PROXIES": "x", "HOME": str(tmp_path)}
+    with pytest.raises(BadSettings) as refused:
+        read_settings(wrong)
+    assert len(refused.value.problems) == len(NAMES) + 1
+    assert read_settings({"HOME": str(tmp_path), NAMES[1]: "1"}).policies.one_per_session

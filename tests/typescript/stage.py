@@ -1,0 +1,136 @@
+"""The official TypeScript clients as processes: called over pipes, they call a server of ours.
+
+Nothing here answers for a person: what a client is asked comes out here, and the test goes on from
+there as the person would, or has told the client before what to answer.
+"""
+
+import asyncio
+import json
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from flows.elicitation import Json
+from tests.typescript.packages import HERE
+
+PATIENCE_SECONDS = 30.0
+OLDER, NEWER = "2025-11-25", "2026-07-28"
+URL: Mapping[str, Json] = {"url": {}}
+FORM: Mapping[str, Json] = {"form": {}}
+BOTH: Mapping[str, Json] = {"form": {}, "url": {}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Official:
+    """One of the official clients, on one revision."""
+
+    library: str
+    revision: str
+
+    def __str__(self) -> str:
+        return f"{self.library}-{self.revision}"
+
+
+CLIENTS = (
+    Official(library="sdk", revision=OLDER),
+    Official(library="client", revision=OLDER),
+    Official(library="client", revision=NEWER),
+)
+
+
+class Caller:
+    """A running client; one call at a time."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.speaks = ""
+        self.tools: list[str] = []
+        self.completed: list[str] = []  # ids of the complete notifications
+
+    async def connected(self) -> None:
+        said = await self._line()
+        self.speaks, self.tools = said["speaks"], said["tools"]
+
+    def begin(self, tool: str, **arguments: Json) -> None:
+        """Call it; what the client is asked and what comes of it is read afterwards."""
+        line = json.dumps({"name": tool, "arguments": arguments})
+        cast("asyncio.StreamWriter", self._process.stdin).write(line.encode() + b"\n")
+
+    async def call(self, tool: str, **arguments: Json) -> dict[str, Any]:
+        """Call it, and its result, if the client is asked nothing meanwhile."""
+        self.begin(tool, **arguments)
+        return await self.result()
+
+    async def asked(self) -> dict[str, Any]:
+        """What the client was asked; a result instead is a failure."""
+        said = await self._next()
+        assert "asked" in said, said
+        return cast("dict[str, Any]", said["asked"])
+
+    async def link(self) -> str:
+        """The link that it was asked to show."""
+        asked = await self.asked()
+        assert asked["mode"] == "url"
+        return cast("str", asked["url"])
+
+    async def result(self) -> dict[str, Any]:
+        said = await self._next()
+        assert "result" in said, said
+        return cast("dict[str, Any]", said["result"])
+
+    async def _next(self) -> dict[str, Any]:
+        while "completed" in (said := await self._line()):
+            self.completed.append(said["completed"])
+        return said
+
+    async def _line(self) -> dict[str, Any]:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            line = await cast("asyncio.StreamReader", self._process.stdout).readline()
+            if not line:
+                problem = await cast("asyncio.StreamReader", self._process.stderr).read()
+                raise AssertionError(f"the client ended: {problem.decode()}")
+        return cast("dict[str, Any]", json.loads(line))
+
+
+@asynccontextmanager
+async def calling(
+    node: str,
+    official: Official,
+    url: str,
+    *,
+    declares: Mapping[str, Json] | None,
+    answers: Sequence[Mapping[str, Json] | str] = (),
+) -> AsyncIterator[Caller]:
+    """A connected client. It gives `answers` one by one, contents or actions, then accepts."""
+    given = [
+        {"action": each} if isinstance(each, str) else {"action": "accept", "content": each}
+        for each in answers
+    ]
+    wanted = {
+        "library": official.library,
+        "revision": official.revision,
+        "url": url,
+        "elicitation": declares,
+        "answers": given,
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(node, str(HERE / "client.mjs"), json.dumps(wanted)), stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        caller = Caller(process)
+        await caller.connected()
+        yield caller
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            _, problem = await process.communicate(b"")  # which closes its input
+        assert (process.returncode, problem) == (0, b""), problem.decode()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+def text_of(result: Mapping[str, Any]) -> str:
+    (content,) = result["content"]
+    return cast("str", content["text"])

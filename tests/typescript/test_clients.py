@@ -1,0 +1,303 @@
+"""The official TypeScript clients call tools of ours, and a person answers over HTTP.
+
+Each test runs with the client of the first line (`@modelcontextprotocol/sdk`) and with that of the
+second (`@modelcontextprotocol/client`) on both revisions.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import httpx
+import mcp_types as types
+import pytest
+from pydantic import BaseModel, Field
+
+from flows import elicit
+from flows.elicitation import Json, Status
+from tests.cli.running import serving
+from tests.mcp.stage import new_server, staged
+from tests.typescript.stage import BOTH, FORM, OLDER, URL, Official, calling, text_of
+from webapp.demo.client import ANSWERS, EXPECTED
+from webapp.demo.walker import walk
+
+
+class Expense(BaseModel):
+    amount: float = Field(ge=0, le=5000)
+    category: Literal["travel", "meals"]
+
+
+GOOD: Mapping[str, Json] = {"amount": 12.5, "category": "meals"}
+
+
+@pytest.fixture
+def server() -> Any:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def file_expense() -> str:
+        expense = await elicit.form("What did you spend?", Expense)
+        return f"{expense.amount:.2f} for {expense.category}"
+
+    @server.tool()
+    async def delete(count: int) -> str:
+        is_sure = await elicit.confirm(f"Delete {count} to-dos?", arguments={"count": count})
+        return "deleted" if is_sure else "kept"
+
+    @server.tool()
+    async def visit() -> str:
+        done = await elicit.url("Please read our terms.", "https://shop.example/terms")
+        return f"done as {done['who']}"
+
+    @server.tool()
+    async def book() -> str:
+        expense = await elicit.form("What did you spend?", Expense)
+        await elicit.url("Please sign.", "https://shop.example/sign")
+        is_sure = await elicit.confirm("Book it?")
+        return f"{expense.amount:.2f} signed, booked: {is_sure}"
+
+    @server.tool()
+    async def plan() -> str:
+        expense, done = await elicit.together(
+            elicit.form("What may it cost?", Expense),
+            elicit.url("Please read our terms.", "https://shop.example/terms"),
+        )
+        return f"up to {expense.amount:.2f}, read by {done['who']}"
+
+    @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))
+    async def erase(count: int) -> str:
+        return f"erased {count}"
+
+    @server.tool()
+    @elicit.needs(elicit.url("Please sign.", "https://shop.example/sign"))
+    async def ship() -> str:
+        return "shipped"
+
+    return server
+
+
+async def test_every_demo_tool_ends_well(node: str, official: Official, tmp_path) -> None:
+    async with (
+        serving(home=tmp_path) as here,
+        httpx.AsyncClient() as browser,
+        calling(node, official, f"{here.url}/mcp", declares=URL) as caller,
+    ):
+        assert caller.speaks == official.revision
+        assert set(EXPECTED) <= set(caller.tools)
+        sandbox = (await browser.get(f"{here.url}/health")).json()["sandbox"]
+        for count, (tool, expected) in enumerate(EXPECTED.items(), start=1):
+            caller.begin(tool)
+            link = await caller.link()
+            assert link.startswith(f"{here.url}/e/")
+            await walk(browser, link, answers=ANSWERS, also=[sandbox], say=lambda _: None)
+            result = await caller.result()
+            assert not result.get("isError"), result
+            assert re.fullmatch(expected, text_of(result))
+            # It comes before the result, and the newer revision has none.
+            assert len(caller.completed) == (count if official.revision == OLDER else 0)
+
+
+async def test_it_shows_a_form_and_a_confirmation_itself(
+    node: str, official: Official, server: Any
+) -> None:
+    async with (
+        staged(server) as stage,
+        calling(
+            node, official, stage.mcp_url, declares=FORM, answers=[GOOD, {}, "decline", "cancel"]
+        ) as caller,
+    ):
+        caller.begin("file_expense")
+        asked = await caller.asked()
+        assert asked["message"] == "What did you spend?"
+        assert asked["requestedSchema"]["required"] == ["amount", "category"]
+        assert text_of(await caller.result()) == "12.50 for meals"
+        for said in ("deleted", "kept", "kept"):
+            caller.begin("delete", count=5)
+            asked = await caller.asked()
+            assert asked["message"] == "Delete 5 to-dos?\ncount: 5"
+            assert asked["requestedSchema"] == {"type": "object", "properties": {}}
+            assert text_of(await caller.result()) == said
+        assert not caller.completed
+
+
+async def test_an_empty_capability_means_form_mode(
+    node: str, official: Official, server: Any
+) -> None:
+    async with (
+        staged(server) as stage,
+        calling(node, official, stage.mcp_url, declares={}, answers=[GOOD]) as caller,
+    ):
+        # parity: F11
+        caller.begin("file_expense")
+        assert "url" not in await caller.asked()
+        assert text_of(await caller.result()) == "12.50 for meals"
+
+
+@pytest.mark.parametrize(
+    ("no", "name"), [("decline", "ELICITATION_DECLINED"), ("cancel", "ELICITATION_CANCELLED")]
+)
+async def test_a_no_ends_the_tool_with_its_code(
+    node: str, official: Official, server: Any, no: str, name: str
+) -> None:
+    async with (
+        staged(server) as stage,
+        calling(node, official, stage.mcp_url, declares=BOTH, answers=[no, no]) as caller,
+    ):
+        for tool in ("file_expense", "visit"):
+            caller.begin(tool)
+            await caller.asked()
+            result = await caller.result()
+            assert result["isError"]
+            assert result["_meta"]["code"] == name
+
+
+async def test_content_that_does_not_fit_is_told_with_its_place(
+    node: str, official: Official, server: Any
+) -> None:
+    wrong: Mapping[str, Json] = {"amount": 9000, "category": "fun"}
+    async with (
+        staged(server) as stage,
+        calling(node, official, stage.mcp_url, declares=FORM, answers=[wrong]) as caller,
+    ):
+        caller.begin("file_expense")
+        await caller.asked()
+        result = await caller.result()
+        assert result["isError"]
+        assert result["_meta"]["code"] == "INVALID_INPUT"
+        assert [fault["path"] for fault in result["_meta"]["details"]] == ["amount", "category"]
+        assert [row.status for row in await stage.elicitations()] == [Status.FAILED]
+
+
+async def test_it_waits_for_the_person_at_an_address_of_the_authors(
+    node: str, official: Official, server: Any
+) -> None:
+    async with (
+        staged(server) as stage,
+        calling(node, official, stage.mcp_url, declares=URL) as caller,
+    ):
+        caller.begin("visit")
+        link = await caller.link()
+        person = await stage.person()
+        assert await person.go_on(link) == "https://shop.example/terms"
+        await stage.complete(link, {"who": "Ada"})
+        assert text_of(await caller.result()) == "done as Ada"
+
+
+async def test_without_form_mode_a_form_is_our_page(
+    node: str, official: Official, server: Any
+) -> None:
+    async with (
+        staged(server) as stage,
+        calling(node, official, stage.mcp_url, declares=URL) as caller,
+    ):
+        caller.begin("file_expense")
+        link = await caller.link()
+        person = await stage.person()
+        page = await person.visit(link)
+        fields = {"csrf": page.csrf, "answer.amount": "12.5", "answer.category": "1"}
+        assert (await person.browser.post(link, data=fields)).status_code == 303
+        assert text_of(await caller.result()) == "12.50 for meals"
+
+
+async def test_a_client_with_nothing_gets_a_link_and_calls_again(
+    node: str, official: Official, server: Any
+) -> None:
+    async with (
+        staged(server) as stage,
+        calling(node, official, stage.mcp_url, declares=None) as caller,
+    ):
+        person = await stage.person()
+        link = _link_in(await caller.call("delete", count=5))
+        await person.press(link)
+        assert text_of(await caller.call("delete", count=5)) == "deleted"
+        link = _link_in(await caller.call("visit"))
+        await person.go_on(link)
+        await stage.complete(link, {"who": "Ada"})
+        assert text_of(await caller.call("visit")) == "done as Ada"
+
+
+async def test_a_form_a_visit_and_a_confirmation_follow_each_other_in_one_call(
+    node: str, official: Official, server: Any
+) -> None:
+    async with (
+        staged(server) as stage,
+        calling(node, official, stage.mcp_url, declares=BOTH, answers=[GOOD]) as caller,
+    ):
+        caller.begin("book")
+        assert "requestedSchema" in await caller.asked()
+        link = await caller.link()
+        person = await stage.person()
+        await person.go_on(link)
+        await stage.complete(link)
+        assert (await caller.asked())["message"] == "Book it?"
+        assert text_of(await caller.result()) == "12.50 signed, booked: True"
+
+
+async def test_questions_that_are_asked_together_come_back_together(
+    node: str, official: Official, server: Any
+) -> None:
+    async with (
+        staged(server) as stage,
+        calling(node, official, stage.mcp_url, declares=BOTH, answers=[GOOD]) as caller,
+    ):
+        caller.begin("plan")
+        form, visit = await caller.asked(), await caller.asked()
+        assert form["message"] == "What may it cost?"
+        person = await stage.person()
+        await person.go_on(visit["url"])
+        await stage.complete(visit["url"], {"who": "Ada"})
+        assert text_of(await caller.result()) == "up to 12.50, read by Ada"
+
+
+async def test_a_destructive_tool_waits_for_a_yes(
+    node: str, official: Official, server: Any
+) -> None:
+    async with (
+        staged(server) as stage,
+        calling(node, official, stage.mcp_url, declares=FORM, answers=["decline", {}]) as caller,
+    ):
+        caller.begin("erase", count=5)
+        assert "erase" in (await caller.asked())["message"]
+        refused = await caller.result()
+        assert refused["isError"]
+        assert refused["_meta"]["code"] == "ELICITATION_DECLINED"
+        caller.begin("erase", count=5)
+        await caller.asked()
+        assert text_of(await caller.result()) == "erased 5"
+
+
+async def test_what_a_tool_needs_is_asked_before_it_begins(
+    node: str, official: Official, server: Any
+) -> None:
+    async with (
+        staged(server) as stage,
+        calling(node, official, stage.mcp_url, declares=URL) as caller,
+    ):
+        caller.begin("ship")
+        link = await caller.link()
+        person = await stage.person()
+        await person.go_on(link)
+        await stage.complete(link)
+        assert text_of(await caller.result()) == "shipped"
+
+
+async def test_a_client_with_nothing_may_wait_by_a_tool_of_ours(
+    node: str, official: Official, server: Any
+) -> None:
+    async with (
+        staged(server) as stage,
+        calling(node, official, stage.mcp_url, declares=None) as caller,
+    ):
+        assert "elicitation_result" in caller.tools
+        asked = await caller.call("delete", count=5)
+        pending = asked["_meta"]["elicitationPending"]
+        person = await stage.person()
+        await person.press(_link_in(asked))
+        result = await caller.call("elicitation_result", elicitId=pending["elicitId"])
+        assert text_of(result) == "deleted"
+
+
+def _link_in(result: dict[str, Any]) -> str:
+    link = re.search(r"http://\S+/e/\S+", text_of(result))
+    assert link is not None, result
+    return link[0]

@@ -1,0 +1,124 @@
+"""The official conformance suite, against a server as it is and with our middleware attached.
+
+What a revision requires and the server has fails nowhere; what it lacks fails both times alike.
+"""
+
+import asyncio
+import json
+import re
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+
+from tests.mcp.stage import RING, UID
+from tests.typescript.everything import everything
+from tests.typescript.packages import CONFORMANCE
+from tests.typescript.stage import NEWER, OLDER
+from tests.web.serving import serving
+from webapp.app import utc_now
+from webapp.mcp.attach import attach
+from webapp.service import open_service
+from webapp.stores import open_store
+
+DEADLINE_SECONDS = 120
+# What the suite must find to be about us at all.
+EXPECTED = {
+    OLDER: {
+        "elicitation-sep1034-defaults",
+        "elicitation-sep1330-enums",
+        "tools-call-elicitation",
+        "tools-call-with-progress",
+        "tools-list",
+    },
+    NEWER: {
+        "input-required-result-basic-elicitation",
+        "input-required-result-multi-round",
+        "input-required-result-request-state",
+        "input-required-result-tampered-state",
+        "input-required-result-validate-input",
+        "tools-call-with-progress",
+        "tools-list",
+    },
+}
+PROBLEMS = {"FAILURE": 2, "WARNING": 1}  # all others are none
+
+Checks = dict[str, dict[str, int]]  # by scenario, how bad each check ended
+
+
+@pytest.mark.parametrize("revision", [OLDER, NEWER])
+async def test_no_scenario_is_worse_with_our_middleware(
+    newer_node: str, revision: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(everything(with_verbs=False).streamable_http_app()) as plain,
+        attached(everything(with_verbs=False)) as beside,
+        attached(everything(with_verbs=True)) as through,
+    ):
+        without, with_us, with_verbs = await asyncio.gather(
+            *(
+                checked(newer_node, f"{url}/mcp", revision, tmp_path / str(number))
+                for number, url in enumerate((plain, beside, through))
+            )
+        )
+    passed = {name for name, checks in without.items() if not any(checks.values())}
+    assert passed >= EXPECTED[revision]
+    assert worse(with_us, than=without) == []
+    assert worse(with_verbs, than=without) == []
+
+
+@asynccontextmanager
+async def attached(server: MCPServer) -> AsyncIterator[str]:
+    """Serve it by its own library, with our middleware; other servers run beside it."""
+    async with AsyncExitStack() as stack:
+        store = await open_store("memory:")
+        stack.push_async_callback(store.aclose)
+        url = await stack.enter_async_context(serving(server.streamable_http_app()))
+        opening = open_service(store=store, ring=RING, public_url=url, uid=UID, clock=utc_now)
+        attach(server, await stack.enter_async_context(opening))
+        yield url
+
+
+async def checked(node: str, url: str, revision: str, folder: Path) -> Checks:
+    """Run everything that the revision requires of a server."""
+    process = await asyncio.create_subprocess_exec(
+        *(node, str(CONFORMANCE), "server", "--url", url),
+        *("--requirements", revision, "--output-dir", str(folder)),
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            said, problem = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+    assert b"=== SUMMARY ===" in said, problem.decode()
+    return {scenario_of(path): read(path) for path in sorted(folder.glob("*/checks.json"))}  # noqa: ASYNC240 - it is all written
+
+
+def scenario_of(path: Path) -> str:
+    """Its name, out of that of its folder: `server-NAME-TIME`."""
+    return re.sub(r"^server-|-\d{4}-\d\d-\d\dT.*$", "", path.parent.name)
+
+
+def read(path: Path) -> dict[str, int]:
+    checks: dict[str, int] = {}
+    for check in json.loads(path.read_text("utf-8")):
+        problem = PROBLEMS.get(check["status"], 0)
+        checks[check["id"]] = max(problem, checks.get(check["id"], 0))
+    return checks
+
+
+def worse(checks: Checks, *, than: Checks) -> list[str]:
+    """What ended worse, or not at all."""
+    return [
+        f"{scenario}: {id}"
+        for scenario, before in than.items()
+        for id, problem in before.items()
+        if checks.get(scenario, {}).get(id, max(problem, 2)) > problem
+    ]

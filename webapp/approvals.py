@@ -1,0 +1,115 @@
+"""Approvals: what a person has allowed a tool, and for how long nobody asks again.
+
+What could go wrong: a yes that reaches further than the person meant. It is the owner's, for one
+tool of one server and one digest of arguments, for 15 minutes; for any arguments only by a choice
+on our own page, and for an hour.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from msgspec.structs import replace
+
+from flows.elicitation import RECORD_KEPT, Elicitation, Json
+from flows.form import Terms
+from flows.gating import APPROVED_FOR, REMEMBERED_FOR
+from webapp.elicitations import Elicitations
+from webapp.ids import tail_of
+from webapp.kind import AskedBy
+from webapp.rows import Approval
+
+GIVEN, REVOKED = "given", "revoked"
+ABOUT_CHARACTERS = 200
+
+
+class Approvals:
+    """By owner, and for an operator of all owners: listed, revoked one by one, cleared."""
+
+    def __init__(self, elicitations: Elicitations) -> None:
+        self._elicitations = elicitations
+
+    async def covers(self, by: AskedBy, digest: str) -> bool:
+        """Whether a call with these arguments needs no asking.
+
+        A call that began under an approval goes on under it: its body has been running.
+        """
+        now = self._elicitations.clock()
+        for covered in (digest, None):
+            found = await self._find(by.owner, by.server, by.tool, covered)
+            if found is None or found.status != GIVEN:
+                continue
+            began_at = by.began_at or now
+            if now < found.until or found.given_at <= began_at < found.until:
+                return True
+        return False
+
+    async def given(self, approved: Elicitation, terms: Terms, *, is_wide: bool) -> Approval:
+        """What is written with the yes to a gate; `is_wide`: whatever the arguments are."""
+        asked, now = approved.asked, self._elicitations.clock()
+        covered = None if is_wide else terms.covers
+        until = now + (REMEMBERED_FOR if is_wide else APPROVED_FOR)
+        found = await self._find(approved.owner, asked.server, asked.tool, covered)
+        return Approval(
+            id=self._id(approved.owner, asked.server, asked.tool, covered),
+            owner=approved.owner,
+            server=asked.server,
+            tool=asked.tool,
+            covers=covered,
+            about="whatever it is given" if is_wide else _about(terms),
+            given_at=now,
+            until=until,
+            erase_at=until + RECORD_KEPT,
+            version=0 if found is None else found.version,
+        )
+
+    async def all(self, *, owner: str | None = None) -> list[Approval]:
+        """Those in force, of one owner or of all, the latest first."""
+        found = await self._elicitations.all(
+            Approval, owner=owner, status=GIVEN, skips_unreadable=True
+        )
+        now = self._elicitations.clock()
+        in_force = [approval for approval in found if now < approval.until]
+        return sorted(in_force, key=lambda approval: approval.given_at, reverse=True)
+
+    async def revoke(self, id: str, *, owner: str | None = None) -> bool:
+        """End one; `id` is whole or as the lists show it. False if there is none in force."""
+        for approval in await self.all(owner=owner):
+            if id in (approval.id, tail_of(approval)):
+                return bool(await self._revoke([approval]))
+        return False
+
+    async def clear(self, *, owner: str | None = None) -> int:
+        """End all of one owner, or of everybody; how many there were."""
+        found = await self.all(owner=owner)
+        return sum([await self._revoke([approval]) for approval in found])
+
+    async def _revoke(self, approvals: Sequence[Approval]) -> int:
+        async def revoked() -> list[Approval]:
+            read = [
+                await self._elicitations.read(Approval, owner=one.owner, id=one.id)
+                for one in approvals
+            ]
+            return [replace(one, status=REVOKED) for one in read if one and one.status == GIVEN]
+
+        return len(await self._elicitations.write_afresh(revoked))
+
+    async def _find(
+        self, owner: str, server: str, tool: str, covered: str | None
+    ) -> Approval | None:
+        id = self._id(owner, server, tool, covered)
+        return await self._elicitations.read(Approval, owner=owner, id=id)
+
+    def _id(self, owner: str, server: str, tool: str, covered: str | None) -> str:
+        pepper = self._elicitations.owners.pepper
+        what = ("any",) if covered is None else ("these", covered)
+        return owner + pepper.tag("approval", server, tool, *what, size=18)
+
+
+def _about(terms: Terms) -> str:
+    given = cast("Mapping[str, Json]", terms.arguments or {})
+    words = ", ".join(
+        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in given.items()
+    )
+    return words[:ABOUT_CHARACTERS] or "without arguments"

@@ -1,0 +1,59 @@
+"""Gates (the kind `gate`): a yes before a tool's body starts, or one that was given before."""
+
+from collections.abc import Sequence
+
+from flows.elicitation import Elicitation, Json, Status
+from flows.errors import NotPossible
+from flows.form import Form
+from flows.gating import Gate, GatePolicy
+from webapp.approvals import Approvals
+from webapp.asked_forms import AskedForms
+from webapp.elicitations import Elicitations
+from webapp.kind import AskedBy
+from webapp.rows import Value
+
+
+class Gates(AskedForms):
+    """Implements webapp.kind.Kind for requests of type Form that are gates."""
+
+    def __init__(self, *, elicitations: Elicitations, policy: GatePolicy) -> None:
+        super().__init__(elicitations=elicitations)
+        self._policy = policy
+        self.approvals = Approvals(elicitations)
+
+    def before(self, tool: str, *, mark: Gate | None, is_destructive: bool) -> Gate | None:
+        """The gate before this tool, by its mark, its annotation and the operator's policy."""
+        return self._policy.gate_of(tool, mark=mark, is_destructive=is_destructive)
+
+    async def known(self, request: Form, by: AskedBy) -> Json | None:
+        if not request.can_be_kept or request.covers is None:
+            return None
+        return {} if await self.approvals.covers(by, request.covers) else None
+
+    async def answer(self, taken: Elicitation) -> Json:
+        """A yes has no content that could be wiped."""
+        return {}
+
+    async def save(self, elicitation: Elicitation, content: Json) -> None:
+        await self.approve(elicitation)
+
+    async def approve(self, elicitation: Elicitation, *, is_wide: bool = False) -> Elicitation:
+        """The person says yes; what it is good for besides is written with it.
+
+        Returns what ended the question, which may be something else that was first.
+        """
+        if self._elicitations.clock() >= elicitation.expires_at:
+            return await self._elicitations.end(elicitation, Status.EXPIRED)
+        terms = self.terms(elicitation)
+
+        async def also(approved: Elicitation) -> Sequence[Value]:
+            if not terms.can_be_kept:
+                return []
+            return [await self.approvals.given(approved, terms, is_wide=is_wide)]
+
+        try:
+            return await self._elicitations.settle(
+                elicitation.id, Status.ACCEPTED, content={}, also=also
+            )
+        except NotPossible:
+            return await self._elicitations.get(elicitation.id) or elicitation

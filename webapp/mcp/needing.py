@@ -1,0 +1,101 @@
+"""What a tool needs (`needs`): asked before its body, handed over to the body's own awaits.
+
+What could go wrong: a tool that runs again asks or acts twice. Each leg asks the same questions at
+the same places, so that what was answered is found; what is done on completion is done `once`.
+"""
+
+import copy
+import inspect
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from flows.elicitation import Json
+from flows.errors import Cancelled, Declined, Denied, ElicitError, Expired, NotAccepted
+from flows.needing import Need, needs_of
+from flows.question import Outcome, Question
+from webapp.call import Call
+from webapp.handed import Fact
+from webapp.mcp.tools import ServedTool
+
+# What the person did or left undone; that something failed is said in its own words.
+_OF_THE_PERSON = (Declined, Denied, Cancelled, Expired)
+_log = logging.getLogger(__name__)
+
+
+async def ask_needs(call: Call, tool: ServedTool | None) -> None:
+    """Ask for what the marks on the tool say; raises what the verbs raise."""
+    marks = needs_of(tool.function) if tool is not None else ()
+    arguments: Mapping[str, Json] = json.loads(call.tool.arguments) if marks else {}
+    for number, need in enumerate(marks):
+        await _ask(call, need, arguments, number=number)
+
+
+async def _ask(call: Call, need: Need, arguments: Mapping[str, Json], *, number: int) -> None:
+    facts = [call.fact(question.request) for question in need.questions]
+    # What was asked stays asked: a leg that left it out would not find its own places again.
+    skip_if = need.skip_if if need.skip_if and not await _has_asked(call, facts) else None
+    if skip_if is not None and await _author(call, skip_if, arguments):
+        return
+    outcomes = [await _yes(call, question, need.decline_message) for question in need.questions]
+    pairs = list(zip(need.questions, outcomes, strict=True))
+    # Made here too: what does not fit the author's own type is no answer, whoever awaits it.
+    answers = [question.answer(outcome.content) for question, outcome in pairs]
+    if need.on_complete is not None and await _has_asked(call, facts):
+        await _complete(call, need.on_complete, answers, name=f"needs:{number}:{facts}")
+    for (question, outcome), fact in zip(pairs, facts, strict=True):
+        call.handed.put(fact, outcome, key=question.key)
+
+
+async def _yes(call: Call, question: Question[Any], decline_message: str | None) -> Outcome[Json]:
+    """With the answer as it came; raises what stands for a no."""
+    as_it_came: Question[Json] = replace(question, answer=_unchanged)
+    outcome = await call.ask(as_it_came)
+    if outcome.error is not None:
+        call.last_error = _in_other_words(outcome.error, decline_message)
+        raise call.last_error
+    return outcome
+
+
+async def _has_asked(call: Call, facts: list[Fact]) -> bool:
+    """Whether a person was asked any of it in this call."""
+    run = await call.run.load()
+    return any((asking.place.kind, asking.place.digest) in facts for asking in run.asked)
+
+
+async def _complete(
+    call: Call, on_complete: Callable[..., object], answers: list[object], *, name: str
+) -> None:
+    async def work(_: str) -> None:
+        await _author(call, on_complete, *answers)
+
+    await call.once(name, work)
+
+
+async def _author(call: Call, function: Callable[..., object], *given: object) -> object:
+    """What a function of the author's gives; what it raises ends the call in our words."""
+    try:
+        result = function(*given)
+        return await result if inspect.isawaitable(result) else result
+    except ElicitError:
+        raise
+    except Exception as error:
+        _log.exception("needs.failed", extra={"tool": call.tool.tool})
+        raise ElicitError(
+            f"The tool {call.tool.tool} could not begin: an error in it, which is in the server's "
+            "log."
+        ) from error
+
+
+def _in_other_words(error: NotAccepted, message: str | None) -> NotAccepted:
+    if message is None or not isinstance(error, _OF_THE_PERSON):
+        return error
+    said = copy.copy(error)
+    said.args = (message,)
+    return said
+
+
+def _unchanged(content: Json) -> Json:
+    return content

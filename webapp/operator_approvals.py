@@ -1,0 +1,49 @@
+"""`elicit approvals`: what people have allowed tools without being asked again, and its end.
+
+What could go wrong: a terminal that obeys what a model wrote: arguments are shown cut, and signs
+that are no letters as such.
+"""
+
+from webapp.ids import tail_of
+from webapp.rows import Approval
+from webapp.service import Service
+from webapp.serving import Refused
+
+OWNER_CHARACTERS = 6
+ABOUT_CHARACTERS = 60
+
+
+async def list_approvals(service: Service) -> list[str]:
+    """What is in force, the latest first."""
+    approvals = await service.kinds.gates.approvals.all()
+    return [line for one in approvals for line in _told(one)] or ["Nothing is approved."]
+
+
+async def revoke_approval(service: Service, id: str) -> list[str]:
+    """End one: the next call asks again. Raises Refused."""
+    if not await service.kinds.gates.approvals.revoke(id):
+        raise Refused(f"There is no approval {id} in force: elicit approvals list shows them.")
+    return ["It is revoked: the next call asks again."]
+
+
+async def clear_approvals(service: Service) -> list[str]:
+    """End all, of everybody."""
+    count = await service.kinds.gates.approvals.clear()
+    if not count:
+        return ["Nothing is approved."]
+    return [f"{count} {'is' if count == 1 else 'are'} revoked: the next calls ask again."]
+
+
+def _told(approval: Approval) -> list[str]:
+    about = _printed(approval.about[:ABOUT_CHARACTERS])
+    what = f'with "{about}"' if approval.covers is not None else about
+    when = f"{approval.given_at:%Y-%m-%d %H:%M}, until {approval.until:%H:%M} UTC"
+    server, who = _printed(approval.server), approval.owner[:OWNER_CHARACTERS]
+    return [
+        f"{tail_of(approval)}  {when}  {_printed(approval.tool)}",
+        f"  {what}, at {server}, by {who}",
+    ]
+
+
+def _printed(text: str) -> str:
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)

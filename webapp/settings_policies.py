@@ -1,0 +1,88 @@
+"""How much may be asked at once, where and for how long, as the operator sets it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from flows.question import TIMEOUT_AT_MOST
+from webapp.durations import read_duration
+
+# What one owner has open stands in one record.
+PER_OWNER_AT_MOST = 200
+PER_OWNER = 50
+IN_ALL = 100_000
+_IN_ALL_AT_MOST = 10_000_000
+_SECONDS_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """`forms_on_pages`: a form whose client has none is a page of ours, else it is not asked."""
+
+    forms_on_pages: bool = True
+    one_per_session: bool = False
+    pending_per_owner: int = PER_OWNER
+    pending_at_most: int = IN_ALL
+    timeout_at_most: timedelta = TIMEOUT_AT_MOST
+
+
+def read_policies(environment: Mapping[str, str], problems: list[str]) -> PolicySettings:
+    """From variables; each problem names its variable."""
+    return PolicySettings(
+        forms_on_pages=_switch(environment, "ELICIT_FORMS_ON_PAGES", problems, default=True),
+        one_per_session=_switch(environment, "ELICIT_ONE_PER_SESSION", problems, default=False),
+        pending_per_owner=_count(
+            environment,
+            "ELICIT_PENDING_PER_OWNER",
+            problems,
+            default=PER_OWNER,
+            at_most=PER_OWNER_AT_MOST,
+        ),
+        pending_at_most=_count(
+            environment,
+            "ELICIT_PENDING_AT_MOST",
+            problems,
+            default=IN_ALL,
+            at_most=_IN_ALL_AT_MOST,
+        ),
+        timeout_at_most=_timeout(environment, problems),
+    )
+
+
+def _switch(
+    environment: Mapping[str, str], name: str, problems: list[str], *, default: bool
+) -> bool:
+    text = environment.get(name, "").strip()
+    if text not in ("", "0", "1"):
+        problems.append(f"{name}: it is 1 or 0.")
+        return default
+    return default if not text else text == "1"
+
+
+def _count(
+    environment: Mapping[str, str], name: str, problems: list[str], *, default: int, at_most: int
+) -> int:
+    text = environment.get(name, "").strip()
+    if not text:
+        return default
+    count = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(at_most)) else 0
+    if not 1 <= count <= at_most:
+        problems.append(f"{name}: it is a whole number from 1 to {at_most:,}.")
+        return default
+    return count
+
+
+def _timeout(environment: Mapping[str, str], problems: list[str]) -> timedelta:
+    text = environment.get("ELICIT_TIMEOUT_AT_MOST", "").strip()
+    if not text:
+        return TIMEOUT_AT_MOST
+    found = read_duration(text)
+    if text.isascii() and text.isdigit() and len(text) <= _SECONDS_DIGITS:
+        found = timedelta(seconds=int(text))
+    if found is None or not timedelta(seconds=1) <= found <= TIMEOUT_AT_MOST:
+        problems.append(
+            "ELICIT_TIMEOUT_AT_MOST: it is a number of seconds, or 7d, 12h, 30m and the like; "
+            "7 days at most."
+        )
+        return TIMEOUT_AT_MOST
+    return found
