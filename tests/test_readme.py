@@ -23,6 +23,7 @@ TOOL_NAMES = (
     "list_my_repositories",
     "buy_report",
     "check_the_weather",
+    "order_for_the_team",
     "open_an_account",
     "order_lunch",
     "pay_at_the_till",
@@ -80,7 +81,10 @@ async def test_the_code_of_the_readme_does_what_it_says(tmp_path, revision):
                 said.append((await browser.post(place)).text)
 
         async def show(context, params: ElicitRequestParams) -> ElicitResult:
-            assert isinstance(params, ElicitRequestURLParams)
+            if not isinstance(params, ElicitRequestURLParams):
+                asked = params.requested_schema["properties"]
+                filled: dict[str, str | int] = {"dish": "soup", "portions": 4} if asked else {}
+                return ElicitResult(action="accept", content=dict(filled))
             group.create_task(be_a_person(params.url))
             return ElicitResult(action="accept")
 
@@ -91,6 +95,7 @@ async def test_the_code_of_the_readme_does_what_it_says(tmp_path, revision):
     assert results == [
         "octocat/hello-sandbox\noctocat/secret-plans\noctocat/sand-castle",
         "The service answers to a key of 20 letters.",
+        "Ordered 4 of soup.",
         "The person has accepted the terms.",
         "The person would like soup.",
         "Paid by card.",

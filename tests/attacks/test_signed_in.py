@@ -99,6 +99,12 @@ letters = Attack(
     elsewhere=(
         "tests/mcp/test_by_code.py::test_wrong_letters_open_nothing_and_are_asked_for_again",
         "tests/mcp/test_by_code.py::test_letters_that_nobody_was_shown_open_nothing",
+        "tests/mcp/test_elicitation_result.py::test_the_model_cannot_say_yes_to_any_kind",
+        (
+            "tests/mcp/test_elicitation_result.py::"
+            "test_another_client_of_the_same_person_gets_nothing_by_the_id"
+        ),
+        "tests/mcp/test_elicitation_result.py::test_another_person_gets_nothing_by_the_id",
         "tests/mcp/test_by_code.py::test_whoever_has_no_name_is_not_asked_for_what_is_kept_for_a_person",
     ),
 )
