@@ -51,6 +51,8 @@ class Acme:
         self.calls.append(f"{request.method} {path}")
         if self.is_down:
             return httpx.Response(503)
+        if path.endswith("/refunds") and self._is_too_much(request, path.split("/")[2]):
+            return httpx.Response(422, json={"error": "more than is left of it"})
         answer = self._answer(request, path)
         if path == "/checkouts" and self.before_it_answers is not None:
             await self.before_it_answers(answer)
@@ -79,6 +81,13 @@ class Acme:
                 return {**self.refunds[key], "state": "succeeded"}
             case _:
                 raise AssertionError(path)
+
+    def _is_too_much(self, request: httpx.Request, payment: str) -> bool:
+        if request.headers["Idempotency-Key"] in self.refunds:
+            return False
+        one = self._of(payment)
+        gone = int(one["refunded"]) + int(one["charged_back"])
+        return gone + int(json.loads(request.content)["amount"]) > int(one["amount"])
 
     def _made(self, wanted: Body) -> Body:
         id = f"co-{len(self.checkouts) + 1}"
