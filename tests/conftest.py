@@ -11,6 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long one example takes says more of the machine than of what is tested.
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")
 
 pytest_plugins = ("tests.leaks",)
 
