@@ -81,7 +81,8 @@ class SqliteWriter:
         self._has_savepoints = False
         self._careful = 0  # so many commits with savepoints from the first
         self._changed: list[tuple[str, str, str]] = []
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
+        self._gathered: list[_Job] = []  # in this turn of the loop
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[None] = self._loop.create_future()
         # A daemon, so that a program that forgot aclose can end: what it loses is not acknowledged.
@@ -90,37 +91,52 @@ class SqliteWriter:
     def write(self, records: tuple[Record, ...]) -> "asyncio.Future[None]":
         """Queue a write of checked records."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self._jobs.put((future, self._write, records))
+        self._queue((future, self._write, records))
         return future
 
     def due(self, now: int, *, until: int, limit: int) -> "asyncio.Future[list[Record]]":
         """Queue a claim of what is due; times in microseconds."""
         future: asyncio.Future[list[Record]] = self._loop.create_future()
-        self._jobs.put((future, self._due, (now, until, limit)))
+        self._queue((future, self._due, (now, until, limit)))
         return future
 
     def erase(self, *, owner: str | None, before: int | None, limit: int) -> "asyncio.Future[int]":
         """Queue an erasure under at least one of the conditions; the time in microseconds."""
         future: asyncio.Future[int] = self._loop.create_future()
-        self._jobs.put((future, self._erase, (owner, before, limit)))
+        self._queue((future, self._erase, (owner, before, limit)))
         return future
 
     async def aclose(self) -> None:
         """Finish every job, then close the connection; nothing may be queued afterwards."""
         if not self._is_ending:
             self._is_ending = True
+            self._hand_over()
             self._jobs.put(None)
         await asyncio.shield(self._end)
+
+    def _queue(self, job: _Job) -> None:
+        """All of one turn of the loop go to the thread at once.
+
+        The two take turns at the interpreter, and each change of turns costs more than a statement.
+        """
+        self._gathered.append(job)
+        if len(self._gathered) == 1:
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            self._jobs.put(self._gathered)
+            self._gathered = []
 
     def _run(self) -> None:
         is_last = False
         while not is_last:
             jobs: list[_Job] = []
-            while (job := self._jobs.get()) is not None:
-                jobs.append(job)
-                if len(jobs) == _JOBS_A_COMMIT or self._jobs.empty():
+            while (more := self._jobs.get()) is not None:
+                jobs += more
+                if len(jobs) >= _JOBS_A_COMMIT or self._jobs.empty():
                     break
-            is_last = job is None
+            is_last = more is None
             self._tell_loop(self._commit(jobs))
         # The last connection's closing folds the log into the file: here, not on the event loop.
         with suppress(sqlite3.Error):
