@@ -166,7 +166,7 @@ class Call(Verbs):
     async def finish(
         self, result: Callable[[], str] | None = None, *, is_error: bool = False
     ) -> None:
-        """The body is over; what it returned is kept until it is known to have arrived."""
+        """The body is over; what it returned is kept till it is known to have arrived."""
         self._end()
         self._is_error = is_error
         await self.taken.release_unused()
@@ -188,7 +188,7 @@ class Call(Verbs):
             )
 
     async def delivered(self) -> None:
-        """The last byte of the result went out over a connection that was still open."""
+        """The last byte of the result went out while the connection was open."""
         if not (self._is_finished or self._is_repeated):
             return
         await self.run.change(

@@ -21,7 +21,7 @@ from webapp.pairing import Pairing
 from webapp.sessions import LOCAL_ISSUER, Session, Sessions
 
 # What nobody in particular may be asked for: no account is kept, no secret typed for nobody.
-ANONYMOUS_KINDS = frozenset({"url", "payment", "form", "gate"})
+ANONYMOUS_KINDS = frozenset({"url", "payment", "form", "confirm", "gate"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,16 @@ from pydantic import BaseModel, Field
 from flows import Money, elicit
 from flows.elicitation import Json, Status
 from tests.mcp.fair import fair
-from tests.mcp.stage import MODERN, link_in, new_server, soon, staged, text_of
+from tests.mcp.stage import (
+    MODERN,
+    answered_in,
+    asked_in,
+    link_in,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
 
 BOTH = types.ElicitationCapability(
     form=types.FormElicitationCapability(), url=types.UrlElicitationCapability()
@@ -214,3 +223,15 @@ async def test_a_later_call_gets_an_answer_of_the_last_two_minutes_only() -> Non
         assert (await soon(caller.call("ask", number=0))).is_error
         at.clock.tick(minutes=3)
         assert text_of(await soon(caller.call("ask", number=1))) == "Bob"
+
+
+@pytest.mark.parametrize("tool", ["ask_name", "delete"])
+async def test_an_answer_that_comes_after_its_time_is_none(server: Any, tool: str) -> None:
+    fills: Fills = [{"response": "Ada"}] if tool == "ask_name" else [{}]
+    arguments: Mapping[str, Json] = {} if tool == "ask_name" else {"count": 5}
+    async with fair(server) as at, at.stage.caller(MODERN, declares=FORM, fills=fills) as caller:
+        asked = asked_in(await caller.leg(tool, **arguments))
+        at.clock.tick(minutes=6)
+        late = await caller.leg(tool, after=asked, **arguments)
+        assert text_of(answered_in(late)) == ("hello None" if tool == "ask_name" else "kept")
+        assert [row.status for row in await at.stage.elicitations()] == [Status.EXPIRED]

@@ -57,6 +57,8 @@ async def acted(call: Call, asked: Elicitation, action: str, content: object) ->
 
 async def answered(call: Call, asked: Elicitation, content: object) -> Elicitation:
     """The client's yes: it settles the question, or ends it where it does not fit."""
+    if call.now >= asked.expires_at:  # the sweeper is not there yet
+        return await call.elicitations.end(asked, Status.EXPIRED)
     schema = call.kinds.forms.schema(asked)
     given = cast("Json", content or {}) if schema.fields else {}  # a yes says no more than that
     faults = check(schema, given)
