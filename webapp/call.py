@@ -1,6 +1,6 @@
 """One leg of one tool call: who asks, what was asked at which place, what was used, how it ended.
 
-A call is the Asker of the tool that runs in it. What could go wrong: two legs of one run, or two
+A call is the Asker of the tool that runs in it. What could go wrong: two legs of a run, or two
 identical calls, that both act on one answer. The outcome is therefore *taken* by compare-and-set
 before the line returns, and whoever cannot have it waits, takes over, or is told.
 """
@@ -203,7 +203,7 @@ class Call(Verbs):
         )
 
     async def renew(self) -> None:
-        """Lengthen the leases; called while the body runs."""
+        """Lengthen the leases while the body runs."""
         if self.taken and not self.is_over:
             await self.taken.renew()
             await self.run.keep_open()
