@@ -1,13 +1,12 @@
 """The gate: a tool that waits for a person's approval before its body starts.
 
 What could go wrong: a person approves what they did not see. What an approval covers is the digest
-of all arguments, and what is shown says where it was cut. A mark never wraps the tool; a decorator
-between it and the server that does not use `functools.wraps` hides it, so that the gate stays open.
+of all arguments, and what is shown says where it was cut.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -16,6 +15,7 @@ from typing import Any, Final, TypeVar, cast, overload
 from flows.elicitation import Json
 from flows.errors import InvalidQuestion
 from flows.form import Form
+from flows.marks import keep_mark, layers_of
 from flows.question import DEFAULT_TIMEOUT, MESSAGE_AT_MOST, Question
 from flows.schema import schema_of
 
@@ -24,9 +24,8 @@ APPROVED_FOR: Final = timedelta(minutes=15)  # the same tool with the same argum
 REMEMBERED_FOR: Final = timedelta(hours=1)  # the tool with any, where a person chose that
 _MARK: Final = "__elicit_gate__"
 _TOOL_CHARACTERS = 200
-_VALUE_CHARACTERS = 400  # of which the page shows 500
-_ARGUMENTS_AT_MOST = 50
-_WRAPPED_AT_MOST = 100
+_VALUE_CHARACTERS = 400  # fewer than where the page cuts
+_ARGUMENTS_AT_MOST = 49  # and a line that counts the others: the page shows 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,8 @@ def gate(
     """Mark a tool: it waits for a person's approval before its body starts.
 
     `@gate`, or `@gate(message=..., timeout=...)`, above or below what makes it a tool. With `off`
-    it waits for none, although it is annotated as destructive. Raises InvalidQuestion.
+    it waits for none, although it is annotated as destructive, unless the operator names it in
+    ELICIT_GATE. Raises InvalidQuestion.
     """
     mark = Gate(message=message, timeout=timeout, is_off=off)
     if message is not None and not message.strip():
@@ -83,12 +83,9 @@ def gate(
     _ = gate_question(mark, tool="t", arguments="{}", can_be_kept=False)  # a bad one fails here
 
     def marked(function: Any) -> Any:
-        try:
-            setattr(function, _MARK, mark)
-        except AttributeError as error:
-            raise InvalidQuestion(
-                f"A {type(function).__name__} cannot be marked with gate: mark its function."
-            ) from error
+        if not keep_mark(function, _MARK, lambda _: mark):
+            name = type(function).__name__
+            raise InvalidQuestion(f"A {name} cannot be marked with gate: mark its function.")
         return function
 
     if tool is None:
@@ -100,7 +97,7 @@ def gate(
 
 def mark_of(function: Callable[..., Any] | None) -> Gate | None:
     """The mark on a tool's function, also below decorators that use `functools.wraps`."""
-    for one in _layers(function):
+    for one in layers_of(function):
         mark = getattr(one, _MARK, None)
         if isinstance(mark, Gate):
             return mark
@@ -173,20 +170,6 @@ def _shortened(text: str) -> str:
 
 def _text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()  # half a letter cannot be stored
-
-
-def _layers(function: Any) -> Iterator[Any]:
-    """A function, and what it is made of: wrapped, bound, or with some arguments given."""
-    left = [function]
-    for _ in range(_WRAPPED_AT_MOST):
-        if not left:
-            return
-        one = left.pop()
-        yield one
-        inner = (
-            getattr(one, name, None) for name in ("__self__", "__func__", "func", "__wrapped__")
-        )
-        left += [layer for layer in inner if callable(layer)]
 
 
 def _nothing_more(_: Json) -> Mapping[str, Json]:

@@ -1,17 +1,12 @@
-"""The mark `needs`: what a tool asks before its body starts.
+"""The mark `needs`: what a tool asks before its body starts."""
 
-What could go wrong: a mark that nobody reads. It is kept on the function, and on every function
-that this one wraps, so that the order of decorators does not matter; one that hides what it wraps
-(no `functools.wraps`) hides the marks below it too.
-"""
-
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from flows.elicitation import Json
 from flows.errors import InvalidQuestion
+from flows.marks import keep_mark, layers_of
 from flows.page import Secret
 from flows.question import Question
 from flows.requests import AccountRequest, PaymentRequest
@@ -90,7 +85,9 @@ def needs(
     )
 
     def mark(tool: F) -> F:
-        _mark(tool, need)
+        if not keep_mark(tool, _MARK, lambda layer: (need, *needs_of(layer))):
+            name = type(tool).__name__
+            raise InvalidQuestion(f"needs(...) marks a tool's function, not a {name}.")
         return tool
 
     return mark
@@ -98,7 +95,7 @@ def needs(
 
 def needs_of(tool: object) -> tuple[Need, ...]:
     """The marks on a function, in the order in which they are asked."""
-    for layer in _layers(tool):
+    for layer in layers_of(tool):
         marks: object = getattr(layer, _MARK, None)
         if isinstance(marks, tuple):
             return cast("tuple[Need, ...]", marks)
@@ -115,43 +112,3 @@ def _is_kept(question: Question[Any]) -> bool:
             return name is not None
         case _:
             return False
-
-
-def _mark(tool: object, need: Need) -> None:
-    # The tool's own decorator may have been first: what it serves may be any of these.
-    name, layers = type(tool).__name__, list(_layers(tool))
-    if isinstance(tool, partial):  # it is what is served; what it calls may be served as well
-        layers = layers[:1]
-    marked = [(layer, (need, *needs_of(layer))) for layer in layers]
-    kept = [_keep(layer, marks) for layer, marks in marked]
-    if not any(kept) or not any(map(callable, layers)):
-        raise InvalidQuestion(f"needs(...) marks a tool's function, not a {name}.")
-
-
-def _keep(layer: object, marks: tuple[Need, ...]) -> bool:
-    try:
-        setattr(layer, _MARK, marks)
-    except (AttributeError, TypeError, ValueError):  # a bound method, a model of the library's
-        return False
-    return True
-
-
-def _layers(tool: object) -> Iterator[object]:
-    """It, and what it wraps."""
-    layer, seen = tool, set[int]()
-    while layer is not None and id(layer) not in seen:
-        seen.add(id(layer))
-        yield layer
-        layer = _below(layer)
-
-
-def _below(layer: object) -> object:
-    if isinstance(layer, partial):
-        return cast("partial[object]", layer).func
-    for name in ("__wrapped__", "__func__", "fn"):
-        inner: object = getattr(layer, name, None)
-        if callable(inner):
-            # The library serves the `__call__` of an object that is called like a function.
-            is_call = name == "__func__" and getattr(inner, "__name__", "") == "__call__"
-            return getattr(layer, "__self__", None) if is_call else inner
-    return None

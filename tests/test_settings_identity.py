@@ -104,6 +104,9 @@ def test_beyond_this_machine_somebody_must_be_known(allowed: dict[str, str]) -> 
 
 
 def test_the_models_answers_are_let_in_by_a_one_and_nothing_else() -> None:
-    for value, lets in (("1", True), ("", False), ("0", False), ("yes", False)):
+    for value, lets in (("1", True), ("", False), ("0", False)):
         found, problems = read({"ELICIT_MODEL_ANSWERS": value})
         assert (found.rules.lets_model_answer, problems) == (lets, [])
+    found, problems = read({"ELICIT_MODEL_ANSWERS": "yes"})
+    assert not found.rules.lets_model_answer
+    assert problems == ["ELICIT_MODEL_ANSWERS: it is 1 or 0."]

@@ -34,9 +34,6 @@ class Gates(AskedForms):
         """A yes has no content that could be wiped."""
         return {}
 
-    async def save(self, elicitation: Elicitation, content: Json) -> None:
-        await self.approve(elicitation)
-
     async def approve(self, elicitation: Elicitation, *, is_wide: bool = False) -> Elicitation:
         """The person says yes; what it is good for besides is written with it.
 

@@ -10,7 +10,7 @@ from flows.errors import InvalidQuestion
 from flows.provider import Client
 from flows.providers import openid
 from webapp.identity import Rules
-from webapp.variables import words
+from webapp.variables import switch, words
 
 NAMES = ("ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET")
 PROVIDER = "signin"
@@ -76,7 +76,7 @@ def read_identity(environment: Mapping[str, str], problems: list[str]) -> Identi
         scopes=scopes,
         binds_by_code=_is_code(environment, "ELICIT_BIND", problems),
         asks_anonymous=_is_code(environment, "ELICIT_ANONYMOUS", problems),
-        lets_model_answer=environment.get("ELICIT_MODEL_ANSWERS") == "1",
+        lets_model_answer=switch(environment, "ELICIT_MODEL_ANSWERS", problems, default=False),
         server_issuer=environment.get("ELICIT_SERVER_ISSUER", "").strip() or None,
     )
 

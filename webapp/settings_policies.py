@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from flows.question import TIMEOUT_AT_MOST
 from webapp.durations import read_duration
+from webapp.variables import switch
 
 # What one owner has open stands in one record.
 PER_OWNER_AT_MOST = 200
@@ -29,8 +30,8 @@ class PolicySettings:
 def read_policies(environment: Mapping[str, str], problems: list[str]) -> PolicySettings:
     """From variables; each problem names its variable."""
     return PolicySettings(
-        forms_on_pages=_switch(environment, "ELICIT_FORMS_ON_PAGES", problems, default=True),
-        one_per_session=_switch(environment, "ELICIT_ONE_PER_SESSION", problems, default=False),
+        forms_on_pages=switch(environment, "ELICIT_FORMS_ON_PAGES", problems, default=True),
+        one_per_session=switch(environment, "ELICIT_ONE_PER_SESSION", problems, default=False),
         pending_per_owner=_count(
             environment,
             "ELICIT_PENDING_PER_OWNER",
@@ -47,16 +48,6 @@ def read_policies(environment: Mapping[str, str], problems: list[str]) -> Policy
         ),
         timeout_at_most=_timeout(environment, problems),
     )
-
-
-def _switch(
-    environment: Mapping[str, str], name: str, problems: list[str], *, default: bool
-) -> bool:
-    text = environment.get(name, "").strip()
-    if text not in ("", "0", "1"):
-        problems.append(f"{name}: it is 1 or 0.")
-        return default
-    return default if not text else text == "1"
 
 
 def _count(

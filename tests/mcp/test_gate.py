@@ -64,6 +64,13 @@ def server(server: Any, ran: list[object]) -> Any:
         ran.append(count)
         return "done"
 
+    @elicit.gate
+    @_plain
+    @server.tool()
+    def marked_above_all(count: int) -> str:
+        ran.append(count)
+        return "done"
+
     @elicit.gate(off=True)
     @server.tool(annotations=DESTRUCTIVE)
     def freed() -> str:
@@ -107,7 +114,7 @@ async def test_a_destructive_tool_waits_for_a_yes_in_the_clients_form(
 
 
 @pytest.mark.every_way
-@pytest.mark.parametrize("tool", ["marked_below", "marked_above"])
+@pytest.mark.parametrize("tool", ["marked_below", "marked_above", "marked_above_all"])
 async def test_a_marked_tool_waits_whatever_the_order_of_decorators(
     server: Any, revision: str, ran: list[object], tool: str
 ) -> None:

@@ -4,9 +4,11 @@ from dataclasses import fields, replace
 
 import pytest
 
+from flows.gating import shown_arguments
 from tests.pages.conftest import USUAL
 from tests.pages.markup import Page
 from webapp.pages import Pages
+from webapp.shown_typed import arguments_of
 from webapp.views_typed import Argument, StartConfirm
 
 
@@ -51,3 +53,13 @@ def test_what_was_cut_is_said_on_the_page_too(pages: Pages, view: StartConfirm) 
     # parity: T2
     cut = Argument(name="text", value="x" * 400 + "... (123456789 characters in all)")
     assert "(123456789 characters in all)" in said(pages, replace(view, arguments=(cut,)))
+
+
+def test_how_many_arguments_are_left_out_is_told_once() -> None:
+    given = {f"name-{number}": number for number in range(120)}
+    shown = arguments_of(shown_arguments(given))
+    assert [shown[0], shown[-1]] == [
+        Argument(name="name-0", value="0"),
+        Argument(name="...", value="and 71 more"),
+    ]
+    assert len(shown) == 50
