@@ -137,6 +137,11 @@ class Question(Generic[T_co]):
         if self.key is not None and not (self.key and _can_be_written(self.key)):
             raise InvalidQuestion("key is empty or no text; leave it out or give it one.")
 
+    def __hash__(self) -> int:
+        # asyncio.gather asks what is one to it once: two questions are two, also where they are
+        # equal, and a schema has no hash.
+        return id(self)
+
     @property
     def digest(self) -> str:
         return digest_of(self.request.kind, self.request.facts())

@@ -1,5 +1,6 @@
 """Forms and confirmations as tools get them, by each way to a person."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -235,3 +236,36 @@ async def test_an_answer_that_comes_after_its_time_is_none(server: Any, tool: st
         late = await caller.leg(tool, after=asked, **arguments)
         assert text_of(answered_in(late)) == ("hello None" if tool == "ask_name" else "kept")
         assert [row.status for row in await at.stage.elicitations()] == [Status.EXPIRED]
+
+
+async def test_what_stands_in_one_argument_does_not_look_like_another(server: Any) -> None:
+    @server.tool()
+    async def pay(to: str) -> str:
+        about = {"amount": 1_000_000, "to": to}
+        return str(await elicit.confirm("Run pay?", arguments=about))
+
+    async with (
+        staged(server) as stage,
+        stage.caller(MODERN, declares=FORM, fills=["decline"]) as caller,
+    ):
+        told = caller.call("pay", to="ann\namount: 1\u2028\u202e")
+        assert text_of(await soon(told)) == "False"
+        (form,) = caller.forms
+        assert form.message == ("Run pay?\namount: 1000000\nto: ann\\namount: 1\\u2028\\u202e")
+
+
+async def test_gathered_questions_are_asked_each_by_itself(server: Any, revision: str) -> None:
+    @server.tool()
+    async def meet() -> str:
+        names = await asyncio.gather(
+            elicit.form("Who comes?"), elicit.form("Who comes?"), elicit.confirm("Sure?")
+        )
+        return f"{sorted(map(str, names))}"
+
+    fills: Fills = [{"response": "Ada"}] * 3
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("meet"))) == "['Ada', 'Ada', 'True']"
+        assert len(await stage.elicitations()) == 3

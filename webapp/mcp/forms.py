@@ -32,12 +32,17 @@ _log = logging.getLogger(__name__)
 
 def message_of(call: Call, asked: Elicitation) -> str:
     """The question, and what it is about: a client shows no arguments by itself."""
-    lines = [asked.asked.message]
-    for argument in arguments_of(call.kinds.forms.terms(asked).arguments):
-        value = argument.value
-        cut = value if len(value) <= _VALUE_AT_MOST else f"{value[:_VALUE_AT_MOST]}..."
-        lines.append(f"{argument.name}: {cut}")
-    return "\n".join(lines)
+    arguments = arguments_of(call.kinds.forms.terms(asked).arguments)
+    lines = [f"{_in_a_line(one.name)}: {_in_a_line(one.value)}" for one in arguments]
+    return "\n".join([asked.asked.message, *lines])
+
+
+def _in_a_line(text: str) -> str:
+    """A line for each: what stands in one argument must not look like another one's."""
+    seen = "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
+    )
+    return seen if len(seen) <= _VALUE_AT_MOST else f"{seen[:_VALUE_AT_MOST]}..."
 
 
 def schema_of(call: Call, asked: Elicitation) -> dict[str, Any]:
