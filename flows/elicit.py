@@ -236,6 +236,8 @@ def confirm(
 ) -> Question[bool]:
     """Ask for a yes. Awaiting it gives False for every no; `outcome()` tells them apart.
 
+    It raises where nobody can be asked at all: NotAllowed, TooManyPending.
+
     `arguments` are shown to the person: what a yes would do. Raises InvalidQuestion if they are
     no JSON.
     """

@@ -16,16 +16,27 @@ from msgspec import Struct
 from flows.elicitation import Json
 from flows.errors import InvalidQuestion, NotAccepted
 from flows.question import DEFAULT_TIMEOUT, Question
-from flows.schema import Schema, schema_of
+from flows.schema import Field, Schema, schema_of
 
 T = TypeVar("T")
 FORM_KINDS: Final = frozenset({"form", "confirm", "gate"})  # what a client's form mode can ask
 ARGUMENTS_BYTES_AT_MOST: Final = 16 * 1024
-_SECRET_NAME = re.compile(
-    r"(.*_)?(password|passwd|passphrase|passcode|pin|secret|token|(api|private|secret|access)_?key"
-    r"|card_?number|cvc|cvv)",
+# Words of a name or a title, in small letters and without digits: "user password", "cvv".
+# A one-time code is none of these: it is worth nothing by the time anybody else reads it.
+_SECRET_WORDS = re.compile(
+    r"(?<!one time )"
+    r"(?:\w*(?:password|passwd|passphrase|passcode)\w*\b|\bpass (?:word|phrase|code)s?\b"
+    r"|\w*pwds?\b|\bpin(?:code|number)?s?\b|\w*secrets?\b|\b(?:cvc|cvv)s?\b|\w*credentials?\b"
+    r"|\b\w*card ?numbers?\b|\b(?:seed|recovery|mnemonic) ?phrases?\b"
+    r"|(?:api|private|secret|access|ssh|signing|encryption) ?keys?\b(?! id\b)"
+    r"|(?P<text>(?<!max )(?<!min )(?<!maximum )(?<!minimum )(?<!many )(?<!number of )"
+    r"\b\w*tokens?\b))"
+    # What is about a secret and is none.
+    r"(?! (?:count|length|limit|budget|usage|amount|price|supply|symbol|name|title|type|kind|format"
+    r"|policy|strength|hint|manager|age|ttl|lifetime|expiry|expiration|expires|url|uri|endpoint"
+    r"|location|color|santa|question|ingredient)s?\b)"
 )
-_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[ .:/@$-]")
+_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W\d_]+")
 # What the protocol's own forms know; the rest is checked when the answer is here.
 _WIRE_FORMATS = frozenset({"email", "uri", "date", "date-time"})
 _OURS_ONLY = frozenset({"pattern", "writeOnly", "uniqueItems"})
@@ -115,8 +126,7 @@ def form_question(
     """
     asked = _asked(schema)
     for field in asked.fields:
-        is_typed = field.kind in ("string", "number", "integer")
-        if field.is_secret or (is_typed and _names_a_secret(field.name)):
+        if field.is_secret or _asks_for_a_secret(field):
             raise InvalidQuestion(
                 f"The field {field.name!r} looks like a secret, and what is typed into a form "
                 "passes through the client and the model: ask for it with elicit.secret."
@@ -175,8 +185,18 @@ def _asked(schema: type[Any] | Mapping[str, Json]) -> Schema[Any]:
     return replace(asked, typed=_response)
 
 
-def _names_a_secret(name: str) -> bool:
-    return _SECRET_NAME.fullmatch(_BORDER.sub("_", name).lower()) is not None
+def _asks_for_a_secret(field: Field) -> bool:
+    """By its name and its title. What is chosen or ticked is no secret, and no number a token."""
+    if field.kind not in ("string", "number", "integer"):
+        return False
+    name, title = (_BORDER.sub(" ", text) for text in (field.name, field.title))
+    # A title that was made from the name has lost the borders of its words.
+    is_made = title.replace(" ", "").lower() == name.replace(" ", "").lower()
+    return any(
+        field.kind == "string" or found["text"] is None
+        for words in ([name] if is_made else [name, title])
+        for found in _SECRET_WORDS.finditer(words.lower())
+    )
 
 
 def _checked(arguments: Mapping[str, Json]) -> Mapping[str, Json]:

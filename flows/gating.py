@@ -1,7 +1,9 @@
 """The gate: a tool that waits for a person's approval before its body starts.
 
 What could go wrong: a person approves what they did not see. What an approval covers is the digest
-of all arguments, and what is shown says where it was cut.
+of all arguments, and what is shown says where it was cut. A mark that is on another machine is not
+seen: of a remote server's tool (FastMCP's ProxyTool), its annotation and the operator's patterns
+are.
 """
 
 import hashlib

@@ -28,5 +28,5 @@ JOINED_FROM_ANSWER: Final[Mapping[str, timedelta]] = {
     "confirm": timedelta(minutes=2),
     "gate": timedelta(minutes=2),
 }
-# A yes to these holds until the result of its call is out, however long the call goes on.
-HOLDS_FOR_ITS_CALL: Final = frozenset({"gate"})
+# A yes to these, though wiped, holds for every leg of its call that starts this soon after it.
+HOLDS_FOR_ITS_CALL: Final[Mapping[str, timedelta]] = {"gate": timedelta(minutes=15)}

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 import typing_extensions
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from flows.elicitation import Json
 from flows.errors import Failed, InvalidQuestion
@@ -30,6 +31,7 @@ __all__ = [
     "Kind",
     "Limits",
     "Parsed",
+    "Refused",
     "Schema",
     "check",
     "parse",
@@ -51,11 +53,19 @@ _SEEN_FORMATS = frozenset({"email", "uri", "date", "date-time"})
 _WRAPPERS = (typing.Required, typing.NotRequired)
 
 
+class Refused(Failed):
+    """What the author's own validation found; no word of `faults` stands in the message."""
+
+    def __init__(self, message: str, *, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__(message)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema(Generic[T_co]):
     """What is asked for; `json` is the JSON Schema and says all of it but `typed`.
 
-    `typed` makes the value from content that `check` found good. It raises Failed where the
+    `typed` makes the value from content that `check` found good. It raises Refused where the
     author's own validation says no.
     """
 
@@ -295,12 +305,20 @@ def _typed_by(adapter: TypeAdapter[T], found: Reading) -> Callable[[Json], T]:
                 json.dumps({**dict.fromkeys(found.nullable), **_object(content)})
             )
         except ValidationError as err:
-            names = {str(error["loc"][0]) for error in err.errors() if error["loc"]}
+            faults = [_fault_of(error) for error in err.errors()]
         # Outside of `except`: pydantic's words hold the input, and a chain would show them.
-        about = ", ".join(sorted(names)) or "as a whole"
-        raise Failed(f"The answer does not fit what the tool accepts: {about}.")
+        about = ", ".join(sorted({fault.path for fault in faults} - {""})) or "as a whole"
+        raise Refused(f"The answer does not fit what the tool accepts: {about}.", faults=faults)
 
     return typed
+
+
+def _fault_of(error: ErrorDetails) -> Fault:
+    """In the author's own words, if there are any: pydantic's may hold the input."""
+    path = ".".join(str(part) for part in error["loc"])
+    said = error.get("ctx", {}).get("error")
+    is_authors = error["type"] in ("value_error", "assertion_error") and str(said)
+    return Fault(path=path, message=str(said) if is_authors else "This does not fit.")
 
 
 def _object(content: Json) -> Mapping[str, Json]:

@@ -30,17 +30,11 @@ class Approvals:
         self._elicitations = elicitations
 
     async def covers(self, by: AskedBy, digest: str) -> bool:
-        """Whether a call with these arguments needs no asking.
-
-        A call that began under an approval goes on under it: its body has been running.
-        """
+        """Whether a call with these arguments needs no asking now."""
         now = self._elicitations.clock()
         for covered in (digest, None):
             found = await self._find(by.owner, by.server, by.tool, covered)
-            if found is None or found.status != GIVEN:
-                continue
-            began_at = by.began_at or now
-            if now < found.until or found.given_at <= began_at < found.until:
+            if found is not None and found.status == GIVEN and now < found.until:
                 return True
         return False
 

@@ -1,11 +1,19 @@
-"""Gates (the kind `gate`): a yes before a tool's body starts, or one that was given before."""
+"""Gates (the kind `gate`): a yes before a tool's body starts, or one that was given before.
+
+What could go wrong: a yes that opens long after it was said, or after it was taken back, because
+the call it was said to asks other things and goes on for days. So each leg of it looks again.
+"""
 
 from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec.structs import replace
 
 from flows.elicitation import Elicitation, Json, Status
 from flows.errors import NotPossible
 from flows.form import Form
 from flows.gating import Gate, GatePolicy
+from flows.keeping import HOLDS_FOR_ITS_CALL
 from webapp.approvals import Approvals
 from webapp.asked_forms import AskedForms
 from webapp.elicitations import Elicitations
@@ -29,6 +37,24 @@ class Gates(AskedForms):
         if not request.can_be_kept or request.covers is None:
             return None
         return {} if await self.approvals.covers(by, request.covers) else None
+
+    async def still_stands(self, accepted: Elicitation, by: AskedBy) -> bool:
+        """Whether this leg of the call may start under the yes to an earlier one.
+
+        One that was revoked is used up here, and the gate is asked again.
+        """
+        now, terms = self._elicitations.clock(), self.terms(accepted)
+        if not holds(accepted, now=now):
+            return False
+        if not terms.can_be_kept or terms.covers is None or not _is_recent(accepted, now=now):
+            return True
+        if await self.approvals.covers(by, terms.covers):
+            return True
+        await self._elicitations.change(
+            accepted.id,
+            lambda e: replace(e, delivered_at=now, content=None, holds_key=False),
+        )
+        return False
 
     async def answer(self, taken: Elicitation) -> Json:
         """A yes has no content that could be wiped."""
@@ -54,3 +80,19 @@ class Gates(AskedForms):
             )
         except NotPossible:
             return await self._elicitations.get(elicitation.id) or elicitation
+
+
+def holds(current: Elicitation, *, now: datetime) -> bool:
+    """Whether a yes is still good for its call: for a while, and where its body is running.
+
+    Of the latter the same call, made again, waits for the result.
+    """
+    if current.kind not in HOLDS_FOR_ITS_CALL or current.status is not Status.ACCEPTED:
+        return False
+    is_running = current.take is not None and now < current.take.until
+    return is_running or _is_recent(current, now=now)
+
+
+def _is_recent(accepted: Elicitation, *, now: datetime) -> bool:
+    assert accepted.settled_at is not None
+    return now < accepted.settled_at + HOLDS_FOR_ITS_CALL[accepted.kind]

@@ -1,7 +1,6 @@
 """What the service must know of one kind of question; each kind is a module of its own."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Protocol
 
 from flows.elicitation import Asked, Elicitation, Json
@@ -12,15 +11,11 @@ from webapp.rows import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedBy:
-    """Who asks: the owner, and the tool of the served server that asks for them.
-
-    `began_at`: when the call began that asks, if it is one.
-    """
+    """Who asks: the owner, and the tool of the served server that asks for them."""
 
     owner: str
     server: str
     tool: str
-    began_at: datetime | None = None
 
 
 class Kind(Protocol):

@@ -15,12 +15,12 @@ from flows import elicitation as states
 from flows import run as runs
 from flows.elicitation import Asked, Elicitation, Status
 from flows.errors import CallOver, InvalidQuestion
-from flows.keeping import HOLDS_FOR_ITS_CALL
 from flows.question import Question
 from flows.run import Asking, Place, Run
 from flows.visit import Visit
 from webapp.aliases import give_alias
 from webapp.elicitations import Elicitations
+from webapp.gates import holds
 from webapp.group import Group
 from webapp.kind import AskedBy
 from webapp.kinds import Kinds
@@ -176,7 +176,8 @@ class Line:
             return self._elicitations.clock() < current.expires_at
         if current.status is Status.ACCEPTED:
             # Else its content is wiped.
-            return current.kind in HOLDS_FOR_ITS_CALL or self._is_kept(current, Status.ACCEPTED)
+            now = self._elicitations.clock()
+            return holds(current, now=now) or self._is_kept(current, Status.ACCEPTED)
         return (
             self._run.is_continued
             or not current.status.is_final
@@ -210,12 +211,7 @@ class Line:
             digest=place.digest,
         )
         link = self._links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
-        by = AskedBy(
-            owner=run.owner,
-            server=self._tool.server,
-            tool=self._tool.tool,
-            began_at=run.created_at,
-        )
+        by = AskedBy(owner=run.owner, server=self._tool.server, tool=self._tool.tool)
         asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
         return Elicitation(
             id=id,

@@ -6,7 +6,7 @@ from typing import TypeVar
 from flows.elicitation import BY_MODEL, Elicitation, Json, Status
 from flows.errors import Cancelled, InvalidAnswer
 from flows.question import Outcome, Question, refusal
-from flows.schema import Fault
+from flows.schema import Fault, Refused
 
 T = TypeVar("T")
 
@@ -28,7 +28,15 @@ def outcome_of(
     if faults:
         details = [(fault.path, fault.message) for fault in faults]
         error = InvalidAnswer(details, elicitation_id=taken.id)
-    answer = question.answer(content) if error is None else None
+    answer: T | None = None
+    if error is None:
+        try:
+            answer = question.answer(content)
+        except Refused as refused:
+            if taken.kind != "form":  # what a person typed as a secret is in nobody's words
+                raise
+            details = [(fault.path, fault.message) for fault in refused.faults]
+            raise InvalidAnswer(details, elicitation_id=taken.id) from None
     return Outcome(
         status=taken.status,
         content=answer,

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from flows.elicitation import Elicitation, Json
 
@@ -39,7 +40,7 @@ class Plugins:
         self._plugins = tuple(plugins)
 
     async def started(self, elicitation: Elicitation) -> None:
-        tellable = [plugin for plugin in self._plugins if hasattr(plugin, "started")]
+        tellable: list[Any] = [plugin for plugin in self._plugins if hasattr(plugin, "started")]
         if not tellable:
             return
         asked = elicitation.asked
@@ -56,7 +57,7 @@ class Plugins:
         )
         for plugin in tellable:
             try:
-                done = plugin.started(question)
+                done: object = plugin.started(question)
                 if inspect.isawaitable(done):
                     await done
             except Exception:  # noqa: BLE001 - somebody else's code, and no part of the call

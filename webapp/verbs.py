@@ -132,21 +132,16 @@ class Verbs(ABC):
 
     async def _known(self, request: Request, asking: Asking | None) -> Json | None:
         """An answer that needs no asking, unless what was asked there may still bring one."""
+        by = AskedBy(owner=self.run.value.owner, server=self.tool.server, tool=self.tool.tool)
         if asking is not None:
             asked = await self.elicitations.get(asking.elicitation_id)
-            if asked is not None and asked.delivered_at is None and self._is_open(asked):
+            if asked is not None and asked.delivered_at is None and await self._is_open(asked, by):
                 return None
-        by = AskedBy(
-            owner=self.run.value.owner,
-            server=self.tool.server,
-            tool=self.tool.tool,
-            began_at=self.run.value.created_at,
-        )
         return await self.kinds[request.kind].known(request, by)
 
-    def _is_open(self, asked: Elicitation) -> bool:
+    async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
         if asked.kind in HOLDS_FOR_ITS_CALL and asked.status is Status.ACCEPTED:
-            return True
+            return await self.kinds.gates.still_stands(asked, by)
         return self.elicitations.clock() < asked.kept_until
 
     async def _once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:

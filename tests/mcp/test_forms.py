@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import mcp_types as types
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from flows import Money, elicit
 from flows.elicitation import Json, Status
@@ -229,7 +229,7 @@ async def test_a_later_call_gets_an_answer_of_the_last_two_minutes_only() -> Non
 @pytest.mark.parametrize("tool", ["ask_name", "delete"])
 async def test_an_answer_that_comes_after_its_time_is_none(server: Any, tool: str) -> None:
     fills: Fills = [{"response": "Ada"}] if tool == "ask_name" else [{}]
-    arguments: Mapping[str, Json] = {} if tool == "ask_name" else {"count": 5}
+    arguments: dict[str, Any] = {} if tool == "ask_name" else {"count": 5}
     async with fair(server) as at, at.stage.caller(MODERN, declares=FORM, fills=fills) as caller:
         asked = asked_in(await caller.leg(tool, **arguments))
         at.clock.tick(minutes=6)
@@ -241,7 +241,7 @@ async def test_an_answer_that_comes_after_its_time_is_none(server: Any, tool: st
 async def test_what_stands_in_one_argument_does_not_look_like_another(server: Any) -> None:
     @server.tool()
     async def pay(to: str) -> str:
-        about = {"amount": 1_000_000, "to": to}
+        about: dict[str, Json] = {"amount": 1_000_000, "to": to}
         return str(await elicit.confirm("Run pay?", arguments=about))
 
     async with (
@@ -269,3 +269,31 @@ async def test_gathered_questions_are_asked_each_by_itself(server: Any, revision
     ):
         assert text_of(await soon(caller.call("meet"))) == "['Ada', 'Ada', 'True']"
         assert len(await stage.elicitations()) == 3
+
+
+async def test_what_the_authors_own_check_refuses_is_told_with_its_place(
+    server: Any, revision: str
+) -> None:
+    # parity: F6
+    class Even(BaseModel):
+        number: int
+
+        @field_validator("number")
+        @classmethod
+        def must_be_even(cls, number: int) -> int:
+            if number % 2:
+                raise ValueError("It must be even.")
+            return number
+
+    @server.tool()
+    async def ask_even() -> str:
+        return str((await elicit.form("Which?", Even)).number)
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{"number": 3}]) as caller,
+    ):
+        result = await soon(caller.call("ask_even"))
+        assert result.is_error
+        assert result.meta["code"] == "INVALID_INPUT"
+        assert result.meta["details"] == [{"path": "number", "message": "It must be even."}]

@@ -13,7 +13,9 @@ from mcp.shared.exceptions import MCPError
 
 from flows import elicit
 from flows.elicitation import Completion, Status
-from flows.gating import GatePolicy
+from flows.gating import APPROVED_FOR, GatePolicy
+from flows.keeping import HOLDS_FOR_ITS_CALL
+from tests.mcp.fair import fair
 from tests.mcp.stage import (
     LEGACY,
     MODERN,
@@ -324,7 +326,6 @@ async def test_the_yes_is_still_there_when_the_server_was_killed_meanwhile(
         asked = asked_in(await caller.leg("rename"))
         for_name = asked_in(await caller.leg("rename", after=asked))
     async with staged(made(), store=store) as stage:
-        await stage.service.kinds.gates.approvals.clear()
         unanswered = for_name.model_copy(update={"input_requests": {}})
         async with stage.caller(MODERN, declares=FORM) as caller:
             again = asked_in(await caller.leg("rename", after=unanswered))
@@ -470,3 +471,202 @@ async def test_where_nobody_can_be_asked_the_gate_stays_shut(
         assert refused.meta["code"] == "ELICITATION_NOT_ALLOWED"
         assert not ran
         assert text_of(await soon(caller.call("look"))) == "seen"
+
+
+def _done() -> str:
+    RAN.append("ran")
+    return "done"
+
+
+def _also_done() -> str:
+    RAN.append("ran")
+    return "done"
+
+
+async def _refused(
+    server: Any, tool: str, *, says: str, revision: str = LEGACY, **named: Any
+) -> None:
+    """Calling the tool asks for one approval, and a no keeps its body from starting."""
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline", {}]) as caller,
+    ):
+        meta: Any = named.pop("meta", None)
+        call = caller.client.session.call_tool
+        refused = await soon(call(tool, named, meta=meta) if meta else caller.call(tool, **named))
+        assert refused.is_error
+        assert not RAN
+        assert [form.message for form in caller.forms] == [says]
+        await soon(call(tool, named, meta=meta) if meta else caller.call(tool, **named))
+        assert RAN == ["ran"]
+        assert [form.message for form in caller.forms] == [says] * 2
+
+
+@pytest.mark.parametrize("by", ["mark", "annotation"])
+async def test_a_tool_that_is_not_listed_is_gated_all_the_same(ran: list[object], by: str) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.server.middleware import Middleware
+
+    class Hides(Middleware):
+        async def on_list_tools(self, context: Any, call_next: Any) -> Any:
+            return [tool for tool in await call_next(context) if tool.name != "delete"]
+
+    server = FastMCP("shop", middleware=[Hides()])
+    if by == "mark":
+        server.tool(elicit.gate(_plain(_done)), name="delete")
+    else:
+        server.tool(_done, name="delete", annotations=DESTRUCTIVE)
+    outer = FastMCP("outer")
+    outer.mount(server, "in")
+    await _refused(server, "delete", says="Run delete?")
+    ran.clear()
+    await _refused(outer, "in_delete", says="Run in_delete?")
+
+
+@pytest.mark.parametrize("gated_is_first", [True, False])
+@pytest.mark.parametrize("version", [None, "1.0"])
+@pytest.mark.parametrize("is_mounted", [False, True])
+async def test_the_gate_is_that_of_the_version_which_runs(
+    ran: list[object], version: str | None, *, gated_is_first: bool, is_mounted: bool
+) -> None:
+    from fastmcp import FastMCP
+
+    def free() -> str:
+        return "free"
+
+    server = FastMCP("shop")
+    gated, other = ("1.0", "2.0") if version else ("2.0", "1.0")
+    steps: list[Callable[[], object]] = [
+        lambda: server.tool(elicit.gate(_plain(_done)), name="v", version=gated),
+        lambda: server.tool(free, name="v", version=other),
+    ]
+    for step in steps if gated_is_first else steps[::-1]:
+        step()
+    outer = FastMCP("outer")
+    outer.mount(server, "in")
+    at, name = (outer, "in_v") if is_mounted else (server, "v")
+    meta = {"fastmcp": {"version": version}} if version else None
+    await _refused(at, name, says=f"Run {name}?", meta=meta)
+    # What stands there and is no version to FastMCP chooses none.
+    ran.clear()
+    if not version:
+        await _refused(at, name, says=f"Run {name}?", meta={"fastmcp": {"version": {"lt": "2"}}})
+
+
+async def test_the_mark_is_found_on_what_a_tool_is_made_into(ran: list[object]) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.tools import Tool
+
+    @elicit.gate
+    async def made() -> str:
+        return _done()
+
+    server = FastMCP("shop")
+    base = Tool.from_function(_also_done)
+    server.add_tool(Tool.from_tool(base, name="made", transform_fn=made))
+    await _refused(server, "made", says="Run made?")
+    assert ran == ["ran"]
+
+
+@pytest.mark.parametrize("search", ["BM25SearchTransform", "RegexSearchTransform"])
+@pytest.mark.parametrize("is_mounted", [False, True])
+async def test_what_a_search_calls_for_the_model_is_gated_by_its_own_name(
+    ran: list[object], revision: str, search: str, *, is_mounted: bool
+) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.server.transforms import search as searches
+
+    server = FastMCP("shop", transforms=[getattr(searches, search)()])
+    server.tool(_done, name="delete", annotations=DESTRUCTIVE)
+    outer = FastMCP("outer")
+    outer.mount(server, "in")
+    at, name = (outer, "in_call_tool") if is_mounted else (server, "call_tool")
+    inner: dict[str, Any] = {"name": "delete", "arguments": {}}
+    async with (
+        staged(at) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline", {}, "decline"]) as caller,
+    ):
+        for is_refused in (True, False, True):  # a yes to what is called is not one to the caller
+            result = await soon(caller.call(name, **inner))
+            assert result.is_error == is_refused
+            if is_refused:
+                assert result.meta
+                assert result.meta["code"] == "ELICITATION_DECLINED"
+        assert ran == ["ran"]
+        assert [form.message for form in caller.forms] == ["Run delete?"] * 3
+        assert not await stage.service.kinds.gates.approvals.all()
+
+
+async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran: list[object], revision: str) -> None:
+    from fastmcp import Context, FastMCP
+
+    server = FastMCP("shop")
+
+    @server.tool
+    @elicit.gate
+    def wipe(what: str) -> str:
+        ran.append(what)
+        return "wiped"
+
+    @server.tool
+    async def wipe_all(ctx: Context) -> str:
+        for what in ("a", "b"):
+            await ctx.fastmcp.call_tool("wipe", {"what": what})
+        return "all wiped"
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{}, "decline"]) as caller,
+    ):
+        assert (await soon(caller.call("wipe_all"))).is_error
+        assert set(ran) == {"a"}
+        says = [form.message for form in caller.forms]
+        assert says == ["Run wipe?\nwhat: a", "Run wipe?\nwhat: b"]
+
+
+async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(
+    ran: list[object],
+) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.tools import Tool
+
+    inner, outer = FastMCP("inner"), FastMCP("shop")
+    inner.tool(elicit.gate(_plain(_done)), name="wipe", annotations=DESTRUCTIVE)
+    outer.mount(inner, "in")
+    mounted = await outer.get_tool("in_wipe")
+    assert mounted
+    outer.add_tool(Tool.from_tool(mounted, name="again"))
+    for tool in ("in_wipe", "again", "in_wipe"):  # attached again, each time
+        ran.clear()
+        await _refused(outer, tool, says=f"Run {tool}?")
+    for server in (inner, outer):
+        ours = [part for part in server.middleware if type(part).__name__ == "InnerCalls"]
+        assert len(ours) == 1
+
+
+@pytest.mark.parametrize("ends", ["time", "revoked", "neither"])
+async def test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_revoked(
+    library: str, ends: str
+) -> None:
+    server = new_server(library)
+
+    @server.tool()
+    @elicit.gate
+    async def rename() -> str:
+        return f"it is {await elicit.form('Which name?', timeout=timedelta(hours=1))}"
+
+    async with fair(server) as at, at.stage.caller(MODERN, declares=FORM) as caller:
+        asked = asked_in(await caller.leg("rename"))
+        for_name = asked_in(await caller.leg("rename", after=asked))
+        at.clock.tick(minutes=16 if ends == "time" else 5)
+        if ends == "revoked":
+            await at.stage.service.kinds.gates.approvals.clear()
+        unanswered = for_name.model_copy(update={"input_requests": {}})
+        again = asked_in(await caller.leg("rename", after=unanswered))
+        (request,) = (again.input_requests or {}).values()
+        said: Any = request.params
+        assert said.message == ("Which name?" if ends == "neither" else "Run rename?")
+
+
+def test_a_yes_holds_for_its_call_as_long_as_an_approval_does() -> None:
+    assert HOLDS_FOR_ITS_CALL == {"gate": APPROVED_FOR}

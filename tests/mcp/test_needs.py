@@ -469,3 +469,43 @@ async def test_what_was_answered_before_a_restart_is_handed_over_after_it(
         assert text_of(await soon(caller.call("enter"))) == "7"
         assert len(await stage.elicitations()) == 1
     assert ran == ["told 7", "body"]
+
+
+@pytest.mark.parametrize("way", ["unlisted", "called by another"])
+async def test_what_is_needed_is_asked_of_tools_that_are_reached_otherwise(
+    revision: str, way: str
+) -> None:
+    from fastmcp import Context, FastMCP
+    from fastmcp.server.middleware import Middleware
+
+    class Hides(Middleware):
+        async def on_list_tools(self, context: Any, call_next: Any) -> Any:
+            return [tool for tool in await call_next(context) if tool.name != "delete"]
+
+    server = FastMCP("shop", middleware=[Hides()])
+    ran: list[str] = []
+
+    @server.tool
+    @elicit.needs(elicit.confirm("Sure?"))
+    async def delete(what: str) -> str:
+        assert await elicit.confirm("Sure?")  # handed over
+        ran.append(what)
+        return "deleted"
+
+    @server.tool
+    async def tidy(what: str, ctx: Context) -> str:
+        result = await ctx.fastmcp.call_tool("delete", {"what": what})
+        return str(result.structured_content)
+
+    tool = "delete" if way == "unlisted" else "tidy"
+    form = types.ElicitationCapability(form=types.FormElicitationCapability())
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=form, fills=["decline", {}]) as caller,
+    ):
+        refused = await soon(caller.call(tool, what="a"))
+        assert refused.meta["code"] == "ELICITATION_DECLINED"
+        assert not ran
+        assert "deleted" in text_of(await soon(caller.call(tool, what="b")))
+        assert ran == ["b"]
+        assert [form.message for form in caller.forms] == ["Sure?"] * 2

@@ -1,8 +1,8 @@
 """Attaching to somebody's MCP server: one middleware, whoever started the library.
 
 It sees every tools/call, picks how links are shown by the revision and by what the client
-declared, makes the call the tool's Asker, and turns what the tool did into a result. Nothing in
-the server or its tools is changed.
+declared, makes the call the tool's Asker, and turns what the tool did into a result. Nothing else
+in the server or its tools is changed; a FastMCP server gets one for calls among its tools as well.
 """
 
 import json
@@ -19,7 +19,7 @@ from flows.errors import Cancelled, ElicitError
 from flows.question import asking
 from webapp.call import Call
 from webapp.identity import Caller, Subject
-from webapp.mcp import result_tool
+from webapp.mcp import inner_calls, result_tool
 from webapp.mcp.before import ask_first
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.hiding import Hiding
@@ -60,6 +60,7 @@ def attach(
     # Served again, perhaps: the one from before belongs to a service that is closed.
     parts[:] = [part for part in parts if not isinstance(part, Middleware)]
     parts.append(Middleware(server, service, issuer=issuer, wires=wires or Wires()))
+    inner_calls.watch(server)
 
 
 class Middleware:
@@ -102,7 +103,7 @@ class Middleware:
             links=service.links,
             now=service.clock(),
         )
-        tool = await tool_of(self._server, str(params.get("name", "")))
+        tool = await tool_of(self._server, str(params.get("name", "")), meta=params.get("_meta"))
         presenter = presenter_of(
             context,
             declared,
@@ -144,7 +145,8 @@ class Middleware:
         error: ElicitError | None = None
         try:
             with asking(call):
-                await ask_first(call, tool)
+                inner_calls.enter(call, self._server, tool)
+                await ask_first(call, tool, name=call.tool.tool, arguments=call.tool.arguments)
                 result = await call_next(context)
         except ElicitError as refused:  # before the body: a tool's own errors are results
             error = refused

@@ -65,7 +65,9 @@ async def answered(call: Call, asked: Elicitation, content: object) -> Elicitati
     if call.now >= asked.expires_at:  # the sweeper is not there yet
         return await call.elicitations.end(asked, Status.EXPIRED)
     schema = call.kinds.forms.schema(asked)
-    given = cast("Json", content or {}) if schema.fields else {}  # a yes says no more than that
+    given: Json = {}  # a yes says no more than that
+    if schema.fields and content is not None:
+        given = cast("Json", content)
     faults = check(schema, given)
     if not faults and asked.kind == "gate":
         return await call.kinds.gates.approve(asked)

@@ -37,7 +37,6 @@ class Hiding:
         self._server = server
         self._kinds = service.kinds
         self._lists = service.tool_lists
-        self._clock = service.clock
         # By connection, and as long as that lives: who was shown what there.
         self._shown: WeakKeyDictionary[object, _Shown] = WeakKeyDictionary()
 
@@ -108,12 +107,7 @@ class Hiding:
     async def _has(self, caller: Caller, tool: ServedTool, requests: Sequence[Request]) -> bool:
         if caller.owner is None or caller.refusal is not None:
             return False
-        by = AskedBy(
-            owner=caller.owner,
-            server=self._server.name,
-            tool=tool.name,
-            began_at=self._clock(),
-        )
+        by = AskedBy(owner=caller.owner, server=self._server.name, tool=tool.name)
         try:
             for request in requests:
                 if not await _is_there(self._kinds, request, by):

@@ -14,7 +14,8 @@ from typing import Any
 
 from flows.elicitation import Json
 from flows.errors import Cancelled, Declined, Denied, ElicitError, Expired, NotAccepted
-from flows.needing import Need, needs_of
+from flows.gating import digest_of_arguments
+from flows.needing import Need
 from flows.question import Outcome, Question
 from webapp.call import Call
 from webapp.handed import Fact
@@ -25,15 +26,19 @@ _OF_THE_PERSON = (Declined, Denied, Cancelled, Expired)
 _log = logging.getLogger(__name__)
 
 
-async def ask_needs(call: Call, tool: ServedTool | None) -> None:
+async def ask_needs(
+    call: Call, tool: ServedTool | None, *, name: str, arguments: str, is_inner: bool
+) -> None:
     """Ask for what the marks on the tool say; raises what the verbs raise."""
-    marks = needs_of(tool.function) if tool is not None else ()
-    arguments: Mapping[str, Json] = json.loads(call.tool.arguments) if marks else {}
+    marks = tool.needs if tool is not None else ()
+    given: Mapping[str, Json] = json.loads(arguments) if marks else {}
+    # Within one call, what each tool does on completion is done once for it.
+    whose = f"{name}:{digest_of_arguments(arguments)}:" if is_inner else ""
     for number, need in enumerate(marks):
-        await _ask(call, need, arguments, number=number)
+        await _ask(call, need, given, place=f"{whose}{number}")
 
 
-async def _ask(call: Call, need: Need, arguments: Mapping[str, Json], *, number: int) -> None:
+async def _ask(call: Call, need: Need, arguments: Mapping[str, Json], *, place: str) -> None:
     facts = [call.fact(question.request) for question in need.questions]
     # What was asked stays asked: a leg that left it out would not find its own places again.
     skip_if = need.skip_if if need.skip_if and not await _has_asked(call, facts) else None
@@ -44,7 +49,7 @@ async def _ask(call: Call, need: Need, arguments: Mapping[str, Json], *, number:
     # Made here too: what does not fit the author's own type is no answer, whoever awaits it.
     answers = [question.answer(outcome.content) for question, outcome in pairs]
     if need.on_complete is not None and await _has_asked(call, facts):
-        await _complete(call, need.on_complete, answers, name=f"needs:{number}:{facts}")
+        await _complete(call, need.on_complete, answers, name=f"needs:{place}:{facts}")
     for (question, outcome), fact in zip(pairs, facts, strict=True):
         call.handed.put(fact, outcome, key=question.key)
 

@@ -1,10 +1,26 @@
-"""The tools of a served server, on either library: their function, and what is said of them."""
+"""The tools of a served server, on either library: their functions, and what is said of them.
 
-from collections.abc import Callable
+What could go wrong: marks are read off another tool than the one that runs. A tool is therefore
+looked up as the library does for a call: a list may be filtered, and has one of many versions.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
+
+from flows.gating import Gate, mark_of
+from flows.needing import Need, needs_of
 
 _INSIDE_AT_MOST = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """What a tool stands for on a mounted server: calling the one calls the other."""
+
+    server: Any
+    name: str
+    is_given_the_same: bool  # the arguments, that is: nothing on the way changes them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,46 +31,107 @@ class ServedTool:
     function: Callable[..., Any] | None
     is_destructive: bool | None  # by its annotation `destructiveHint`; None: it has none
     has_output_schema: bool  # clients refuse a text as its result unless it is an error
+    functions: tuple[Callable[..., Any], ...] = ()  # that one, and those of tools made from it
+    inside: tuple[Inside, ...] = ()
+
+    @property
+    def gate(self) -> Gate | None:
+        """The mark of the outermost layer; one that opens (`off`) opens no other layer's."""
+        marks = [mark for function in self.functions if (mark := mark_of(function)) is not None]
+        return next((mark for mark in marks if not mark.is_off), marks[0] if marks else None)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Of every layer; what one has from another by `functools.wraps` is not asked twice."""
+        needs = [need for function in self.functions for need in needs_of(function)]
+        return tuple({id(need): need for need in needs}.values())
 
 
-async def tool_of(server: Any, name: str) -> ServedTool | None:
-    """The tool of this name of an MCPServer or a FastMCP server."""
-    for tool in await server.list_tools():
-        if tool.name == name:
-            return await _served(server, tool)
-    return None
+async def tool_of(
+    server: Any, name: str, *, meta: object = None, is_inner: bool = False
+) -> ServedTool | None:
+    """The tool that a call of this name runs; `meta` is the call's own, with a version perhaps."""
+    if _is_fastmcp(server):
+        tool = await _found(server, name, version=_version_in(meta, has_ranges=is_inner))
+        return None if tool is None else await _served(server, tool)
+    manager = getattr(server, "_tool_manager", None)
+    tool = manager.get_tool(name) if manager is not None else None
+    if tool is None:  # a server of the author's own making may call what it lists
+        tool = next((one for one in await server.list_tools() if one.name == name), None)
+    return None if tool is None else await _served(server, tool)
 
 
 async def tools_of(server: Any) -> list[ServedTool]:
-    """All of them."""
+    """All that are listed."""
     return [await _served(server, tool) for tool in await server.list_tools()]
 
 
 async def _served(server: Any, tool: Any) -> ServedTool:
     annotations = getattr(tool, "annotations", None)
+    functions, inside = await _layers_of(tool)
+    if not functions and (own := _function_of(server, tool.name)) is not None:
+        functions = [own]
     return ServedTool(
         name=tool.name,
-        function=await _own_function_of(tool) or _function_of(server, tool.name),
+        function=functions[-1] if functions else None,
         is_destructive=getattr(annotations, "destructive_hint", None),
         has_output_schema=getattr(tool, "output_schema", None) is not None,
+        functions=tuple(functions),
+        inside=tuple(inside),
     )
 
 
-async def _own_function_of(tool: Any) -> Callable[..., Any] | None:
-    """The author's function of a FastMCP tool, which may be another one's, or a mounted server's.
+async def _layers_of(tool: Any) -> tuple[list[Callable[..., Any]], list[Inside]]:
+    """The functions of a tool, which may be made from another one, or a mounted server's.
 
     What stands for it has no marks, so a gate would stand open.
     """
+    functions: list[Callable[..., Any]] = []
+    inside: list[Inside] = []
+    is_given_the_same = True
     for _ in range(_INSIDE_AT_MOST):
+        if callable(function := getattr(tool, "fn", None)):
+            functions.append(function)
         if (parent := getattr(tool, "parent_tool", None)) is not None:
-            tool = parent
+            tool, is_given_the_same = parent, False
         elif (mounted := getattr(tool, "_server", None)) is not None:
-            name = getattr(tool, "_original_name", None)
-            inside = await mounted.list_tools(run_middleware=False)
-            tool = next((one for one in inside if one.name == name), None)
+            name = str(getattr(tool, "_original_name", None))
+            inside.append(Inside(server=mounted, name=name, is_given_the_same=is_given_the_same))
+            exactly = {"eq": tool.version} if tool.version else None
+            tool = await _found(mounted, name, version=exactly)
         else:
             break
-    return getattr(tool, "fn", None)
+    return functions, inside
+
+
+def _is_fastmcp(server: Any) -> bool:
+    return hasattr(server, "_mcp_server") and hasattr(server, "get_tool")
+
+
+def _version_in(meta: object, *, has_ranges: bool) -> Mapping[str, str] | None:
+    """As FastMCP reads it: of a client one version as a text; a range in calls of its own."""
+    own = cast("Mapping[str, object]", meta).get("fastmcp") if isinstance(meta, Mapping) else None
+    version = cast("Mapping[str, object]", own).get("version") if isinstance(own, Mapping) else None
+    if isinstance(version, str) and version:
+        return {"eq": version}
+    is_range = has_ranges and isinstance(version, Mapping)
+    return cast("Mapping[str, str]", version) if is_range else None
+
+
+async def _found(server: Any, name: str, *, version: Mapping[str, str] | None) -> Any:
+    """What FastMCP's own `call_tool` finds: by its name, or by the hash that apps call it by."""
+    from fastmcp.server.providers.addressing import (  # noqa: PLC0415 - an optional library
+        parse_hashed_backend_name,
+    )
+    from fastmcp.utilities.versions import VersionSpec  # noqa: PLC0415 - as above
+
+    asked = None
+    if version is not None:
+        asked = VersionSpec(gte=version.get("gte"), lt=version.get("lt"), eq=version.get("eq"))
+    tool = await server.get_tool(name, asked)
+    if tool is None and (hashed := parse_hashed_backend_name(name)) is not None:
+        return await server.get_tool_by_hash(*hashed)
+    return tool
 
 
 def _function_of(server: Any, name: str) -> Callable[..., Any] | None:
