@@ -11,7 +11,7 @@ from flows import elicit
 
 mcp = MCPServer("stock")
 STOCK = {"north": 12, "south": 0}
-TODOS = {"buy tea": True, "count boxes": False, "call Ada": True}
+ERRANDS = {"buy tea": True, "count boxes": False, "call Ada": True}
 
 
 class Warehouse(TypedDict):
@@ -31,9 +31,9 @@ async def check_stock() -> str:
 @mcp.tool()
 async def clear_completed() -> str:
     """Remove every to-do that is done; without a yes nothing happens."""
-    done = [todo for todo, is_done in TODOS.items() if is_done]
+    done = [todo for todo, is_done in ERRANDS.items() if is_done]
     if not await elicit.confirm(f"Delete {len(done)} to-dos?", arguments={"to-dos": done}):
         return "Nothing was removed."
     for todo in done:
-        del TODOS[todo]
+        del ERRANDS[todo]
     return f"Removed {len(done)}."

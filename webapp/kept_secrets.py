@@ -11,28 +11,17 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation import Asked, Elicitation, Json, Status
+from flows.elicitation import Elicitation, Json, Status
 from flows.errors import Failed, NotPossible
 from flows.page import Secret, Terms
-from flows.question import Link
 from flows.schema import Schema, check, schema_of, with_secrets
-from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
 from webapp.rows import KeptSecret, Value
+from webapp.typed import Typed
 
 
-class KeptSecrets:
+class KeptSecrets(Typed):
     """Implements webapp.kind.Kind for requests of type Secret."""
-
-    flow = None
-    holds_open = False
-    outlives_errors = False
-
-    def __init__(self, *, elicitations: Elicitations) -> None:
-        self._elicitations = elicitations
-
-    def facts(self, request: Secret) -> Json:
-        return request.facts()
 
     async def known(self, request: Secret, by: AskedBy) -> Json | None:
         """What was kept by this name, if it still fits what is asked."""
@@ -46,20 +35,6 @@ class KeptSecrets:
         except Failed:  # what the author asks for has changed
             return None
         return found.content
-
-    async def asked(self, request: Secret, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
-        return replace(asked, terms=msgspec.to_builtins(request.terms))
-
-    async def answer(self, taken: Elicitation) -> Json:
-        if taken.content is None:
-            raise Failed("What was typed has been wiped meanwhile.", elicitation_id=taken.id)
-        return taken.content
-
-    async def used_up(self, delivered: Elicitation) -> list[Value]:
-        return []
-
-    def return_path(self, elicitation: Elicitation) -> str:
-        return ""
 
     def terms(self, elicitation: Elicitation) -> Terms:
         return msgspec.convert(elicitation.asked.terms, Terms)
