@@ -14,8 +14,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from webapp.cli_approvals import add_approvals
-from webapp.cli_operator import add_payments, add_webhooks, say, with_ids
+from webapp.cli_operator import add_approvals, add_payments, add_webhooks, say, with_ids
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765

@@ -1,4 +1,4 @@
-"""The commands of an operator: `elicit payments`, `elicit webhooks`.
+"""The commands of an operator: `elicit payments`, `elicit webhooks`, `elicit approvals`.
 
 Like the command line itself it imports nothing of ours before that has checked whose it is.
 """
@@ -67,8 +67,22 @@ def add_webhooks(parser: argparse.ArgumentParser) -> None:
         command.set_defaults(run=_operate, work=f"{name} hook")
 
 
+def add_approvals(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    listing = commands.add_parser(
+        "list", help="list what people have allowed tools, the latest first"
+    )
+    listing.set_defaults(run=_operate, work="list approvals")
+    revoke = commands.add_parser("revoke", help="end one: the next call asks again")
+    revoke.add_argument("id", metavar="ID", type=_id, help="as elicit approvals list shows it")
+    revoke.set_defaults(run=_operate, work="revoke approval")
+    clear = commands.add_parser("clear", help="end all, of everybody")
+    clear.set_defaults(run=_operate, work="clear approvals")
+
+
 def _operate(options: argparse.Namespace) -> int:
-    from webapp import operator  # noqa: PLC0415 - only after the check of whose `flows` this is
+    # Only after the check of whose `flows` this is.
+    from webapp import operator, operator_approvals  # noqa: PLC0415
 
     work: operator.Work
     match options.work:
@@ -89,6 +103,12 @@ def _operate(options: argparse.Namespace) -> int:
             work = partial(operator.show_hook, id=options.id)
         case "replay hook":
             work = partial(operator.replay_hook, id=options.id)
+        case "list approvals":
+            work = operator_approvals.list_approvals
+        case "revoke approval":
+            work = partial(operator_approvals.revoke_approval, id=options.id)
+        case "clear approvals":
+            work = operator_approvals.clear_approvals
         case other:
             raise AssertionError(other)
     return operator.operate(os.environ, work, say=say)

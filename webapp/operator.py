@@ -56,7 +56,7 @@ async def refund_payment(
     """Give it back; what was given back already is only told. Raises Refused."""
     payment = next((p for p in await _payments(service) if tail_of(p) == id), None)
     if payment is None:
-        raise Refused(f"There is no payment {_printed(id)}: elicit payments list shows them.")
+        raise Refused(f"There is no payment {printed(id)}: elicit payments list shows them.")
     if payment.status is ReceiptStatus.REFUNDED:
         return [f"{payment.price} was given back on {payment.refunded_at:%Y-%m-%d}."]
     refunds = service.kinds.payments.refunds
@@ -83,9 +83,9 @@ async def end_payment(service: Service, id: str) -> list[str]:
     loose_ends = service.kinds.payments.loose_ends
     loose = next((one for one in await loose_ends.open() if tail_of(one) == id), None)
     if loose is None:
-        raise Refused(f"There is nothing to look at as {_printed(id)}: elicit payments list --open")
+        raise Refused(f"There is nothing to look at as {printed(id)}: elicit payments list --open")
     await loose_ends.done(loose)
-    return [f"{_printed(loose.session)} at {loose.seller} is listed no more."]
+    return [f"{printed(loose.session)} at {loose.seller} is listed no more."]
 
 
 async def list_hooks(service: Service) -> list[str]:
@@ -106,7 +106,7 @@ async def show_hook(service: Service, id: str) -> list[str]:
     ]
     if hook.replayed_at is not None:
         lines.append(f"  replayed  {hook.replayed_at:%Y-%m-%d %H:%M:%S}")
-    return [*lines, "", *map(_printed, hook.body.splitlines()), *([] if hook.is_whole else ["..."])]
+    return [*lines, "", *map(printed, hook.body.splitlines()), *([] if hook.is_whole else ["..."])]
 
 
 async def replay_hook(service: Service, id: str) -> list[str]:
@@ -144,7 +144,7 @@ async def _payments(service: Service) -> list[Payment]:
 async def _hook(service: Service, id: str) -> Hook:
     found = await service.inbox.find(id)
     if found is None:
-        raise Refused(f"There is no delivery {_printed(id)}: elicit webhooks list shows them.")
+        raise Refused(f"There is no delivery {printed(id)}: elicit webhooks list shows them.")
     return found
 
 
@@ -165,8 +165,8 @@ def _left_open(loose: LooseEnd) -> list[str]:
     words = f"asked {loose.price}, and the provider has not said whether it was paid"
     if loose.status is Loose.OTHERWISE:
         mode = "" if loose.paid_live == loose.is_live else ", in another mode"
-        words = f"paid {_printed(loose.paid_price)}{mode}, asked {loose.price}"
-    who, session = loose.owner[:OWNER_CHARACTERS], _printed(loose.session)
+        words = f"paid {printed(loose.paid_price)}{mode}, asked {loose.price}"
+    who, session = loose.owner[:OWNER_CHARACTERS], printed(loose.session)
     return [
         f"{tail_of(loose)}  {when}  {words}: look at {session} there",
         f"  {_quoted(loose.what)} for {_quoted(loose.tool)}, at {where}, by {who}",
@@ -222,8 +222,9 @@ def _turned_away(row: TurnedAway) -> str:
 
 
 def _quoted(text: str) -> str:
-    return f'"{_printed(text[:WHAT_CHARACTERS])}"'
+    return f'"{printed(text[:WHAT_CHARACTERS])}"'
 
 
-def _printed(text: str) -> str:
+def printed(text: str) -> str:
+    """Without signs that a terminal obeys."""
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)

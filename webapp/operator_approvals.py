@@ -5,12 +5,10 @@ that are no letters as such.
 """
 
 from webapp.ids import tail_of
+from webapp.operator import OWNER_CHARACTERS, WHAT_CHARACTERS, printed
 from webapp.rows import Approval
 from webapp.service import Service
 from webapp.serving import Refused
-
-OWNER_CHARACTERS = 6
-ABOUT_CHARACTERS = 60
 
 
 async def list_approvals(service: Service) -> list[str]:
@@ -35,15 +33,11 @@ async def clear_approvals(service: Service) -> list[str]:
 
 
 def _told(approval: Approval) -> list[str]:
-    about = _printed(approval.about[:ABOUT_CHARACTERS])
+    about = printed(approval.about[:WHAT_CHARACTERS])
     what = f'with "{about}"' if approval.covers is not None else about
     when = f"{approval.given_at:%Y-%m-%d %H:%M}, until {approval.until:%H:%M} UTC"
-    server, who = _printed(approval.server), approval.owner[:OWNER_CHARACTERS]
+    server, who = printed(approval.server), approval.owner[:OWNER_CHARACTERS]
     return [
-        f"{tail_of(approval)}  {when}  {_printed(approval.tool)}",
+        f"{tail_of(approval)}  {when}  {printed(approval.tool)}",
         f"  {what}, at {server}, by {who}",
     ]
-
-
-def _printed(text: str) -> str:
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)

@@ -27,7 +27,7 @@ from tests.mcp.stage import (
     text_of,
 )
 from webapp.limits import Limits
-from webapp.mcp.result_tool import NAME
+from webapp.mcp.results import RESULT_TOOL
 from webapp.runs import ARGUMENTS_BYTES_AT_MOST
 from webapp.settings_identity import IdentitySettings
 
@@ -118,10 +118,10 @@ async def test_it_is_listed_for_clients_that_cannot_elicit_and_no_other(
         stage.caller(revision, declares=declares[declared], fills=[{}]) as caller,
     ):
         listed = {tool.name for tool in (await caller.client.list_tools()).tools}
-        assert (NAME in listed) is (declared == "nothing")
+        assert (RESULT_TOOL in listed) is (declared == "nothing")
         assert {"visit", "greet"} <= listed
         if declared != "nothing":
-            refused = await soon(caller.call(NAME, elicitId="x"))
+            refused = await soon(caller.call(RESULT_TOOL, elicitId="x"))
             assert refused.is_error
             assert "elicitId" not in text_of(refused)
 
@@ -129,14 +129,14 @@ async def test_it_is_listed_for_clients_that_cannot_elicit_and_no_other(
 async def test_a_tool_of_the_authors_by_that_name_stays_the_authors(
     server: Any, revision: str
 ) -> None:
-    @server.tool(name=NAME)
+    @server.tool(name=RESULT_TOOL)
     async def mine(elicitId: str) -> str:  # noqa: N803 - as ours has it
         return f"mine {elicitId}"
 
     async with silent(server, revision) as (_, caller):
         listed = [tool.name for tool in (await caller.client.list_tools()).tools]
-        assert listed == [NAME]
-        assert text_of(await soon(caller.call(NAME, elicitId="x"))) == "mine x"
+        assert listed == [RESULT_TOOL]
+        assert text_of(await soon(caller.call(RESULT_TOOL, elicitId="x"))) == "mine x"
 
 
 async def test_the_link_comes_with_the_facts_for_programs(
@@ -150,9 +150,9 @@ async def test_the_link_comes_with_the_facts_for_programs(
         pending = pending_in(result)
         assert pending["message"] == "Who are you?"
         assert pending["schema"]["required"] == ["first"]
-        assert NAME in pending["instructions"]
+        assert RESULT_TOOL in pending["instructions"]
         assert pending["elicitId"]
-        assert NAME in text_of(result)
+        assert RESULT_TOOL in text_of(result)
         assert pending_in(await soon(caller.call("visit")))["schema"] is None
         delete = pending_in(await soon(caller.call("delete")))
         assert delete["schema"] == {"type": "object", "properties": {}}
@@ -166,7 +166,7 @@ async def test_it_waits_and_gives_the_tools_own_result(library: str, revision: s
     shop = Shop(server)
     async with silent(server, revision) as (stage, caller):
         shown = await soon(caller.call("visit", page="price"))
-        waiting = caller.call(NAME, elicitId=id_in(shown))
+        waiting = caller.call(RESULT_TOOL, elicitId=id_in(shown))
         await stage.pending()
         await stage.complete(link_in(shown))
         result = await soon(waiting)
@@ -185,7 +185,7 @@ async def test_it_takes_over_from_the_same_call_that_waits(
         shown = await soon(caller.call("visit"))
         older = caller.call("visit")
         (row,) = await stage.pending()
-        newer = caller.call(NAME, elicitId=id_in(shown))
+        newer = caller.call(RESULT_TOOL, elicitId=id_in(shown))
         await stage.waited_for_by_another(link_in(shown), row.waiter)
         assert "Another call is waiting" in text_of(await soon(older))
         await stage.complete(link_in(shown))
@@ -198,11 +198,11 @@ async def test_a_person_who_is_slow_is_waited_for_once_more(
     async with silent(server, revision, limits=AT_ONCE) as (stage, caller):
         shown = await soon(caller.call("visit"))
         for _ in range(2):
-            still = await soon(caller.call(NAME, elicitId=id_in(shown), action="wait"))
+            still = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), action="wait"))
             assert text_of(still).startswith("Still waiting")
             assert id_in(still) == id_in(shown)
         await stage.complete(link_in(shown))
-        assert text_of(await soon(caller.call(NAME, elicitId=id_in(shown)))) == "read terms"
+        assert text_of(await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))) == "read terms"
 
 
 async def test_a_decline_ends_the_tool_and_the_link(server: Any, shop: Shop, revision: str) -> None:
@@ -210,7 +210,7 @@ async def test_a_decline_ends_the_tool_and_the_link(server: Any, shop: Shop, rev
     # parity: T9
     async with silent(server, revision) as (stage, caller):
         shown = await soon(caller.call("visit"))
-        told = await soon(caller.call(NAME, elicitId=id_in(shown), action="decline"))
+        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), action="decline"))
         assert told.is_error
         assert "[ELICITATION_DECLINED]" in text_of(told)
         assert await stage.status(link_in(shown)) is Status.DECLINED
@@ -224,7 +224,7 @@ async def test_a_cancel_ends_the_tool_and_leaves_the_link(
     # parity: F12
     async with silent(server, revision) as (stage, caller):
         shown = await soon(caller.call("visit"))
-        told = await soon(caller.call(NAME, elicitId=id_in(shown), action="cancel"))
+        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), action="cancel"))
         assert told.is_error
         assert "was dismissed" in text_of(told)
         assert await stage.status(link_in(shown)) is Status.PENDING
@@ -238,7 +238,10 @@ async def test_a_tool_that_takes_no_for_an_answer_says_so_itself(
 ) -> None:
     async with silent(server, revision) as (_, caller):
         shown = await soon(caller.call("delete"))
-        assert text_of(await soon(caller.call(NAME, elicitId=id_in(shown), action=no))) == "kept"
+        assert (
+            text_of(await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), action=no)))
+            == "kept"
+        )
 
 
 async def test_each_question_of_a_tool_has_an_answer_of_its_own(
@@ -248,15 +251,21 @@ async def test_each_question_of_a_tool_has_an_answer_of_its_own(
     # parity: F12
     async with silent(server, revision, limits=AT_ONCE, who=MODEL_ANSWERS) as (stage, caller):
         first = await soon(caller.call("two"))
-        second = await soon(caller.call(NAME, elicitId=id_in(first), content={"response": "one"}))
+        second = await soon(
+            caller.call(RESULT_TOOL, elicitId=id_in(first), content={"response": "one"})
+        )
         assert pending_in(second)["message"] == "The second?"
         assert id_in(second) != id_in(first)
-        late = await soon(caller.call(NAME, elicitId=id_in(first), content={"response": "no"}))
+        late = await soon(
+            caller.call(RESULT_TOOL, elicitId=id_in(first), content={"response": "no"})
+        )
         assert late.is_error
         assert (await row_of(stage, id_in(second))).status is Status.PENDING
-        still = await soon(caller.call(NAME, elicitId=id_in(first)))
+        still = await soon(caller.call(RESULT_TOOL, elicitId=id_in(first)))
         assert id_in(still) == id_in(second)
-        told = await soon(caller.call(NAME, elicitId=id_in(second), content={"response": "two"}))
+        told = await soon(
+            caller.call(RESULT_TOOL, elicitId=id_in(second), content={"response": "two"})
+        )
         assert text_of(told) == "one two"
 
 
@@ -268,7 +277,9 @@ async def test_a_models_answer_to_a_form_is_marked_as_the_models(
     async with silent(server, revision, who=MODEL_ANSWERS) as (stage, caller):
         shown = await soon(caller.call("greet"))
         id, link = id_in(shown), link_in(shown)
-        told = await soon(caller.call(NAME, elicitId=id, content={"first": "Ada", "years": 36}))
+        told = await soon(
+            caller.call(RESULT_TOOL, elicitId=id, content={"first": "Ada", "years": 36})
+        )
         assert text_of(told) == "Ada True"
         row = await row_of(stage, id)
         assert (row.status, row.why) == (Status.ACCEPTED, BY_MODEL)
@@ -285,7 +296,7 @@ async def test_a_persons_answer_is_not_marked_so(server: Any, shop: Shop, revisi
         page = await person.visit(link_in(shown))
         fields = {"csrf": page.csrf, "answer.first": "Eve", "answer.years": "3"}
         await person.browser.post(link_in(shown), data=fields)
-        assert text_of(await soon(caller.call(NAME, elicitId=id_in(shown)))) == "Eve False"
+        assert text_of(await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))) == "Eve False"
 
 
 @pytest.mark.parametrize("content", [{}, {"first": 3}, {"years": 4}, {"first": "A", "x": 1}, "Ada"])
@@ -294,12 +305,12 @@ async def test_a_models_answer_that_does_not_fit_ends_nothing(
 ) -> None:
     async with silent(server, revision, who=MODEL_ANSWERS) as (stage, caller):
         shown = await soon(caller.call("greet"))
-        told = await soon(caller.call(NAME, elicitId=id_in(shown), content=content))
+        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), content=content))
         assert told.is_error
         assert told.meta["errorId"] == "INVALID_INPUT"
         assert told.meta["details"]
         assert (await row_of(stage, id_in(shown))).status is Status.PENDING
-        fits = await soon(caller.call(NAME, elicitId=id_in(shown), content={"first": "Ada"}))
+        fits = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), content={"first": "Ada"}))
         assert text_of(fits) == "Ada True"
 
 
@@ -307,10 +318,10 @@ async def test_without_the_operators_word_no_form_is_the_models(
     server: Any, shop: Shop, revision: str
 ) -> None:
     async with silent(server, revision) as (stage, caller):
-        (ours,) = [t for t in (await caller.client.list_tools()).tools if t.name == NAME]
+        (ours,) = [t for t in (await caller.client.list_tools()).tools if t.name == RESULT_TOOL]
         assert "content" not in ours.input_schema["properties"]
         shown = await soon(caller.call("greet"))
-        told = await soon(caller.call(NAME, elicitId=id_in(shown), content={"first": "Ada"}))
+        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), content={"first": "Ada"}))
         assert told.is_error
         assert "cannot answer for the person" in text_of(told)
         assert (await row_of(stage, id_in(shown))).status is Status.PENDING
@@ -370,7 +381,7 @@ async def test_the_model_cannot_say_yes_to_any_kind(server: Any, revision: str) 
         for kind in kinds:
             shown = await soon(caller.call(kind))
             for attempt in YES:
-                told = await soon(caller.call(NAME, elicitId=id_in(shown), **attempt))
+                told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), **attempt))
                 assert told.is_error, (kind, attempt)
                 assert (await row_of(at.stage, id_in(shown))).status is Status.PENDING
             row = await row_of(at.stage, id_in(shown))
@@ -394,7 +405,7 @@ async def test_the_model_cannot_say_yes_to_any_kind(server: Any, revision: str) 
 )
 async def test_it_takes_any_input(shop: Shop, server: Any, revision: str, arguments: Any) -> None:
     async with silent(server, revision) as (_, caller):
-        assert (await soon(caller.call(NAME, **arguments))).is_error
+        assert (await soon(caller.call(RESULT_TOOL, **arguments))).is_error
 
 
 async def test_other_words_beside_the_id_change_neither_tool_nor_arguments(
@@ -403,7 +414,7 @@ async def test_other_words_beside_the_id_change_neither_tool_nor_arguments(
     async with silent(server, revision, limits=AT_ONCE) as (_, caller):
         shown = await soon(caller.call("visit", page="price"))
         more = {"name": "delete", "tool": "delete", "arguments": {"page": "x"}, "page": "y"}
-        await soon(caller.client.call_tool(NAME, {"elicitId": id_in(shown), **more}))
+        await soon(caller.client.call_tool(RESULT_TOOL, {"elicitId": id_in(shown), **more}))
         assert shop.began == ["price", "price"]
 
 
@@ -415,7 +426,7 @@ async def test_an_id_of_anything_else_is_no_question(
         (run,) = await stage.service.elicitations.all(Run)
         id = id_in(shown)
         for other in (run.id, id[:-1], f"{id}A", id[:20], link_in(shown)):
-            told = await soon(caller.call(NAME, elicitId=other, action="decline"))
+            told = await soon(caller.call(RESULT_TOOL, elicitId=other, action="decline"))
             assert "no such question" in text_of(told)
         assert (await row_of(stage, id)).status is Status.PENDING
         assert shop.began == ["terms"]
@@ -428,10 +439,10 @@ async def test_what_is_settled_is_not_run_afresh(server: Any, shop: Shop, revisi
         await stage.complete(link_in(shown))
         assert text_of(await soon(caller.call("visit"))) == "read terms"
         began = len(shop.began)
-        again = await soon(caller.call(NAME, elicitId=id_in(shown)))
+        again = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))
         assert text_of(again) == "read terms"
         for no in ("decline", "cancel"):
-            told = await soon(caller.call(NAME, elicitId=id_in(shown), action=no))
+            told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), action=no))
             assert "It is over already: accepted" in text_of(told)
         assert len(shop.began) == began + 1  # a body begins before it is known whose run it is
         assert len(await stage.elicitations()) == 1
@@ -448,7 +459,7 @@ async def test_when_the_result_is_wiped_nothing_is_run(server: Any, revision: st
         assert text_of(await soon(caller.call("visit"))) == "read terms"
         began = len(shop.began)
         at.clock.tick(minutes=11)
-        told = await soon(caller.call(NAME, elicitId=id_in(shown)))
+        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))
         assert "or it is over" in text_of(told)
         assert len(shop.began) == began
 
@@ -463,7 +474,7 @@ async def test_another_client_of_the_same_person_gets_nothing_by_the_id(
     ):
         shown = await soon(caller.call("greet"))
         for attack in ({}, {"action": "decline"}, {"content": {"first": "Eve"}}):
-            told = await soon(other.call(NAME, elicitId=id_in(shown), **attack))
+            told = await soon(other.call(RESULT_TOOL, elicitId=id_in(shown), **attack))
             assert "no such question" in text_of(told)
             assert "Who are you" not in text_of(told)
         assert (await row_of(stage, id_in(shown))).status is Status.PENDING
@@ -486,7 +497,7 @@ async def test_another_person_gets_nothing_by_the_id(revision: str) -> None:
     ):
         shown = await soon(ann.call("visit"))
         for attack in ({}, {"action": "decline"}, {"action": "cancel"}, {"code": "BCDF-GHJK"}):
-            told = await soon(eve.call(NAME, elicitId=id_in(shown), **attack))
+            told = await soon(eve.call(RESULT_TOOL, elicitId=id_in(shown), **attack))
             assert "no such question" in text_of(told)
         assert await stage.status(link_in(shown)) is Status.PENDING
         assert shop.began == ["terms"]
@@ -498,7 +509,7 @@ async def test_arguments_too_long_to_be_kept_are_given_again(
     note = "x" * ARGUMENTS_BYTES_AT_MOST
     async with silent(server, revision) as (stage, caller):
         shown = await soon(caller.call("visit", note=note))
-        told = await soon(caller.call(NAME, elicitId=id_in(shown)))
+        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))
         assert "with the same arguments" in text_of(told)
         await stage.complete(link_in(shown))
         assert text_of(await soon(caller.call("visit", note=note))) == "read terms"
@@ -521,11 +532,11 @@ async def test_a_client_with_forms_and_letters_by_tool_goes_on_in_its_legs() -> 
     ):
         shown = answered_in(await caller.leg("both"))
         await stage.complete(link_in(shown))
-        first = asked_in(await caller.leg(NAME, elicitId=id_in(shown)))
+        first = asked_in(await caller.leg(RESULT_TOOL, elicitId=id_in(shown)))
         (key,) = first.input_requests or {}
         done = await soon(
             caller.client.session.call_tool(
-                NAME,
+                RESULT_TOOL,
                 {"elicitId": id_in(shown)},
                 input_responses={
                     key: types.ElicitResult(action="accept", content={"response": "Ann"})

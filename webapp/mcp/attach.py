@@ -19,14 +19,14 @@ from flows.errors import Cancelled, ElicitError
 from flows.question import asking
 from webapp.call import Call
 from webapp.identity import Caller, Subject
-from webapp.mcp import inner_calls, result_tool
+from webapp.mcp import inner_calls
 from webapp.mcp.before import ask_first
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.hiding import Hiding
 from webapp.mcp.presenting import presenter_of
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
-from webapp.mcp.results import Result, error_result, escaped, masked
+from webapp.mcp.results import RESULT_TOOL, Result, error_result, escaped, masked
 from webapp.mcp.retry import read_chain, with_kept
 from webapp.mcp.tools import ServedTool, tool_of
 from webapp.presenter import Presenter
@@ -88,7 +88,7 @@ class Middleware:
         caller = self._caller(context, declared)
         has_result_tool = await self._has_result_tool(context)
         going_on: GoOn | None = None
-        if has_result_tool and params.get("name") == result_tool.NAME:
+        if has_result_tool and params.get("name") == RESULT_TOOL:
             said = await self._result_tool.hear(
                 params.get("arguments"), caller=caller, protocol_version=context.protocol_version
             )
@@ -266,7 +266,7 @@ class Middleware:
         caller = self._caller(context, declared)
         if caller.is_anonymous or not declared.needs_result_tool(by_code=caller.by_code):
             return False
-        return await tool_of(self._server, result_tool.NAME) is None
+        return await tool_of(self._server, RESULT_TOOL) is None
 
 
 def _wire_form(result: HandlerResult) -> Result:

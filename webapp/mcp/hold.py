@@ -5,31 +5,28 @@ to the link; it never means that it is done.
 """
 
 import asyncio
-import logging
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-import anyio
 from mcp.server.context import ServerRequestContext
-from mcp.shared.exceptions import MCPError, UrlElicitationRequiredError
+from mcp.shared.exceptions import UrlElicitationRequiredError
 from mcp_types import ElicitRequestURLParams
 
 from flows.binding import CHAT_WORDS
 from flows.elicitation import Elicitation, Status
 from webapp.call import Call
-from webapp.group import REQUIRED, RESULT, Part
+from webapp.group import REQUIRED, Part
 from webapp.letters import Letters
 from webapp.mcp.letters import LETTERS_SCHEMA, letters_in, typed_letters
-from webapp.mcp.results import Result, busy_text, link_result, text_result
+from webapp.mcp.on_stream import OnStream
 from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
 FORMS_AT_MOST = 60  # a client that fills them by itself must not do so for ever
-_log = logging.getLogger(__name__)
 
 
-class Hold:
+class Hold(OnStream):
     """Presents by a server-to-client request on the call's own stream."""
 
     def __init__(
@@ -40,41 +37,17 @@ class Hold:
         progress: timedelta,
         letters: Letters,
     ) -> None:
-        self._context = context
+        super().__init__(context, modes=modes)
         self._letters = letters
-        self._modes = modes
         self._progress = progress
-
-    def can(self, mode: str) -> bool:
-        return mode in self._modes
-
-    def asks_in_client(self, kind: str) -> bool:
-        return False
-
-    def carry(self, call: Call, state: object) -> object:
-        return state
-
-    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        return now + timeout
-
-    def busy(self) -> Result:
-        return text_result(
-            busy_text(), protocol_version=self._context.protocol_version, is_error=True
-        )
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
         if not self._context.session.can_send_request:
             part = Part(shown=shown)
             parts = await shown.group.stand(part, way=REQUIRED, is_urgent=True)
             call.interrupt(_required(parts))
-        asking = asyncio.create_task(self._ask(call, shown))
-        asking.add_done_callback(lambda _: waiter.wake(None))
-        try:
+        async with self._asking(self._ask(call, shown), waiter) as asking:
             current = await self._wait(call, shown, waiter, asking)
-        finally:
-            asking.cancel()
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait({asking})
         if current is not None and current.status.is_final:
             await self._context.session.send_elicit_complete(
                 current.id, related_request_id=self._context.request_id
@@ -82,7 +55,7 @@ class Hold:
         return current
 
     async def _wait(
-        self, call: Call, shown: Shown, waiter: Waiter, asking: asyncio.Task[str]
+        self, call: Call, shown: Shown, waiter: Waiter, asking: asyncio.Task[str | None]
     ) -> Elicitation | None:
         current = shown.elicitation
         is_answered = False
@@ -98,8 +71,8 @@ class Hold:
                 action = asking.result()
                 if action == "cancel":
                     return None
-                if action == "error":
-                    call.interrupt(await self._link(shown))
+                if action is None:
+                    await self._link_instead(call, shown)
                 if action == "decline":
                     current = await call.elicitations.end(current, Status.DECLINED)
                 elif action == "accept" and not current.asked.waits:
@@ -111,18 +84,14 @@ class Hold:
 
     async def _ask(self, call: Call, shown: Shown) -> str:
         """What the client answered; an accept comes after the letters, where there are any."""
-        try:
-            answer = await self._context.session.elicit_url(
-                shown.elicitation.asked.message,
-                shown.url,
-                shown.elicitation.id,
-                related_request_id=self._context.request_id,
-            )
-            if answer.action == "accept" and shown.elicitation.is_by_code:
-                return await self._ask_letters(call, shown.elicitation)
-        except MCPError as error:
-            _log.warning("client.elicitation_failed", extra={"code": error.error.code})
-            return "error"
+        answer = await self._context.session.elicit_url(
+            shown.elicitation.asked.message,
+            shown.url,
+            shown.elicitation.id,
+            related_request_id=self._context.request_id,
+        )
+        if answer.action == "accept" and shown.elicitation.is_by_code:
+            return await self._ask_letters(call, shown.elicitation)
         return answer.action
 
     async def _ask_letters(self, call: Call, asked: Elicitation) -> str:
@@ -139,12 +108,6 @@ class Hold:
                 return "accept"
             words = wrong
         return "cancel"
-
-    async def _link(self, shown: Shown) -> Result:
-        """What a client gets that cannot show the link after all; the same call goes on."""
-        parts = await shown.group.stand(Part(shown=shown), way=RESULT, is_urgent=False)
-        version = self._context.protocol_version
-        return link_result(parts, protocol_version=version, is_error=True)
 
     async def _report(self, step: int, current: Elicitation) -> None:
         await self._context.session.report_progress(

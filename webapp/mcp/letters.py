@@ -31,18 +31,26 @@ def letters_in(content: object) -> str:
     return typed if isinstance(typed, str) else ""
 
 
+async def told_letters(
+    letters: Letters, elicitations: Elicitations, asked: Elicitation, typed: str
+) -> Typed:
+    """What the letters come to; wrong too often ends what they are for.
+
+    Raises NotPossible, TooManyAttempts.
+    """
+    try:
+        return await letters.confirm(asked.id, typed)
+    except TooManyAttempts:
+        await elicitations.end(asked, Status.FAILED, why="the letters were wrong too often")
+        raise
+
+
 async def typed_letters(
     letters: Letters, elicitations: Elicitations, asked: Elicitation, typed: str
 ) -> str | None:
-    """None if there is nothing more to type: they were right, or it is over. Else what to say.
-
-    Wrong too often ends it.
-    """
+    """None if there is nothing more to type: they were right, or it is over. Else what to say."""
     try:
-        told = await letters.confirm(asked.id, typed)
-    except NotPossible:
-        return None
-    except TooManyAttempts:
-        await elicitations.end(asked, Status.FAILED, why="the letters were wrong too often")
+        told = await told_letters(letters, elicitations, asked, typed)
+    except (NotPossible, TooManyAttempts):
         return None
     return None if told is Typed.RIGHT else told.value

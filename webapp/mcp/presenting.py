@@ -1,19 +1,23 @@
 """Presenting: which way a call shows its questions, by the revision and what was declared."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
 
+from flows.elicitation import Elicitation
+from flows.form import FORM_KINDS
+from webapp.call import Call
 from webapp.identity import Caller
 from webapp.mcp.declared import Declared
-from webapp.mcp.forms import ByKind, HoldForm
 from webapp.mcp.hold import Hold
+from webapp.mcp.hold_form import HoldForm
 from webapp.mcp.link import LinkInResult
 from webapp.mcp.retry import Chain, Retry
 from webapp.mcp.tools import ServedTool
-from webapp.presenter import Presenter
+from webapp.presenter import Presenter, Shown
 from webapp.service import Service
+from webapp.waiters import Waiter
 
 
 def presenter_of(
@@ -59,3 +63,32 @@ def presenter_of(
         is_error=is_error,
     )
     return retry if shows else ByKind(forms=retry, links=in_result)
+
+
+class ByKind:
+    """Presents what a form can ask in one way, and what needs a link in another."""
+
+    def __init__(self, *, forms: Presenter, links: Presenter) -> None:
+        self._forms = forms
+        self._links = links
+
+    def can(self, mode: str) -> bool:
+        return self._links.can(mode)
+
+    def asks_in_client(self, kind: str) -> bool:
+        return self._of(kind).asks_in_client(kind)
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        return self._of(kind).limit(kind, now=now, timeout=timeout)
+
+    def busy(self) -> object:
+        return self._links.busy()
+
+    def carry(self, call: Call, state: object) -> object:
+        return self._forms.carry(call, state)
+
+    async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
+        return await self._of(shown.elicitation.kind).wait(call, shown, waiter)
+
+    def _of(self, kind: str) -> Presenter:
+        return self._forms if kind in FORM_KINDS else self._links

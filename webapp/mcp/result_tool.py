@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from flows.elicitation import BY_MODEL, Elicitation, Json, Status, checked_content
-from flows.errors import ElicitError, InvalidAnswer, NotAllowed, NotPossible, TooManyAttempts
+from flows.errors import ElicitError, InvalidAnswer, NotAllowed, NotPossible
 from flows.run import Called, Run
 from flows.schema import check
 from webapp.identity import Caller
 from webapp.ids import owner_of
 from webapp.letters import Typed
-from webapp.mcp.results import Result, error_result, text_result
+from webapp.mcp.letters import told_letters
+from webapp.mcp.results import RESULT_TOOL, Result, error_result, text_result
 from webapp.service import Service
 
-NAME = "elicitation_result"
 ACTIONS = ("wait", "decline", "cancel")
 _UNKNOWN = "There is no such question of yours, or it is over."
 _NO_YES = (
@@ -88,7 +88,7 @@ class ResultTool:
                 "description": "The fields of a form, by the schema in _meta.elicitationPending.",
             }
         return {
-            "name": NAME,
+            "name": RESULT_TOOL,
             "description": (
                 "Go on with a tool that waits for a person, once they have been shown its link: "
                 "the result is that tool's own. Never make up what they say: only they can say "
@@ -164,13 +164,11 @@ class ResultTool:
         if not isinstance(typed, str) or not asked.is_by_code:
             raise NotAllowed(_UNKNOWN)
         try:
-            told = await self._service.letters.confirm(asked.id, typed)
+            told = await told_letters(
+                self._service.letters, self._service.elicitations, asked, typed
+            )
         except NotPossible:
             raise NotAllowed(_UNKNOWN) from None
-        except TooManyAttempts:
-            elicitations = self._service.elicitations
-            await elicitations.end(asked, Status.FAILED, why="the letters were wrong too often")
-            raise
         if told is not Typed.RIGHT:
             raise NotAllowed(told.value)
         return f"{told.value} When the person is done: {_CALL_AGAIN}"

@@ -13,7 +13,8 @@ from webapp.presenter import Shown
 Result: TypeAlias = dict[str, Any]
 MODERN = "2026-07-28"
 REQUIRES_INPUT = "This tool requires user input to continue"
-_RESULT_TOOL = "elicitation_result with elicitId and action wait, decline or cancel"
+RESULT_TOOL = "elicitation_result"
+_HOW_TO_WAIT = f"{RESULT_TOOL} with elicitId and action wait, decline or cancel"
 
 
 def text_result(
@@ -36,7 +37,7 @@ def link_result(
     if all(part.is_out for part in parts):
         opening = "Still waiting for the person."
     links = "\n".join(_link_text(part.shown) for part in parts)
-    by_tool = ", or elicitation_result with its elicitId" if has_result_tool else ""
+    by_tool = f", or {RESULT_TOOL} with its elicitId" if has_result_tool else ""
     facts = [_facts(part.shown, has_result_tool=has_result_tool) for part in parts]
     # One is what programs know; of several, the first.
     meta: dict[str, Any] = {"elicitationPending": facts[0]}
@@ -74,13 +75,13 @@ def _by_letters(shown: Shown) -> str:
         return ""
     return (
         "The page shows the person eight letters. Ask for them, and pass them on with the tool "
-        f"elicitation_result (elicitId {shown.elicitation.id}): the page goes on then.\n"
+        f"{RESULT_TOOL} (elicitId {shown.elicitation.id}): the page goes on then.\n"
     )
 
 
 def _facts(shown: Shown, *, has_result_tool: bool) -> dict[str, Any]:
     elicitation = shown.elicitation
-    by_tool = f", or {_RESULT_TOOL}" if has_result_tool else ""
+    by_tool = f", or {_HOW_TO_WAIT}" if has_result_tool else ""
     return {
         "elicitId": elicitation.id,
         "message": elicitation.asked.message,

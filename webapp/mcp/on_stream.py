@@ -1,0 +1,77 @@
+"""Asking on the call's own stream, which stays open meanwhile (2025-11-25).
+
+What the presenters have in common that send the client a request of their own and wait for its
+answer and for the store together.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, NoReturn, TypeVar
+
+import anyio
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+
+from webapp.call import Call
+from webapp.group import RESULT, Part
+from webapp.mcp.results import Result, busy_text, link_result, text_result
+from webapp.presenter import Shown
+from webapp.waiters import Waiter
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class OnStream:
+    """Implements all of webapp.presenter.Presenter but `wait`."""
+
+    def __init__(self, context: ServerRequestContext[Any, Any], *, modes: frozenset[str]) -> None:
+        self._context = context
+        self._modes = modes
+
+    def can(self, mode: str) -> bool:
+        return mode in self._modes
+
+    def asks_in_client(self, kind: str) -> bool:
+        return False
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        return now + timeout
+
+    def busy(self) -> Result:
+        version = self._context.protocol_version
+        return text_result(busy_text(), protocol_version=version, is_error=True)
+
+    def carry(self, call: Call, state: object) -> object:
+        return state
+
+    @asynccontextmanager
+    async def _asking(
+        self, request: Coroutine[Any, Any, T], waiter: Waiter
+    ) -> "AsyncGenerator[asyncio.Task[T | None]]":
+        """The request on its way; its answer wakes the waiter, and None is an error's."""
+        asking = asyncio.create_task(_answer_to(request))
+        asking.add_done_callback(lambda _: waiter.wake(None))
+        try:
+            yield asking
+        finally:
+            asking.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait({asking})
+
+    async def _link_instead(self, call: Call, shown: Shown) -> NoReturn:
+        """Give the link to a client that cannot be asked after all; the same call goes on."""
+        parts = await shown.group.stand(Part(shown=shown), way=RESULT, is_urgent=False)
+        version = self._context.protocol_version
+        call.interrupt(link_result(parts, protocol_version=version, is_error=True))
+
+
+async def _answer_to(request: Awaitable[T]) -> T | None:
+    try:
+        return await request
+    except MCPError as error:
+        _log.warning("client.elicitation_failed", extra={"code": error.error.code})
+        return None
