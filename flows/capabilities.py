@@ -20,11 +20,17 @@ def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
     """
     if mode is not None:
         must_be_mode(mode)
+    modes = modes_of(capabilities)
+    return bool(modes) if mode is None else mode in modes
+
+
+def modes_of(capabilities: object) -> frozenset[str]:
+    """The modes in which such a client can be asked."""
     declared = _part(capabilities, "elicitation")
     if not _is_object(declared):
-        return False
+        return frozenset()
     modes = [one for one in MODES if _is_object(_part(declared, one))]
-    return mode is None or mode in (modes or ("form",))
+    return frozenset(modes or ("form",))
 
 
 def must_be_mode(mode: str) -> None:

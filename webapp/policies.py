@@ -117,7 +117,8 @@ class Policies:
         fresh = Standing(id=f"{run.owner}standing", owner=run.owner)
         standing = await self._elicitations.read(Standing, owner=run.owner, id=fresh.id) or fresh
         now = self._elicitations.clock()
-        there = [one for one in standing.open if now < one.expires_at]
+        has_ended = self._elicitations.recent.has_ended
+        there = [one for one in standing.open if now < one.expires_at and not has_ended(one.id)]
         made_way: list[Elicitation] = []
         if self._settings.one_per_session:
             made_way = await self._made_way(there, run, session, now=now)

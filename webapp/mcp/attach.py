@@ -86,7 +86,7 @@ class Middleware:
         service, declared = self._service, declared_by(context)
         params = dict(context.params or {})
         caller = self._caller(context, declared)
-        has_result_tool = await self._has_result_tool(context)
+        has_result_tool = await self._has_result_tool(context, declared)
         going_on: GoOn | None = None
         if has_result_tool and params.get("name") == RESULT_TOOL:
             said = await self._result_tool.hear(
@@ -251,16 +251,18 @@ class Middleware:
         """The tools that are not hidden, with ours for who needs it, on the last page."""
         result = _wire_form(await call_next(context))
         result = await self._hiding.listed(context, result, self._caller_of(context))
-        if not result.get("nextCursor") and await self._has_result_tool(context):
+        declared = declared_by(context)
+        if not result.get("nextCursor") and await self._has_result_tool(context, declared):
             result["tools"] = [*result.get("tools", []), self._result_tool.listed]
         return result
 
     def _caller_of(self, context: ServerRequestContext[Any, Any]) -> Callable[[], Caller]:
         return lambda: self._caller(context, declared_by(context))
 
-    async def _has_result_tool(self, context: ServerRequestContext[Any, Any]) -> bool:
+    async def _has_result_tool(
+        self, context: ServerRequestContext[Any, Any], declared: Declared
+    ) -> bool:
         """Whether this client is offered our tool: not where the author has one of its name."""
-        declared = declared_by(context)
         if not declared.needs_result_tool(by_code=True):  # the cheaper look: most clients elicit
             return False
         caller = self._caller(context, declared)

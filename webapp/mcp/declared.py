@@ -5,7 +5,7 @@ from typing import Any
 
 from mcp.server.context import ServerRequestContext
 
-from flows.capabilities import MODES, supports_elicitation
+from flows.capabilities import modes_of
 from webapp.mcp.results import MODERN
 
 
@@ -36,11 +36,10 @@ class Declared:
 
 def declared_by(context: ServerRequestContext[Any, Any]) -> Declared:
     info = context.session.client_params
-    capabilities = context.session.client_capabilities
     is_modern = context.protocol_version >= MODERN
     return Declared(
         name=info.client_info.name if info is not None else None,
-        modes=frozenset(mode for mode in MODES if supports_elicitation(capabilities, mode)),
+        modes=modes_of(context.session.client_capabilities),
         is_modern=is_modern,
         is_reached=is_modern or context.session.can_send_request,
     )
