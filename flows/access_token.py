@@ -3,7 +3,8 @@
 What could go wrong: a token that was made for another server, by another issuer, for a sign-in, or
 by nobody: `alg` none, or HMAC with the public key as its secret. Only asymmetric signatures by a
 key that the issuer publishes count, and every claim below is compared. An id_token can have our
-audience where one registration serves both, so what only an id_token says is refused.
+audience where one registration serves both, so what only an id_token says is refused. So is a
+token that is bound to its caller's key, which nobody proves to have here.
 """
 
 import json
@@ -23,8 +24,12 @@ SUBJECT_CLAIM = ("sub",)
 CLAIM_BYTES_AT_MOST = 255
 LIFE_AT_MOST = timedelta(days=3650)
 TYPES = frozenset({"at+jwt", "jwt"})
-# What an id_token or a logout token says and an access token does not.
-_OF_OTHERS = frozenset({"nonce", "at_hash", "c_hash", "events"})
+# What an id_token or a logout token says and an access token does not; and the key that a token is
+# bound to, by DPoP or mutual TLS, without which it must not count (RFC 9449, 7.2; RFC 8705, 3).
+_OF_OTHERS = frozenset({"nonce", "at_hash", "c_hash", "events", "cnf"})
+
+# What an access token says and an id_token does not (RFC 9068, 2.2; Okta).
+_OF_ACCESS = frozenset({"scope", "scp", "client_id", "cid"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +85,22 @@ _WORDS = {
 def key_id_of(token: str) -> str | None:
     """Which key the token says it was signed with; nothing is proven by that.
 
-    Raises BadBearer for what is no token of ours, whatever key it was signed with.
+    Raises BadBearer for what is no token of ours, whatever key it was signed with. Its header need
+    not say which type it is (RFC 7519, 5.1), as Okta's do not; one that says another is refused.
     """
+    said = _header(token)
+    if said.get("alg") not in ALGORITHMS:
+        raise BadBearer("algorithm")
+    kind = said.get("typ", "jwt")
+    if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in TYPES:
+        raise BadBearer("type")
+    key_id = said.get("kid")
+    if key_id is not None and not isinstance(key_id, str):
+        raise BadBearer("no token")
+    return key_id
+
+
+def _header(token: str) -> Mapping[str, Any]:
     if len(token) > TOKEN_BYTES_AT_MOST or not token.isascii() or token.count(".") != 2:
         raise BadBearer("no token")
     try:
@@ -90,16 +109,7 @@ def key_id_of(token: str) -> str | None:
         raise BadBearer("no token") from None
     if not isinstance(header, dict):
         raise BadBearer("no token")
-    said = cast("dict[str, Any]", header)
-    if said.get("alg") not in ALGORITHMS:
-        raise BadBearer("algorithm")
-    kind = said.get("typ")
-    if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in TYPES:
-        raise BadBearer("type")
-    key_id = said.get("kid")
-    if key_id is not None and not isinstance(key_id, str):
-        raise BadBearer("no token")
-    return key_id
+    return cast("dict[str, Any]", header)
 
 
 def verify(
@@ -120,6 +130,8 @@ def verify(
         raise BadBearer("time")
     if _OF_OTHERS & claims.keys():
         raise BadBearer("another kind of token")
+    if "typ" not in _header(token) and not _OF_ACCESS & claims.keys():
+        raise BadBearer("type")
     return Verified(
         issuer=resource.issuer,
         subject=subject_of(claims, claim=resource.claim),
@@ -160,8 +172,8 @@ def _is_for(audience: Any, resource: Resource) -> bool:
 
 
 def _client(claims: Mapping[str, Any]) -> str:
-    """RFC 9068; OpenID Connect; Microsoft's first version. Empty where none is named."""
-    named = (claims.get(name) for name in ("client_id", "azp", "appid"))
+    """RFC 9068; OpenID Connect; Microsoft's first version; Okta. Empty where none is named."""
+    named = (claims.get(name) for name in ("client_id", "azp", "appid", "cid"))
     return next((str(each) for each in named if _is_identifier(each)), "")
 
 

@@ -45,11 +45,12 @@ class Connection(Struct, frozen=True, kw_only=True):
     client_auth: str | None = None  # how we said there who we are
     issuer: str | None = None  # who granted it
     holds_key: bool = True  # the one that this server uses now
+    put_aside_at: datetime | None = None  # the person put another one in use by a press
     used: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # last, by tool
     claim: Claim | None = None
     retry_at: datetime | None = None  # the provider was out of order: not before this
     lapsed_at: datetime | None = None  # it works no more until the person connects again
-    ended_at: datetime | None = None  # disconnected: its keys are gone from here
+    ended_at: datetime | None = None  # disconnected: only its label is left of it here
     was_revoked: bool | None = None  # what the provider said then
     came_by: str | None = None  # the elicitation of the latest exchange
     former: str | None = None  # the id of the one whose place it took then
@@ -91,6 +92,11 @@ class Connection(Struct, frozen=True, kw_only=True):
     def is_claimed(self, *, now: datetime) -> bool:
         return self.claim is not None and now < self.claim.until
 
+    def is_put_aside(self, *, since: datetime | None) -> bool:
+        """Whether the person has put another one in use after that."""
+        at = None if self.holds_key else self.put_aside_at
+        return at is not None and since is not None and since < at
+
 
 def allow(connection: Connection, tool: str) -> Connection:
     """The tool may use it from now on."""
@@ -108,8 +114,22 @@ def forbid(connection: Connection, tool: str) -> Connection:
 
 def renewed(connection: Connection, former: Connection) -> Connection:
     """The same account connected again: whoever might use it still may."""
-    tools = tuple(dict.fromkeys((*former.tools, *connection.tools)))
-    return replace(connection, tools=tools, used=former.used, version=former.version)
+    return replace(
+        connection,
+        tools=tuple(dict.fromkeys((*former.tools, *connection.tools))),
+        used=former.used,
+        put_aside_at=former.put_aside_at,
+        version=former.version,
+    )
+
+
+def put_aside(connection: Connection, *, now: datetime) -> Connection:
+    """The person wants another one in use."""
+    return replace(connection, holds_key=False, put_aside_at=now)
+
+
+def put_in_use(connection: Connection) -> Connection:
+    return replace(connection, holds_key=True, put_aside_at=None)
 
 
 def use(connection: Connection, tool: str, *, now: datetime) -> Connection:
@@ -126,19 +146,25 @@ def lapse(connection: Connection, *, now: datetime) -> Connection:
 
 
 def disconnect(connection: Connection, *, now: datetime, was_revoked: bool | None) -> Connection:
-    """Nothing of it is left but that it was there."""
-    return replace(
-        connection,
-        access_token="",
-        refresh_token=None,
-        expires_at=None,
-        name=None,
-        picture=None,
+    """Nothing of it is left but what the page says again: which it was, where, and how it ended.
+
+    A field that is added here is left out unless it is named.
+    """
+    return Connection(
+        id=connection.id,
+        owner=connection.owner,
+        key=connection.key,
+        server=connection.server,
+        provider=connection.provider,
+        person_id="",
+        label=connection.label,
+        connected_at=connection.connected_at,
+        scopes=(),
         tools=(),
-        used={},
+        access_token="",
         holds_key=False,
-        claim=None,
-        retry_at=None,
         ended_at=now,
         was_revoked=was_revoked,
+        declared=connection.declared,
+        version=connection.version,
     )

@@ -1,10 +1,9 @@
 """The verbs: what a tool writes to ask a person."""
 
-import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 from flows.account import Account, account_of
 from flows.capabilities import must_be_mode
@@ -18,11 +17,12 @@ from flows.page import secret_question
 from flows.provider import Provider
 from flows.question import (
     DEFAULT_TIMEOUT,
-    TIMEOUT_AT_MOST,
     Link,
     Question,
     ReturningRequest,
     current_asker,
+    must_be_elicitation_id,
+    must_be_timeout,
     tell_asker,
 )
 from flows.receipt import Receipt
@@ -50,7 +50,6 @@ __all__ = [
 
 T = TypeVar("T")
 PAYMENT_TIMEOUT = timedelta(minutes=30)
-ELICITATION_ID: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
 
 def url(
@@ -189,6 +188,7 @@ def form(
     schema: type[T],
     *,
     key: str | None = None,
+    elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[T]: ...
 @overload
@@ -197,6 +197,7 @@ def form(
     schema: Mapping[str, Json],
     *,
     key: str | None = None,
+    elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Mapping[str, Json]]: ...
 @overload
@@ -204,6 +205,7 @@ def form(
     message: str,
     *,
     key: str | None = None,
+    elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[str]: ...
 def form(
@@ -211,6 +213,7 @@ def form(
     schema: Any = str,
     *,
     key: str | None = None,
+    elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Any]:
     """Ask for something that the client and the model may see: in the client's form, or our page.
@@ -218,12 +221,13 @@ def form(
     `schema` is `str` for one text, else a pydantic model, a dataclass, a TypedDict or a JSON
     Schema: one flat object of texts, numbers, yes or no, and choices. The await raises
     InvalidAnswer if the client answers something else. Raises InvalidQuestion for another schema,
-    and for a field that looks like a secret.
+    and for what looks like a secret: a field, or the message where the schema is `str`.
+    `elicitation_id` is an id of your own, by which trusted code may answer it.
     """
     with _telling():
         # Which of its overloads it is, only the caller knows.
         return form_question(  # pyright: ignore[reportUnknownVariableType]
-            message, schema, key=key, timeout=timeout
+            message, schema, key=key, elicitation_id=elicitation_id, timeout=timeout
         )
 
 
@@ -236,7 +240,7 @@ def confirm(
 ) -> Question[bool]:
     """Ask for a yes. Awaiting it gives False for every no; `outcome()` tells them apart.
 
-    It raises where nobody can be asked at all: NotAllowed, TooManyPending.
+    It is a no, too, where nobody can be asked at all.
 
     `arguments` are shown to the person: what a yes would do. Raises InvalidQuestion if they are
     no JSON.
@@ -281,12 +285,8 @@ def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
     brings it; a person's browser comes back with the link's `return_token`.
     """
     with _telling():
-        if not ELICITATION_ID.fullmatch(elicitation_id):
-            raise InvalidQuestion("elicitation_id must be 1 to 128 letters, digits or . _ ~ -")
-        if not timedelta(seconds=1) <= timeout <= TIMEOUT_AT_MOST:
-            raise InvalidQuestion(
-                f"timeout is {timeout}; it must lie between 1 second and {TIMEOUT_AT_MOST}."
-            )
+        must_be_elicitation_id(elicitation_id)
+        must_be_timeout(timeout)
     return current_asker().token(elicitation_id, timeout=timeout)
 
 
@@ -303,9 +303,11 @@ async def complete_elicitation(
 ) -> Completion:
     """Unblock the tool that waits: the one door to it.
 
-    By id it is for trusted code, in any process on the same store, and finishes the kind `url`
-    only. From a public route pass the request itself: it must carry the link's return token (the
-    query parameter `elicitation`) and come from the browser that pressed Continue.
+    By id it is for trusted code, in any process on the same store, and finishes the kind `url`;
+    by an `elicitation_id` of your own a form, too, and raises InvalidAnswer where the content does
+    not fit its schema. From a public route pass the request itself: it must carry the link's
+    return token (the query parameter `elicitation`) and come from the browser that pressed
+    Continue.
     """
     with _telling():
         if isinstance(elicitation, str):
@@ -342,8 +344,6 @@ def _visit(
     for origin in literal:
         if not is_origin(origin):
             raise InvalidQuestion(f"{origin!r} is no origin; write scheme://host, without a path.")
-    if elicitation_id is not None and not ELICITATION_ID.fullmatch(elicitation_id):
-        raise InvalidQuestion("elicitation_id must be 1 to 128 letters, digits or . _ ~ -")
     return Question(
         message=message,
         request=Visit(
@@ -351,10 +351,10 @@ def _visit(
             url=url,
             origins=tuple(dict.fromkeys(literal)),
             waits=waits,
-            elicitation_id=elicitation_id,
         ),
         answer=_mapping,
         key=key,
+        elicitation_id=elicitation_id,
         timeout=timeout,
     )
 

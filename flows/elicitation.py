@@ -97,6 +97,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     client: str | None
     message: str
     digest: str
+    version: str | None = None  # of the tool, if it has one
     url: str | None = None
     origins: tuple[str, ...] = ()
     waits: bool = True

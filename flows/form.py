@@ -1,11 +1,11 @@
 """The kinds `form` and `confirm`: what a person answers in the client's own form, or on our page.
 
 What could go wrong: a password asked for in a form, which passes through the client and the model.
-Such a field is refused here, where the question is written; `secret` asks for it.
+Such a field is refused here, where the question is written; `secret` asks for it. So is the
+question itself where it stands for the one field's name.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,26 +17,15 @@ from flows.elicitation import Json
 from flows.errors import InvalidQuestion, NotAccepted
 from flows.question import DEFAULT_TIMEOUT, Question
 from flows.schema import Field, Schema, schema_of
+from flows.secret_words import asks_for_a_secret
 
 T = TypeVar("T")
 FORM_KINDS: Final = frozenset({"form", "confirm", "gate"})  # what a client's form mode can ask
 ARGUMENTS_BYTES_AT_MOST: Final = 16 * 1024
-# Words of a name or a title, in small letters and without digits: "user password", "cvv".
-# A one-time code is none of these: it is worth nothing by the time anybody else reads it.
-_SECRET_WORDS = re.compile(
-    r"(?<!one time )"
-    r"(?:\w*(?:password|passwd|passphrase|passcode)\w*\b|\bpass (?:word|phrase|code)s?\b"
-    r"|\w*pwds?\b|\bpin(?:code|number)?s?\b|\w*secrets?\b|\b(?:cvc|cvv)s?\b|\w*credentials?\b"
-    r"|\b\w*card ?numbers?\b|\b(?:seed|recovery|mnemonic) ?phrases?\b"
-    r"|(?:api|private|secret|access|ssh|signing|encryption) ?keys?\b(?! id\b)"
-    r"|(?P<text>(?<!max )(?<!min )(?<!maximum )(?<!minimum )(?<!many )(?<!number of )"
-    r"\b\w*tokens?\b))"
-    # What is about a secret and is none.
-    r"(?! (?:count|length|limit|budget|usage|amount|price|supply|symbol|name|title|type|kind|format"
-    r"|policy|strength|hint|manager|age|ttl|lifetime|expiry|expiration|expires|url|uri|endpoint"
-    r"|location|color|santa|question|ingredient)s?\b)"
+_PASSES: Final = (
+    "what is typed into a form passes through the client and the model: ask for it with "
+    "elicit.secret."
 )
-_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W\d_]+")
 # What the protocol's own forms know; the rest is checked when the answer is here.
 _WIRE_FORMATS = frozenset({"email", "uri", "date", "date-time"})
 _OURS_ONLY = frozenset({"pattern", "writeOnly", "uniqueItems"})
@@ -95,6 +84,7 @@ def form_question(
     schema: type[str] = str,
     *,
     key: str | None = None,
+    elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[str]: ...
 @overload
@@ -103,6 +93,7 @@ def form_question(
     schema: type[T],
     *,
     key: str | None = None,
+    elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[T]: ...
 @overload
@@ -111,6 +102,7 @@ def form_question(
     schema: Mapping[str, Json],
     *,
     key: str | None = None,
+    elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Mapping[str, Json]]: ...
 def form_question(
@@ -118,24 +110,33 @@ def form_question(
     schema: type[Any] | Mapping[str, Json] = str,
     *,
     key: str | None = None,
+    elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Any]:
     """Ask for the fields of a schema.
 
-    Raises InvalidQuestion for a schema that no form can show, or that asks for a secret.
+    Raises InvalidQuestion for a schema that no form can show, or what looks like a secret.
     """
     asked = _asked(schema)
+    if schema is str and asks_for_a_secret(message):  # the one field has no words of its own
+        raise InvalidQuestion(
+            f"The question looks like one for a secret, and {_PASSES} If it asks for none, give it "
+            "a schema with one field, whose name says what it takes."
+        )
     for field in asked.fields:
-        if field.is_secret or _asks_for_a_secret(field):
+        if field.is_secret:
+            raise InvalidQuestion(f"The field {field.name!r} is a secret, and {_PASSES}")
+        if _looks_secret(field):
             raise InvalidQuestion(
-                f"The field {field.name!r} looks like a secret, and what is typed into a form "
-                "passes through the client and the model: ask for it with elicit.secret."
+                f"The field {field.name!r} looks like a secret, and {_PASSES} If it takes none, "
+                "give it another name and title, or choices."
             )
     return Question(
         message=message,
         request=Form(message=message, schema=asked),
         answer=asked.typed,
         key=key,
+        elicitation_id=elicitation_id,
         timeout=timeout,
     )
 
@@ -185,18 +186,21 @@ def _asked(schema: type[Any] | Mapping[str, Json]) -> Schema[Any]:
     return replace(asked, typed=_response)
 
 
-def _asks_for_a_secret(field: Field) -> bool:
-    """By its name and its title. What is chosen or ticked is no secret, and no number a token."""
+def _looks_secret(field: Field) -> bool:
+    """By its name and its title. What is chosen or ticked is no secret."""
     if field.kind not in ("string", "number", "integer"):
         return False
-    name, title = (_BORDER.sub(" ", text) for text in (field.name, field.title))
+    name, title = field.name, field.title
     # A title that was made from the name has lost the borders of its words.
-    is_made = title.replace(" ", "").lower() == name.replace(" ", "").lower()
+    is_made = _letters(title) == _letters(name)
     return any(
-        field.kind == "string" or found["text"] is None
-        for words in ([name] if is_made else [name, title])
-        for found in _SECRET_WORDS.finditer(words.lower())
+        asks_for_a_secret(text, is_number=field.kind != "string")
+        for text in ([name] if is_made else [name, title])
     )
+
+
+def _letters(text: str) -> str:
+    return "".join(sign for sign in text.lower() if sign.isalpha())
 
 
 def _checked(arguments: Mapping[str, Json]) -> Mapping[str, Json]:

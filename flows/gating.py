@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from types import MethodType
 from typing import Any, Final, TypeVar, cast, overload
 
 from flows.elicitation import Json
 from flows.errors import InvalidQuestion
 from flows.form import Form
-from flows.marks import keep_mark, layers_of
+from flows.marks import keep_mark, keep_mark_on, layers_of, own_layer
 from flows.question import DEFAULT_TIMEOUT, MESSAGE_AT_MOST, Question
 from flows.schema import schema_of
 
@@ -77,7 +78,9 @@ def gate(
 
     `@gate`, or `@gate(message=..., timeout=...)`, above or below what makes it a tool. With `off`
     it waits for none, although it is annotated as destructive, unless the operator names it in
-    ELICIT_GATE. Raises InvalidQuestion.
+    ELICIT_GATE. `off` opens only the function that it stands on, and what wraps that: where another
+    decorator stands between it and the tool, the gate stays shut. Raises InvalidQuestion, also for
+    `off` on a bound method or where there is a gate's mark already.
     """
     mark = Gate(message=message, timeout=timeout, is_off=off)
     if message is not None and not message.strip():
@@ -85,7 +88,7 @@ def gate(
     _ = gate_question(mark, tool="t", arguments="{}", can_be_kept=False)  # a bad one fails here
 
     def marked(function: Any) -> Any:
-        if not keep_mark(function, _MARK, lambda _: mark):
+        if not (_open(function, mark) if off else _shut(function, mark)):
             name = type(function).__name__
             raise InvalidQuestion(f"A {name} cannot be marked with gate: mark its function.")
         return function
@@ -98,12 +101,13 @@ def gate(
 
 
 def mark_of(function: Callable[..., Any] | None) -> Gate | None:
-    """The mark on a tool's function, also below decorators that use `functools.wraps`."""
-    for one in layers_of(function):
-        mark = getattr(one, _MARK, None)
-        if isinstance(mark, Gate):
-            return mark
-    return None
+    """The mark on a tool's function, also below decorators that use `functools.wraps`.
+
+    The outermost one; but one that opens (`off`) opens no gate that is marked below it.
+    """
+    found = (getattr(layer, _MARK, None) for layer in layers_of(function))
+    marks = [mark for mark in found if isinstance(mark, Gate)]
+    return next((mark for mark in marks if not mark.is_off), marks[0] if marks else None)
 
 
 def gate_question(
@@ -153,6 +157,35 @@ def shown_arguments(arguments: Mapping[str, Json]) -> dict[str, Json]:
             called = f"{called[:_TOOL_CHARACTERS]}... ({number + 1})"
         shown[called] = _cut(value)
     return shown
+
+
+def _shut(function: object, mark: Gate) -> bool:
+    """Mark every layer; one that is another tool's too, and gated, keeps its own words."""
+    own = own_layer(function)
+
+    def of_layer(layer: object) -> Gate:
+        before = mark_of(cast("Callable[..., Any]", layer))
+        return mark if layer is own or before is None or before.is_off else before
+
+    return keep_mark(function, _MARK, of_layer)
+
+
+def _open(function: object, mark: Gate) -> bool:
+    """Mark one layer; what is below it may be another tool's too."""
+    own = own_layer(function)
+    if isinstance(own, MethodType):
+        name = getattr(own, "__qualname__", "it")
+        raise InvalidQuestion(
+            f"gate(off=True) on a bound method would open {name} for every object: mark a function "
+            "that calls it, or the method in its class."
+        )
+    before = mark_of(cast("Callable[..., Any]", own))
+    if before is not None and not before.is_off:
+        raise InvalidQuestion(
+            "It is marked with gate already, itself or what it wraps, and off=True opens no gate "
+            "that an author set: take that mark away, or leave out functools.wraps."
+        )
+    return keep_mark_on(own, _MARK, mark)
 
 
 def _cut(value: Json) -> Json:

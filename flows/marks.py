@@ -2,7 +2,8 @@
 
 What could go wrong: a mark that nobody reads. It is written to all layers, so that the order of
 decorators does not matter; one that hides what it wraps (no `functools.wraps`) hides the marks
-below it too.
+below it too. Or a mark that opens a tool of another name, which shares a layer with this one: what
+opens is written to one layer alone (`keep_mark_on`).
 """
 
 from collections.abc import Callable, Iterator
@@ -28,6 +29,19 @@ def keep_mark(tool: object, name: str, mark: Callable[[object], object]) -> bool
     marked = [(layer, mark(layer)) for layer in layers]
     kept = [_write(layer, name, value) for layer, value in marked]
     return any(kept) and any(map(callable, layers))
+
+
+def keep_mark_on(layer: object, name: str, mark: object) -> bool:
+    """Write it to this layer alone; False if it is nothing to be marked."""
+    return callable(layer) and _write(layer, name, mark)
+
+
+def own_layer(tool: object) -> object:
+    """Where a mark stands that is this tool's alone: itself, or what a holder of it holds."""
+    if isinstance(tool, staticmethod):
+        return cast("staticmethod[..., object]", tool).__func__
+    function: object = getattr(tool, "fn", None)  # of a library's own tool
+    return function if callable(function) else tool
 
 
 def _write(layer: object, name: str, value: object) -> bool:

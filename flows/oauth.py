@@ -57,7 +57,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for: the elicitation's `asked.terms`.
 
     `also` is what the account in its place may do besides: a narrower one would not take it.
-    `declared` is the provider where only a tool's code declares it.
+    `declared` is the provider where only a tool's code declares it. `person_id` is whose account
+    it is, where that is known: names change, and others take them.
     """
 
     provider: str
@@ -65,6 +66,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...]
     also: tuple[str, ...] = ()
     account: str | None = None
+    person_id: str | None = None
     reason: str | None = None
     declared: Json = None
 
@@ -74,6 +76,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     def wants(self, person: Person) -> bool:
         """Whether it is the account that was asked for, if one was."""
+        if self.person_id is not None:
+            return person.id == self.person_id
         return self.account is None or person.is_called(self.account)
 
 

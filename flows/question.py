@@ -5,6 +5,7 @@ Nothing is asked until it is awaited. Who asks for the tool is the one ContextVa
 
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,6 +33,7 @@ T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 TIMEOUT_AT_MOST = timedelta(days=7)
 MESSAGE_AT_MOST = 2000  # of which the page shows 500
+_ELICITATION_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
 
 class Link:
@@ -121,6 +123,7 @@ class Question(Generic[T_co]):
     # What awaiting it gives for a no; without one, it raises.
     no: Callable[[NotAccepted], T_co] | None = field(default=None, compare=False)
     key: str | None = None
+    elicitation_id: str | None = None  # the author's own, by which trusted code knows it
     timeout: timedelta = DEFAULT_TIMEOUT
 
     def __post_init__(self) -> None:
@@ -130,12 +133,11 @@ class Question(Generic[T_co]):
             raise InvalidQuestion(
                 f"The message has more than {MESSAGE_AT_MOST} characters, or half a letter."
             )
-        if not timedelta(seconds=1) <= self.timeout <= TIMEOUT_AT_MOST:
-            raise InvalidQuestion(
-                f"timeout is {self.timeout}; it must lie between 1 second and {TIMEOUT_AT_MOST}."
-            )
+        must_be_timeout(self.timeout)
         if self.key is not None and not (self.key and _can_be_written(self.key)):
             raise InvalidQuestion("key is empty or no text; leave it out or give it one.")
+        if self.elicitation_id is not None:
+            must_be_elicitation_id(self.elicitation_id)
 
     def __hash__(self) -> int:
         # asyncio.gather asks what is one to it once: two questions are two, also where they are
@@ -145,6 +147,13 @@ class Question(Generic[T_co]):
     @property
     def digest(self) -> str:
         return digest_of(self.request.kind, self.request.facts())
+
+    def unasked(self, error: ElicitError) -> Outcome[T_co]:
+        """What it comes to where nobody can be asked at all: a no, or the error is raised."""
+        if self.no is None:
+            raise error
+        failed = Failed(f"Nobody was asked {self.message!r}: {error}")
+        return Outcome(status=Status.FAILED, error=failed)
 
     def __await__(self) -> Generator[Any, Any, T_co]:
         outcome = yield from self.outcome().__await__()
@@ -164,6 +173,20 @@ class Question(Generic[T_co]):
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a question has no truth before it is asked: write `await` before it")
+
+
+def must_be_timeout(timeout: timedelta) -> None:
+    """Raises InvalidQuestion for a time that no question may last."""
+    if not timedelta(seconds=1) <= timeout <= TIMEOUT_AT_MOST:
+        raise InvalidQuestion(
+            f"timeout is {timeout}; it must lie between 1 second and {TIMEOUT_AT_MOST}."
+        )
+
+
+def must_be_elicitation_id(text: str) -> None:
+    """Raises InvalidQuestion for what cannot be an author's own id of a question."""
+    if not _ELICITATION_ID.fullmatch(text):
+        raise InvalidQuestion("elicitation_id must be 1 to 128 letters, digits or . _ ~ -")
 
 
 def digest_of(kind: str, facts: Json) -> str:

@@ -44,6 +44,7 @@ class Called(Struct, frozen=True, kw_only=True):
     tool: str
     client: str
     arguments: str | None  # JSON; None: too long to be kept
+    version: str | None = None  # of the tool, if it has one
 
     def __repr__(self) -> str:
         return f"Called({self.tool!r})"
@@ -152,8 +153,13 @@ def finish(run: Run, *, result: str, now: datetime) -> Run:
     return run if run.finished_at is not None else replace(run, result=result, finished_at=now)
 
 
-def deliver(run: Run) -> Run:
-    """The result went out: the same run may have it again, an identical call is a new wish."""
+def deliver(run: Run, *, now: datetime) -> Run:
+    """The result went out: the same run may have it again, an identical call is a new wish.
+
+    One that was too long to be kept ends its run here: nobody goes on with that.
+    """
+    if run.result is None:
+        return replace(wipe(run), finished_at=run.finished_at or now)
     return replace(run, is_delivered=True)
 
 

@@ -162,6 +162,21 @@ def strings_of(schema: Schema[Any], content: Mapping[str, Json]) -> dict[str, li
     }
 
 
+def without_blanks(schema: Schema[Any], content: Json) -> Json:
+    """The same without what was left blank: some programs send null, or "", for that."""
+    if not isinstance(content, Mapping):
+        return content
+    optional = {field.name: field for field in schema.fields if not field.is_required}
+
+    def is_blank(name: str, value: Json) -> bool:
+        field = optional.get(name)
+        return field is not None and (
+            value is None or (value == "" and fault_in(field, "") is not None)
+        )
+
+    return {name: value for name, value in content.items() if not is_blank(name, value)}
+
+
 def check(schema: Schema[Any], content: Json) -> tuple[Fault, ...]:
     """What is wrong with an answer, in the order of the fields; nothing if it is good."""
     if not isinstance(content, Mapping):

@@ -35,7 +35,6 @@ class Visit:
     url: UrlOrBuilder
     origins: tuple[str, ...]
     waits: bool = True
-    elicitation_id: str | None = None
 
     @property
     def kind(self) -> str:

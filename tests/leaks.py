@@ -3,8 +3,14 @@
 A plugin that listens during the whole run, and fails the test in which something leaked: by its
 form (tokens, links, cookies, e-mail addresses), or because it was seen in the test's own traffic
 (states, verifiers, what a person typed). A finding says where and what kind, never the value.
+
+It hears every log record, what an app answers that is served in this process (tests/web/serving.py)
+or in one that passes on what it hears (tests/crash), and the standard error of every process that
+a test starts (tests/processes.py), or that writes into what pytest captures. There are no metrics
+yet; what is served at /metrics is heard, and whoever exports them in another way adds that here.
 What could go wrong: a level or a logger that is left out. So ours are heard whole, and all others
 as `elicit serve` shows them: from INFO, which a server's library sets, the talkative from WARNING.
+Or nothing is heard and all looks clean: whoever is deaf says so.
 """
 
 import base64
@@ -12,8 +18,11 @@ import binascii
 import copy
 import json
 import logging
+import os
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from html import unescape
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -56,10 +65,15 @@ _IN_JSON = frozenset(
 _IN_PAIRS = frozenset({*_IN_QUERIES.split("|"), "password", "assertion"})
 _TYPED_AT_LEAST = 8
 _URL_ELICITATION_REQUIRED = -32042  # its data are the links, as the protocol wants it
+_PASSED_ON = "\x1e"  # what follows is JSON, if it is whole: its writer may be killed (RFC 7464)
 
 
 class LeakFound(AssertionError):
     """Something came out that nobody may read."""
+
+
+class Deaf(AssertionError):
+    """Nothing was heard where something must have been said."""
 
 
 def kinds_in(text: str) -> set[str]:
@@ -84,8 +98,9 @@ def _is_token(text: str) -> bool:
 class Secrets:
     """What went by during one test, and what each was called there."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pass_on: Callable[..., None] | None = None) -> None:
         self._kinds: dict[str, str] = {}
+        self._pass_on = pass_on
 
     def note(self, kind: str, value: object) -> None:
         """Remember it, unless it is a word that stands in many texts anyway."""
@@ -93,6 +108,8 @@ class Secrets:
             return
         # Of a long one a part is enough to be a leak; the first bytes of a token are not secret.
         whole = value[32:56] if len(value) >= 56 else value
+        if self._pass_on is not None and whole not in self._kinds:
+            self._pass_on(noted=(kind, value))
         self._kinds.setdefault(whole, kind)
         if (quoted := quote(whole)) != whole:
             self._kinds.setdefault(quoted, kind)
@@ -148,6 +165,9 @@ class Ears:
         self.secrets = Secrets()
         self._said: dict[str, list[str]] = {}  # where -> texts
         self._told: set[str] = set()
+        self._written: list[Written] = []
+        self._shown: dict[str, list[str]] = {}
+        self._passes_on = False
         self.handler = _Handler(self)
         self._levels: dict[str, int] = {}
 
@@ -158,6 +178,8 @@ class Ears:
             logger.setLevel(_LEVELS[name])
 
     def close(self) -> None:
+        for written in list(self._written):
+            written.close()
         for name, level in self._levels.items():
             logging.getLogger(name).setLevel(level)
         for logger in _ends():
@@ -165,16 +187,63 @@ class Ears:
 
     def begin(self) -> None:
         """Forget the test before, and hear also the loggers that have become an end since then."""
-        self.secrets = Secrets()
+        self.secrets = Secrets(pass_on=_pass_on if self._passes_on else None)
         self._said.clear()
         self._told.clear()
-        for logger in _ends():
-            if self.handler not in logger.handlers:
-                logger.addHandler(self.handler)
+        self._listen()
 
     def hear(self, where: str, text: str) -> None:
         """A text that nothing may leak into; it is searched when the test has gone on."""
-        self._said.setdefault(where, []).append(text)
+        if self._passes_on:
+            _pass_on(said=(where, text))
+        else:
+            self._said.setdefault(where, []).append(text)
+
+    def hear_messages(self, where: str, value: object) -> None:
+        """One message of MCP or several: what they say of a failure."""
+        self.secrets.in_json(value)
+        for message in value if isinstance(value, list) else [value]:
+            if isinstance(message, Mapping) and "jsonrpc" in message:
+                for said in failures_in(message):
+                    self.hear(where, said)
+
+    def pass_on(self) -> None:
+        """Be the ears of a process that a test has started: all is for those who started it."""
+        self._passes_on = True
+        self.open()
+        self.begin()
+        _pass_on(said=("ears", ""))
+
+    def listen(self, name: str, *, passes_on: bool = False) -> "Written":
+        """A new file for the standard error of a process, to be closed at the end of that."""
+        written = Written(name, ears=self, passes_on=passes_on)
+        self._written.append(written)
+        return written
+
+    def stop_listening(self, written: "Written") -> None:
+        self._written.remove(written)
+
+    def read_on(self) -> None:
+        """Hear what was written since the last time."""
+        for written in list(self._written):
+            written.read_on()
+
+    def show(self, name: str, text: str) -> None:
+        """A text for whoever reads why a test has failed."""
+        self._shown.setdefault(name, []).append(text)
+
+    def take_shown(self) -> list[tuple[str, str]]:
+        """What was to be shown since the last time, by its name."""
+        shown, self._shown = self._shown, {}
+        return [(name, "".join(texts)) for name, texts in shown.items()]
+
+    def must_hear(self) -> None:
+        """Raises Deaf, once, where a logger of ours is not heard any more."""
+        loggers = [logging.getLogger(name) for name in ("", *OURS)]
+        deaf = [logger.name for logger in loggers if not _is_heard(logger)]
+        self._listen()
+        if deaf:
+            raise Deaf(f"not heard any more: {', '.join(deaf)}")
 
     def findings(self) -> list[str]:
         """Where something was heard, and of what kind."""
@@ -188,12 +257,88 @@ class Ears:
 
     def tell(self) -> None:
         """Raises LeakFound, once for each leak."""
+        self.read_on()
         if found := [one for one in self.findings() if one not in self._told]:
             self._told.update(found)
             raise LeakFound("leaked: " + "; ".join(found))
 
+    def _listen(self) -> None:
+        for logger in _ends():
+            if self.handler not in logger.handlers:
+                logger.addHandler(self.handler)
+
     def _kinds_in(self, text: str) -> set[str]:
         return kinds_in(text) | self.secrets.in_text(text)
+
+
+class Written:
+    """What a process writes to its standard error, heard while it runs and when it is over.
+
+    With `passes_on` it has ears of its own there, and writes in between what those hear.
+    """
+
+    def __init__(self, name: str, *, ears: Ears, passes_on: bool) -> None:
+        self._name = name
+        self._ears = ears
+        # Every write goes to the end, whoever writes, and wherever somebody reads.
+        self._file = tempfile.TemporaryFile("ab+", buffering=0)  # noqa: SIM115 - see close
+        self._passes_on = passes_on
+        self._has_passed_on = False
+        self._read = 0  # bytes
+        self._text = ""
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def text(self) -> str:
+        """All lines that have come until now, without what was passed on."""
+        self.read_on()
+        return self._text
+
+    def read_on(self, *, is_over: bool = False) -> None:
+        """Hear the lines that have come since; a last one without an end once it is over."""
+        if self._file.closed:
+            return
+        size = os.fstat(self.fileno()).st_size
+        blob = os.pread(self.fileno(), size - self._read, self._read)
+        if not is_over:
+            blob = blob[: blob.rfind(b"\n") + 1]
+        self._read += len(blob)
+        plain = blob.decode(errors="replace")
+        if self._passes_on:
+            lines = [line.split(_PASSED_ON) for line in plain.split("\n")]
+            plain = "\n".join(before for before, *more in lines if before or not more)
+            for _, *more in lines:
+                for each in more:
+                    self._take(each)
+        if plain:
+            self._text += plain
+            self._ears.hear(f"standard error of {self._name}", plain)
+            self._ears.show(self._name, plain)
+
+    def close(self) -> None:
+        """It is over; raises Deaf if it was to pass on what it heard, and did not."""
+        if self._file.closed:
+            return
+        self.read_on(is_over=True)
+        self._file.close()
+        self._ears.stop_listening(self)
+        if self._passes_on and not self._has_passed_on:
+            raise Deaf(f"what {self._name} heard was not passed on")
+
+    def _take(self, passed_on: str) -> None:
+        match _parsed(passed_on):
+            case {"said": [str(where), str(text)]}:
+                self._has_passed_on = True
+                self._ears.hear(f"{where} in {self._name}", text)
+                if text:
+                    self._ears.show(self._name, f"{text}\n")
+            case {"noted": [str(kind), str(value)]}:
+                self._ears.secrets.note(kind, value)
+
+
+def _pass_on(**heard: tuple[str, str]) -> None:
+    os.write(sys.stderr.fileno(), f"{_PASSED_ON}{json.dumps(heard)}\n".encode())
 
 
 class _Handler(logging.Handler):
@@ -218,6 +363,15 @@ class _Handler(logging.Handler):
         more = [f"{v!s} {v!r}" for k, v in vars(record).items() if k not in self._standard]
         where = f"{record.levelname} {record.name}: {record.msg}"
         self._ears.hear(where, "\n".join([formatter.format(written), *more]))
+
+
+def _is_heard(logger: logging.Logger | None) -> bool:
+    """Whether ears are on its way, or else what a command writes as events, which is captured."""
+    while logger is not None:
+        if any(isinstance(h, _Handler) or isinstance(h.formatter, Events) for h in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
 
 
 def _ends() -> Iterator[logging.Logger]:
@@ -322,12 +476,7 @@ class _Exchange:
             self._ears.secrets.in_json(_parsed(text))
 
     def _hear_json(self, text: str) -> None:
-        value = _parsed(text)
-        self._ears.secrets.in_json(value)
-        for message in value if isinstance(value, list) else [value]:
-            if isinstance(message, Mapping) and "jsonrpc" in message:
-                for said in failures_in(message):
-                    self._ears.hear(self._where("failed tool"), said)
+        self._ears.hear_messages(self._where("failed tool"), _parsed(text))
 
     def _where(self, what: str) -> str:
         first = "/".join(piece for piece in self._path.split("/")[:2] if len(piece) < 32)
@@ -388,21 +537,40 @@ def pytest_unconfigure() -> None:
     EARS.close()
 
 
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what is not heard in this run."""
+    if config.getoption("capture") != "fd":
+        return "leaks: without --capture=fd what is printed is not heard"
+    return None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_setup() -> Generator[None, object, object]:
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     EARS.begin()
-    return (yield)
+    return (yield from _listening(item, "setup"))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call() -> Generator[None, object, object]:
-    result = yield
-    EARS.tell()
-    return result
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _listening(item, "call"))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown() -> Generator[None, object, object]:
-    result = yield
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _listening(item, "teardown"))
+
+
+def _listening(item: pytest.Item, when: str) -> Generator[None, object, object]:
+    try:
+        result = yield
+    finally:
+        EARS.read_on()
+        for name, text in EARS.take_shown():
+            item.add_report_section(when, f"stderr of {name}", text)
+        # Also of the processes that inherit it. There is no other way to it than pytest's own.
+        for during, name, text in item._report_sections:
+            if during == when and name in {"stdout", "stderr"}:
+                EARS.hear(f"captured {name}", text)
+    EARS.must_hear()
     EARS.tell()
     return result

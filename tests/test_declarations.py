@@ -1,5 +1,6 @@
 """elicit.toml: what an operator may declare, and how mistakes in it are told."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,51 @@ def test_our_client_id_stands_in_the_environment_too() -> None:
 )
 def test_a_mistake_is_told_by_its_table_and_key(text: str, problem: str) -> None:
     assert any(one.startswith(problem) for one in problems_of(text))
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("state=x", "state"),
+        ("audience=a&code_challenge_method=plain&redirect_uri=https://evil.example", None),
+        ("st%61te=x", "state"),
+        ("scope", "scope"),
+        ("user_scope=all&a=b", "user_scope"),
+        ("response_mode=", "response_mode"),
+    ],
+)
+def test_an_address_does_not_say_what_the_flow_itself_says(query: str, said: str | None) -> None:
+    text = WHOLE.replace("acme.example/authorize", f"acme.example/authorize?{query}")
+    said = said or "code_challenge_method, redirect_uri"
+    assert problems_of(text) == [
+        f"providers.acme.authorize: {said} is what the flow itself says; leave it out of the query."
+    ]
+
+
+def test_an_address_may_say_what_is_its_own() -> None:
+    text = WHOLE.replace("acme.example/authorize", "acme.example/authorize?audience=a&b")
+    acme = read_declarations(text, source="elicit.toml").providers["acme"]
+    assert acme.authorize == "https://acme.example/authorize?audience=a&b"
+
+
+def test_an_address_that_is_none_is_told_once() -> None:
+    text = WHOLE.replace("https://acme.example/authorize", "https://[::?state=x")
+    (problem,) = problems_of(text)
+    assert problem.startswith("providers.acme.authorize: ")
+
+
+@pytest.mark.parametrize("label", sorted({provider.label for provider in PROVIDERS.values()}))
+@pytest.mark.parametrize("written", [str, str.upper, "{} ".format, " ".join])
+def test_a_built_in_label_is_not_taken_over(label: str, written: Callable[[str], str]) -> None:
+    problems = problems_of(f'{SMALL}label = "{written(label)}"\n')
+    assert f"providers.acme.label: {label} is built in; choose another one." in problems
+
+
+def test_neither_is_one_that_a_name_would_give() -> None:
+    problems = problems_of('[providers.git_hub]\nissuer = "https://evil.example"\n')
+    assert problems == ["providers.git_hub.label: GitHub is built in; choose another one."]
+    text = SMALL + 'label = "GitHub at Acme"\n'
+    assert read_declarations(text, source="elicit.toml").providers["acme"].label == "GitHub at Acme"
 
 
 def test_all_mistakes_are_told_at_once() -> None:

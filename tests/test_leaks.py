@@ -1,21 +1,45 @@
 """What watches for leaks during the whole run: that it hears each, and nothing else."""
 
+import ast
 import json
 import logging
 import os
-import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from mcp import MCPError
 
 from flows.errors import Failed
 from flows.tokens import Claims, Purpose, Tokens
 from flows.vault import Ring
-from tests.leaks import EARS, Ears, LeakFound, Secrets, failures_in, kinds_in, overheard, visible
+from tests import processes
+from tests.cli.running import run
+from tests.cli.running import serving as serving_elicit
+from tests.cli.test_stdio import Desktop
+from tests.crash.server import Orders
+from tests.crash.shop import open_nursery
+from tests.leaks import (
+    EARS,
+    Deaf,
+    Ears,
+    LeakFound,
+    Secrets,
+    failures_in,
+    kinds_in,
+    overheard,
+    visible,
+)
+from tests.oidc.stage import OpenIdProvider
+from tests.stores.test_sqlite_processes import contender
+from tests.test_readme import finish_at_the_till
+from tests.typescript.stage import CLIENTS, calling
+from tests.typescript.test_conformance import checked
+from tests.web.serving import serving, transport_to
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
 HOUSE = Path(__file__).parent.parent
@@ -270,29 +294,230 @@ def test_of_several_links_that_a_result_offers_each_may_stand_in_it() -> None:
     assert any(kinds_in(said) for said in failures_in({"result": result(*links)}))
 
 
-def test_a_test_in_which_something_leaks_fails_and_says_where(tmp_path: Path) -> None:
-    (tmp_path / "test_shop.py").write_text(
-        "import logging\n"
-        "log = logging.getLogger('webapp.shop')\n\n"
-        "def test_it():\n    log.info('to %s', 'ada@' + 'shop.example')\n\n"
-        "def test_other():\n    log.info('fine')\n"
+SUITE = f"""
+import logging, subprocess, sys
+log = logging.getLogger("webapp.shop")
+CHILD = "import sys; print('to ada@' + 'shop.example', file=sys.stderr)"
+
+def test_a_log():
+    log.info("to %s", "ada@" + "shop.example")
+
+def test_what_is_fine():
+    log.info("fine")
+
+def test_a_child_that_inherits():
+    subprocess.run([sys.executable, "-I", "-S", "-c", CHILD], check=True)
+
+def test_what_is_printed():
+    print("open https://shop.example/e/" + {TOKEN[:40]!r})
+
+def test_deaf():
+    logging.getLogger().handlers.clear()
+
+async def test_a_child_that_is_heard():
+    from tests import processes
+    child = await processes.start(sys.executable, "-I", "-S", "-c", CHILD, name="the child")
+    await processes.ended(child)
+
+async def test_a_child_of_a_test_that_fails():
+    from tests import processes
+    said = "import sys; print('out ' + 'of tea', file=sys.stderr)"
+    child = await processes.start(sys.executable, "-I", "-S", "-c", said, name="the child")
+    await processes.ended(child)
+    assert False
+"""
+
+
+async def test_a_test_in_which_something_leaks_fails_and_says_where(tmp_path: Path) -> None:
+    (tmp_path / "test_shop.py").write_text(SUITE)
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
     )
-    options = ("-q", "--show-capture=no", "-p", "no:cacheprovider", "-p", "tests.leaks")
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "--rootdir", tmp_path, tmp_path],
+    options = ("-q", "-ra", "--show-capture=stderr", "-p", "no:cacheprovider", "-p", "tests.leaks")
+    ran = await processes.start(
+        *(sys.executable, "-m", "pytest", *options, "--rootdir", str(tmp_path), str(tmp_path)),
+        name="pytest",
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(HOUSE)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
-    assert "1 failed, 1 passed" in ran.stdout, ran.stdout + ran.stderr
-    assert "leaked: INFO webapp.shop: to %s: email" in ran.stdout
-    assert "ada@shop" not in ran.stdout
+    end = await processes.ended(ran)
+    assert "6 failed, 1 passed" in end.out, end.out + end.err
+    for name, said in {
+        "a_log": "leaked: INFO webapp.shop: to %s: email",
+        "a_child_that_inherits": "leaked: captured stderr: email",
+        "what_is_printed": "leaked: captured stdout: link",
+        "deaf": "not heard any more: root, webapp, flows",
+        "a_child_that_is_heard": "leaked: standard error of the child: email",
+        "a_child_of_a_test_that_fails": "assert False",
+    }.items():
+        assert f"test_{name} - " in end.out
+        assert said in end.out
+    assert "out of tea" in end.out
 
 
 def test_it_listens_to_this_very_test() -> None:
     logging.getLogger("webapp.shop").debug("to %s", "ada@shop.example")
     with pytest.raises(LeakFound, match=r"DEBUG webapp\.shop: to %s: email"):
         EARS.tell()
+
+
+@pytest.mark.parametrize("has_port", [True, False])
+@pytest.mark.parametrize("path", ["/problem", "/page"])
+async def test_what_is_served_in_a_test_is_heard(path: str, has_port: bool) -> None:
+    if has_port:
+        async with serving(shop) as url, httpx.AsyncClient() as client:
+            await client.post(f"{url}{path}", content=f"unread {TOKEN}")
+    else:
+        transport = transport_to(shop)
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+            await client.post(path, content=f"unread {TOKEN}")
+    with pytest.raises(LeakFound, match=rf"leaked: {path[1:]} 40\d of POST {path}: token"):
+        EARS.tell()
+
+
+@pytest.fixture
+def leaking(tmp_path: Path) -> dict[str, str]:
+    """What makes each Python that is started with it leak, and end."""
+    program = f"import os, sys\nsys.stderr.write('unread {TOKEN}\\n')\nos._exit(3)\n"
+    (tmp_path / "sitecustomize.py").write_text(program)
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+@pytest.fixture
+def leaking_program(tmp_path: Path) -> str:
+    """A program that leaks, whatever it is given."""
+    program = tmp_path / "leaking"
+    program.write_text(f"#!/bin/sh\necho unread {TOKEN} >&2\nexit 3\n")
+    program.chmod(0o700)
+    return str(program)
+
+
+def assert_heard(name: str) -> None:
+    with pytest.raises(LeakFound) as found:
+        EARS.tell()
+    assert str(found.value) == f"leaked: standard error of {name}: token"
+
+
+async def test_each_command_is_heard(tmp_path: Path, leaking: dict[str, str]) -> None:
+    assert (await run("keys", "list", home=tmp_path, extra=leaking)).status == 3
+    assert_heard("elicit keys")
+    with pytest.raises(AssertionError, match="it ended before it was ready"):
+        async with serving_elicit(home=tmp_path, extra=leaking):
+            pass
+    assert_heard("elicit serve")
+
+
+async def test_a_server_over_pipes_is_heard(tmp_path: Path, leaking: dict[str, str]) -> None:
+    desktop = Desktop(home=tmp_path, port=1, more=leaking)
+    with pytest.raises((ExceptionGroup, MCPError)):
+        async with desktop.client():
+            pass
+    assert_heard("elicit stdio")
+
+
+async def test_the_program_of_the_readme_is_heard(tmp_path: Path, leaking: dict[str, str]) -> None:
+    assert not await finish_at_the_till(tmp_path, "4711", leaking)
+    assert_heard("finish.py")
+
+
+async def test_the_typescript_clients_are_heard(tmp_path: Path, leaking_program: str) -> None:
+    with pytest.raises(AssertionError, match="the client ended"):
+        async with calling(leaking_program, CLIENTS[0], "http://a", declares=None):
+            pass
+    assert_heard("the client")
+    with pytest.raises(AssertionError):
+        await checked(leaking_program, "http://a", "2025-11-25", tmp_path)
+    assert_heard("the conformance suite")
+
+
+def test_the_openid_provider_is_heard(leaking_program: str) -> None:
+    with pytest.raises((RuntimeError, BrokenPipeError)), OpenIdProvider(leaking_program):
+        pass
+    assert_heard("the OpenID provider")
+
+
+async def test_a_process_on_a_store_is_heard() -> None:
+    async with contender(TOKEN, "nowhere") as process:
+        await process.wait()
+    assert_heard("the contender")
+
+
+async def test_a_server_that_may_be_killed_is_heard_in_all_that_it_says() -> None:
+    name = "tests.crash.leaking"
+    ways = {
+        "prints": f"standard error of {name}: token",
+        "logs": f"DEBUG webapp.shop: unread %s in {name}: token",
+        "answers": f"problem 403 of GET /shop in {name}: token",
+        "repeats": f"INFO webapp.shop: began %s in {name}: state",
+    }
+    with open_nursery(name) as nursery:
+        for way, finding in ways.items():
+            secret = RANDOM if way == "repeats" else TOKEN
+            orders = Orders(port=0, public_port=0, folder=secret, die=way)
+            async with nursery.start(orders) as server:
+                await server.died()
+            with pytest.raises(LeakFound) as found:
+                EARS.tell()
+            assert str(found.value) == f"leaked: {finding}"
+
+
+def test_ears_that_pass_nothing_on_are_deaf() -> None:
+    ears = Ears()
+    written = ears.listen("the shop", passes_on=True)
+    os.write(written.fileno(), b"serving\n")
+    with pytest.raises(Deaf, match="what the shop heard was not passed on"):
+        written.close()
+
+
+def test_what_a_killed_process_did_not_pass_on_wholly_is_no_leak() -> None:
+    ears = Ears()
+    written = ears.listen("the shop", passes_on=True)
+    half = json.dumps({"noted": ("state", RANDOM)})[:-9]
+    said = json.dumps({"said": ("INFO webapp.shop: opened", f"for {JWT}")})
+    os.write(written.fileno(), f"\x1e{half}\x1e{said}\nit is late".encode())
+    with pytest.raises(LeakFound, match=r"leaked: INFO webapp\.shop: opened in the shop: JWT$"):
+        ears.tell()
+    written.close()
+    assert written.text() == "it is late"
+
+
+STARTING = {
+    *("ASGITransport", "Config", "TestClient", "Popen", "check_call", "check_output", "fork"),
+    *("create_subprocess_exec", "create_subprocess_shell", "posix_spawn", "stdio_client"),
+    "subprocess.run",
+}
+MAY_START = {
+    "conftest.py": {"subprocess.run": "asks where the browser is"},
+    "cli/test_stdio.py": {"stdio_client": "with a standard error that is heard"},
+    "crash/nursery.py": {"fork": "a child has the standard error of the nursery, and its ears"},
+    "oidc/stage.py": {"subprocess.run": "installs the provider"},
+    "processes.py": {
+        "create_subprocess_exec": "with a standard error that is heard",
+        "Popen": "with a standard error that is heard",
+    },
+    "test_leaks.py": {"ASGITransport": "with ears of its own"},
+    "typescript/packages.py": {"subprocess.run": "installs the clients"},
+    "web/serving.py": {"ASGITransport": "overheard", "Config": "overheard"},
+    "web/test_workers.py": {"create_subprocess_exec": "each line of it is heard"},
+    "web/test_locality.py": {"create_subprocess_exec": "bash and nginx, and nothing of ours"},
+}
+
+
+def started_in(path: Path) -> Iterator[str]:
+    text = path.read_text("utf-8")
+    if not any(f"{start}(" in text for start in STARTING):  # most are not worth a syntax tree
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            words = ast.unparse(node.func).split(".")
+            yield from {words[-1], ".".join(words[-2:])} & STARTING
+
+
+def test_nothing_is_served_or_started_that_is_not_heard() -> None:
+    tests = HOUSE / "tests"
+    found = {
+        path.relative_to(tests).as_posix(): starts
+        for path in tests.rglob("*.py")
+        if "node_modules" not in path.parts and (starts := set(started_in(path)))
+    }
+    assert found == {path: set(reasons) for path, reasons in MAY_START.items()}

@@ -13,6 +13,7 @@ from mcp import Client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from tests.cli.running import HOUSE, serving
+from tests.processes import ended, start
 from webapp.demo.client import ANSWERS, text_of
 from webapp.demo.walker import Page, walk
 
@@ -38,15 +39,12 @@ def variables(text: str, pattern: str) -> set[str]:
 async def finish_at_the_till(folder: Path, order: str, environment: dict[str, str]) -> str:
     program = folder / "finish.py"
     program.write_text(PROGRAM)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        program,
-        order,
-        stdout=asyncio.subprocess.PIPE,
+    process = await start(
+        *(sys.executable, str(program), order),
+        name="finish.py",
         env={"HOME": str(folder), "PYTHONPATH": str(HOUSE), **environment},
     )
-    out, _ = await process.communicate()
-    return out.decode().strip()
+    return (await ended(process)).out.strip()
 
 
 @pytest.mark.parametrize("revision", ["legacy", "2026-07-28"])

@@ -89,6 +89,38 @@ def test_what_can_be_no_value_is_named(name: str, value: str) -> None:
     assert [problem.partition(":")[0] for problem in problems] == [name]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "email",
+        "Email",
+        "email_verified",
+        "preferred_username",
+        "upn",
+        "name",
+        "nickname",
+        "given_name",
+        "family_name",
+        "unique_name",
+        "nonce",
+        "phone_number",
+    ],
+)
+@pytest.mark.parametrize("written", ["{}", "tid, {}", "{},sub"])
+def test_nobody_is_known_by_what_somebody_can_give_themselves(name: str, written: str) -> None:
+    _, problems = read(ISSUER | {"ELICIT_SUBJECT_CLAIM": written.format(name)})
+    (problem,) = problems
+    assert problem.startswith(f"ELICIT_SUBJECT_CLAIM: {name!r} ")
+    assert "sub" in problem
+    assert "oid,tid" in problem
+
+
+@pytest.mark.parametrize("claim", ["sub", "oid,tid", "uid", "https://login.example/claims/email"])
+def test_a_claim_that_the_issuer_gives_out_is_the_operators_choice(claim: str) -> None:
+    found, problems = read(ISSUER | {"ELICIT_SUBJECT_CLAIM": claim})
+    assert (found.claim, problems) == (tuple(claim.split(",")), [])
+
+
 def test_the_issuers_registration_is_no_providers() -> None:
     settings = read_settings(PUBLIC | ISSUER)
     assert settings.credentials == {}

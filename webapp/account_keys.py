@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnected:
-    """What became of a disconnected account; here nothing of it is left in any case.
+    """What became of a disconnected account; here its name is left, for a day, in any case.
 
     `revoked` is what the provider said: None where it has no way to be told, or nothing was there.
     `manage` is where a person removes it by hand. `provider` is a label.
@@ -66,12 +66,16 @@ class AccountKeys:
         # Those of this process stand here, so that one of them looks at the store for all.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
+    @property
+    def _now(self) -> datetime:
+        return self._elicitations.clock()
+
     async def working(self, found: Connection) -> Connection | None:
         """It with a key that works; None where the person has to connect it again.
 
         Raises Failed where its key is over and the provider does not renew it now.
         """
-        now = self._elicitations.clock()
+        now = self._now
         if not found.is_usable(now=now):
             return None
         if not needs_refresh(found, now=now):
@@ -89,7 +93,7 @@ class AccountKeys:
         if found.access_token != refused:
             return found.access_token
         issued_at = found.issued_at or found.connected_at
-        if abs(self._elicitations.clock() - issued_at) < FRESH:
+        if abs(self._now - issued_at) < FRESH:
             return None
         try:
             renewed = await self._renewed(found, refused=refused)
@@ -109,10 +113,10 @@ class AccountKeys:
             return await self._elicitations.whole(self._renew(found, refused=refused))
 
     async def _renew(self, found: Connection, *, refused: str | None) -> Connection | None:
-        deadline = self._elicitations.clock() + WAIT_AT_MOST
+        deadline = self._now + WAIT_AT_MOST
         while True:
             current = await self._free(found, deadline=deadline)
-            now = self._elicitations.clock()
+            now = self._now
             if current is None or not current.is_usable(now=now):
                 return None
             if not _is_due(current, refused=refused, now=now):
@@ -121,7 +125,8 @@ class AccountKeys:
             if client is None or _is_put_off(current, now=now):
                 return _as_it_is(current, refused=refused, now=now)
             claimed = await self._claimed(current)
-            if claimed is not None:
+            # Whoever slept beyond its claim meanwhile is not alone at the provider any more.
+            if claimed is not None and claimed.is_claimed(now=self._now):
                 return await self._ask(client, claimed, refused=refused)
 
     async def _free(self, found: Connection, *, deadline: datetime) -> Connection | None:
@@ -130,7 +135,7 @@ class AccountKeys:
         with self._elicitations.waiters.waiter(found.id) as waiter:
             while True:
                 current = await self._connections.read(found.owner, found.id)
-                now = self._elicitations.clock()
+                now = self._now
                 if current is None or not current.is_claimed(now=now):
                     return current
                 if current.claim != claim:
@@ -144,7 +149,7 @@ class AccountKeys:
 
     async def _claimed(self, current: Connection) -> Connection | None:
         """The row with a claim of ours; None if somebody else was first."""
-        until = self._elicitations.clock() + CLAIM
+        until = self._now + CLAIM
         claimed = replace(current, claim=Claim(by=secrets.token_urlsafe(12), until=until))
         try:
             await self._elicitations.write(claimed)
@@ -156,7 +161,7 @@ class AccountKeys:
         self, client: Client, claimed: Connection, *, refused: str | None
     ) -> Connection | None:
         """Ask the provider once, and write what it says before anybody uses it."""
-        now = self._elicitations.clock()
+        now = self._now
         if claimed.refresh_token is None:
             await self._prove(client, claimed, now=now)
             return None
@@ -171,11 +176,11 @@ class AccountKeys:
             if current is None:
                 return None
             why = str(error) if isinstance(error, Failed) else None
-            return _as_it_is(current, refused=refused, now=self._elicitations.clock(), why=why)
+            return _as_it_is(current, refused=refused, now=self._now, why=why)
         else:
             current = await self._put(claimed, lambda c: _with(c, renewed, now=now))
         # It may have been connected again, or disconnected, meanwhile.
-        now = self._elicitations.clock()
+        now = self._now
         return None if current is None or not current.is_usable(now=now) else current
 
     async def _prove(self, client: Client, claimed: Connection, *, now: datetime) -> None:
@@ -202,7 +207,7 @@ class AccountKeys:
         return await self._connections.read(claimed.owner, claimed.id)
 
     def _later(self, connection: Connection) -> Connection:
-        return replace(connection, claim=None, retry_at=self._elicitations.clock() + BACK_OFF)
+        return replace(connection, claim=None, retry_at=self._now + BACK_OFF)
 
     async def _disconnect(self, owner: str, id: str) -> Disconnected:
         claimed: Connection | None = None
@@ -212,19 +217,18 @@ class AccountKeys:
                 return Disconnected(revoked=None)
             if found.ended_at is not None:
                 return self._said(found)
-            deadline = self._elicitations.clock() + WAIT_AT_MOST
+            deadline = self._now + WAIT_AT_MOST
             current = await self._free(found, deadline=deadline)
             if current is not None:
                 # Nobody is given it from here on, also if we die before the end.
-                claimed = await self._claimed(lapse(current, now=self._elicitations.clock()))
+                claimed = await self._claimed(lapse(current, now=self._now))
         was_revoked = await self._given_back(claimed)
 
         async def ended() -> list[Value]:
             current = await self._connections.read(owner, id)
             if current is None or current.lapsed_at is None:
                 return []  # it was connected again meanwhile
-            now = self._elicitations.clock()
-            return [disconnect(current, now=now, was_revoked=was_revoked)]
+            return [disconnect(current, now=self._now, was_revoked=was_revoked)]
 
         await self._elicitations.write_afresh(ended)
         _log.info("account.disconnected", extra={"revoked": was_revoked})
@@ -238,7 +242,7 @@ class AccountKeys:
             way = await self._outbound.run(_way(client.provider))
             if way is None:
                 return None
-            now = self._elicitations.clock()
+            now = self._now
             if way != "form" and not claimed.works(now=now) and claimed.refresh_token is not None:
                 # An access token that is over proves nothing, and what renews it would live on.
                 renewed = await self._outbound.run(refresh(client, claimed, now=now))

@@ -74,8 +74,10 @@ class Accounts:
         if not self.connections.is_enough(found, request.scopes, client):
             return None
         working = await self.keys.working(found)
-        # What was renewed may do less than before.
-        if working is None or not self.connections.is_enough(working, request.scopes, client):
+        # What was renewed may do less than before, and the person may have spoken meanwhile.
+        if working is None or by.tool not in working.tools:
+            return None
+        if not self.connections.is_enough(working, request.scopes, client):
             return None
         await self.connections.note_use(working, by.tool)
         return self.connections.content(working)
@@ -105,15 +107,18 @@ class Accounts:
         return replace(asked, origins=(place_of(client),), terms=msgspec.to_builtins(terms))
 
     async def answer(self, taken: Elicitation) -> Json:
-        id = str(_mapping(taken.content).get("account"))
-        found = await self.connections.read(taken.owner, id)
-        if found is None:
-            raise Failed("The account was disconnected meanwhile.", elicitation_id=taken.id)
-        working = await self.keys.working(found)
+        """It as it stands now: what the person has said since their yes holds too.
+
+        Raises Failed where nothing is left for the tool; the next call asks anew.
+        """
+        tool, found = taken.asked.tool, await self._answered_with(taken)
+        working = await self.keys.working(found) if tool in found.tools else found
         if working is None:
             why = "The account works no more; call again to connect it anew."
             raise Failed(why, elicitation_id=taken.id)
-        await self.connections.note_use(working, taken.asked.tool)
+        if tool not in working.tools:
+            raise _not_shared(taken)
+        await self.connections.note_use(working, tool)
         return self.connections.content(working)
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
@@ -221,6 +226,22 @@ class Accounts:
         """It is the one in use from now on; None if there is none such."""
         return await self.connections.switch(owner, id)
 
+    async def _answered_with(self, taken: Elicitation) -> Connection:
+        """What the person said yes to, or what they have put in use instead since then."""
+        id, terms = str(_mapping(taken.content).get("account")), self.terms(taken)
+        found = await self.connections.read(taken.owner, id)
+        if found is None:
+            raise Failed("The account was disconnected meanwhile.", elicitation_id=taken.id)
+        if terms.account is not None or not found.is_put_aside(since=taken.settled_at):
+            return found
+        instead = await self.connections.find(taken.owner, found.key, account=None)
+        client = None if instead is None else self.connections.client(instead)
+        if instead is None or client is None:
+            raise _not_shared(taken)
+        if not self.connections.is_enough(instead, terms.scopes, client):
+            raise _not_shared(taken)
+        return instead
+
     async def _switch_back(self, elicitation: Elicitation, *, account: str) -> None:
         """The person wants the one from before in use again; does nothing for any other."""
         connected = await self.connected(elicitation)
@@ -229,6 +250,11 @@ class Accounts:
         former = await self.former(elicitation, connected)
         if former is not None and former.id == elicitation.owner + account:
             await self.switch(former.owner, former.id)
+
+
+def _not_shared(taken: Elicitation) -> Failed:
+    why = "The account is not shared with this tool any more; call again to ask for one."
+    return Failed(why, elicitation_id=taken.id)
 
 
 def _mapping(value: Json) -> Mapping[str, Json]:

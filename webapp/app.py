@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 import ssl
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,9 +21,11 @@ from flows.question import asking
 from webapp.elicitations import Clock
 from webapp.guard import MACHINE_PATHS, Guard
 from webapp.issuer import Issuer
+from webapp.keys_stores import open_noted
 from webapp.limits import Limits
 from webapp.listening import listen
 from webapp.mcp.attach import attach
+from webapp.mcp.naming import must_be_named
 from webapp.outbound import Outbound, no_proxy
 from webapp.owners import must_open_all
 from webapp.pages import Pages, template_folder
@@ -34,6 +38,7 @@ from webapp.routes.home import health, home, static
 from webapp.routes.links import allow, decline, go_on, show, show_letters
 from webapp.routes.live import live
 from webapp.routes.payments import give_back, payments
+from webapp.routes.pictures import picture
 from webapp.routes.returns import called_back, come_back
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
@@ -41,9 +46,10 @@ from webapp.sandbox.settings import Sandbox
 from webapp.served import Served
 from webapp.service import Service, open_service
 from webapp.settings import Settings, with_sandbox
-from webapp.stores import Store, open_store
+from webapp.stores import Store
 from webapp.sweeper import sweep
 from webapp.wire import ASGIApp, Receive, Scope, Send, Wires
+from webapp.workers import must_share
 
 BODY_BYTES_AT_MOST = 64 * 1024
 TIMEOUT_SECONDS = 10.0
@@ -74,7 +80,7 @@ async def connect(settings: Settings, *, clock: Clock = utc_now) -> AsyncGenerat
     Raises StoreUnavailable, or Unreadable if the store was made under other secrets.
     """
     async with AsyncExitStack() as stack:
-        store = await open_store(settings.store)
+        store = await open_noted(settings)
         stack.push_async_callback(store.aclose)
         service = await stack.enter_async_context(
             open_service(
@@ -116,7 +122,8 @@ async def open_app(
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     async with AsyncExitStack() as stack:
         if store is None:
-            store = await open_store(settings.store)
+            must_share(settings.store, os.environ, sys.argv)
+            store = await open_noted(settings)
             stack.push_async_callback(store.aclose)
         await must_open_all(store, settings.ring)
         outbound = await _outbound(stack, settings)
@@ -227,8 +234,10 @@ class App:
 def create_app(settings: Settings, server: Any, *, plugins: Sequence[object] = ()) -> App:
     """The application that serves `server` (an MCPServer or FastMCP server) with our pages.
 
-    `plugins` are told what happens to questions: see webapp.plugins.
+    `plugins` are told what happens to questions: see webapp.plugins. Raises ValueError for a
+    server without a name of its own.
     """
+    must_be_named(server)
     return App(settings, server, plugins)
 
 
@@ -295,7 +304,7 @@ def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:
     )
     for_programs = Router(
         "/",
-        route_handlers=[live, called_back, hooked, health, static],
+        route_handlers=[live, called_back, hooked, health, static, picture],
         exception_handlers={
             Exception: answers.problem_for_error,
             HTTPException: answers.problem_for_error,

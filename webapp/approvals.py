@@ -1,8 +1,8 @@
 """Approvals: what a person has allowed a tool, and for how long nobody asks again.
 
 What could go wrong: a yes that reaches further than the person meant. It is the owner's, for one
-tool of one server and one digest of arguments, for 15 minutes; for any arguments only by a choice
-on our own page, and for an hour.
+version of one tool of one server and one digest of arguments, for 15 minutes; for any arguments
+only by a choice on our own page, and for an hour.
 """
 
 import json
@@ -33,7 +33,7 @@ class Approvals:
         """Whether a call with these arguments needs no asking now."""
         now = self._elicitations.clock()
         for covered in (digest, None):
-            found = await self._find(by.owner, by.server, by.tool, covered)
+            found = await self._find(by, covered)
             if found is not None and found.status == GIVEN and now < found.until:
                 return True
         return False
@@ -43,14 +43,18 @@ class Approvals:
         asked, now = approved.asked, self._elicitations.clock()
         covered = None if is_wide else terms.covers
         until = now + (REMEMBERED_FOR if is_wide else APPROVED_FOR)
-        found = await self._find(approved.owner, asked.server, asked.tool, covered)
+        by = AskedBy(
+            owner=approved.owner, server=asked.server, tool=asked.tool, version=asked.version
+        )
+        found = await self._find(by, covered)
+        about = "whatever it is given" if is_wide else _about(terms)
         return Approval(
-            id=self._id(approved.owner, asked.server, asked.tool, covered),
+            id=self._id(by, covered),
             owner=approved.owner,
             server=asked.server,
             tool=asked.tool,
             covers=covered,
-            about="whatever it is given" if is_wide else _about(terms),
+            about=about if by.version is None else f"version {by.version}, {about}",
             given_at=now,
             until=until,
             erase_at=until + RECORD_KEPT,
@@ -88,16 +92,16 @@ class Approvals:
 
         return len(await self._elicitations.write_afresh(revoked))
 
-    async def _find(
-        self, owner: str, server: str, tool: str, covered: str | None
-    ) -> Approval | None:
-        id = self._id(owner, server, tool, covered)
-        return await self._elicitations.read(Approval, owner=owner, id=id)
+    async def _find(self, by: AskedBy, covered: str | None) -> Approval | None:
+        id = self._id(by, covered)
+        return await self._elicitations.read(Approval, owner=by.owner, id=id)
 
-    def _id(self, owner: str, server: str, tool: str, covered: str | None) -> str:
+    def _id(self, by: AskedBy, covered: str | None) -> str:
         pepper = self._elicitations.owners.pepper
         what = ("any",) if covered is None else ("these", covered)
-        return owner + pepper.tag("approval", server, tool, *what, size=18)
+        if by.version is not None:
+            what = (*what, "version", by.version)
+        return by.owner + pepper.tag("approval", by.server, by.tool, *what, size=18)
 
 
 def _about(terms: Terms) -> str:

@@ -27,10 +27,10 @@ class AskedForms(Typed):
         return None
 
     def terms(self, elicitation: Elicitation) -> Terms:
-        return msgspec.convert(elicitation.asked.terms, Terms)
+        return terms_in(elicitation)
 
     def schema(self, elicitation: Elicitation) -> Schema[Any]:
-        return schema_of(cast("Mapping[str, Json]", self.terms(elicitation).schema))
+        return schema_in(elicitation)
 
     async def save(self, elicitation: Elicitation, content: Json) -> None:
         """The person has answered; whoever calls this has checked it against the schema.
@@ -40,3 +40,11 @@ class AskedForms(Typed):
         if self._elicitations.clock() < elicitation.expires_at:
             with suppress(NotPossible):
                 await self._elicitations.settle(elicitation.id, Status.ACCEPTED, content=content)
+
+
+def terms_in(elicitation: Elicitation) -> Terms:
+    return msgspec.convert(elicitation.asked.terms, Terms)
+
+
+def schema_in(elicitation: Elicitation) -> Schema[Any]:
+    return schema_of(cast("Mapping[str, Json]", terms_in(elicitation).schema))

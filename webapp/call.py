@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from msgspec.json import encode
 
-from flows import elicitation as states
 from flows import run as runs
 from flows.elicitation import Elicitation, Status
-from flows.errors import CallOver, ElicitError, Failed
+from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported, TooManyPending
 from flows.keeping import HOLDS_FOR_ITS_CALL
 from flows.question import Outcome, Question
 from flows.run import Place, Run
@@ -192,7 +191,7 @@ class Call(Verbs):
         if not (self._is_finished or self._is_repeated):
             return
         await self.run.change(
-            runs.deliver,
+            lambda run: runs.deliver(run, now=self.now),
             also=lambda: used_up(
                 self.elicitations,
                 self.kinds,
@@ -224,10 +223,10 @@ class Call(Verbs):
         self._counts[fact] += 1
         is_ordered = fact[0] not in HOLDS_FOR_ITS_CALL and asyncio.current_task() is self._task
         await self._must_be_going_on()
-        in_client = self._presenter.asks_in_client(place.kind)
-        if (no := self.kinds.policies.unasked(question, in_client=in_client)) is not None:
-            return no
-        self.caller.must_be_answerable(place.kind, in_client=in_client)
+        try:
+            self._must_be_askable(fact[0], in_client=self._presenter.asks_in_client(fact[0]))
+        except (NotAllowed, NotSupported) as error:
+            return question.unasked(error)
         run = await self._the_run()
         known = await self._known(question.request, run.at(place))
         if known is not None:  # it has no place in the run, and so none in its order
@@ -248,6 +247,8 @@ class Call(Verbs):
             group.join(waiter)
             try:
                 return await self._answered(question, place, waiter, group)
+            except TooManyPending as error:
+                return question.unasked(error)
             finally:
                 self._waiters.discard(waiter)
 
@@ -273,7 +274,7 @@ class Call(Verbs):
             if taken is not None and not await self._has_successor(taken):
                 return await self._outcome(question, taken)
             if taken is None:
-                await self._take_over()
+                await self._line.take_over()
                 await self._wait_for_the_other(waiter, limit=limit)
 
     async def _the_run(self) -> Run:
@@ -299,14 +300,6 @@ class Call(Verbs):
         self.taken.forget(taken)
         await self.run.change(lambda run: runs.move(run, taken.id, held.id))
         return True
-
-    async def _take_over(self) -> None:
-        """The older leg that has the outcome may only be waiting for a later question: it ends."""
-        await self.run.reload()
-        await self.elicitations.each(
-            [asking.elicitation_id for asking in self.run.value.asked],
-            lambda e: states.join(e, leg=self.leg, run=self.run.value.id),
-        )
 
     async def _wait_for_the_other(self, waiter: Waiter, *, limit: datetime) -> None:
         """Another leg acts on the outcome: its result is ours too if it does not arrive there."""

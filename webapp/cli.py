@@ -14,7 +14,14 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from webapp.cli_operator import add_approvals, add_payments, add_webhooks, say, with_ids
+from webapp.cli_operator import (
+    add_approvals,
+    add_payments,
+    add_pending,
+    add_webhooks,
+    say,
+    with_ids,
+)
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -255,6 +262,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_keys(commands.add_parser("keys", help="make, replace and retire secrets"))
     add_payments(commands.add_parser("payments", help="list what was paid, and give it back"))
     add_approvals(commands.add_parser("approvals", help="list what tools may do unasked, end it"))
+    add_pending(commands.add_parser("pending", help="list what people are asked now"))
     add_webhooks(commands.add_parser("webhooks", help="list what providers told, and replay it"))
     return parser
 
@@ -291,8 +299,9 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
     retire = commands.add_parser(
         "retire",
         help="take an old secret out of the key file",
-        description="Take an old secret out of the key file. Refused while it wraps a key in the "
-        "store. With ELICIT_SECRET: say whether it could be taken out.",
+        description="Take an old secret out of the key file. Refused while it wraps a key in any "
+        "store that was opened with the file. With ELICIT_SECRET: say whether it could be taken "
+        "out.",
     )
     retire.add_argument("fingerprint", metavar="FINGERPRINT", help="as elicit keys list shows it")
     retire.add_argument(

@@ -1,4 +1,4 @@
-"""The commands of an operator: `elicit payments`, `elicit webhooks`, `elicit approvals`.
+"""The commands of an operator: `elicit payments`, `webhooks`, `approvals` and `pending`.
 
 Like the command line itself it imports nothing of ours before that has checked whose it is.
 """
@@ -80,10 +80,24 @@ def add_approvals(parser: argparse.ArgumentParser) -> None:
     clear.set_defaults(run=_operate, work="clear approvals")
 
 
+def add_pending(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    listing = commands.add_parser(
+        "list", help="list what people are asked and have not answered, the latest first"
+    )
+    listing.set_defaults(run=_operate, work="list pending")
+
+
 def _operate(options: argparse.Namespace) -> int:
     # Only after the check of whose `flows` this is.
-    from webapp import operator, operator_approvals  # noqa: PLC0415
+    from webapp import operator, operator_approvals, operator_pending  # noqa: PLC0415
 
+    plain: dict[str, operator.Work] = {
+        "list hooks": operator.list_hooks,
+        "list approvals": operator_approvals.list_approvals,
+        "clear approvals": operator_approvals.clear_approvals,
+        "list pending": operator_pending.list_pending,
+    }
     work: operator.Work
     match options.work:
         case "list payments":
@@ -97,20 +111,14 @@ def _operate(options: argparse.Namespace) -> int:
             )
         case "end payment":
             work = partial(operator.end_payment, id=options.id)
-        case "list hooks":
-            work = operator.list_hooks
         case "show hook":
             work = partial(operator.show_hook, id=options.id)
         case "replay hook":
             work = partial(operator.replay_hook, id=options.id)
-        case "list approvals":
-            work = operator_approvals.list_approvals
         case "revoke approval":
             work = partial(operator_approvals.revoke_approval, id=options.id)
-        case "clear approvals":
-            work = operator_approvals.clear_approvals
         case other:
-            raise AssertionError(other)
+            work = plain[other]
     return operator.operate(os.environ, work, say=say)
 
 

@@ -5,17 +5,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
+from flows import elicitation as states
 from flows.elicitation import Completion, Elicitation, Json
-from flows.errors import ElicitError, InvalidToken, NoAsker, NotAllowed
+from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed
 from flows.question import Outcome, Question, Reach, ReturningRequest
+from flows.schema import check
 from flows.tokens import Purpose
+from webapp.acceptance import accept
+from webapp.asked_forms import schema_in
 from webapp.browser import Browser
 from webapp.elicitations import Elicitations
 from webapp.identity import Identity
 from webapp.links import Links
-from webapp.visits import complete_visit
 
 T = TypeVar("T")
+# A yes (confirm, gate) is nobody's but the person's, and so is what leads to a provider. A form is
+# the person's too, unless its author has given it a name for code of theirs.
+COMPLETED_BY_ID = frozenset({"url"})
+COMPLETED_BY_NAME = frozenset({"url", "form"})
 RETURN_PARAMETER = "elicitation"
 
 
@@ -64,7 +71,7 @@ class Completing:
         """Nobody is told: there is no tool here."""
 
     async def complete(self, elicitation_id: str, content: Json) -> Completion:
-        return await complete_visit(self._elicitations, elicitation_id, content)
+        return await self._complete(elicitation_id, content)
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
         """Raises NotAllowed if this is not the browser that pressed Continue."""
@@ -76,7 +83,7 @@ class Completing:
         opening = await self._identity.opening(elicitation, request.scope, request.cookies)
         if not opening.is_open or not self.is_bound(elicitation, request.cookies):
             raise NotAllowed("This browser is not the one that was sent there.")
-        return await complete_visit(self._elicitations, elicitation.id, content)
+        return await self._complete(elicitation.id, content)
 
     async def returned(self, token: str) -> Elicitation:
         """The elicitation of a return token. Raises InvalidToken."""
@@ -87,7 +94,7 @@ class Completing:
         elicitation = await self._named(token, Purpose.CALLBACK)
         if elicitation.attempt is None:
             return Completion.UNKNOWN
-        return await complete_visit(self._elicitations, elicitation.id, content)
+        return await self._complete(elicitation.id, content)
 
     def is_bound(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
         """Whether these are the cookies of the browser that began the latest attempt."""
@@ -95,6 +102,26 @@ class Completing:
         if cookie is None or elicitation.attempt is None:
             return False
         return secrets.compare_digest(self._browser.hash(cookie), elicitation.attempt.browser)
+
+    async def _complete(self, id: str, content: Json) -> Completion:
+        """Settle as accepted; `id` may be one of the author's own. Goes on when cancelled.
+
+        Raises InvalidQuestion for content that is no JSON, or too large, and InvalidAnswer.
+        """
+        kept = states.checked_content(content)
+        return await self._elicitations.whole(self._settled(id, kept))
+
+    async def _settled(self, id: str, content: Json) -> Completion:
+        elicitations, kinds = self._elicitations, COMPLETED_BY_ID
+        current = await elicitations.get(id)
+        if current is None:
+            current, kinds = await elicitations.aliased(id), COMPLETED_BY_NAME
+        if current is None or current.kind not in kinds:
+            return Completion.UNKNOWN
+        if current.kind == "form" and (faults := check(schema_in(current), content)):
+            details = [(fault.path, fault.message) for fault in faults]
+            raise InvalidAnswer(details, elicitation_id=current.id)
+        return await accept(elicitations, current, content)
 
     async def _named(self, token: str, purpose: Purpose) -> Elicitation:
         claims = self._links.read(token, purpose=purpose, now=self._elicitations.clock())

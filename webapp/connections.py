@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from flows.account import Content
-from flows.connection import Connection, allow, forbid, renewed, use
+from flows.connection import Connection, allow, forbid, put_aside, put_in_use, renewed, use
 from flows.elicitation import Json
 from flows.provider import Client, Provider
 from webapp.elicitations import Elicitations
@@ -104,11 +104,11 @@ class Connections:
         same = await self._elicitations.read(Connection, owner=new.owner, id=new.id)
         if same is not None:
             new = renewed(new, same)
-        if holder is None or holder.id == new.id:
-            return [new]
-        if is_named:
-            return [replace(new, holds_key=False)]
-        return [replace(holder, holds_key=False), replace(new, former=holder.id)]
+        if holder is not None and holder.id != new.id:
+            if is_named:
+                return [replace(new, holds_key=False)]
+            return [replace(holder, holds_key=False), put_in_use(replace(new, former=holder.id))]
+        return [put_in_use(new)]
 
     async def chosen(self, connection: Connection, *, tool: str, is_named: bool) -> list[Value]:
         """It with the tool allowed, and in use unless it was asked for by name; not written."""
@@ -134,7 +134,12 @@ class Connections:
 
         async def switched() -> list[Value]:
             current = await self.read(owner, id)
-            return [] if current is None or current.holds_key else await self._in_use(current)
+            if current is None or current.holds_key:
+                return []
+            now, kept = self._elicitations.clock(), await self.of_key(owner, current.key)
+            # Also those that stood back before: a yes to one of them may lie unfetched.
+            aside = [put_aside(one, now=now) for one in kept if one.id != id]
+            return [*aside, put_in_use(current)]
 
         await self._elicitations.write_afresh(switched)
         return await self.read(owner, id)
@@ -151,5 +156,5 @@ class Connections:
             Connection, owner=connection.owner, key=connection.key
         )
         if held is None or held.id == connection.id:
-            return [replace(connection, holds_key=True)]
-        return [replace(held, holds_key=False), replace(connection, holds_key=True)]
+            return [put_in_use(connection)]
+        return [replace(held, holds_key=False), put_in_use(connection)]

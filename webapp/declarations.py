@@ -1,21 +1,24 @@
 """Declarations: what an operator adds in `elicit.toml` to the providers that come with it.
 
-What could go wrong: a file that takes the name of a built-in provider and leads people elsewhere,
-or that holds a secret and is shown around. Both are refused, and no value of the file is repeated.
+What could go wrong: a file that takes the name of a built-in provider, or what people read in its
+place, and leads them elsewhere; an address that says already what the flow is to say; a secret in a
+file that is shown around. All are refused, and no value of the file is repeated.
 """
 
 import re
 import tomllib
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from flows.declared_seller import SellerDeclaration
 from flows.errors import InvalidQuestion
-from flows.provider import NAME, PersonProbe, Provider, Revocation
+from flows.provider import NAME, OUR_PARAMETERS, PersonProbe, Provider, Revocation
 from flows.providers import PROVIDERS
 from webapp.declared_sellers import read_sellers
 
@@ -181,6 +184,8 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
         faults += _person_faults(read["person"])
     if isinstance(read.get("revoke"), dict):
         faults += _revocation_faults(read["revoke"])
+    faults += _label_faults(read.get("label", _label_of(name)))
+    faults += _query_faults(read.get("authorize"), scope_parameter=read.get("scope_parameter"))
     if not faults:
         try:
             return _declared(name, read)
@@ -199,7 +204,7 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
         read = {"always": ("openid",), "api": read["issuer"], **read}
     values: dict[str, Any] = {
         "name": name,
-        "label": name.replace("_", " ").title(),
+        "label": _label_of(name),
         "discovers": discovers,
         "person": PersonProbe(**person) if person is not None else None,
         "revoke": _revocation(revoke),
@@ -207,6 +212,35 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
         **read,
     }
     return Provider(**values)
+
+
+def _label_of(name: str) -> str:
+    return name.replace("_", " ").title()
+
+
+def _label_faults(label: object) -> Iterator[str]:
+    for provider in PROVIDERS.values():
+        if isinstance(label, str) and _as_read(label) == _as_read(provider.label):
+            yield f"label: {provider.label} is built in; choose another one."
+
+
+def _as_read(label: str) -> str:
+    """Without what people hardly see: capitals, spaces, wide letters."""
+    return "".join(unicodedata.normalize("NFKC", label).casefold().split())
+
+
+def _query_faults(address: object, *, scope_parameter: object) -> Iterator[str]:
+    """What the flow says itself and comes twice then, of which the provider may read the first."""
+    try:
+        query = urlsplit(address).query if isinstance(address, str) else ""
+    except ValueError:  # no address at all, which is told elsewhere
+        return
+    named = {name for name, _ in parse_qsl(query, keep_blank_values=True)}
+    if taken := sorted(name for name in named if name in OUR_PARAMETERS | {scope_parameter}):
+        yield (
+            f"authorize: {', '.join(taken)} is what the flow itself says; leave it out of the "
+            "query."
+        )
 
 
 def _revocation(declared: str | dict[str, Any] | None) -> Revocation | None:

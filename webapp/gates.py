@@ -41,20 +41,24 @@ class Gates(AskedForms):
     async def still_stands(self, accepted: Elicitation, by: AskedBy) -> bool:
         """Whether this leg of the call may start under the yes to an earlier one.
 
-        One that was revoked is used up here, and the gate is asked again.
+        One that was revoked is used up here, and the gate is asked again; but where a body runs
+        under it, this leg waits for that one's result.
         """
         now, terms = self._elicitations.clock(), self.terms(accepted)
         if not holds(accepted, now=now):
             return False
         if not terms.can_be_kept or terms.covers is None or not _is_recent(accepted, now=now):
             return True
-        if await self.approvals.covers(by, terms.covers):
+        if _is_running(accepted, now=now) or await self.approvals.covers(by, terms.covers):
             return True
-        await self._elicitations.change(
-            accepted.id,
-            lambda e: replace(e, delivered_at=now, content=None, holds_key=False),
-        )
-        return False
+
+        def used_up(found: Elicitation) -> Elicitation:
+            if _is_running(found, now=now):
+                return found
+            return replace(found, delivered_at=now, content=None, holds_key=False)
+
+        found = await self._elicitations.change(accepted.id, used_up)
+        return found.delivered_at is None
 
     async def answer(self, taken: Elicitation) -> Json:
         """A yes has no content that could be wiped."""
@@ -89,8 +93,11 @@ def holds(current: Elicitation, *, now: datetime) -> bool:
     """
     if current.kind not in HOLDS_FOR_ITS_CALL or current.status is not Status.ACCEPTED:
         return False
-    is_running = current.take is not None and now < current.take.until
-    return is_running or _is_recent(current, now=now)
+    return _is_running(current, now=now) or _is_recent(current, now=now)
+
+
+def _is_running(accepted: Elicitation, *, now: datetime) -> bool:
+    return accepted.take is not None and now < accepted.take.until
 
 
 def _is_recent(accepted: Elicitation, *, now: datetime) -> bool:

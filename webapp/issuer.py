@@ -77,7 +77,7 @@ class Issuer:
 
     async def _at_hand(self, is_enough: Callable[[_Known], bool]) -> _Known:
         known = self._usable()
-        if known is None or not is_enough(known) or self._clock() - known.fetched_at >= FRESH:
+        if known is None or not is_enough(known) or self._since(known.fetched_at) >= FRESH:
             task = self._fetching()
             # Where the issuer did not answer last time nobody waits for it again without need.
             needs_it = known is None or not is_enough(known) or not self._is_failing
@@ -91,15 +91,18 @@ class Issuer:
 
     def _usable(self) -> _Known | None:
         known = self._known
-        return known if known and self._clock() - known.fetched_at < KEPT else None
+        return known if known and self._since(known.fetched_at) < KEPT else None
+
+    def _since(self, moment: datetime) -> timedelta:
+        """Either way: a clock that was set back must not make us wait for the old time."""
+        return abs(self._clock() - moment)
 
     def _fetching(self) -> asyncio.Task[None] | None:
         """The fetch that is under way, or a new one; None if it is too soon for that."""
         if self._task is None or self._task.done():
-            now = self._clock()
-            if self._tried_at is not None and now - self._tried_at < BETWEEN_FETCHES:
+            if self._tried_at is not None and self._since(self._tried_at) < BETWEEN_FETCHES:
                 return None
-            self._tried_at = now
+            self._tried_at = self._clock()
             self._task = asyncio.create_task(self._renew())
         return self._task
 

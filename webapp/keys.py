@@ -3,9 +3,11 @@
 What could go wrong: two rotations of which one loses the other's secret, and with it all that was
 sealed under it; half a file after a crash; a running process that knows less than the file. So
 the file changes under a lock, is replaced as a whole, and a ring looks at it before each use.
+Beside it stand the addresses of the stores that were opened with it: each may need its secrets.
 """
 
 import fcntl
+import json
 import logging
 import os
 import re
@@ -16,6 +18,8 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from flows.errors import WeakSecret
 from flows.vault import SECRET_BYTES, Ring, fingerprint_of
@@ -59,6 +63,7 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._stores = path.with_name(f"{path.name}.stores")
 
     def ring(self) -> Ring:
         """A ring that follows the file; the file is made if there is none."""
@@ -77,14 +82,36 @@ class KeyFile:
             newest, *others = self.read()
             if newest.fingerprint != before:
                 return False
-            self._replace([Secret(value=secret), changed(newest, ceased_at=now), *others])
+            found = [Secret(value=secret), changed(newest, ceased_at=now), *others]
+            _replace(self.path, _encode(found))
             return True
 
     def take_out(self, fingerprint: bytes) -> None:
         """Forget a secret for good. The newest stays."""
         with self._locked():
             newest, *others = self.read()
-            self._replace([newest, *(s for s in others if s.fingerprint != fingerprint)])
+            found = [newest, *(s for s in others if s.fingerprint != fingerprint)]
+            _replace(self.path, _encode(found))
+
+    def note(self, store: str) -> None:
+        """Keep the address of a store, so that `stores` has it from now on, once."""
+        if store in self.stores():
+            return
+        with self._locked():
+            found = self.stores()
+            if store not in found:
+                lines = json.dumps([*found, store], indent=1).encode() + b"\n"
+                _replace(self._stores, lines)
+
+    def stores(self) -> tuple[str, ...]:
+        """The addresses that were noted."""
+        try:
+            return msgspec.convert(json.loads(self._stores.read_bytes()), tuple[str, ...])
+        except FileNotFoundError:
+            return ()
+        except (ValueError, msgspec.ValidationError) as error:
+            damaged = f"{self._stores} is damaged; remove it, and serve each store once"
+            raise OSError(damaged) from error
 
     def seen(self) -> _Seen:
         """What tells one state of the file from another."""
@@ -116,11 +143,6 @@ class KeyFile:
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
                     yield
                     return
-
-    def _replace(self, found: Sequence[Secret]) -> None:
-        with _draft(self.path, _encode(found)) as draft:
-            draft.replace(self.path)
-        _settle(self.path.parent)
 
 
 class _Followed:
@@ -199,6 +221,12 @@ def _draft(path: Path, content: bytes) -> Generator[Path]:
         yield draft
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with _draft(path, content) as draft:
+        draft.replace(path)
+    _settle(path.parent)
 
 
 def _settle(folder: Path) -> None:

@@ -16,6 +16,7 @@ class AskedBy:
     owner: str
     server: str
     tool: str
+    version: str | None = None  # of the tool, if it has one
 
 
 class Kind(Protocol):

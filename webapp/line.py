@@ -17,7 +17,6 @@ from flows.elicitation import Asked, Elicitation, Status
 from flows.errors import CallOver, InvalidQuestion
 from flows.question import Question
 from flows.run import Asking, Place, Run
-from flows.visit import Visit
 from webapp.aliases import give_alias
 from webapp.elicitations import Elicitations
 from webapp.gates import holds
@@ -76,9 +75,8 @@ class Line:
             if current.id == self._fresh:
                 self._fresh = None
                 await self._elicitations.plugins.started(current)
-            request = question.request
-            if isinstance(request, Visit) and request.elicitation_id is not None:
-                await self._name(request.elicitation_id, current)
+            if question.elicitation_id is not None:
+                await self._name(question.elicitation_id, current)
             return current
 
     def shown(self, current: Elicitation, place: Place, *, is_again: bool, group: Group) -> Shown:
@@ -90,6 +88,15 @@ class Line:
             index=next(i for i, asking in enumerate(asked) if asking.place == place),
             is_again=is_again,
             group=group,
+            arguments=self._tool.arguments,
+        )
+
+    async def take_over(self) -> None:
+        """The older leg that has the outcome may only be waiting for a later question: it ends."""
+        await self._run.reload()
+        await self._elicitations.each(
+            [asking.elicitation_id for asking in self._run.value.asked],
+            lambda e: states.join(e, leg=self._leg, run=self._run.value.id),
         )
 
     async def _stand(
@@ -194,7 +201,10 @@ class Line:
             else ("placed", self._tool.tool, self._tool.arguments, str(place))
         )
         pepper = self._elicitations.owners.pepper
-        return pepper.tag("join", self._tool.server, self._client_id, *about, size=18)
+        tool = self._tool
+        return pepper.tag(
+            "join", tool.server, self._client_id, *about, *tool.version_parts, size=18
+        )
 
     async def _start(
         self, question: Question[Any], place: Place, join: str, run: Run
@@ -209,9 +219,15 @@ class Line:
             client=self._tool.client,
             message=question.message,
             digest=place.digest,
+            version=self._tool.version,
         )
         link = self._links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
-        by = AskedBy(owner=run.owner, server=self._tool.server, tool=self._tool.tool)
+        by = AskedBy(
+            owner=run.owner,
+            server=self._tool.server,
+            tool=self._tool.tool,
+            version=self._tool.version,
+        )
         asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
         return Elicitation(
             id=id,

@@ -84,19 +84,29 @@ class Outbound:
         finally:
             talk.close()
 
-    async def send(self, request: httpx.Request) -> httpx.Response:
-        """One request as it is, following nothing. Raises Failed or httpx.HTTPError."""
+    async def send(
+        self,
+        request: httpx.Request,
+        *,
+        bytes_at_most: int = REPLY_BYTES_AT_MOST,
+        may_be_loopback: bool = True,
+    ) -> httpx.Response:
+        """One request as it is, following nothing. Raises Failed or httpx.HTTPError.
+
+        It reaches loopback only if this server's may and `may_be_loopback`.
+        """
         if self._client is None:
             raise Failed("Nobody outside can be reached from here.")
         try:
             async with asyncio.timeout(SECONDS_A_REQUEST):
-                await self._check_address(request.url)
+                await self._check_address(request.url, may_be_loopback=may_be_loopback)
                 reply = await self._client.send(request, stream=True, follow_redirects=False)
                 try:
+                    _check_encoding(request, reply)
                     body = bytearray()
                     async for chunk in reply.aiter_bytes():
                         body += chunk
-                        if len(body) > REPLY_BYTES_AT_MOST:
+                        if len(body) > bytes_at_most:
                             raise Failed("The other side's reply is too large.")
                 finally:
                     await reply.aclose()
@@ -111,11 +121,12 @@ class Outbound:
             reply.status_code, headers=headers, content=bytes(body), request=request
         )
 
-    async def _check_address(self, url: httpx.URL) -> None:
+    async def _check_address(self, url: httpx.URL, *, may_be_loopback: bool = True) -> None:
+        may_be_loopback = may_be_loopback and self._allow_loopback
         port = url.port or (443 if url.scheme == "https" else 80)
         for text in await self._resolve(url.host, port):
             address = ipaddress.ip_address(text.partition("%")[0])
-            if address.is_loopback and self._allow_loopback:
+            if address.is_loopback and may_be_loopback:
                 continue
             if url.scheme != "https" or not _is_public(address):
                 raise Failed("The other side's address is not one of the public internet.")
@@ -124,6 +135,13 @@ class Outbound:
 def no_proxy() -> dict[str, None]:
     """What is on this machine is not looked for through the machine's proxy."""
     return {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
+
+
+def _check_encoding(request: httpx.Request, reply: httpx.Response) -> None:
+    """What is packed can be a thousand times as large before it is counted."""
+    is_plain = reply.headers.get("content-encoding", "identity") == "identity"
+    if request.headers.get("accept-encoding") == "identity" and not is_plain:
+        raise Failed("The other side's reply is packed, and was asked for as it is.")
 
 
 def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

@@ -15,15 +15,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from flows import elicitation as states
 from flows.elicitation import TRANSITIONS, Elicitation, Status
-from flows.errors import Failed, NotSupported, TooManyPending
-from flows.question import Outcome, Question
+from flows.errors import NotSupported, TooManyPending
+from flows.question import Question
 from flows.run import Run
 from webapp.elicitations import Elicitations
 from webapp.rows import KINDS, Open, Standing, Value
@@ -31,7 +31,6 @@ from webapp.runs import ToolCall
 from webapp.settings_policies import PolicySettings
 from webapp.stores import Record
 
-T = TypeVar("T")
 BETWEEN_COUNTS = timedelta(seconds=10)
 # A count that reads a hundred thousand rows comes ten seconds later than the others.
 LONGER_FOR_EACH = timedelta(milliseconds=0.1)
@@ -78,17 +77,10 @@ class Policies:
         """Held while a question of this owner is started, so that its own calls never collide."""
         return self._turns.setdefault(owner, asyncio.Lock())
 
-    def unasked(self, question: Question[T], *, in_client: bool) -> Outcome[T] | None:
-        """What a question comes to that may be asked in the client only, where it cannot be.
-
-        Raises NotSupported, unless awaiting the question gives something for every no.
-        """
-        if in_client or not self.is_for_client_only(question.request.kind):
-            return None
-        if question.no is None:
+    def must_have_form(self, kind: str, *, in_client: bool) -> None:
+        """Raises NotSupported for what may be asked in the client only, where it cannot be."""
+        if self.is_for_client_only(kind) and not in_client:
             raise NotSupported("form")
-        error = Failed(f"Nobody was asked {question.message!r}: {NO_FORM}.")
-        return Outcome(status=Status.FAILED, error=error)
 
     def timeout(self, question: Question[Any], tool: ToolCall) -> timedelta:
         """How long the question lives; that it is cut is told once for each tool."""

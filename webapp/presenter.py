@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from webapp.call import Call
 
 
+NAME_CHARACTERS = 8  # 48 bits of chance
+
+
 class Interrupted(BaseException):
     """Ends a tool's body. No Exception, so that `except Exception` in a tool cannot stop it."""
 
@@ -26,6 +29,12 @@ class Shown:
     index: int  # of the question in its run
     is_again: bool  # an earlier leg of this run asked it already
     group: Group = field(default_factory=Group)  # of those that are asked together with it
+    arguments: str = field(default="{}", repr=False)  # the client's own, as canonical JSON
+
+    @property
+    def name(self) -> str:
+        """What the client's answer to it is called: short, and of no other question."""
+        return self.elicitation.id[-NAME_CHARACTERS:]
 
     @property
     def url(self) -> str:

@@ -1,11 +1,15 @@
 """Connecting an account again because its person asked on the page, and no tool.
 
 What could go wrong: a press that shares something. No tool is named in the question, so the account
-that comes of it has the tools that it had; and it is asked for by name, so that another one neither
-answers nor takes its place. Pressed again while the question is open, it is the same one.
+that comes of it has the tools that it had; and it is asked for by its person's id, and shown by
+name, so that another one neither answers nor takes its place. Pressed again while the question is
+open, it is the same one.
 """
 
 from datetime import timedelta
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from flows import elicitation as states
 from flows.connection import Connection
@@ -59,7 +63,7 @@ async def _question(
         message=request.message,
         digest=digest_of(request.kind, accounts.facts(request)),
     )
-    return Elicitation(
+    elicitation = Elicitation(
         id=id,
         owner=connection.owner,
         kind=request.kind,
@@ -73,3 +77,7 @@ async def _question(
         created_at=now,
         expires_at=expires_at,
     )
+    terms = replace(
+        accounts.terms(elicitation), person_id=connection.person_id, also=connection.scopes
+    )
+    return replace(elicitation, asked=replace(elicitation.asked, terms=to_builtins(terms)))

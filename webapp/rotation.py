@@ -2,8 +2,10 @@
 
 What could go wrong: a key is wrapped under a secret that a running process lacks, or a secret is
 thrown away that something still needs. With a key file every process sees a new secret before it
-is used. With ELICIT_SECRET nobody can know what all the others have, so a secret that no process
-of this store has had yet is refused, and a secret that anything names is never taken out.
+is used, and none is taken out that wraps a key in any store that was opened with the file; one
+whose file is gone is named, and left out only when told to. With ELICIT_SECRET nobody can know what
+all the others have, so a secret that no process of this store has had yet is refused, and one that
+it needs stays.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from flows.errors import Unreadable, WeakSecret
 from flows.tokens import MAXIMUM_LIFE
 from flows.vault import Ring
 from webapp.keys import KeyFile, Secret, data_folder, new_secret
+from webapp.keys_stores import noted_as, wrapped_in
 from webapp.owners import count_wrapped, rewrap, was_served
 from webapp.serving import LOOPBACK, Refused, opened_store, settings_for, under_another_secret
 from webapp.settings import DEFAULT_PORT, SECRET_NAMES, Settings
@@ -143,9 +146,10 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
         sentence = (
             f"{found.hex()} wraps nothing in {keys.place}: it can be taken out of {keys.variable} "
             f"{MAXIMUM_LIFE.days} days after it ceased to be the first everywhere, the longest "
-            "life of a link."
+            "life of a link. Another store that is served with it is asked by itself."
         )
         return [sentence]
+    gone = await _gone(keys, keys.file, found, anyway=anyway)
     until = _may_live_until(_secrets(keys)[found])
     if not anyway and (until is None or now < until):
         when = f"until {until:%Y-%m-%d %H:%M} UTC" if until is not None else "still"
@@ -154,7 +158,38 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
             f"elicit keys retire {found.hex()} --anyway"
         )
     keys.file.take_out(found)
-    return [f"{found.hex()} is taken out of {keys.source}; nothing opens with it any more."]
+    return [f"{found.hex()} is taken out of {keys.source}; nothing opens with it any more.", *gone]
+
+
+async def _gone(keys: Keys, file: KeyFile, found: bytes, *, anyway: bool) -> list[str]:
+    """A sentence for each store of the file that is gone.
+
+    Raises Refused if another needs it, and for one that is gone unless it is done anyway.
+    """
+    lines = list[str]()
+    for address in file.stores():
+        if address == noted_as(keys.place):
+            continue
+        try:
+            number = await wrapped_in(address, found)
+        except StoreUnavailable as error:
+            raise Refused(
+                f"{address} was opened with {keys.source} too, and cannot be asked whether it "
+                f"needs {found.hex()}: {error}"
+            ) from error
+        if number:
+            raise Refused(
+                f"{found.hex()} still wraps {_keys(number)} of {address}, which would be lost; "
+                f"first, with ELICIT_STORE={address}: elicit keys rotate"
+            )
+        if number is None:
+            if not anyway:
+                raise Refused(
+                    f"{address} is gone, or away (a disk, another place), and may need "
+                    f"{found.hex()}. If it is lost: elicit keys retire {found.hex()} --anyway"
+                )
+            lines.append(f"{address} is gone; what it may have kept was not asked for.")
+    return lines
 
 
 async def _on_keys(environment: Mapping[str, str], work: Work) -> list[str]:

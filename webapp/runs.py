@@ -1,7 +1,7 @@
 """The run that a leg belongs to: found by its token or by the same call, or begun anew.
 
-What could go wrong: a stranger's token, a token of another tool or other arguments, a run of long
-ago. None of them is continued; the leg then begins a run of its own.
+What could go wrong: a stranger's token, a token of another tool, another version of it or other
+arguments, a run of long ago. None of them is continued; the leg then begins a run of its own.
 """
 
 import asyncio
@@ -27,12 +27,21 @@ ARGUMENTS_BYTES_AT_MOST = 12 * 1024  # as they are sealed: JSON text inside JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """Which tool of which served server, with which arguments, for which client."""
+    """Which tool of which served server, with which arguments, for which client.
+
+    `version` is that of the tool which runs, where a name stands for several (FastMCP).
+    """
 
     server: str
     tool: str
     client: str | None
     arguments: str  # canonical JSON
+    version: str | None = None
+
+    @property
+    def version_parts(self) -> tuple[str, ...]:
+        """What the keys of its calls have besides: nothing where the tool has no version."""
+        return () if self.version is None else ("version", self.version)
 
 
 def run_of(
@@ -52,13 +61,19 @@ def run_of(
         landed=landed,
         # Without an identity there is no owner, only this run.
         owner=caller.owner or pepper.tag("run", leg),
-        key=pepper.tag(call, tool.server, caller.client, tool.tool, tool.arguments, size=18),
+        key=pepper.tag(
+            call,
+            *(tool.server, caller.client, tool.tool, tool.arguments),
+            *tool.version_parts,
+            size=18,
+        ),
         named=named,
         called=Called(
             server=tool.server,
             tool=tool.tool,
             client=caller.client,
             arguments=tool.arguments if _is_short(tool.arguments) else None,
+            version=tool.version,
         ),
         is_nobodys=caller.owner is None,
     )
@@ -153,7 +168,7 @@ class CurrentRun:
     async def _find(self) -> Run | None:
         named = await self._find_named()
         found = named or await self._elicitations.find_run(owner=self._owner, key=self._key)
-        if found is not None and found.finished_at is not None:
+        if found is not None:
             # Its result may be arriving this very moment; if it does, this is a new wish.
             await self._landed(found.id)
             found = await self._elicitations.run(owner=self._owner, id=found.id)

@@ -1,6 +1,7 @@
 """The MCP server that is served: found by name, its own application, its tools."""
 
 import importlib
+import logging
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from starlette.routing import Match
 
 from webapp.wire import Receive, Scope, Send, watched
 
+_log = logging.getLogger(__name__)
 _MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no use here
 
 
@@ -34,8 +36,15 @@ class Served:
         return getattr(keeper, "auth", None) is not None
 
     async def tools(self) -> tuple[tuple[str, str], ...]:
-        """Name and description of each tool."""
-        tools = await self.server.list_tools()
+        """Name and description of each tool that anybody may see listed.
+
+        None are where the author's own middleware lists them within an MCP request only.
+        """
+        try:
+            tools = await self.server.list_tools()
+        except Exception:  # noqa: BLE001 - it is the author's code
+            _log.warning("tools.not_listed", exc_info=True)
+            return ()
         return tuple((tool.name, tool.description or "") for tool in tools)
 
     def has_route(self, scope: Scope) -> bool:

@@ -32,6 +32,7 @@ from webapp.locality import Locality
 from webapp.outbound import Outbound
 from webapp.owners import open_owners
 from webapp.pairing import Pairing
+from webapp.pictures import Pictures
 from webapp.plugins import Plugins
 from webapp.rates import Rates
 from webapp.sessions import Sessions
@@ -72,6 +73,7 @@ class Service:
     nobodys: Rates  # questions of callers without a name, by address
     hints: Rates  # what nobody has signed, by address
     certificates: Certificates
+    pictures: Pictures
     bodies: Bodies
     tool_lists: ToolLists
     clock: Clock
@@ -184,6 +186,7 @@ async def open_service(
         hints=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=clock),
         certificates=certificates
         or Certificates(fetch=outbound.send, clock=clock, shelf=Shelf(elicitations)),
+        pictures=Pictures(outbound=outbound, clock=clock),
         bodies=Bodies(),
         tool_lists=ToolLists(elicitations.news),
         clock=clock,

@@ -19,14 +19,16 @@ from flows.errors import ElicitError, Unreadable
 from flows.tokens import Tokens
 from webapp.app import open_app, utc_now
 from webapp.demo.server import demo_server
+from webapp.keys_stores import open_noted
 from webapp.locality import can_tell_users
 from webapp.logs import mask_secrets, show_events
+from webapp.mcp.naming import must_be_named
 from webapp.pairing import address_of, key_of
 from webapp.port import PortUnusable, bind, listen
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.served import find_server
 from webapp.settings import BadSettings, Settings, read_settings
-from webapp.stores import Store, open_store
+from webapp.stores import Store
 from webapp.stores.store import StoreUnavailable
 from webapp.wire import ASGIApp, Wires
 
@@ -117,12 +119,17 @@ def settings_for(environment: Mapping[str, str], *, host: str, port: int) -> Set
 def load(name: str) -> Any:
     """The author's server. Raises Refused."""
     try:
-        return find_server(name)
+        server = find_server(name)
     except (ImportError, TypeError) as error:
         raise Refused(str(error)) from error
     except Exception as error:
         traceback.print_exc()
         raise Refused(f"{name} could not be imported; what it raised stands above.") from error
+    try:
+        must_be_named(server)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    return server
 
 
 def quieten(level: int = logging.WARNING) -> None:
@@ -149,7 +156,7 @@ def _is_no_answer(record: logging.LogRecord) -> bool:
 async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
     """Raises Refused."""
     try:
-        store = await open_store(settings.store)
+        store = await open_noted(settings)
     except ValueError as error:
         raise Refused(f"ELICIT_STORE: {error}", status=2) from error
     except StoreUnavailable as error:

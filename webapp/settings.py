@@ -54,6 +54,7 @@ class Settings:
     ring: Ring
     store: str
     uid: int
+    key_file: KeyFile | None = None
     origins: frozenset[str] = frozenset()
     proxies: tuple[Network, ...] = ()
     templates: tuple[Path, ...] = ()
@@ -91,6 +92,7 @@ def read_settings(
             "people sign in (ELICIT_ISSUER); set it to 1 to serve there all the same."
         )
     folder = data_folder(environment)
+    has_secret = any(environment.get(name) for name in SECRET_NAMES)
     ring = _ring(environment, problems, folder=folder, is_local=is_local)
     credentials = _credentials(environment, problems)
     declared = _declared(environment, problems)
@@ -99,6 +101,7 @@ def read_settings(
         ring=ring or Ring([b"x" * 32]),
         store=environment.get("ELICIT_STORE") or f"sqlite:///{folder / 'elicit.db'}",
         uid=os.getuid(),
+        key_file=None if has_secret else KeyFile(folder / "key"),
         origins=_origins(environment, problems),
         proxies=_proxies(environment, problems),
         templates=_templates(environment, problems),

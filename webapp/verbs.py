@@ -132,12 +132,22 @@ class Verbs(ABC):
 
     async def _known(self, request: Request, asking: Asking | None) -> Json | None:
         """An answer that needs no asking, unless what was asked there may still bring one."""
-        by = AskedBy(owner=self.run.value.owner, server=self.tool.server, tool=self.tool.tool)
+        by = AskedBy(
+            owner=self.run.value.owner,
+            server=self.tool.server,
+            tool=self.tool.tool,
+            version=self.tool.version,
+        )
         if asking is not None:
             asked = await self.elicitations.get(asking.elicitation_id)
             if asked is not None and asked.delivered_at is None and await self._is_open(asked, by):
                 return None
         return await self.kinds[request.kind].known(request, by)
+
+    def _must_be_askable(self, kind: str, *, in_client: bool) -> None:
+        """Raises NotSupported, NotAllowed."""
+        self.kinds.policies.must_have_form(kind, in_client=in_client)
+        self.caller.must_be_answerable(kind, in_client=in_client)
 
     async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
         if asked.kind in HOLDS_FOR_ITS_CALL and asked.status is Status.ACCEPTED:

@@ -56,8 +56,8 @@ class Scope:
 class Person:
     """Whose account it is: what the provider calls them, and their own name.
 
-    There is no picture: it would be loaded from a third party, which then knew who looks at which
-    page. The first letter stands in its place.
+    There is no address of a picture: a browser would ask a third party for it, which then knew who
+    looks at which page. The first letter stands in its place; /connections shows our own copy.
     """
 
     label: str

@@ -1,13 +1,10 @@
-"""Visits (the kind `url`): what is asked, and what trusted code says is done."""
+"""Visits (the kind `url`): what is asked."""
 
 from msgspec.structs import replace
 
-from flows import elicitation as states
-from flows.elicitation import Asked, Completion, Elicitation, Json
+from flows.elicitation import Asked, Elicitation, Json
 from flows.question import Link
 from flows.visit import Visit, VisitFlow
-from webapp.acceptance import accept
-from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
 from webapp.rows import Value
 
@@ -40,20 +37,3 @@ class Visits:
 
     def return_path(self, elicitation: Elicitation) -> str:
         return ""
-
-
-async def complete_visit(elicitations: Elicitations, id: str, content: Json) -> Completion:
-    """Settle as accepted what trusted code says is done; `id` may be one of the author's own.
-
-    Goes on to its end when cancelled. Raises InvalidQuestion for content that is no JSON, or too
-    large.
-    """
-    kept = states.checked_content(content)
-    return await elicitations.whole(_complete(elicitations, id, kept))
-
-
-async def _complete(elicitations: Elicitations, id: str, content: Json) -> Completion:
-    current = await elicitations.get(id) or await elicitations.aliased(id)
-    if current is None or current.kind != "url":
-        return Completion.UNKNOWN
-    return await accept(elicitations, current, content)

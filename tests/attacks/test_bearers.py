@@ -100,6 +100,12 @@ id_token = Attack(
     stopped="what only an id_token says is refused",
     where=("flows/access_token.py",),
 )
+bound_token = Attack(
+    who="a thief of a token that is bound to its caller's key (DPoP, mutual TLS)",
+    how="calls with it as with any other, without the key",
+    stopped="nobody here proves to have a key, so a token that names one (`cnf`) is refused",
+    where=("flows/access_token.py",),
+)
 nameless = Attack(
     who="a program that acts for nobody",
     how="calls with a token without a subject",
@@ -346,6 +352,27 @@ def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims: dict[str, An
     assert refusal(token(aud="our id", header={"typ": "JWT"}, **claims), one) == (
         "another kind of token"
     )
+
+
+@bound_token
+@pytest.mark.parametrize("header", [{}, {"typ": "JWT"}, {"typ": None}])
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"},
+        {"x5t#S256": "bwcK0esc3ACC3DB2Y5_lESsXE8o9ltc05O89jdN-dg2"},
+        {"jwk": KEYS[0]},
+        {},
+        "",
+    ],
+)
+async def test_a_token_that_is_bound_to_a_key_is_no_plain_one(
+    key: Any, header: dict[str, Any]
+) -> None:
+    """RFC 9449, 7.2: else whoever stole it need not have the key."""
+    bound = token(cnf=key, header=header)
+    assert refusal(bound) == "another kind of token"
+    assert (await Door().ask(bearer(bound))).status == 401
 
 
 @nameless

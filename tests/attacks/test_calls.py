@@ -13,11 +13,13 @@ from flows.tokens import Claims, Purpose
 from tests.attacks.attack import Attack
 from tests.clock import Clock
 from tests.mcp.stage import (
+    LEGACY,
     LIBRARIES,
     MODERN,
     Stage,
     answered_in,
     asked_in,
+    link_in,
     links_asked,
     new_server,
     soon,
@@ -29,12 +31,15 @@ from tests.service.world import Holding, process
 from webapp.call import Call
 from webapp.identity import Caller
 from webapp.limits import Limits
+from webapp.mcp.attach import attach
+from webapp.mcp.results import RESULT_TOOL
 from webapp.mcp.retry import read_chain
 from webapp.runs import ToolCall
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 
 LOGIN = "https://example.org/login"
+FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
 SHORT = Limits(leg=timedelta(milliseconds=50), leg_at_least=timedelta(milliseconds=50))
 
 own_yes = Attack(
@@ -115,6 +120,48 @@ another_client = Attack(
     ),
     stopped="the client is part of the key of a call and of a question",
     where=("webapp/call.py", "webapp/line.py"),
+)
+another_version = Attack(
+    who="a client, or the model that speaks through it",
+    how=(
+        "has one version of a tool approved and names another one in `_meta` (FastMCP), or lets "
+        "the server's own tool go on with another one (another version)"
+    ),
+    stopped=(
+        "the version that runs is part of the key of a call, a question and an approval, and is "
+        "put back into a call that is gone on with"
+    ),
+    where=("webapp/mcp/versions.py", "webapp/runs.py", "webapp/approvals.py"),
+    elsewhere=(
+        "tests/mcp/test_versions.py::test_a_wide_yes_is_for_one_version_too",
+        "tests/mcp/test_versions.py::test_a_call_of_another_version_joins_no_run_that_waits",
+        "tests/mcp/test_versions.py::test_the_version_that_was_called_is_gone_on_with",
+        "tests/mcp/test_versions.py::test_a_version_that_came_since_does_not_run_in_its_place",
+    ),
+)
+waited_again = Attack(
+    who="the model",
+    how="waits once more by `elicitation_result` for what is done, to have it done again",
+    stopped=(
+        "a result that went out ends its run: it is given again while it is kept, and where it was "
+        "too long for that nothing is"
+    ),
+    where=("flows/run.py", "webapp/mcp/result_tool.py"),
+    elsewhere=(
+        "tests/mcp/test_elicitation_result.py::test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_again",
+        "tests/mcp/test_elicitation_result.py::test_when_the_result_is_wiped_nothing_is_run",
+        "tests/service/test_long_results.py::test_one_that_arrived_ends_its_run_and_the_same_call_asks_anew",
+    ),
+)
+nameless = Attack(
+    who="a server that shares a store with another one, and has no name either",
+    how="has a tool of the same name, and runs it by a yes to the other's (servers without a name)",
+    stopped="a server with a name that its library made up is not served",
+    where=("webapp/mcp/naming.py",),
+    elsewhere=(
+        "tests/cli/test_serve.py::test_a_server_without_a_name_is_refused_in_a_sentence",
+        "tests/mcp/test_naming.py::test_a_server_without_a_name_is_refused_and_told_to_have_one",
+    ),
 )
 changed_price = Attack(
     who="a tool whose arguments a model chose",
@@ -251,3 +298,60 @@ async def test_another_client_of_the_same_person_neither_joins_nor_gets_what_was
             await second.finish()
         again = await answer(call_from(service, "first"), question)
         assert again.content == {"n": 1}
+
+
+@another_version
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_a_yes_to_one_version_of_a_tool_runs_no_other(revision: str) -> None:
+    from fastmcp import FastMCP
+
+    server, ran = FastMCP("shop"), list[str]()
+
+    def add(version: str) -> None:
+        def wipe() -> str:
+            ran.append(version)
+            return f"{version} wiped"
+
+        server.tool(elicit.gate(wipe), version=version)
+
+    add("1.0")
+    add("2.0")
+    older: Any = {"fastmcp": {"version": "1.0"}}
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{}, "decline"]) as caller,
+    ):
+        assert text_of(await soon(caller.call("wipe"))) == "2.0 wiped"
+        told = await soon(caller.client.call_tool("wipe", {}, meta=older))
+        assert "[ELICITATION_DECLINED]" in text_of(told)
+        assert ran == ["2.0"]
+
+
+@waited_again
+@pytest.mark.parametrize("size", [1, 40_000])
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_waiting_again_for_what_is_done_does_nothing_again(revision: str, size: int) -> None:
+    server, ran = new_server("mcp"), list[int]()
+
+    @server.tool()
+    @elicit.gate
+    async def wipe() -> str:
+        ran.append(size)
+        return "x" * size
+
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        shown = await soon(caller.call("wipe"))
+        (row,) = await stage.elicitations()
+        await (await stage.person()).press(link_in(shown))
+        for _ in range(3):
+            await soon(caller.call(RESULT_TOOL, elicitId=row.id))
+        assert ran == [size]
+
+
+@nameless
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_a_server_without_a_name_cannot_share_a_store(library: str) -> None:
+    async with staged(new_server(library)) as stage:
+        server = type(new_server(library))()
+        with pytest.raises(ValueError, match="has no name of its own"):
+            attach(server, stage.service)

@@ -43,6 +43,7 @@ forwarded_signed_in = Attack(
     where=("webapp/identity.py", "webapp/sessions.py"),
     elsewhere=(
         "tests/mcp/test_callers.py::test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in",
+        "tests/mcp/test_turned_away.py::test_a_link_that_was_passed_on_to_another_person",
     ),
 )
 forwarded_local = Attack(
@@ -55,6 +56,7 @@ forwarded_local = Attack(
     where=("webapp/identity.py", "webapp/locality.py"),
     elsewhere=(
         "tests/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",
+        "tests/mcp/test_turned_away.py::test_a_link_that_was_passed_on_from_this_machine",
         "tests/service/test_completion.py::test_the_cookie_in_another_users_hands_completes_nothing",
     ),
 )
@@ -78,6 +80,7 @@ forwarded_by_code = Attack(
     elsewhere=(
         "tests/flows/test_binding.py::test_another_browser_before_the_confirmation_gets_letters_of_its_own",
         "tests/flows/test_binding.py::test_another_browser_after_the_confirmation_gets_none",
+        "tests/mcp/test_turned_away.py::test_a_link_by_code_in_another_browser",
     ),
 )
 guessed_code = Attack(
@@ -100,6 +103,7 @@ namesake = Attack(
         "tests/flows/test_vault.py::test_a_tag_depends_on_the_key_the_purpose_and_where_the_parts_end",
         "tests/service/test_sessions.py::test_people_of_another_issuer_are_nobody_here",
         "tests/service/test_accounts.py::test_another_owner_never_gets_it",
+        "tests/test_settings_identity.py::test_nobody_is_known_by_what_somebody_can_give_themselves",
     ),
 )
 as_local = Attack(

@@ -137,6 +137,28 @@ inward = Attack(
         "tests/web/test_outbound.py::test_a_small_reply_that_unpacks_to_a_large_one_fails",
     ),
 )
+foul_picture = Attack(
+    who="a provider, or somebody who may name their own picture there",
+    how=(
+        "names an address in our network or one that leads there, a page or a drawing that runs "
+        "scripts, something endless, or one that tells them who looks (a picture's address)"
+    ),
+    stopped=(
+        "we fetch it, with nothing of anybody's; each address is looked at, only the provider's "
+        "own may be on this machine, and what is not a picture by its bytes is not shown"
+    ),
+    where=("webapp/pictures.py", "webapp/outbound.py", "webapp/routes/pictures.py"),
+    elsewhere=(
+        "tests/service/test_pictures.py::test_nobody_else_is_asked_for_one",
+        "tests/service/test_pictures.py::test_a_redirect_leads_nowhere_else",
+        "tests/service/test_pictures.py::test_nothing_else_is_one_whatever_it_is_called",
+        "tests/service/test_pictures.py::test_what_has_no_end_is_cut_off",
+        "tests/service/test_pictures.py::test_what_is_packed_is_not_unpacked",
+        "tests/service/test_pictures.py::test_the_request_says_nothing_of_anybody",
+        "tests/web/test_pictures.py::test_nobody_on_this_machine_is_asked_but_the_provider_itself",
+        "tests/web/test_pictures.py::test_it_can_be_shown_and_nothing_else_and_is_kept_nowhere",
+    ),
+)
 lookalike_host = Attack(
     who="a tool's author, or the model that wrote an argument",
     how=(

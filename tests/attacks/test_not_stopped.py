@@ -4,18 +4,24 @@ import logging
 from typing import Any
 
 import httpx
+import mcp_types as types
+import pytest
 from mcp.server.mcpserver import MCPServer
 
 from flows import binding as bindings
+from flows import elicit
 from flows.binding import Codes
 from flows.flow import Departure, Talk
 from tests.attacks.attack import Open
 from tests.clock import NOON
+from tests.mcp.stage import LIBRARIES, MODERN, new_server, soon, staged, text_of
 from tests.web.connecting import approve, ends, town
 from tests.web.serving import serving
 from webapp.logs import Events
 from webapp.outbound import Outbound
 from webapp.wire import Receive, Scope, Send
+
+FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
 
 own_relay = Open(
     what="a relay that runs as our own user, speaks HTTP/1.1 and shows no header",
@@ -115,6 +121,27 @@ tools_code = Open(
     why="it runs in our process and holds the account's key: it can send it anywhere",
     instead="serve only tools that you would run anyway",
     where=("flows/account.py",),
+)
+past_the_gate = Open(
+    what="what a tool's own code does, such as a plain call of a gated tool's function",
+    why="a gate stands before calls of a client's and of FastMCP's middleware, and not in the code",
+    instead="`elicit.confirm` in the function itself asks whoever calls it",
+    where=("webapp/mcp/before.py", "webapp/mcp/inner_calls.py"),
+)
+proxied_marks = Open(
+    what="the marks of tools on a server behind a proxy of FastMCP's",
+    why="a proxy knows what stands on the wire: the annotation, and no mark of another server's",
+    instead="annotate them as destructive there, or name them in ELICIT_GATE here",
+    where=("flows/gating.py", "webapp/mcp/tools.py"),
+)
+form_robot = Open(
+    what="a client that answers forms and gates by itself, without a person",
+    why="in form mode whoever answers is the client's to know, and we have its word",
+    instead=(
+        "use clients that show forms to people; accounts, payments and secrets are pages of ours "
+        "for every client"
+    ),
+    where=("webapp/mcp/forms.py",),
 )
 tools_words = Open(
     what="words of a tool or a model on our page that lie",
@@ -235,6 +262,72 @@ async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named() -> 
         page = await ends(person, await person.visit(callback))
         assert (await asked.account()).label == "hubot"
         assert "hubot" in page.text
+
+
+@past_the_gate
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(library: str) -> None:
+    server = new_server(library)
+
+    @elicit.gate
+    def wipe() -> str:
+        return "wiped"
+
+    @server.tool()
+    def tidy() -> str:
+        return wipe()
+
+    server.tool()(wipe)
+    async with (
+        staged(server) as stage,
+        stage.caller(MODERN, declares=FORM, fills=["decline"]) as caller,
+    ):
+        assert text_of(await soon(caller.call("tidy"))) == "wiped"
+        assert not caller.forms
+        assert (await soon(caller.call("wipe"))).is_error
+
+
+@proxied_marks
+async def test_a_mark_on_the_other_side_of_a_proxy_is_not_seen_and_an_annotation_is() -> None:
+    from fastmcp import FastMCP
+    from fastmcp.server import create_proxy
+
+    behind: Any = FastMCP("behind")
+
+    @behind.tool
+    @elicit.gate
+    def marked() -> str:
+        return "done"
+
+    @behind.tool(annotations=types.ToolAnnotations(destructive_hint=True))
+    def annotated() -> str:
+        return "done"
+
+    async with (
+        staged(create_proxy(behind, name="shop")) as stage,
+        stage.caller(MODERN, declares=FORM, fills=["decline"]) as caller,
+    ):
+        assert text_of(await soon(caller.call("marked"))) == "done"
+        assert not caller.forms
+        assert (await soon(caller.call("annotated"))).is_error
+        assert len(caller.forms) == 1
+
+
+@form_robot
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_a_client_that_says_yes_for_everybody_is_believed(library: str) -> None:
+    server = new_server(library)
+
+    @server.tool()
+    @elicit.gate
+    def wipe() -> str:
+        return "wiped"
+
+    async with (
+        staged(server) as stage,
+        stage.caller(MODERN, declares=FORM, fills=[{}]) as robot,
+    ):
+        assert text_of(await soon(robot.call("wipe"))) == "wiped"
 
 
 @exception_text

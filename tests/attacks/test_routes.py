@@ -54,6 +54,7 @@ ROUTES: Mapping[str, Route] = {
     "GET /e/{token}": Route(at="/e/{}", names=LINK),
     "HEAD /e/{token}": Route(at="/e/{}", names=LINK),
     "GET /connections": Route(at="/connections"),
+    "GET /connections/{id}/picture": Route(at="/connections/{}/picture", of_account=True),
     "POST /connections/{id}/disconnect": Route(at="/connections/{}/disconnect", of_account=True),
     "POST /connections/{id}/reconnect": Route(at="/connections/{}/reconnect", of_account=True),
     "POST /connections/{id}/switch": Route(at="/connections/{}/switch", of_account=True),
@@ -100,12 +101,13 @@ stolen_link = Attack(
 stolen_account = Attack(
     who="whoever knows the id of an account, from an address or a page",
     how=(
-        "disconnects or reconnects it, takes it from a tool or into use, on every route that names "
-        "one (a stolen id on every route)"
+        "disconnects or reconnects it, takes it from a tool or into use, looks at its picture, on "
+        "every route that names one (a stolen id on every route)"
     ),
     stopped="an account is looked up by whoever is at the browser and its id; there is no other",
-    where=("webapp/routes/connections.py",),
+    where=("webapp/routes/connections.py", "webapp/routes/pictures.py"),
     elsewhere=(
+        "tests/web/test_pictures.py::test_somebody_elses_is_not_there_and_nothing_is_told_of_it",
         "tests/service/test_accounts.py::test_another_owner_never_gets_it",
         "tests/service/test_accounts.py::test_another_served_server_never_gets_it",
     ),
@@ -295,7 +297,8 @@ async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route() ->
             for name, route in ROUTES.items():
                 if route.of_account:
                     to = here.url + route.at.format(named)
-                    answer = await person.browser.post(to, data=csrf)
+                    method = name.partition(" ")[0]
+                    answer = await person.browser.request(method, to, data=csrf)
                     assert answer.status_code in (403, 404), name
                     assert account.label not in answer.text
             assert account.label not in (await person.visit(f"{here.url}/connections")).text

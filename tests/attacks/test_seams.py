@@ -20,6 +20,7 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
+from tests.web.serving import transport_to
 from webapp.app import open_app
 from webapp.rates import TooOften
 from webapp.routes.openers import pace
@@ -67,7 +68,7 @@ async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library: 
     async with issuing() as issuer:
         settings = Settings(url=URL, ring=RING, store="memory:", uid=UID, identity=issuer.who())
         async with open_app(settings, shop(library)) as app:
-            transport = httpx.ASGITransport(app, root_path="/tools")
+            transport = transport_to(app, root_path="/tools")
             async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
                 for path in ("/mcp", "/tools/mcp", "/"):
                     refused = await client.post(path, json={"jsonrpc": "2.0", "id": 1})

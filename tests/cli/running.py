@@ -12,10 +12,23 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import processes
 from tests.leaks import EARS
+from tests.processes import DEADLINE_SECONDS, Ended, ended, error_of
+
+__all__ = [
+    "COMMAND",
+    "HOUSE",
+    "Ended",
+    "Server",
+    "ended",
+    "environment_of",
+    "run",
+    "serving",
+    "start",
+]
 
 HOUSE = Path(__file__).resolve().parents[2]
-DEADLINE_SECONDS = 60
 COMMAND = (sys.executable, "-P", "-m", "webapp.cli")
 
 
@@ -23,15 +36,6 @@ def environment_of(home: Path, extra: Mapping[str, str] | None = None) -> dict[s
     """What is set for a command: nothing of ours but what a test says."""
     ours = {k: v for k, v in os.environ.items() if not k.startswith(("ELICIT_", "MCP_", "XDG_"))}
     return {**ours, "HOME": str(home), "PYTHONPATH": str(HOUSE), **(extra or {})}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """What a finished command left."""
-
-    status: int
-    out: str
-    err: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +55,12 @@ async def start(
     stdin: int = DEVNULL,
     stdout: int = PIPE,
 ) -> Process:
-    return await asyncio.create_subprocess_exec(
+    return await processes.start(
         *COMMAND,
         *arguments,
+        name=f"elicit {arguments[0]}",
         stdin=stdin,
         stdout=stdout,
-        stderr=PIPE,
         cwd=cwd or home,
         env=environment_of(home, extra),
     )
@@ -68,20 +72,6 @@ async def run(
     """Run a command to its end."""
     process = await start(*arguments, home=home, cwd=cwd, extra=extra)
     return await ended(process)
-
-
-async def ended(process: Process) -> Ended:
-    """Wait for a process to end by itself; after the deadline it is killed and the test fails."""
-    try:
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            out, err = await process.communicate()
-    except BaseException:
-        process.kill()
-        await process.communicate()
-        raise
-    assert process.returncode is not None
-    EARS.hear("standard error of elicit", (err or b"").decode())
-    return Ended(status=process.returncode, out=(out or b"").decode(), err=err.decode())
 
 
 @contextlib.asynccontextmanager
@@ -96,23 +86,22 @@ async def serving(
     process = await start("serve", *arguments, "--port", str(port), home=home, cwd=cwd, extra=extra)
     try:
         said = await _said(process)
+        EARS.hear("standard output of elicit serve", said)
         url = next(line.split()[1] for line in said.splitlines() if "address" in line)
         yield Server(url=url, said=said, process=process)
     finally:
         if process.returncode is None:
             process.terminate()
-            await ended(process)
+            EARS.hear("standard output of elicit serve", (await ended(process)).out)
 
 
 async def _said(process: Process) -> str:
     assert process.stdout is not None
-    assert process.stderr is not None
     said = ""
     async with asyncio.timeout(DEADLINE_SECONDS):
         while "stop" not in said:
             line = (await process.stdout.readline()).decode()
             if not line:
-                problem = (await process.stderr.read()).decode()
-                raise AssertionError(f"it ended before it was ready:\n{problem}")
+                raise AssertionError(f"it ended before it was ready:\n{error_of(process)}")
             said += line
     return said

@@ -166,6 +166,31 @@ async def test_a_store_of_another_secret_is_refused_and_the_file_stays(tmp_path,
     assert file.path.read_bytes() == NEW
 
 
+async def test_a_secret_is_kept_while_any_store_that_was_served_with_it_needs_it(tmp_path, file):
+    one, other = ({"ELICIT_STORE": f"sqlite:///{name}.db"} for name in ("one", "other"))
+    for store in (one, other):
+        async with serving(home=tmp_path, extra=store):
+            pass
+    (old,) = file.ring().fingerprints
+    assert (await run("keys", "rotate", home=tmp_path, extra=one)).status == 0
+    retiring = ("keys", "retire", old.hex(), "--anyway")
+    end = await run(*retiring, home=tmp_path, extra=one)
+    assert (end.status, end.out) == (1, "")
+    assert f"still wraps 1 key of sqlite:///{tmp_path}/other.db" in end.err
+    async with serving(home=tmp_path, extra=other):
+        pass
+    end = await run("keys", "rotate", home=tmp_path, extra=other)
+    assert "was not finished; it is now: 1 key of" in end.out
+    assert len(file.read()) == 2
+    end = await run(*retiring, home=tmp_path, extra=one)
+    assert (end.status, end.err) == (0, "")
+    assert "is gone" not in end.out
+    assert old not in file.ring().fingerprints
+    for store in (one, other):
+        async with serving(home=tmp_path, extra=store):
+            pass
+
+
 async def test_a_key_that_others_can_read_is_refused_in_a_sentence(tmp_path, file):
     written(file, NEW).path.chmod(0o644)
     end = await run("keys", "rotate", home=tmp_path)
@@ -201,5 +226,7 @@ async def _waiting(url: str, *, tool: str, home: Path) -> tuple[Process, str]:
     said = ""
     async with asyncio.timeout(60):
         while "Waiting for you to open the link" not in said:
-            said += (await demo.stdout.readline()).decode()
+            line = await demo.stdout.readline()
+            assert line, f"the demo ended before it waited:\n{(await ended(demo)).err}"
+            said += line.decode()
     return demo, next(word for word in said.split() if word.startswith(f"{url}/e/"))

@@ -146,6 +146,20 @@ async def test_a_server_that_cannot_be_found_is_named_in_a_sentence(tmp_path, na
     assert ("Traceback" in end.err) == name.startswith("broken")
 
 
+@pytest.mark.parametrize("command", ["serve", "stdio"])
+@pytest.mark.parametrize(
+    ("kind", "made_in"), [("MCPServer", "mcp.server.mcpserver"), ("FastMCP", "fastmcp")]
+)
+async def test_a_server_without_a_name_is_refused_in_a_sentence(tmp_path, command, kind, made_in):
+    (tmp_path / "tools.py").write_text(f"from {made_in} import {kind}\nmcp = {kind}()\n")
+    port = ("--port", "0") if command == "serve" else ()
+    end = await run(command, "tools:mcp", *port, home=tmp_path)
+    assert end.status == 1
+    assert end.err.startswith("elicit: The server has no name of its own")
+    assert f'Write {kind}("name")' in end.err
+    assert "Traceback" not in end.err
+
+
 async def test_folders_of_the_author_named_like_ours_do_no_harm(tmp_path):
     for folder in ("flows", "webapp", "templates"):
         author(tmp_path / folder, imports="raise RuntimeError('not yours')", name="__init__.py")

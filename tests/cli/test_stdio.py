@@ -7,10 +7,10 @@ import os
 import signal
 import socket
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 import httpx
 import pytest
@@ -18,7 +18,9 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
-from tests.cli.running import COMMAND, HOUSE, ended, environment_of, run, start
+from tests.cli.running import COMMAND, HOUSE, environment_of, run, start
+from tests.leaks import EARS, Written
+from tests.processes import ended, heard
 from tests.web.serving import bound, serving
 from webapp.demo.client import text_of
 from webapp.demo.walker import walk
@@ -48,6 +50,8 @@ class Desktop:
     home: Path
     port: int
     links: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    more: Mapping[str, str] = field(default_factory=dict)  # variables
+    said: list[Written] = field(default_factory=list)  # on standard error, by its processes
 
     @property
     def url(self) -> str:
@@ -55,7 +59,8 @@ class Desktop:
 
     @property
     def extra(self) -> dict[str, str]:
-        return {"ELICIT_URL": self.url, "PYTHONPATH": f"{HOUSE}:{HOUSE / 'examples'}"}
+        path = f"{HOUSE}:{HOUSE / 'examples'}"
+        return {"ELICIT_URL": self.url, "PYTHONPATH": path, **self.more}
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -72,9 +77,10 @@ class Desktop:
             env=environment_of(self.home, self.extra),
             cwd=self.home,
         )
-        with (self.home / "stderr").open("a") as stderr:
+        with heard("elicit stdio") as said:
+            self.said.append(said)
             async with Client(
-                stdio_client(parameters, errlog=stderr),
+                stdio_client(parameters, errlog=cast("TextIO", said)),
                 mode=revision,
                 elicitation_callback=self._show if shows_links else None,
             ) as client:
@@ -130,6 +136,7 @@ class Pipe:
             line = await self.process.stdout.readline()
         message: dict[str, Any] = json.loads(line)
         assert message["jsonrpc"] == "2.0"
+        EARS.hear_messages("failed tool over stdio", message)
         return message
 
     async def order(self) -> str:
@@ -192,7 +199,7 @@ async def test_a_tool_awaits_a_person_whatever_is_printed_meanwhile(desktop, rev
         call = calling(client)
         await desktop.open(await desktop.link())
         assert text_of(await call) == SOUP
-    said = (desktop.home / "stderr").read_text()
+    said = desktop.said[0].text()
     for printer in ("the author's, at import", "a tool's", "a program"):
         assert f"a line of {printer}" in said
     assert "served by this process" in said
@@ -358,5 +365,5 @@ async def test_the_authors_lifespan_is_entered_once(desktop):
     )
     async with desktop.client() as client:
         assert text_of(await client.call_tool("pool", {})) == "a pool"
-    said = (desktop.home / "stderr").read_text()
+    said = desktop.said[0].text()
     assert (said.count("lifespan entered"), said.count("lifespan left")) == (1, 1)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 from tests.crash.server import serve_orders, warm_up
+from tests.leaks import EARS
 
 ORDER_BYTES_AT_MOST = 4096
 Serve: TypeAlias = Callable[[bytes, socket.socket], Coroutine[Any, Any, None]]
@@ -22,6 +23,7 @@ Serve: TypeAlias = Callable[[bytes, socket.socket], Coroutine[Any, Any, None]]
 
 def raise_children(warming: Coroutine[Any, Any, None], *, serve: Serve) -> None:
     """Warm up, and then fork a child that serves for each order, until the input ends."""
+    EARS.pass_on()
     asyncio.run(warming)
     control = socket.socket(fileno=sys.stdin.fileno())
     control.send(b"ready")
@@ -49,6 +51,7 @@ def raise_children(warming: Coroutine[Any, Any, None], *, serve: Serve) -> None:
 
 def _live(serve: Serve, text: bytes, descriptor: int) -> None:
     warnings.simplefilter("ignore")
+    EARS.begin()
     code = 0
     try:
         asyncio.run(serve(text, socket.socket(fileno=descriptor)))

@@ -22,7 +22,7 @@ from mcp.server.mcpserver import MCPServer
 from flows import elicit
 from flows.elicitation import Json
 from flows.vault import Ring
-from tests.web.serving import serving
+from tests.web.serving import serving, transport_to
 from webapp.app import open_app
 from webapp.settings import Settings
 from webapp.stores import Record, Store, open_store
@@ -131,7 +131,7 @@ async def warm_up() -> None:
     tools = _tools(Orders(port=80, public_port=80, folder="nowhere"), lambda _: None)
     async with (
         open_app(settings, tools, store=store) as app,
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=settings.url) as client,
+        httpx.AsyncClient(transport=transport_to(app), base_url=settings.url) as client,
     ):
         assert (await client.get("/")).status_code == 200
 

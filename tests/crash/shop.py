@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -31,6 +30,7 @@ from mcp_types import (
 )
 
 from tests.crash.server import ELSEWHERE, Orders, settings_of
+from tests.processes import close, open_process
 from tests.web.serving import bound
 from webapp.settings import Settings
 from webapp.stores import Store, open_store
@@ -61,14 +61,17 @@ class Nursery:
 @contextmanager
 def open_nursery(module: str = "tests.crash.nursery") -> Iterator[Nursery]:
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", module]
-    with ours, subprocess.Popen(command, cwd=TOP, stdin=theirs.fileno()) as process:
-        theirs.close()
+    command = (sys.executable, "-m", module)
+    with ours:
+        with theirs:
+            process = open_process(
+                *command, name=module, stdin=theirs.fileno(), cwd=TOP, passes_on=True
+            )
         try:
             yield Nursery(ours)
         finally:
             ours.close()
-            process.wait(30)
+            close(process)
 
 
 class Server:

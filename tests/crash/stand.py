@@ -25,7 +25,7 @@ from tests.crash.nursery import raise_children
 from tests.crash.post import Door, Post
 from tests.crash.server import Dying, DyingStore, Orders, die, settings_of
 from tests.crash.shop import no_certificates
-from tests.web.serving import serving
+from tests.web.serving import serving, transport_to
 from webapp.app import open_app
 from webapp.sandbox import Sandbox
 from webapp.sandbox.app import create_sandbox
@@ -257,7 +257,7 @@ async def warm_up() -> None:
     opening = open_app(settings, tools(orders), store=store, sandbox=orders.settings)
     async with opening as app:
         for one, url in ((app, settings.url), (outside, orders.settings.url)):
-            transport = httpx.ASGITransport(one)
+            transport = transport_to(one)
             async with httpx.AsyncClient(transport=transport, base_url=url) as client:
                 assert (await client.get("/")).status_code < 500
 

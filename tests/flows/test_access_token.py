@@ -1,5 +1,7 @@
 """Whose call it is: what a token must say, and what is read from one that says it."""
 
+import base64
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -86,20 +88,34 @@ def test_rsa_signatures_count_too(alg: str) -> None:
     assert read(token(key=RSA, alg=alg)).subject == "alice"
 
 
-@pytest.mark.parametrize("kind", ["at+jwt", "AT+JWT", "JWT", "jwt", "application/at+jwt"])
+@pytest.mark.parametrize("kind", ["at+jwt", "AT+JWT", "JWT", "jwt", "application/at+jwt", None])
 def test_it_is_an_access_token_or_just_a_token(kind: str) -> None:
     assert read(token(header={"typ": kind})).subject == "alice"
 
 
-@pytest.mark.parametrize("kind", [None, "id+jwt", "logout+jwt", "dpop+jwt", "", 7])
-def test_another_type_of_token_is_refused(kind: Any) -> None:
-    assert refusal(token(header={"typ": kind}) if kind != 7 else number_as_type()) == "type"
+def test_one_of_no_type_must_say_what_only_an_access_token_says() -> None:
+    plain: dict[str, Any] = {"header": {"typ": None}, "client_id": None, "scope": None}
+    assert refusal(token(**plain)) == "type"
+    assert refusal(token(**plain, azp="an assistant")) == "type"
+    assert read(token(**plain, scp=["tools"], cid="an assistant")) == Verified(
+        issuer=ISSUER,
+        subject="alice",
+        client_id="an assistant",
+        scopes=("tools",),
+        expires_at=datetime.fromtimestamp(NOW + 300, UTC),
+    )
 
 
-def number_as_type() -> str:
-    head, rest = token().split(".", 1)
-    assert head
-    return "eyJhbGciOiJFUzI1NiIsInR5cCI6N30." + rest
+@pytest.mark.parametrize("kind", ["id+jwt", "logout+jwt", "dpop+jwt", "secevent+jwt", "at", ""])
+def test_another_type_of_token_is_refused(kind: str) -> None:
+    assert refusal(token(header={"typ": kind})) == "type"
+
+
+@pytest.mark.parametrize("kind", [7, None, ["at+jwt"], {"at+jwt": True}])
+def test_a_type_that_is_no_text_is_refused(kind: Any) -> None:
+    head = json.dumps({"alg": "ES256", "kid": "one", "typ": kind}).encode()
+    written = base64.urlsafe_b64encode(head).rstrip(b"=").decode()
+    assert refusal(f"{written}.{token().partition('.')[2]}") == "type"
 
 
 @pytest.mark.parametrize("audience", [HERE, f"{HERE}/", [HERE], ["elsewhere", f"{HERE}/"]])

@@ -66,6 +66,39 @@ SECRETS = [
     "seed_phrase",
     "seedPhrase",
     "recovery_phrase",
+    "pass",
+    "user_pass",
+    "dbPass",
+    "passkey",
+    "bearer",
+    "jwt",
+    "session_cookie",
+    "sessionCookie",
+    "oauth_key",
+    "openai_key",
+    "openaiKey",
+    "stripe-key",
+    "AWS_KEY",
+    "master_key",
+    "license_key",
+    "security_code",
+    "securitycode",
+    "access_code",
+    "recovery_code",
+    "backup_codes",
+    "backupCodes",
+    "credit_card",
+    "creditCard",
+    "creditcard",
+    "debit_card",
+    "card_pan",
+    "pan",
+    "PAN",
+    "ccn",
+    "cvv_code",
+    "cvc_code",
+    "secret_id",
+    "mastercard_number",
 ]
 NO_SECRETS = [
     "token_count",
@@ -114,8 +147,65 @@ NO_SECRETS = [
     "email",
     "response",
     "bypass",
-    "pass",
+    "boarding_pass",
+    "pass_rate",
+    "pass_type",
+    "user_passes_on",
+    "passages",
     "phrase",
+    "company",
+    "panel",
+    "span",
+    "frying_pan",
+    "expand",
+    "postal_code",
+    "zip_code",
+    "country_code",
+    "discount_code",
+    "promo_code",
+    "error_code",
+    "one_time_access_code",
+    "author_key",
+    "project_key",
+    "foreign_key",
+    "translation_key",
+    "raw_key",
+    "monkey",
+    "api_key_name",
+    "token_id",
+    "cookie",
+    "cookie_flavour",
+    "cookie_policy",
+    "card",
+    "card_title",
+    "business_card",
+    "credit_card_last4",
+    "credit_card_type",
+    "discard_number",
+    "spin_number",
+    "flight_number",
+    "seed",
+    "bearing",
+    "word",
+    "id",
+    "address",
+]
+
+
+QUESTIONS_FOR_SECRETS = [
+    "What is your GitHub password?",
+    "API key please",
+    "Your card's security code",
+    "Paste the access token of the shop, and I go on",
+]
+OTHER_QUESTIONS = [
+    "What shall I order?",
+    "Where shall the password reset go?",
+    "Which one-time code did you get?",
+    "How many tokens may it cost?",
+    "Who is the author of the key chapter?",
+    "Which pass do you cross the Alps by?",
+    "In which pan?",
 ]
 
 
@@ -158,9 +248,33 @@ def test_a_title_that_only_sounds_like_one_is_not(title: str) -> None:
     asked_as("response", title=title)
 
 
+@pytest.mark.parametrize("message", QUESTIONS_FOR_SECRETS)
+def test_a_question_for_one_text_is_its_label_and_is_refused_as_one(message: str) -> None:
+    with pytest.raises(InvalidQuestion, match=r"elicit\.secret"):
+        _ = form_question(message)
+
+
+@pytest.mark.parametrize("message", OTHER_QUESTIONS)
+def test_a_question_that_only_sounds_like_one_for_a_secret_is_not(message: str) -> None:
+    _ = form_question(message)
+
+
+def test_whoever_is_refused_wrongly_is_told_a_way_out_that_works() -> None:
+    with pytest.raises(InvalidQuestion, match="another name and title, or choices"):
+        asked_as("credit_card", title="Which of your cards?")
+    asked_as("which_card", title="Which of your cards?")
+    asked_as("credit_card", enum=["the blue one", "the red one"])
+    with pytest.raises(InvalidQuestion, match="a schema with one field, whose name says"):
+        _ = form_question("The password was leaked. Whom shall I tell?")
+    person: dict[str, Json] = {"type": "object", "properties": {"whom": {"type": "string"}}}
+    _ = form_question("The password was leaked. Whom shall I tell?", person)
+
+
 def test_what_is_ticked_or_chosen_is_no_secret_and_no_number_is_a_token() -> None:
     asked_as("reset_password", type="boolean")
     asked_as("token", type="string", enum=["short", "long"])
     asked_as("tokens", type="integer")
+    asked_as("pass", type="integer")
+    asked_as("pan", type="number")
     with pytest.raises(InvalidQuestion):
         asked_as("pin", type="integer")

@@ -81,6 +81,96 @@ def test_a_mark_is_found_through_what_wraps_a_function() -> None:
 def delete_later() -> None: ...
 
 
+class Box:
+    def empty(self) -> str:
+        return "emptied"
+
+
+def test_off_opens_the_function_it_stands_on_and_no_other() -> None:
+    def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def wrapper(*args: Any) -> Any:
+            return function(*args)
+
+        return wrapper
+
+    def tool() -> None: ...
+
+    wrapper = elicit.gate(off=True)(plain(tool))
+    assert mark_of(wrapper) == Gate(is_off=True)
+    assert mark_of(plain(wrapper)) == Gate(is_off=True), "what wraps it is the same tool"
+    assert mark_of(tool) is None, "the other may be served as well, and destroys"
+    bound = Box().empty
+    elicit.gate(off=True)(partial(bound))
+    assert mark_of(bound) is None
+    elicit.gate(wrapper)
+    assert mark_of(wrapper) == Gate(), "what shuts counts more, in any order"
+
+
+def test_off_stands_on_the_function_of_a_librarys_own_tool_and_of_a_static_method() -> None:
+    from fastmcp.tools import Tool
+
+    def tool() -> None: ...
+
+    made: Any = Tool.from_function(tool)
+    assert elicit.gate(off=True)(made) is made
+    assert mark_of(tool) == Gate(is_off=True)
+
+    class Tools:
+        @elicit.gate(off=True)
+        @staticmethod
+        def apart() -> None: ...
+
+    assert mark_of(Tools.apart) == Gate(is_off=True)
+
+
+def test_off_opens_no_gate_that_an_author_marked() -> None:
+    def tool() -> None: ...
+
+    elicit.gate(message="Sure?")(tool)
+
+    @wraps(tool)
+    def another() -> None: ...
+
+    def of_another_name() -> None: ...
+
+    for function in (tool, another, partial(tool)):
+        with pytest.raises(InvalidQuestion, match="marked with gate already"):
+            elicit.gate(off=True)(function)
+        assert mark_of(function) == Gate(message="Sure?")
+    later = wraps(of_another_name)(lambda: None)
+    elicit.gate(off=True)(later)
+    elicit.gate(of_another_name)
+    assert mark_of(later) == Gate(), "nor one that is marked afterwards"
+    assert elicit.gate(off=True)(elicit.gate(off=True)(delete_later_yet)) is delete_later_yet
+
+
+def delete_later_yet() -> None: ...
+
+
+def test_off_on_a_bound_method_is_refused_since_it_would_open_that_of_every_object() -> None:
+    from fastmcp.tools import Tool
+
+    bound: list[Any] = [Box().empty, Tool.from_function(Box().empty)]
+    for given in bound:
+        with pytest.raises(InvalidQuestion, match=r"Box\.empty for every object"):
+            elicit.gate(off=True)(given)
+    assert mark_of(Box().empty) is None
+
+
+def test_a_mark_changes_no_words_of_another_tool() -> None:
+    def tool() -> None: ...
+
+    elicit.gate(message="Delete?")(tool)
+
+    @wraps(tool)
+    def another() -> None: ...
+
+    elicit.gate(message="Tidy up?")(another)
+    assert mark_of(another) == Gate(message="Tidy up?")
+    assert mark_of(tool) == Gate(message="Delete?")
+
+
 def test_what_no_mark_stays_on_is_said() -> None:
     with pytest.raises(InvalidQuestion):
         elicit.gate(len)

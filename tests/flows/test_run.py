@@ -94,7 +94,7 @@ def test_a_result_is_kept_ten_minutes() -> None:
 
 
 def test_after_delivery_the_same_call_is_a_new_wish_and_the_run_may_repeat() -> None:
-    over = runs.deliver(runs.finish(run(), result="{}", now=NOON))
+    over = runs.deliver(runs.finish(run(), result="{}", now=NOON), now=NOON)
     assert (over.status, over.result, over.holds_key) == ("delivered", "{}", False)
     assert over.due_at == NOON + RESULT_KEPT
 
@@ -104,6 +104,13 @@ def test_a_wiped_run_is_never_due_again() -> None:
         wiped = runs.wipe(before)
         assert (wiped.result, wiped.holds_key, wiped.due_at) == (None, False, None)
         assert runs.wipe(wiped) == wiped
+
+
+def test_a_result_that_was_too_long_to_be_kept_ends_its_run_when_it_went_out() -> None:
+    over = runs.deliver(run(), now=NOON)
+    assert (over.status, over.called, over.finished_at) == ("delivered", None, NOON)
+    assert (over.holds_key, over.due_at) == (False, None)
+    assert runs.deliver(over, now=OPEN_UNTIL) == over
 
 
 def test_a_run_without_a_result_is_not_due_for_wiping() -> None:

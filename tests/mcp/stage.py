@@ -207,11 +207,11 @@ class CutOffCaller:
         self._url = url
         self._capabilities: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
         self._is_modern = revision == MODERN
-        self._headers = {"accept": "application/json, text/event-stream"}
+        self.headers = {"accept": "application/json, text/event-stream"}
 
     async def connect(self) -> None:
         if self._is_modern:
-            self._headers["mcp-protocol-version"] = MODERN
+            self.headers["mcp-protocol-version"] = MODERN
             return
         opening = {
             "protocolVersion": "2025-11-25",
@@ -220,8 +220,8 @@ class CutOffCaller:
         }
         answer = await self._post({"id": 0, "method": "initialize", "params": opening})
         assert answer.status_code == 200
-        self._headers["mcp-session-id"] = answer.headers["mcp-session-id"]
-        self._headers["mcp-protocol-version"] = "2025-11-25"
+        self.headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+        self.headers["mcp-protocol-version"] = "2025-11-25"
         await self._post({"method": "notifications/initialized"})
 
     def call(
@@ -248,7 +248,7 @@ class CutOffCaller:
         return await self._http.post(
             self._url,
             json={"jsonrpc": "2.0", **message},
-            headers={**self._headers, **(headers or {})},
+            headers={**self.headers, **(headers or {})},
         )
 
 

@@ -22,6 +22,10 @@ def add_tools(server: Any) -> list[str]:
         return "signed in"
 
     @server.tool()
+    async def sure() -> str:
+        return f"sure: {await elicit.confirm('Sure?')}"
+
+    @server.tool()
     async def plain() -> str:
         ran.append("plain")
         return "plain"
@@ -42,6 +46,7 @@ async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(
         assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
         assert "Nobody can be asked" in text_of(result)
         assert not caller.has_links_left
+        assert text_of(await soon(caller.call("sure"))) == "sure: False"  # parity: E1
         assert not await stage.elicitations()
         assert text_of(await soon(caller.call("plain"))) == "plain"
 

@@ -26,6 +26,7 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
+from webapp.call import RESULT_BYTES_AT_MOST
 from webapp.limits import Limits
 from webapp.mcp.results import RESULT_TOOL
 from webapp.runs import ARGUMENTS_BYTES_AT_MOST
@@ -153,9 +154,34 @@ async def test_the_link_comes_with_the_facts_for_programs(
         assert RESULT_TOOL in pending["instructions"]
         assert pending["elicitId"]
         assert RESULT_TOOL in text_of(result)
-        assert pending_in(await soon(caller.call("visit")))["schema"] is None
+        assert (pending["tool"], pending["arguments"]) == ("greet", {})
+        visit = pending_in(await soon(caller.call("visit", page="price", note="x" * 500)))
+        assert visit["schema"] is None
+        assert visit["tool"] == "visit"
+        # As a gate shows them: what is long is cut, and says so.
+        note = f"{'x' * 400}... (500 characters in all)"
+        assert visit["arguments"] == {"page": "price", "note": note}
         delete = pending_in(await soon(caller.call("delete")))
         assert delete["schema"] == {"type": "object", "properties": {}}
+
+
+async def test_what_a_tool_gives_another_is_not_among_the_facts(revision: str) -> None:
+    # parity: T9
+    server = new_server("fastmcp")
+
+    @server.tool()
+    @elicit.gate
+    async def delete(key: str) -> str:
+        return f"deleted with {key}"
+
+    @server.tool()
+    async def tidy(where: str) -> str:
+        return str(await server.call_tool("delete", {"key": "the server's own"}))
+
+    async with silent(server, revision) as (_, caller):
+        pending = pending_in(await soon(caller.call("tidy", where="here")))
+        assert pending["message"] == "Run delete?"
+        assert (pending["tool"], pending["arguments"]) == ("tidy", {"where": "here"})
 
 
 @pytest.mark.every_way
@@ -462,6 +488,51 @@ async def test_when_the_result_is_wiped_nothing_is_run(server: Any, revision: st
         told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))
         assert "or it is over" in text_of(told)
         assert len(shop.began) == began
+
+
+@pytest.mark.every_way
+async def test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_again(
+    library: str, revision: str
+) -> None:
+    server, ran = new_server(library), list[str]()
+
+    @server.tool()
+    @elicit.gate
+    async def wipe() -> str:
+        ran.append("wiped")
+        return "x" * RESULT_BYTES_AT_MOST
+
+    async with silent(server, revision) as (stage, caller):
+        shown = await soon(caller.call("wipe"))
+        await (await stage.person()).press(link_in(shown))
+        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))
+        assert len(text_of(told)) == RESULT_BYTES_AT_MOST
+        for _ in range(2):
+            told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))
+            assert told.is_error
+            assert "or it is over" in text_of(told)
+        assert ran == ["wiped"]
+        assert len(await stage.elicitations()) == 1
+
+
+async def test_after_a_result_too_long_to_be_kept_the_same_call_is_a_new_wish(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def export() -> str:
+        return "x" * RESULT_BYTES_AT_MOST if await elicit.confirm("Export it?") else "kept"
+
+    async with silent(server, revision) as (stage, caller):
+        first = await soon(caller.call("export"))
+        await (await stage.person()).press(link_in(first))
+        assert len(text_of(await soon(caller.call("export")))) == RESULT_BYTES_AT_MOST
+        second = await soon(caller.call("export"))
+        assert id_in(second) != id_in(first)
+        over = await soon(caller.call(RESULT_TOOL, elicitId=id_in(first)))
+        assert "or it is over" in text_of(over)
+        assert (await row_of(stage, id_in(second))).status is Status.PENDING
+        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(second), action="decline"))
+        assert text_of(told) == "kept"
 
 
 async def test_another_client_of_the_same_person_gets_nothing_by_the_id(

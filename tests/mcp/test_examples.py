@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,10 @@ async def test_a_transfer_takes_two_steps(revision: str, way: str) -> None:
         wrong: Step = {"code": "000000"}
         assert "not the code" in await show("transfer_funds", YES, wrong, **transfer)
         assert await show("transfer_funds", YES, right, **transfer) == "7.00 USD went from a to b."
+        rows = await show.at.stage.elicitations()
+        codes = [row for row in rows if row.kind == "form"]
+        assert len(codes) == 2
+        assert all(row.expires_at - row.created_at == timedelta(minutes=2) for row in codes)
 
 
 async def test_github_is_connected(revision: str, way: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import mcp_types as types
 import pytest
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, EmailStr, Field, field_validator
 
 from flows import Money, elicit
 from flows.elicitation import Json, Status
@@ -297,3 +297,44 @@ async def test_what_the_authors_own_check_refuses_is_told_with_its_place(
         assert result.is_error
         assert result.meta["code"] == "INVALID_INPUT"
         assert result.meta["details"] == [{"path": "number", "message": "It must be even."}]
+
+
+async def test_an_optional_field_left_blank_is_no_fault(server: Any, revision: str) -> None:
+    class Visit(BaseModel):
+        name: str
+        nights: int = 1
+        mail: EmailStr | None = None
+
+    @server.tool()
+    async def book() -> str:
+        visit = await elicit.form("Who comes?", Visit)
+        return f"{visit.name} {visit.nights} {visit.mail}"
+
+    fills: Fills = [{"name": "Ann", "nights": None, "mail": ""}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("book"))) == "Ann 1 None"
+
+
+async def test_an_old_yes_is_no_answer_to_a_new_question(server: Any) -> None:
+    ran: list[str] = []
+
+    @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))
+    async def wipe() -> str:
+        ran.append("wipe")
+        await elicit.url("Then go there", "https://service.example/")
+        return "wiped"
+
+    async with staged(server) as stage, stage.caller(MODERN, declares=BOTH) as caller:
+        first = asked_in(await caller.leg("wipe"))
+        second = asked_in(await caller.leg("wipe", after=first))
+        assert ran == ["wipe"]
+        await stage.service.kinds.gates.approvals.clear()
+        afresh = asked_in(await caller.leg("wipe", after=second))
+        old = asked_in(await caller.leg("wipe", after=first))  # the very request of before
+        for asked in (afresh, old):
+            (request,) = (asked.input_requests or {}).values()
+            assert "wipe" in str(request.params)
+        assert ran == ["wipe"]

@@ -1,7 +1,9 @@
 """The gate as tools, clients and people meet it: no body starts before a person's yes."""
 
+import asyncio
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -420,6 +422,59 @@ async def test_the_mark_is_found_below_decorators_and_on_methods(
         assert not ran
 
 
+async def test_what_is_freed_frees_no_other_tool_that_shares_its_function(
+    library: str, revision: str, ran: list[object]
+) -> None:
+    server = new_server(library)
+
+    class Box:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def empty(self) -> str:
+            ran.append(self._name)
+            return "emptied"
+
+    def delete(path: str) -> str:
+        ran.append(path)
+        return "deleted"
+
+    @elicit.gate(off=True)
+    @wraps(delete)
+    def delete_there(path: str) -> str:
+        return delete(f"there/{path}")
+
+    @elicit.gate(off=True)
+    def empty_there() -> str:
+        return Box("some").empty()
+
+    served: dict[str, Callable[..., str]] = {
+        "delete": delete,
+        "delete_there": delete_there,
+        "empty": Box("all").empty,
+        "empty_there": empty_there,
+    }
+    for name, function in served.items():
+        server.tool(name=name, annotations=DESTRUCTIVE)(function)
+    calls: dict[str, dict[str, Any]] = {
+        "delete": {"path": "a"},
+        "delete_there": {"path": "a"},
+        "empty": {},
+        "empty_there": {},
+    }
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline"] * 2) as caller,
+    ):
+        refused = [
+            name
+            for name, given in calls.items()
+            if (await soon(caller.call(name, **given))).is_error
+        ]
+        assert refused == ["delete", "empty"]
+        assert ran == ["there/a", "some"]
+
+
 async def test_the_mark_is_found_on_tools_of_mounted_servers(ran: list[object]) -> None:
     from fastmcp import FastMCP
     from fastmcp.tools import Tool
@@ -619,7 +674,8 @@ async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran: list[object], rev
         stage.caller(revision, declares=FORM, fills=[{}, "decline"]) as caller,
     ):
         assert (await soon(caller.call("wipe_all"))).is_error
-        assert set(ran) == {"a"}
+        # The yes to the first stands when the second is asked about, in a request of its own.
+        assert ran == (["a"] if revision == LEGACY else ["a", "a"])
         says = [form.message for form in caller.forms]
         assert says == ["Run wipe?\nwhat: a", "Run wipe?\nwhat: b"]
 
@@ -642,6 +698,196 @@ async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(
     for server in (inner, outer):
         ours = [part for part in server.middleware if type(part).__name__ == "InnerCalls"]
         assert len(ours) == 1
+
+
+async def test_one_yes_lets_each_start_of_the_caller_run_it_and_once_does_its_work_once(
+    ran: list[object], revision: str
+) -> None:
+    from fastmcp import Context, FastMCP
+
+    server, work = FastMCP("shop"), list[str]()
+
+    async def wiped(what: str) -> str:
+        work.append(what)
+        return "wiped"
+
+    @server.tool
+    @elicit.gate
+    async def wipe(what: str) -> str:
+        ran.append(what)
+        return str(await elicit.once(f"wipe {what}", lambda _: wiped(what)))
+
+    @server.tool
+    async def wipe_all(ctx: Context) -> str:
+        calls = [ctx.fastmcp.call_tool("wipe", {"what": what}) for what in ("a", "b", "c")]
+        return f"{len(await asyncio.gather(*calls))} wiped"
+
+    fills: list[Any] = [{}, {}, {}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("wipe_all"))) == "3 wiped"
+        assert len(caller.forms) == 3
+        assert sorted(work) == ["a", "b", "c"]
+        assert set(map(str, ran)) == {"a", "b", "c"}
+        assert (len(ran) == 3) == (revision == LEGACY)
+
+
+@pytest.mark.parametrize("by", ["server", "client"])
+@pytest.mark.parametrize("mounts", ["by_name", "renamed", "in_another", "later"])
+async def test_what_a_body_calls_on_a_mounted_server_is_asked_whatever_was_called_before(
+    ran: list[object], revision: str, mounts: str, by: str
+) -> None:
+    from fastmcp import Client, FastMCP
+
+    outer, middle, inner = FastMCP("shop"), FastMCP("middle"), FastMCP("inner")
+    inner.tool(_done, name="delete", annotations=DESTRUCTIVE)
+
+    @outer.tool
+    async def tidy() -> str:
+        if by == "server":
+            return str(await inner.call_tool("delete", {}))
+        async with Client(inner) as client:
+            return str((await client.call_tool("delete", {})).data)
+
+    if mounts == "by_name":
+        outer.mount(inner, "in")
+    elif mounts == "renamed":
+        outer.mount(inner, tool_names={"delete": "wipe"})
+    elif mounts == "in_another":
+        middle.mount(inner, "in")
+        outer.mount(middle)
+    async with (
+        staged(outer) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline", {}]) as caller,
+    ):
+        if mounts == "later":
+            outer.mount(inner)
+        assert (await soon(caller.call("tidy"))).is_error
+        assert not ran
+        assert not (await soon(caller.call("tidy"))).is_error
+        assert ran == ["ran"]
+        assert [form.message for form in caller.forms] == ["Run delete?"] * 2
+
+
+async def test_a_no_to_what_a_tool_calls_is_none_for_what_stands_behind_it(
+    ran: list[object], revision: str
+) -> None:
+    from fastmcp import FastMCP
+
+    outer, inner = FastMCP("shop"), FastMCP("inner")
+    inner.tool(_done, name="delete", annotations=DESTRUCTIVE)
+    outer.mount(inner, "in")
+
+    @outer.tool
+    async def tidy() -> str:
+        with suppress(Exception):
+            await outer.call_tool("in_delete", {})
+        return str(await inner.call_tool("delete", {}))
+
+    async with (
+        staged(outer) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline"] * 2) as caller,
+    ):
+        assert (await soon(caller.call("tidy"))).is_error
+        assert not ran
+        assert [form.message for form in caller.forms] == ["Run in_delete?", "Run delete?"]
+
+
+async def test_a_middleware_that_came_later_leads_past_no_gate(
+    ran: list[object], revision: str
+) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.server.middleware import Middleware
+
+    class Renames(Middleware):
+        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+            message = context.message.model_copy(update={"name": "delete"})
+            return await call_next(context.copy(message=message))
+
+    server = FastMCP("shop")
+    server.tool(_done, name="delete", annotations=DESTRUCTIVE)
+    server.tool(_also_done, name="look")
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline"]) as caller,
+    ):
+        server.add_middleware(Renames())
+        assert (await soon(caller.call("look"))).is_error
+        assert not ran
+        assert [form.message for form in caller.forms] == ["Run delete?"]
+
+
+def _adds_a_tenant() -> Any:
+    from fastmcp.server.middleware import Middleware
+
+    class Adds(Middleware):
+        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+            message = context.message
+            given: dict[str, Any] = {**(message.arguments or {}), "tenant": "t1"}
+            message = message.model_copy(update={"arguments": given})
+            return await call_next(context.copy(message=message))
+
+    return Adds()
+
+
+@pytest.mark.parametrize("is_mounted", [False, True])
+async def test_arguments_that_a_middleware_changes_are_asked_about_and_the_yes_is_kept(
+    ran: list[object], revision: str, *, is_mounted: bool
+) -> None:
+    from fastmcp import FastMCP
+
+    def delete(count: int, tenant: str = "") -> str:
+        ran.append((count, tenant))
+        return "deleted"
+
+    async def told(_: object) -> None:
+        ran.append("told")
+
+    server, outer = FastMCP("inner", middleware=[_adds_a_tenant()]), FastMCP("shop")
+    ready = elicit.needs(elicit.confirm("Ready?"), on_complete=told)
+    server.tool(ready(delete), name="delete", annotations=DESTRUCTIVE)
+    outer.mount(server, "in")
+    at, name = (outer, "in_delete") if is_mounted else (server, "delete")
+    fills: list[Any] = [{}, {}, {}, {}, "decline"]
+    async with (
+        staged(at) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        sent, runs = f"Run {name}?\ncount: 1", "Run delete?\ncount: 1\ntenant: t1"
+        for _ in range(2):
+            assert text_of(await soon(caller.call(name, count=1))) == "deleted"
+        asked = [form.message for form in caller.forms]
+        assert asked == [sent, "Ready?", runs, "Ready?"]
+        assert ran == ["told", (1, "t1"), "told", (1, "t1")]
+        approved = await stage.service.kinds.gates.approvals.all()
+        assert {approval.tool for approval in approved} == {name}
+        assert len(approved) == 2
+        # What is kept is the tool's with these arguments, and nothing else's.
+        assert (await soon(caller.call(name, count=2))).is_error
+
+
+async def test_another_version_that_a_body_calls_is_another_tool(
+    ran: list[object], revision: str
+) -> None:
+    from fastmcp import Context, FastMCP
+    from fastmcp.utilities.versions import VersionSpec
+
+    server = FastMCP("shop")
+    server.tool(_done, name="wipe", version="1.0", annotations=DESTRUCTIVE)
+
+    @server.tool(name="wipe", version="2.0", annotations=DESTRUCTIVE)
+    async def wipe_a_copy(ctx: Context) -> str:
+        return str(await ctx.fastmcp.call_tool("wipe", {}, version=VersionSpec(eq="1.0")))
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{}, "decline"]) as caller,
+    ):
+        assert (await soon(caller.call("wipe"))).is_error
+        assert not ran
+        assert len(caller.forms) == 2
 
 
 @pytest.mark.parametrize("ends", ["time", "revoked", "neither"])

@@ -277,3 +277,75 @@ async def test_a_server_that_hides_nothing_is_listed_as_it_is(library: str, revi
         if revision == LEGACY:
             is_theirs = library == "fastmcp"  # it says so of every server
             assert promises_changes(caller) == is_theirs
+
+
+def watched(name: str, seen_in: list[str], server: Any) -> Any:
+    """The server; what it lists is written down, and nothing is listed outside a request."""
+    from fastmcp.server.dependencies import get_http_request
+    from fastmcp.server.middleware import Middleware
+
+    class Watching(Middleware):
+        async def on_list_tools(self, context: Any, call_next: Any) -> Any:
+            seen_in.append(name)
+            get_http_request()  # raises RuntimeError where there is none
+            return await call_next(context)
+
+    server.add_middleware(Watching())
+    return server
+
+
+@pytest.mark.parametrize("is_mounted", [False, True])
+async def test_what_the_author_does_as_tools_are_listed_needs_its_request_and_is_done_in_it(
+    *, is_mounted: bool
+) -> None:
+    seen_in: list[str] = []
+    server = watched("shop", seen_in, with_tools(new_server("fastmcp")))
+    if is_mounted:
+        outer = new_server("fastmcp")
+        outer.mount(server)
+        server = outer
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        assert not seen_in, "at initialize"
+        assert await seen(caller) == set()
+        listed = len(seen_in)
+        # What is mounted is not listed without its middleware.
+        assert listed == (2 if is_mounted else 1)
+        call = caller.call("take_key")
+        link = await caller.link()
+        person = await stage.person()
+        page = await person.visit(link)
+        await person.browser.post(link, data={"csrf": page.csrf, "answer.value": KEY})
+        assert text_of(await soon(call)) == str(len(KEY))
+        await eventually(lambda: caller.list_changes == 1)
+        assert text_of(await soon(caller.call("lose_key"))) == "True"
+        await eventually(lambda: caller.list_changes == 2)
+        assert len(seen_in) == listed, "outside a request"
+
+
+async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision: str) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.tools import Tool
+
+    def enter() -> str:
+        return "in"
+
+    def free() -> str:
+        return "free"
+
+    async def again() -> str:
+        return "in again"
+
+    async def above() -> str:
+        return "in again"
+
+    hides = elicit.needs(door(), hide=True)
+    server = with_tools(FastMCP("shop"))
+    marked = Tool.from_function(hides(enter), name="below")
+    server.add_tool(Tool.from_tool(marked, name="below_both", transform_fn=again))
+    plain = Tool.from_function(free)
+    server.add_tool(Tool.from_tool(plain, name="above", transform_fn=hides(above)))
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        assert await seen(caller) == set()
+        assert text_of(await went_through(caller, "take_key", [guest.type])) == str(len(KEY))
+        assert await seen(caller) == {"enter", "below_both", "above"}

@@ -24,6 +24,7 @@ from authlib.oauth2.rfc7636 import create_s256_code_challenge  # type: ignore[im
 from flows.provider import Client, Provider
 from flows.providers import openid
 from tests.clock import Clock
+from tests.processes import close, error_of, open_process
 from tests.sandbox.stage import Form
 from tests.web.connecting import parameter
 from webapp.app import utc_now
@@ -60,13 +61,11 @@ class OpenIdProvider:
     """The process. It answers as configured last, and knows nothing from before that."""
 
     def __init__(self, node: str) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        self._process = subprocess.Popen(
-            [node, str(HERE / "server.mjs")],
+        self._process = open_process(
+            *(node, str(HERE / "server.mjs")),
+            name="the OpenID provider",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
         )
         self.issuer = ""
         self.wanted: dict[str, Any] = {}
@@ -110,16 +109,14 @@ class OpenIdProvider:
 
     def close(self) -> None:
         """It ends with its input."""
-        self._process.communicate(timeout=PATIENCE_SECONDS)
-        self._errors.close()
+        close(self._process)
 
     def _line(self) -> bytes:
         output = cast("IO[bytes]", self._process.stdout)
         is_there, _, _ = select.select([output], [], [], PATIENCE_SECONDS)
         line = output.readline() if is_there else b""
         if not line:
-            self._errors.seek(0)
-            raise RuntimeError(f"The provider does not answer: {self._errors.read().decode()}")
+            raise RuntimeError(f"The provider does not answer: {error_of(self._process)}")
         return line
 
 

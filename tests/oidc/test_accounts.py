@@ -24,9 +24,10 @@ from flows.oauth_refresh import Gone, refresh, refreshed
 from flows.oauth_revoke import revoke
 from flows.provider import Client
 from tests.flows.account_life import led
-from tests.mcp.stage import Page, Person, new_browser
+from tests.mcp.stage import Page, Person, eventually, new_browser
 from tests.oidc.stage import Guest, Newcomer, OpenIdProvider, real_time, registration
 from tests.web.connecting import Asking, Town, changed, ends, parameter, town
+from tests.web.test_connections import press, said
 
 T = TypeVar("T")
 # OpenID Connect Core, 11: without this a provider leaves offline_access out.
@@ -307,6 +308,52 @@ async def test_a_connection_without_a_refresh_token_is_given_back_too(
         assert connection.refresh_token is None
         assert await lead(revoke(client, connection))
         assert (await userinfo(acme, connection.access_token)).status_code == 401
+
+
+async def pair_of(here: Town) -> tuple[str, str]:
+    """Both keys of the one account, as the application keeps them."""
+    (kept,) = await here.connections()
+    assert kept.refresh_token is not None
+    return kept.access_token, kept.refresh_token
+
+
+async def test_fifty_calls_whose_key_is_over_get_one_new_pair_and_nobody_is_asked(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme, **LASTING) as here:
+        scopes = ("offline_access", "email")
+        client, _ = await connected(here, await newcomer(acme, "alice"), *scopes)
+        before = await pair_of(here)
+        here.clock.tick(hours=2)
+        asked = [here.ask(*scopes, provider="acme", arguments=n) for n in range(50)]
+        await eventually(lambda: all(each.task.done() or each.has_asked for each in asked))
+        assert not any(each.has_asked for each in asked)
+        keys = {(await each.account()).access_token for each in asked}
+        after = await pair_of(here)
+        assert keys == {after[0]}
+        assert not set(before) & set(after)
+        # Had the old one been brought twice, the provider would have ended the whole family.
+        assert [await is_active(client, acme, key) for key in after] == [True, True]
+        assert not await is_active(client, acme, before[1])
+        assert (await userinfo(acme, after[0])).json()["email"] == "alice@acme.example"
+
+
+async def test_disconnect_on_the_page_ends_both_keys_at_the_provider(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with office(acme, **LASTING) as here:
+        alice = await newcomer(acme, "alice")
+        client, _ = await connected(here, alice, "offline_access", "email")
+        keys = await pair_of(here)
+        assert [await is_active(client, acme, key) for key in keys] == [True, True]
+        page = await press(await here.person(), here, "/disconnect")
+        assert "has confirmed that the key works no more" in said(page)
+        assert [await is_active(client, acme, key) for key in keys] == [False, False]
+        assert (await userinfo(acme, keys[0])).status_code == 401
+        (left,) = await here.connections()
+        assert (left.access_token, left.refresh_token) == ("", None)
+        again = here.ask("offline_access", "email", provider="acme")
+        assert await again.link()
 
 
 async def device_code(acme: OpenIdProvider, *scopes: str) -> DeviceCode:

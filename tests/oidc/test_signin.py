@@ -35,6 +35,7 @@ from tests.oidc.stage import (
     sign_in_for,
 )
 from tests.web.connecting import changed, parameter
+from tests.web.serving import transport_to
 from webapp.issuer import BETWEEN_FETCHES, Issuer
 from webapp.protected import Protected
 from webapp.wire import Receive, Scope, Send
@@ -101,7 +102,7 @@ class Desk:
         app: Any = Protected(
             whose_call, issuer=self.issuer, resource=self.resource, name="tools", clock=self.clock
         )
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=HERE)
+        return httpx.AsyncClient(transport=transport_to(app), base_url=HERE)
 
 
 async def whose_call(scope: Scope, receive: Receive, send: Send) -> None:

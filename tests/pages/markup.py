@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "link", "input", "br", "path", "circle"}
+VOID = {"meta", "link", "input", "br", "img", "path", "circle"}
 
 
 class Page(HTMLParser):

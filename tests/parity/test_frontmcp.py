@@ -5,8 +5,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import mcp_types as types
+import pytest
 
-from flows import elicit
+from flows import InvalidAnswer, elicit
 from flows.question import DEFAULT_TIMEOUT, Outcome
 from tests.mcp.stage import new_server, soon, staged, text_of
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from flows.elicitation import Json
 
 FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
+URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
 OURS = "https://shop.example/sign"
 
 
@@ -46,6 +48,27 @@ async def test_an_author_asks_by_an_id_of_their_own(revision: str) -> None:
         await caller.link()
         assert await elicit.complete_elicitation("order-7", {"by": "Ada"}) == "accepted"
         assert text_of(await soon(call)) == "{'by': 'Ada'}"
+
+
+async def test_trusted_code_answers_a_form_by_an_id_of_its_own_and_as_the_schema_says(
+    revision: str,
+) -> None:
+    # parity: F1
+    server = new_server("mcp")
+
+    @server.tool()
+    async def order() -> str:
+        size = await elicit.form("Which size?", Size, elicitation_id="order-8")
+        return f"size {size.number}"
+
+    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+        call = caller.call("order")
+        await caller.link()
+        with pytest.raises(InvalidAnswer) as refused:
+            await elicit.complete_elicitation("order-8", {"number": "large"})
+        assert [fault["path"] for fault in refused.value.details] == ["number"]
+        assert await elicit.complete_elicitation("order-8", {"number": 42}) == "accepted"
+        assert text_of(await soon(call)) == "size 42"
 
 
 async def test_only_a_yes_has_content_and_it_has_the_type_that_was_asked_for(

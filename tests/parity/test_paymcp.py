@@ -15,7 +15,7 @@ async def test_whoever_takes_the_money_is_told_nothing_of_the_callers_session() 
         payer = await shop.person()
         there = await payer.go_on(shop.stage.link_of(row))
         told = json.dumps(await shop.session(there.rsplit("/", 1)[1])) + there
-        session_id = caller._headers["mcp-session-id"]
+        session_id = caller.headers["mcp-session-id"]
         assert len(session_id) >= 16
         assert session_id not in told
         assert row.owner not in told.replace(row.id, "")  # an id of ours begins with its tag

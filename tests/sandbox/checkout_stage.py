@@ -16,6 +16,7 @@ import stripe
 from litestar import Litestar
 
 from tests.clock import Clock
+from tests.web.serving import transport_to
 from webapp.sandbox.checkout import checkout_router
 from webapp.sandbox.deliveries import Deliver
 from webapp.sandbox.settings import Sandbox, new_sandbox
@@ -85,7 +86,7 @@ class Stage:
 
     def client(self) -> httpx.AsyncClient:
         # One that raises would hide the answer that a real server gives.
-        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)  # type: ignore[arg-type]
+        transport = transport_to(self.app, raises=False)
         return httpx.AsyncClient(transport=transport, base_url=self.settings.url)
 
     async def begin(self, **others: Any) -> stripe.checkout.Session:

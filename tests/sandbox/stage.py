@@ -12,6 +12,7 @@ import httpx
 from authlib.oauth2.rfc7636 import create_s256_code_challenge  # type: ignore[import-untyped]
 
 from tests.clock import Clock
+from tests.web.serving import transport_to
 from webapp.sandbox import Sandbox
 from webapp.sandbox.app import create_sandbox
 
@@ -149,6 +150,6 @@ async def nobody_listens(request: httpx.Request) -> httpx.Response:
 @asynccontextmanager
 async def person_at(sandbox: Sandbox, *, clock: Clock) -> AsyncIterator[Person]:
     app = create_sandbox(sandbox, clock=clock, deliver=nobody_listens)
-    transport = httpx.ASGITransport(app)  # type: ignore[arg-type]  # the same ASGI
+    transport = transport_to(app)
     async with httpx.AsyncClient(transport=transport, base_url=sandbox.url) as http:
         yield Person(http, sandbox)

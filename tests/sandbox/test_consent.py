@@ -191,9 +191,9 @@ async def test_the_pictures_and_the_sheet_are_there(person: Person):
     for path, media_type in [
         ("/sandbox.css", "text/css"),
         ("/sandbox.svg", "image/svg+xml"),
-        ("/people/octocat.svg", "image/svg+xml"),
+        ("/people/octocat.png", "image/png"),
     ]:
         answer = await person.http.get(path)
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith(media_type)
-    assert (await person.http.get("/people/nobody.svg")).status_code == 404
+    assert (await person.http.get("/people/nobody.png")).status_code == 404

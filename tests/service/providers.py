@@ -27,6 +27,7 @@ from flows.receipt import Payment
 from flows.sellers import SELLERS
 from tests.clock import Clock
 from tests.service.world import RING, URL, question_in_store
+from tests.web.serving import transport_to
 from webapp.certificates import Certificates
 from webapp.departures import depart
 from webapp.inbox import Inbox
@@ -304,7 +305,7 @@ class Till:
         sender: str = SENDER,
     ) -> httpx.Response:
         """What somebody sends to the address for webhooks."""
-        door = httpx.ASGITransport(app=self.app, client=(sender, 50000))
+        door = transport_to(self.app, client=(sender, 50000))
         async with httpx.AsyncClient(transport=door, base_url=URL) as client:
             path = f"/webhooks/{self.seller.name}" + (f"?{query}" if query else "")
             return await client.post(path, content=body, headers=headers)

@@ -40,7 +40,7 @@ from tests.mcp.stage import (
     soon,
     text_of,
 )
-from tests.web.serving import serving_at
+from tests.web.serving import serving_at, transport_to
 from webapp.app import open_app
 from webapp.rows import Hook
 from webapp.sandbox import Sandbox, new_sandbox, signing
@@ -274,8 +274,8 @@ class Shop:
         to: Process | None = None,
         path: str = "/webhooks/stripe",
     ) -> httpx.Response:
-        app = cast("Any", to.app if to is not None else self._process.app)
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        app = to.app if to is not None else self._process.app
+        transport = transport_to(app, raises=False)
         async with httpx.AsyncClient(transport=transport, base_url=self.url) as provider:
             return await provider.post(path, content=body, headers=headers)
 
@@ -310,7 +310,7 @@ class Shop:
 
     async def _beside(self, path: str, **form: str) -> dict[str, Any]:
         """The provider's API, past the line; with a form it is a POST."""
-        transport = httpx.ASGITransport(cast("Any", self.line.app))
+        transport = transport_to(self.line.app)
         headers = {"authorization": f"Bearer {self.sandbox.stripe_key}"}
         async with httpx.AsyncClient(transport=transport, base_url=self.sandbox.url) as asker:
             method, data = ("POST", form) if form else ("GET", None)

@@ -233,6 +233,43 @@ async def test_who_dies_at_the_provider_holds_the_others_up_for_a_minute_at_most
         assert network.refreshes == 1
 
 
+class Suspending(MemoryStore):
+    """Whoever writes an account next, once `suspends` is set, goes on when it is woken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.suspends = False
+        self.is_asleep, self.wakes = asyncio.Event(), asyncio.Event()
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        written = await super().write(*records)
+        if self.suspends and any(record.kind == "account" for record in records):
+            self.suspends = False
+            self.is_asleep.set()
+            await self.wakes.wait()
+        return written
+
+
+async def test_who_slept_beyond_its_claim_asks_for_no_second_pair_with_the_same_key() -> None:
+    clock, network, store = Clock(), Renewing(), Suspending()
+    more: dict[str, Any] = {"store": store, "clock": clock}
+    async with (
+        serving_accounts(network, **more) as laptop,
+        serving_accounts(network, **more) as other,
+    ):
+        await connect(laptop, "repo")
+        clock.tick(hours=2)
+        store.suspends = True
+        slept = Asking(laptop, "repo", arguments="slept")
+        await store.is_asleep.wait()  # with its claim written, and before its request
+        clock.tick(seconds=CLAIM.total_seconds())
+        assert (await again(other)).access_token == "key-1.1-of-octocat"
+        store.wakes.set()
+        assert (await unasked(slept)).access_token == "key-1.1-of-octocat"
+        assert network.refreshes == 1
+        assert (await the_one(other)).is_connected
+
+
 async def test_an_answer_that_was_lost_is_asked_for_once_more_and_then_the_person_once() -> None:
     clock, network, store = Clock(), Renewing(), MemoryStore()
     async with serving_accounts(network, store=store, clock=clock) as service:
@@ -300,6 +337,36 @@ async def test_an_account_that_was_connected_again_meanwhile_keeps_its_newer_key
         gate.set()
         assert (await unasked(asked)).access_token == "key-2-of-octocat"
         assert (await the_one(service)).access_token == "key-2-of-octocat"
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too(
+    *, is_answered: bool
+) -> None:
+    clock, network = Clock(), Renewing()
+    network.life_seconds = 120
+    async with serving_accounts(network, clock=clock) as service:
+        asked = Asking(service, "repo", tool="list")
+        _, state = await opened(service, asked)
+        if is_answered:  # and fetched by nobody
+            await give_up(asked)
+        await come_home(service, state)
+        await asyncio.gather(asked.task, return_exceptions=True)
+        clock.tick(minutes=3)
+        gate = hold_up(network)
+        again = Asking(service, "repo", tool="list")
+        while not network.refreshes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        kept = await the_one(service)
+        await service.kinds.accounts.unshare(kept.owner, kept.id, "list")
+        gate.set()
+        if is_answered:
+            with pytest.raises(Failed, match="not shared with this tool any more"):
+                await again.account()
+        else:
+            await again.elicitation()
+            await give_up(again)
+        assert (await the_one(service)).used == {}
 
 
 async def test_a_person_who_allows_another_tool_has_the_key_renewed_first() -> None:
@@ -539,6 +606,20 @@ async def test_disconnecting_gives_the_key_back_and_leaves_none_here() -> None:
         account = await connect(service, "repo", tool="export")
         assert account.access_token == "key-2-of-octocat"
         assert (await the_one(service)).tools == ("export",)
+
+
+async def test_what_stays_of_a_disconnected_account_is_what_its_page_says_again() -> None:
+    async with serving_accounts(Renewing()) as service:
+        await connect(service, "repo", tool="list")
+        kept, accounts = await the_one(service), service.kinds.accounts
+        await accounts.disconnect(kept.owner, kept.id)
+        left = await the_one(service)
+        told = {name for name in left.__struct_fields__ if getattr(left, name)}
+        # Where it is found (the first four), and what the page names; nothing more of its person.
+        assert told == {
+            *("id", "owner", "key", "version"),
+            *("label", "provider", "server", "connected_at", "ended_at", "was_revoked"),
+        }
 
 
 @pytest.mark.parametrize(

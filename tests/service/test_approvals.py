@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
-from flows.elicitation import Elicitation, Status, fall_due
+from flows.elicitation import Asked, Elicitation, Status, fall_due
 from flows.errors import Declined
 from flows.gating import Gate, gate_question
 from flows.question import asking
+from flows.run import Called
 from tests.clock import Clock
 from tests.mcp.stage import eventually
 from tests.service.world import Holding, call_of, process
@@ -106,6 +108,24 @@ async def test_a_wide_one_covers_any_arguments_of_one_tool_for_an_hour(
     assert not await is_asked(service, {"count": 7})
     clock.tick(minutes=2)
     assert await is_asked(service, {"count": 7})
+
+
+async def test_it_covers_no_other_version_of_the_tool(service: Service) -> None:
+    await approved(service)
+    assert await is_asked(service, version="1.0"), "what had none has one now"
+    await approved(service, version="2.0", is_wide=True)
+    assert not await is_asked(service, {"count": 6}, version="2.0")
+    assert await is_asked(service, {"count": 6}, version="1.0")
+    assert await is_asked(service, {"count": 6})
+    about = {one.about for one in await service.kinds.gates.approvals.all()}
+    assert about == {"count: 5", "version 2.0, whatever it is given"}
+
+
+def test_what_was_kept_before_there_were_versions_is_read() -> None:
+    called = {"server": "s", "tool": "t", "client": "c", "arguments": "{}"}
+    assert msgspec.convert(called, Called).version is None
+    asked = {"server": "s", "tool": "t", "client": "c", "message": "m", "digest": "d"}
+    assert msgspec.convert(asked, Asked).version is None
 
 
 async def test_a_no_is_remembered_for_nothing(service: Service) -> None:
@@ -273,3 +293,27 @@ async def test_a_row_tells_nobody_what_it_is_about(service: Service) -> None:
     (approval,) = await service.kinds.gates.approvals.all()
     assert isinstance(approval, Approval)
     assert "confidential" not in repr(approval)
+
+
+async def test_while_a_body_runs_under_a_yes_that_was_revoked_no_second_one_starts(
+    service: Service,
+) -> None:
+    presenter = Holding()
+    first = call_of(service, presenter=presenter, arguments=FIVE)
+    task = asyncio.create_task(passes(first))
+    await eventually(lambda: presenter.holds is not None)
+    assert presenter.shown is not None
+    await service.kinds.gates.approve(presenter.shown.elicitation)
+    await task  # its body runs from here on
+    await service.kinds.gates.approvals.clear()
+    again = Holding()
+    second = call_of(service, presenter=again, arguments=FIVE, run_id=first.run.value.id)
+    other = asyncio.create_task(passes(second))
+    for _ in range(300):
+        await asyncio.sleep(0)
+    assert again.shown is None
+    assert not other.done()
+    other.cancel()
+    await asyncio.gather(other, return_exceptions=True)
+    await first.finish(lambda: "{}")
+    await second.finish(lambda: "{}")

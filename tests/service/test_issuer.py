@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -190,6 +191,38 @@ async def test_an_issuer_that_never_answered_is_not_asked_at_each_call(
     there.is_down = False
     clock.tick(seconds=30)
     assert await names(issuer, "one") == ["one"]
+
+
+@pytest.mark.parametrize("is_down", [True, False])
+async def test_a_clock_that_was_set_back_does_not_keep_it_from_being_asked(
+    there: There, issuer: Issuer, clock: Clock, is_down: bool
+) -> None:
+    """A machine that starts with a wrong time asks, and then its clock is set right."""
+    there.is_down = is_down
+    with suppress(Failed):
+        await issuer.keys("one")
+    there.is_down = False
+    there.publish("two")
+    clock.tick(hours=-2)
+    assert await names(issuer, "two") == ["two"]
+    assert await names(issuer, "one") == []
+    assert there.fetches == 2
+    for number in range(100):
+        await issuer.keys(f"made up {number}")
+    assert there.fetches == 2
+
+
+async def test_keys_of_a_time_to_come_are_fetched_anew_and_not_believed_for_longer(
+    there: There, issuer: Issuer, clock: Clock
+) -> None:
+    await issuer.keys("one")
+    there.publish("two")
+    clock.tick(hours=-1)
+    assert await names(issuer, "one") == []
+    there.is_down = True
+    clock.tick(days=-2)
+    with pytest.raises(Failed):
+        await issuer.keys("two")
 
 
 @pytest.mark.parametrize(

@@ -303,6 +303,70 @@ async def test_switching_puts_one_in_use_and_is_done_once() -> None:
         assert [one.holds_key for one in await stored(service)].count(True) == 1
 
 
+async def unfetched(service: Service, **about: object) -> None:
+    """A yes that came when the client had given up."""
+    asked = Asking(service, "repo", **about)  # type: ignore[arg-type]
+    elicitation, state = await opened(service, asked)
+    await give_up(asked)
+    await come_home(service, state)
+    found = await service.elicitations.get(elicitation.id)
+    assert found is not None
+    assert (found.status, found.take) == (Status.ACCEPTED, None)
+
+
+async def test_a_yes_to_another_question_takes_no_answer_away() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Network(), clock=clock) as service:
+        await unfetched(service, tool="list")
+        clock.tick(seconds=1)
+        network.person = HUBBER
+        await connect(service, "repo", tool="export")
+        assert (await row(service, "hubber")).holds_key
+        await asks_nothing(service, "repo", label="octocat", tool="list")
+
+
+async def test_the_account_that_was_put_in_use_last_answers() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Network(), clock=clock) as service:
+        network.person = HUBBER
+        await connect(service, "repo", tool="list", account="hubber", arguments="x")
+        network.person = OCTOCAT
+        named = Asking(service, "repo", "gist", tool="list", account="octocat")
+        _, state = await opened(service, named)
+        await give_up(named)
+        await come_home(service, state)
+        await unfetched(service, tool="export")
+        octocat, hubber = await row(service, "octocat"), await row(service, "hubber")
+        accounts = service.kinds.accounts
+        for one, other in ((hubber, octocat), (octocat, hubber)):
+            clock.tick(seconds=1)
+            await accounts.switch(one.owner, one.id)
+            found = {each.label: each.put_aside_at for each in await stored(service)}
+            assert found == {one.label: None, other.label: clock()}
+        await asks_nothing(service, "repo", label="octocat", tool="export")
+        # A name is a name, whichever is in use.
+        await accounts.switch(hubber.owner, hubber.id)
+        about: dict[str, str] = {"tool": "list", "account": "octocat"}
+        await asks_nothing(service, "repo", "gist", label="octocat", **about)
+
+
+async def test_one_that_stood_back_already_stands_back_for_the_one_that_is_put_in_use() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Network(), clock=clock) as service:
+        await unfetched(service, tool="list")
+        network.person = HUBBER
+        await connect(service, "repo", tool="export")
+        network.person = {"id": 3, "login": "third"}
+        await connect(service, "repo", tool="list", account="third", arguments="x")
+        clock.tick(seconds=1)
+        third = await row(service, "third")
+        await service.kinds.accounts.switch(third.owner, third.id)
+        # Connected again it stands back as before.
+        network.person = OCTOCAT
+        await connect(service, "repo", "gist", tool="list", account="octocat", arguments="y")
+        await asks_nothing(service, "repo", label="third", tool="list")
+
+
 async def test_after_a_disconnect_another_one_can_be_put_in_use() -> None:
     async with serving_accounts(network := Network()) as service:
         await both_connected(service, network)

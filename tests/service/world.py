@@ -124,6 +124,7 @@ def call_of(
     arguments: object = None,
     run_id: str | None = None,
     client: str = "c",
+    version: str | None = None,
 ) -> Call:
     """One leg of a tool call."""
     return Call(
@@ -136,7 +137,9 @@ def call_of(
         caller=Caller(
             owner=service.elicitations.owners.tag(issuer="tests", subject=subject), client=client
         ),
-        tool=ToolCall(server="s", tool=tool, client=client, arguments=json.dumps(arguments)),
+        tool=ToolCall(
+            server="s", tool=tool, client=client, arguments=json.dumps(arguments), version=version
+        ),
         presenter=presenter or Holding(),
         run_id=run_id,
     )

@@ -4,10 +4,12 @@ import asyncio
 import json
 import sys
 import tempfile
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.processes import killed, start
 from tests.stores.contender import record
 from webapp.stores.sqlite import SqliteStore
 
@@ -15,23 +17,19 @@ _TOP = Path(__file__).parents[2]
 
 
 @asynccontextmanager
-async def contender(*arguments) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.stores.contender",
+async def contender(*arguments) -> AsyncIterator[Process]:
+    process = await start(
+        *(sys.executable, "-m", "tests.stores.contender"),
         *map(str, arguments),
+        name="the contender",
+        stdin=PIPE,
         cwd=_TOP,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(60):
             yield process
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+        await killed(process)
 
 
 async def heard(process):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from flows.elicitation import Json
+from tests.processes import ended, error_of, killed, start
 from tests.typescript.packages import HERE
 
 PATIENCE_SECONDS = 30.0
@@ -89,8 +90,7 @@ class Caller:
         async with asyncio.timeout(PATIENCE_SECONDS):
             line = await cast("asyncio.StreamReader", self._process.stdout).readline()
             if not line:
-                problem = await cast("asyncio.StreamReader", self._process.stderr).read()
-                raise AssertionError(f"the client ended: {problem.decode()}")
+                raise AssertionError(f"the client ended: {error_of(self._process)}")
         return cast("dict[str, Any]", json.loads(line))
 
 
@@ -115,20 +115,17 @@ async def calling(
         "elicitation": declares,
         "answers": given,
     }
-    process = await asyncio.create_subprocess_exec(
-        *(node, str(HERE / "client.mjs"), json.dumps(wanted)), stdin=PIPE, stdout=PIPE, stderr=PIPE
-    )
+    command = (node, str(HERE / "client.mjs"), json.dumps(wanted))
+    process = await start(*command, name="the client", stdin=PIPE)
     try:
         caller = Caller(process)
         await caller.connected()
         yield caller
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            _, problem = await process.communicate(b"")  # which closes its input
-        assert (process.returncode, problem) == (0, b""), problem.decode()
+        cast("asyncio.StreamWriter", process.stdin).close()
+        end = await ended(process, within_seconds=PATIENCE_SECONDS)
+        assert (end.status, end.err) == (0, "")
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
+        await killed(process)
 
 
 def text_of(result: Mapping[str, Any]) -> str:

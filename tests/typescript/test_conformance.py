@@ -6,7 +6,6 @@ What a revision requires and the server has fails nowhere; what it lacks fails b
 import asyncio
 import json
 import re
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 from tests.mcp.stage import RING, UID
+from tests.processes import ended, start
 from tests.typescript.everything import everything
 from tests.typescript.packages import CONFORMANCE
 from tests.typescript.stage import NEWER, OLDER
@@ -70,6 +70,13 @@ async def test_no_scenario_is_worse_with_our_middleware(
     assert worse(with_verbs, than=without) == []
 
 
+def test_what_is_compared_is_all_that_either_has() -> None:
+    without = {"a": {"1": 0, "2": 2, "3": 1, "4": 2}, "gone": {"1": 0}}
+    assert worse(without, than=without) == []
+    with_us = {"a": {"1": 1, "2": 1, "3": 1, "5": 2, "6": 0}, "new": {"1": 1, "2": 0}}
+    assert worse(with_us, than=without) == ["a: 1", "a: 5", "gone: 1", "new: 1"]
+
+
 @asynccontextmanager
 async def attached(server: MCPServer) -> AsyncIterator[str]:
     """Serve it by its own library, with our middleware; other servers run beside it."""
@@ -84,20 +91,13 @@ async def attached(server: MCPServer) -> AsyncIterator[str]:
 
 async def checked(node: str, url: str, revision: str, folder: Path) -> Checks:
     """Run everything that the revision requires of a server."""
-    process = await asyncio.create_subprocess_exec(
+    process = await start(
         *(node, str(CONFORMANCE), "server", "--url", url),
         *("--requirements", revision, "--output-dir", str(folder)),
-        stdout=PIPE,
-        stderr=PIPE,
+        name="the conformance suite",
     )
-    try:
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            said, problem = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
-    assert b"=== SUMMARY ===" in said, problem.decode()
+    end = await ended(process, within_seconds=DEADLINE_SECONDS)
+    assert "=== SUMMARY ===" in end.out, end.err
     return {scenario_of(path): read(path) for path in sorted(folder.glob("*/checks.json"))}  # noqa: ASYNC240 - it is all written
 
 
@@ -115,10 +115,10 @@ def read(path: Path) -> dict[str, int]:
 
 
 def worse(checks: Checks, *, than: Checks) -> list[str]:
-    """What ended worse, or not at all."""
+    """What ended worse, or not at all, or went wrong where nothing was checked before."""
     return [
         f"{scenario}: {id}"
-        for scenario, before in than.items()
-        for id, problem in before.items()
-        if checks.get(scenario, {}).get(id, max(problem, 2)) > problem
+        for scenario in sorted({*than, *checks})
+        for id in sorted({*than.get(scenario, {}), *checks.get(scenario, {})})
+        if checks.get(scenario, {}).get(id, 2) > than.get(scenario, {}).get(id, 0)
     ]

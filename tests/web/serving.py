@@ -1,14 +1,17 @@
 """An ASGI app on a real port of this machine, under uvicorn, in the test's own loop.
 
-The socket is bound before the app is made, so the app can know its own address; a failed start is
-raised where it is awaited, and nothing is left running.
+Or without a port; either way what it answers is heard (tests/leaks.py). The socket is bound before
+the app is made, so the app can know its own address; a failed start is raised where it is awaited,
+and nothing is left running.
 """
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, cast
 
+import httpx
 import uvicorn
 
 from tests.leaks import overheard
@@ -47,6 +50,22 @@ async def serving_at(
             await running
             # Those that uvicorn cancelled because they held on too long.
             await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
+
+
+def transport_to(
+    app: object,
+    *,
+    client: tuple[str, int] = ("127.0.0.1", 123),
+    root_path: str = "",
+    raises: bool = True,
+) -> httpx.ASGITransport:
+    """A way to the app without a port; unless it `raises`, it answers as a real server does."""
+    return httpx.ASGITransport(
+        cast("Any", overheard(cast("ASGIApp", app))),
+        client=client,
+        root_path=root_path,
+        raise_app_exceptions=raises,
+    )
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import httpx
 from mcp.server.mcpserver import MCPServer
 
 from flows.vault import Ring
+from tests.web.serving import transport_to
 from webapp.app import create_app
 from webapp.settings import Settings
 from webapp.wire import Message
@@ -22,7 +23,7 @@ async def test_the_application_starts_answers_and_stops_with_its_lifespan() -> N
         living = asyncio.create_task(app({"type": "lifespan"}, told.get, said.put))
         await told.put({"type": "lifespan.startup"})
         assert (await said.get())["type"] == "lifespan.startup.complete"
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=URL) as client:
+        async with httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client:
             assert (await client.get("/health")).json() == {"status": "ok"}
         await told.put({"type": "lifespan.shutdown"})
         assert (await said.get())["type"] == "lifespan.shutdown.complete"

@@ -279,6 +279,9 @@ async def test_disconnect_pressed_twice_says_the_same() -> None:
         pages = [Page.of(await person.browser.post(place, data=form.fields)) for _ in range(2)]
         assert [page.status for page in pages] == [200, 200]
         assert pages[0].text == pages[1].text
+        words = said(pages[1])
+        assert "What shop kept of octocat is wiped." in words
+        assert "Its name stays for a day, so that this page can be shown again." in words
         stale = f"{here.url}{form.action.replace('disconnect', 'switch')}"
         again = Page.of(await person.browser.post(stale, data=form.fields))
         assert "Nothing is connected." in said(await ends(person, again))
@@ -460,6 +463,39 @@ async def test_another_account_than_the_one_that_is_reconnected_changes_nothing(
         page = await ends(person, await approved(here, person, start, person="hubot"))
         assert page.heading == "This did not work"
         assert await here.connections() == before
+
+
+async def called_before(here: Town, label: str) -> Connection:
+    """The one account, as if its person had been called so when it was connected."""
+    renamed = msgspec.structs.replace(await the_one(here), label=label)
+    await here.service.elicitations.write(renamed)
+    return renamed
+
+
+async def test_an_account_that_is_called_otherwise_by_now_is_connected_again() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        before = await called_before(here, "octopus")
+        person = await here.person()
+        start = await press(person, here, "/reconnect")
+        assert "octopus , and no other" in said(start).replace("octopus,", "octopus ,")
+        assert before.person_id not in start.text
+        page = await ends(person, await approved(here, person, start))
+        assert page.heading == "GitHub is connected"
+        after = await the_one(here)
+        assert after.access_token != before.access_token
+        assert (after.id, after.label, after.tools) == (before.id, "octocat", ("list",))
+
+
+async def test_somebody_who_has_taken_its_name_since_is_not_the_one_that_is_reconnected() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        before, person = await called_before(here, "hubot"), await here.person()
+        start = await press(person, here, "/reconnect")
+        page = await ends(person, await approved(here, person, start, person="hubot"))
+        assert page.heading == "This did not work"
+        kept = await the_one(here)
+        assert (kept.access_token, kept.label) == (before.access_token, "hubot")
 
 
 async def test_reconnect_pressed_twice_is_one_question_and_a_new_one_when_that_is_over() -> None:

@@ -23,12 +23,14 @@ from webapp.mcp import inner_calls
 from webapp.mcp.before import ask_first
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.hiding import Hiding
+from webapp.mcp.naming import must_be_named
 from webapp.mcp.presenting import presenter_of
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
 from webapp.mcp.results import RESULT_TOOL, Result, error_result, escaped, masked
 from webapp.mcp.retry import read_chain, with_kept
 from webapp.mcp.tools import ServedTool, tool_of
+from webapp.mcp.versions import version_of
 from webapp.presenter import Presenter
 from webapp.protected import CheckedToken
 from webapp.rates import TooOften, address_key
@@ -49,12 +51,13 @@ def attach(
 
     `issuer` names who vouches for the subjects of the server's own authentication, where its
     access tokens do not say; `wires` has the calls that come over stdio. Raises TypeError for
-    anything else than such a server.
+    anything else than such a server, and ValueError for one without a name of its own.
     """
     inner = getattr(server, "_mcp_server", server)  # FastMCP keeps the list one level down
     middleware = getattr(inner, "middleware", None)
     if not isinstance(middleware, list):
         raise TypeError(f"{type(server).__name__} is no MCPServer and no FastMCP server.")
+    must_be_named(server)
     parts = cast("list[object]", middleware)
     share_request_state(server, parts, service.request_state_keys)
     # Served again, perhaps: the one from before belongs to a service that is closed.
@@ -115,7 +118,13 @@ class Middleware:
             dismissed=None if going_on is None else going_on.dismissed,
         )
         run_id = chain.run_id or (None if going_on is None else going_on.run_id)
-        call = self._call(caller, presenter, params, run_id=run_id, client=declared.name)
+        version = version_of(tool, params)
+        call = self._call(
+            caller, presenter, params, version=version, run_id=run_id, client=declared.name
+        )
+        if going_on is not None and (await call.run.load()).id != going_on.run_id:
+            # It ended just now, or what is served by that name is another version since.
+            return self._result_tool.over(protocol_version=context.protocol_version)
         if chain.run_id is not None:
             run = await call.run.load()
             params["requestState"] = chain.foreign
@@ -190,6 +199,7 @@ class Middleware:
         presenter: Presenter,
         params: Mapping[str, Any],
         *,
+        version: str | None,
         run_id: str | None,
         client: str | None,
     ) -> Call:
@@ -207,6 +217,7 @@ class Middleware:
                 tool=str(params.get("name", "")),
                 client=client,
                 arguments=json.dumps(params.get("arguments") or {}, sort_keys=True),
+                version=version,
             ),
             presenter=presenter,
             run_id=run_id,

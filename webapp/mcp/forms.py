@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from flows.elicitation import Elicitation, Json, Status
 from flows.form import on_the_wire
-from flows.schema import check
+from flows.schema import check, without_blanks
 from webapp.call import Call
 from webapp.shown_typed import arguments_of
 
@@ -54,7 +54,7 @@ async def answered(call: Call, asked: Elicitation, content: object) -> Elicitati
     schema = call.kinds.forms.schema(asked)
     given: Json = {}  # a yes says no more than that
     if schema.fields and content is not None:
-        given = cast("Json", content)
+        given = without_blanks(schema, cast("Json", content))
     faults = check(schema, given)
     if not faults and asked.kind == "gate":
         return await call.kinds.gates.approve(asked)

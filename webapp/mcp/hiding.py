@@ -16,7 +16,6 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import NotificationParams, ToolListChangedNotification
 
 from flows.errors import ElicitError
-from flows.needing import needs_of
 from flows.page import Secret
 from flows.question import Request
 from flows.requests import AccountRequest, PaymentRequest
@@ -47,11 +46,11 @@ class Hiding:
         caller: Callable[[], Caller],
     ) -> Result:
         """A result of tools/list as this caller is shown it."""
-        if not await self._hides():
+        if not (hiding := await self._hiding()):
             return result
         who = caller()
-        shown = self._note(context, who)
-        hidden = await self.hidden(who)
+        shown = self._note(context, who, hiding)
+        hidden = await self.hidden(who, hiding)
         if shown is not None:
             shown.hidden = hidden
         tools = [tool for tool in result.get("tools", []) if tool.get("name") not in hidden]
@@ -60,9 +59,10 @@ class Hiding:
     async def promised(self, result: Result) -> Result:
         """A result of `initialize`, which says that the list may change where it may."""
         capabilities = _mapping(result.get("capabilities"))
-        if "tools" not in capabilities or not await self._hides():
+        tools = _mapping(capabilities.get("tools"))
+        if "tools" not in capabilities or tools.get("listChanged") or not await self._hiding():
             return result
-        tools = {**_mapping(capabilities["tools"]), "listChanged": True}
+        tools = {**tools, "listChanged": True}
         return {**result, "capabilities": {**capabilities, "tools": tools}}
 
     async def listening(
@@ -73,7 +73,7 @@ class Hiding:
     ) -> HandlerResult:
         """A stream of changes that a client has opened (2026-07-28): it hears of its own list."""
         wanted = _mapping(_mapping(context.params).get("notifications"))
-        if not wanted.get("toolsListChanged") or not await self._hides():
+        if not wanted.get("toolsListChanged") or not (hiding := await self._hiding()):
             return await call_next(context)
         who = caller()
         if who.owner is None:
@@ -86,37 +86,37 @@ class Hiding:
                 related_request_id=context.request_id,
             )
 
-        shown = _Shown(self, who, send)
+        shown = _Shown(self, who, hiding, send)
         self._lists.add(shown)  # weakly: for as long as this stream is open
-        shown.hidden = await self.hidden(who)
+        shown.hidden = await self.hidden(who, hiding)
         return await call_next(context)
 
-    async def hidden(self, caller: Caller) -> frozenset[str]:
-        """The names of the tools that this caller is not shown."""
-        return frozenset(
-            [
-                tool.name
-                for tool in await tools_of(self._server)
-                if (requests := _hiding(tool)) and not await self._has(caller, tool, requests)
-            ]
-        )
+    async def hidden(self, caller: Caller, hiding: Sequence[ServedTool]) -> frozenset[str]:
+        """The names of those tools that this caller is not shown."""
+        return frozenset([tool.name for tool in hiding if not await self._has(caller, tool)])
 
-    async def _hides(self) -> bool:
-        return any(_hiding(tool) for tool in await tools_of(self._server))
+    async def _hiding(self) -> list[ServedTool]:
+        """The tools that may be hidden; looked up in a request only, and once in each."""
+        return [tool for tool in await tools_of(self._server) if _needed(tool)]
 
-    async def _has(self, caller: Caller, tool: ServedTool, requests: Sequence[Request]) -> bool:
+    async def _has(self, caller: Caller, tool: ServedTool) -> bool:
         if caller.owner is None or caller.refusal is not None:
             return False
         by = AskedBy(owner=caller.owner, server=self._server.name, tool=tool.name)
         try:
-            for request in requests:
+            for request in _needed(tool):
                 if not await _is_there(self._kinds, request, by):
                     return False
         except ElicitError:  # it is not set up: nobody has it
             return False
         return True
 
-    def _note(self, context: ServerRequestContext[Any, Any], caller: Caller) -> "_Shown | None":
+    def _note(
+        self,
+        context: ServerRequestContext[Any, Any],
+        caller: Caller,
+        hiding: Sequence[ServedTool],
+    ) -> "_Shown | None":
         """Where this client can be told later (2025-11-25: on its session's own stream)."""
         # The library has a session for each request, and no public name for what they share.
         connection: Any = getattr(context.session, "_connection", None)
@@ -127,8 +127,9 @@ class Hiding:
             return None
         known = self._shown.get(connection)
         if known is not None and known.caller == caller:
+            known.tools = hiding
             return known
-        shown = self._shown[connection] = _Shown(self, caller, _to(ref(connection)))
+        shown = self._shown[connection] = _Shown(self, caller, hiding, _to(ref(connection)))
         self._lists.add(shown)
         return shown
 
@@ -136,16 +137,23 @@ class Hiding:
 class _Shown:
     """Implements webapp.tool_lists.Listing."""
 
-    def __init__(self, hiding: Hiding, caller: Caller, send: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        hiding: Hiding,
+        caller: Caller,
+        tools: Sequence[ServedTool],
+        send: Callable[[], Any],
+    ) -> None:
         assert caller.owner is not None
         self.caller = caller
         self.owner: str = caller.owner
         self.hidden: frozenset[str] | None = None  # not known yet
+        self.tools = tools  # that may be hidden: later there is no request to look them up in
         self._hiding = hiding
         self._send = send
 
     async def look_again(self) -> None:
-        hidden = await self._hiding.hidden(self.caller)
+        hidden = await self._hiding.hidden(self.caller, self.tools)
         if hidden != self.hidden:
             self.hidden = hidden
             with suppress(TimeoutError):  # a client that does not read keeps nobody waiting
@@ -162,13 +170,9 @@ def _to(connection: "ref[Any]") -> Callable[[], Any]:
     return send
 
 
-def _hiding(tool: ServedTool) -> list[Request]:
-    return [
-        question.request
-        for need in needs_of(tool.function)
-        if need.hides
-        for question in need.questions
-    ]
+def _needed(tool: ServedTool) -> list[Request]:
+    """What has to be there before the tool is shown."""
+    return [question.request for need in tool.needs if need.hides for question in need.questions]
 
 
 async def _is_there(kinds: Kinds, request: Request, by: AskedBy) -> bool:

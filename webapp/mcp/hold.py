@@ -11,7 +11,7 @@ from typing import Any
 
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import UrlElicitationRequiredError
-from mcp_types import ElicitRequestURLParams
+from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 
 from flows.binding import CHAT_WORDS
 from flows.elicitation import Elicitation, Status
@@ -84,12 +84,7 @@ class Hold(OnStream):
 
     async def _ask(self, call: Call, shown: Shown) -> str:
         """What the client answered; an accept comes after the letters, where there are any."""
-        answer = await self._context.session.elicit_url(
-            shown.elicitation.asked.message,
-            shown.url,
-            shown.elicitation.id,
-            related_request_id=self._context.request_id,
-        )
+        answer = await self._send(_link_to(shown))
         if answer.action == "accept" and shown.elicitation.is_by_code:
             return await self._ask_letters(call, shown.elicitation)
         return answer.action
@@ -97,9 +92,8 @@ class Hold(OnStream):
     async def _ask_letters(self, call: Call, asked: Elicitation) -> str:
         words = CHAT_WORDS
         for _ in range(FORMS_AT_MOST):
-            answer = await self._context.session.elicit_form(
-                words, LETTERS_SCHEMA, related_request_id=self._context.request_id
-            )
+            form = ElicitRequestFormParams(message=words, requested_schema=LETTERS_SCHEMA)
+            answer = await self._send(form)
             if answer.action != "accept":
                 return answer.action
             typed = letters_in(answer.content)
@@ -121,13 +115,11 @@ def _never() -> bool:
 
 def _required(parts: Sequence[Part]) -> UrlElicitationRequiredError:
     """-32042: the client opens the links and calls again (no way to ask it here)."""
-    return UrlElicitationRequiredError(
-        [
-            ElicitRequestURLParams(
-                message=part.shown.elicitation.asked.message,
-                url=part.shown.url,
-                elicitation_id=part.shown.elicitation.id,
-            )
-            for part in parts
-        ]
+    return UrlElicitationRequiredError([_link_to(part.shown) for part in parts])
+
+
+def _link_to(shown: Shown) -> ElicitRequestURLParams:
+    elicitation = shown.elicitation
+    return ElicitRequestURLParams(
+        message=elicitation.asked.message, url=shown.url, elicitation_id=elicitation.id
     )

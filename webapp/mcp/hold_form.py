@@ -1,6 +1,6 @@
 """hold by a form: the call stays open while the client's own form is filled in (2025-11-25)."""
 
-from mcp_types import ElicitResult
+from mcp_types import ElicitRequestFormParams
 
 from flows.elicitation import Elicitation, Status
 from flows.form import FORM_KINDS
@@ -20,7 +20,10 @@ class HoldForm(OnStream):
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
-        async with self._asking(self._ask(call, asked), waiter) as asking:
+        form = ElicitRequestFormParams(
+            message=message_of(call, asked), requested_schema=schema_of(call, asked)
+        )
+        async with self._asking(self._send(form), waiter) as asking:
             current = await call.hold(asked, waiter, until=asked.expires_at, stops=asking.done)
             if not call.is_waiting_for(current) or not asking.done():
                 return current
@@ -30,10 +33,3 @@ class HoldForm(OnStream):
         if call.kinds.policies.is_for_client_only(current.kind):
             return await call.elicitations.end(current, Status.FAILED, why=NO_FORM)
         return await self._link_instead(call, shown)
-
-    async def _ask(self, call: Call, asked: Elicitation) -> ElicitResult:
-        return await self._context.session.elicit_form(
-            message_of(call, asked),
-            schema_of(call, asked),
-            related_request_id=self._context.request_id,
-        )

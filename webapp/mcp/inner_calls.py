@@ -1,12 +1,17 @@
 """Calls of a tool by a tool, on FastMCP: asked first, as a call of the client's is.
 
 What could go wrong: a model that reaches a gated tool through one that is not (FastMCP's search
-transforms serve a `call_tool`), or a person who is asked twice for one call. Every FastMCP server
-that a call passes through gets this middleware, the innermost of its own; what the client called,
-and what that stands for on mounted servers, has been asked already.
+transforms serve a `call_tool`), or a person who is asked twice for one call. The served FastMCP
+server and every one that is mounted below it has this middleware, the innermost of its own, before
+any of a call's tools runs; what the client called, and what that stands for on mounted servers, has
+been asked already. Where a middleware of the author's changes the arguments, what the client sent
+and what runs are asked about both, and each yes is kept: not every middleware gets here, so what
+the client sent is never left unasked.
 
-Not seen: what a body calls past the middleware (`run_middleware=False`, `Tool.run`), and
-`MCPServer.call_tool`, which has none.
+Not seen: what a body calls past the middleware (`run_middleware=False`, `Tool.run`) or on a server
+that is neither served nor mounted, what an extension's interceptor changes, and
+`MCPServer.call_tool`, which has no middleware. A server that only a provider of the author's own
+knows is seen from the first call of a tool of it on. Resources and prompts have no Asker.
 """
 
 import json
@@ -28,29 +33,52 @@ class _Asked:
 
     server: Any
     name: str
+    version: str | None
     arguments: str | None
+    is_clients: bool  # it is what the client called, or what that stands for
     marks: object = None  # None: whatever they are
+
+    def is_of(self, server: Any, name: str, tool: ServedTool | None) -> bool:
+        """Whether it is a call of this tool, with whatever arguments."""
+        return (
+            self.server is server
+            and self.name == name
+            and self.version == _version_of(tool)
+            and self.marks in (None, _marks_of(tool))
+        )
 
 
 _asked: WeakKeyDictionary[Call, list[_Asked]] = WeakKeyDictionary()
 
 
 def watch(server: Any) -> None:
-    """Have inner calls of this server asked first, if it is FastMCP's; once, however often."""
+    """Have inner calls asked first on this server and those mounted below, if it is FastMCP's.
+
+    However often: the author may have mounted one since, or added a middleware.
+    """
     if not hasattr(server, "_mcp_server"):
         return
-    parts: list[object] = server.middleware
-    parts[:] = [part for part in parts if not isinstance(part, _middleware())]
-    parts.append(_middleware()())
+    for one in _with_mounted(server):
+        parts: list[object] = one.middleware
+        ours = [part for part in parts if isinstance(part, _middleware())]
+        if len(ours) != 1 or parts[-1] is not ours[0]:
+            parts[:] = [part for part in parts if part not in ours]
+            parts.append(_middleware()())
 
 
 def enter(call: Call, server: Any, tool: ServedTool | None) -> None:
     """The client's own call, which is asked where it comes in."""
+    watch(server)
     own = _Asked(
-        server=server, name=call.tool.tool, arguments=call.tool.arguments, marks=_marks_of(tool)
+        server=server,
+        name=call.tool.tool,
+        version=_version_of(tool),
+        arguments=call.tool.arguments,
+        is_clients=True,
+        marks=_marks_of(tool),
     )
     _asked[call] = [own]
-    _enter_inside(call, tool, arguments=call.tool.arguments)
+    _enter_inside(call, tool, arguments=call.tool.arguments, is_clients=True)
 
 
 async def _ask(server: Any, message: Any) -> None:
@@ -62,27 +90,50 @@ async def _ask(server: Any, message: Any) -> None:
         return
     arguments = json.dumps(message.arguments or {}, sort_keys=True, default=str)
     tool = await tool_of(server, message.name, meta=message.meta, is_inner=True)
-    marks = _marks_of(tool)
-    for asked in _asked.get(call, ()):
-        if (
-            asked.server is server
-            and asked.name == message.name
-            and asked.arguments in (None, arguments)
-            and asked.marks in (None, marks)
-        ):
-            return
-    _enter_inside(call, tool, arguments=arguments)
-    await ask_first(call, tool, name=message.name, arguments=arguments, is_inner=True)
+    alike = [one for one in _asked.get(call, ()) if one.is_of(server, message.name, tool)]
+    if any(asked.arguments in (None, arguments) for asked in alike):
+        return
+    is_clients = any(asked.is_clients for asked in alike)
+    await ask_first(call, tool, name=message.name, arguments=arguments, is_inner=not is_clients)
+    _enter_inside(call, tool, arguments=arguments, is_clients=is_clients)  # after a yes only
 
 
-def _enter_inside(call: Call, tool: ServedTool | None, *, arguments: str) -> None:
+def _enter_inside(call: Call, tool: ServedTool | None, *, arguments: str, is_clients: bool) -> None:
     for inside in tool.inside if tool is not None else ():
-        given = arguments if inside.is_given_the_same else None
         _asked.setdefault(call, []).append(
-            _Asked(server=inside.server, name=inside.name, arguments=given)
+            _Asked(
+                server=inside.server,
+                name=inside.name,
+                version=inside.version,
+                arguments=arguments if inside.is_given_the_same else None,
+                is_clients=is_clients,
+            )
         )
-        if not any(isinstance(part, _middleware()) for part in inside.server.middleware):
-            watch(inside.server)
+        watch(inside.server)
+
+
+def _with_mounted(server: Any) -> list[Any]:
+    """It, and the FastMCP servers below it, through the library's ways of holding one."""
+    from fastmcp.server.providers import Provider  # noqa: PLC0415 - an optional library
+
+    found: list[Any] = []
+    ahead, seen = [server], set[int]()
+    while ahead:
+        one = ahead.pop()
+        if not isinstance(one, Provider) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if hasattr(one, "_mcp_server"):
+            found.append(one)
+        if isinstance(below := getattr(one, "providers", None), list):  # a server, an aggregate
+            ahead += below
+        # What a provider is wrapped around (a namespace, renamed tools), or serves.
+        ahead += [getattr(one, "_inner", None), getattr(one, "server", None)]
+    return found
+
+
+def _version_of(tool: ServedTool | None) -> str | None:
+    return tool.version if tool is not None else None
 
 
 def _marks_of(tool: ServedTool | None) -> object:

@@ -1,7 +1,8 @@
 """Asking on the call's own stream, which stays open meanwhile (2025-11-25).
 
 What the presenters have in common that send the client a request of their own and wait for its
-answer and for the store together.
+answer and for the store together. What could go wrong: an answer that is none, of which the library
+would say nothing to anybody. It is therefore read here as it came.
 """
 
 import asyncio
@@ -14,6 +15,9 @@ from typing import Any, NoReturn, TypeVar
 import anyio
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams
+from pydantic import BaseModel, field_validator
 
 from webapp.call import Call
 from webapp.group import RESULT, Part
@@ -22,7 +26,20 @@ from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
 T = TypeVar("T")
+ACTIONS = ("accept", "decline", "cancel")
 _log = logging.getLogger(__name__)
+
+
+class Answer(BaseModel):
+    """What a client answered: an action that is none of the three is a cancel."""
+
+    action: str = "cancel"
+    content: object = None
+
+    @field_validator("action", mode="before")
+    @classmethod
+    def _one_of_the_three(cls, action: object) -> object:
+        return action if action in ACTIONS else "cancel"
 
 
 class OnStream:
@@ -48,6 +65,11 @@ class OnStream:
     def carry(self, call: Call, state: object) -> object:
         return state
 
+    async def _send(self, params: ElicitRequestFormParams | ElicitRequestURLParams) -> Answer:
+        request: Any = _AnsweredByAnything(ElicitRequest(params=params))
+        about = ServerMessageMetadata(related_request_id=self._context.request_id)
+        return await self._context.session.send_request(request, Answer, metadata=about)
+
     @asynccontextmanager
     async def _asking(
         self, request: Coroutine[Any, Any, T], waiter: Waiter
@@ -67,6 +89,15 @@ class OnStream:
         parts = await shown.group.stand(Part(shown=shown), way=RESULT, is_urgent=False)
         version = self._context.protocol_version
         call.interrupt(link_result(parts, protocol_version=version, is_error=True))
+
+
+class _AnsweredByAnything:
+    """A request whose result the library passes on as it is: it checks those of known methods."""
+
+    method = ""
+
+    def __init__(self, request: ElicitRequest) -> None:
+        self.model_dump = request.model_dump
 
 
 async def _answer_to(request: Awaitable[T]) -> T | None:

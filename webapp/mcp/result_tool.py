@@ -22,6 +22,7 @@ from webapp.ids import owner_of
 from webapp.letters import Typed
 from webapp.mcp.letters import told_letters
 from webapp.mcp.results import RESULT_TOOL, Result, error_result, text_result
+from webapp.mcp.versions import with_version
 from webapp.service import Service
 
 ACTIONS = ("wait", "decline", "cancel")
@@ -39,13 +40,15 @@ class GoOn:
     """The call that asked, to be made again in its run; `dismissed` is no longer waited for."""
 
     tool: str
+    version: str | None
     arguments: Mapping[str, Any]
     run_id: str
     dismissed: str | None = None
 
     def within(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of a request, as if it had called that tool."""
-        return {**params, "name": self.tool, "arguments": dict(self.arguments)}
+        own = {**params, "name": self.tool, "arguments": dict(self.arguments)}
+        return with_version(own, self.version)
 
 
 Said: TypeAlias = Result | GoOn
@@ -113,6 +116,10 @@ class ResultTool:
         except ElicitError as error:
             return error_result(error, protocol_version=protocol_version)
 
+    def over(self, *, protocol_version: str) -> Result:
+        """The result where nothing is left to go on with: no body starts afresh."""
+        return error_result(NotAllowed(_UNKNOWN), protocol_version=protocol_version)
+
     async def _find(self, id: object, caller: Caller) -> _Found:
         """The question with this id. Raises NotAllowed if it is not this very client's."""
         if not isinstance(id, str):
@@ -122,6 +129,7 @@ class ResultTool:
         asked = await self._service.elicitations.get(id)
         if asked is None or asked.run is None:
             raise NotAllowed(_UNKNOWN)
+        await self._service.bodies.landed(asked.run)  # a result that arrives may end the run
         run = await self._service.elicitations.run(owner=asked.owner, id=asked.run)
         called = None if run is None else run.called
         if run is None or called is None:
@@ -148,6 +156,7 @@ class ResultTool:
             raise NotAllowed(_CALL_AGAIN)
         return GoOn(
             tool=found.called.tool,
+            version=found.called.version,
             arguments=json.loads(found.called.arguments),
             run_id=found.run.id,
             dismissed=asked.id if action == "cancel" else None,

@@ -1,11 +1,13 @@
 """Results that stand in for a tool's own, and the sentences in them."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from flows.elicitation import Elicitation, Json
 from flows.errors import ElicitError, Expired, InvalidAnswer, NotAccepted
 from flows.form import FORM_KINDS, on_the_wire
+from flows.gating import shown_arguments
 from webapp.group import Part
 from webapp.logs import mask
 from webapp.presenter import Shown
@@ -84,6 +86,9 @@ def _facts(shown: Shown, *, has_result_tool: bool) -> dict[str, Any]:
     by_tool = f", or {_HOW_TO_WAIT}" if has_result_tool else ""
     return {
         "elicitId": elicitation.id,
+        # What the client called, and with what: not what its tool gives to another one.
+        "tool": elicitation.asked.tool,
+        "arguments": shown_arguments(_called_with(shown)),
         "message": elicitation.asked.message,
         "schema": _schema(elicitation),
         "mode": "url",
@@ -94,6 +99,11 @@ def _facts(shown: Shown, *, has_result_tool: bool) -> dict[str, Any]:
             f"Show the link to the person; call the same tool again when done{by_tool}."
         ),
     }
+
+
+def _called_with(shown: Shown) -> Mapping[str, Json]:
+    given: object = json.loads(shown.arguments)
+    return cast("Mapping[str, Json]", given) if isinstance(given, dict) else {}
 
 
 def _schema(elicitation: Elicitation) -> dict[str, Any] | None:

@@ -36,7 +36,8 @@ _LETTERS = "-code"
 class Chain:
     """What a leg brings: run, rounds used, and the client's answers.
 
-    Of the run's questions it says which are out, and which the client dismissed in earlier legs.
+    Of the run's questions it says which are out, and which the client dismissed in earlier legs,
+    each by the end of its id: an answer to one that was there before is no answer to another.
     """
 
     __slots__ = ("answers", "dismissed", "foreign", "responses", "rounds", "run_id", "shown")
@@ -48,8 +49,8 @@ class Chain:
         foreign: str | None,
         run_id: str | None = None,
         rounds: int = 0,
-        shown: frozenset[int] = frozenset(),
-        dismissed: frozenset[int] = frozenset(),
+        shown: frozenset[str] = frozenset(),
+        dismissed: frozenset[str] = frozenset(),
     ) -> None:
         self.answers = {k: v for k, v in responses.items() if k.startswith(_KEY)}
         self.responses = {k: v for k, v in responses.items() if k not in self.answers}
@@ -71,8 +72,8 @@ def read_chain(
         claims = links.read(token, purpose=Purpose.RUN, now=now)
     except InvalidToken:
         return Chain(responses=responses, foreign=state)
-    rounds, *indexes = claims.rest.split(";")
-    shown, dismissed = [_indexes(text) for text in (*indexes, "")][:2]
+    rounds, *names = claims.rest.split(";")
+    shown, dismissed = [_names_in(text) for text in (*names, "")][:2]
     return Chain(
         responses=responses,
         foreign=foreign or None,
@@ -127,10 +128,10 @@ class Retry:
         return text_result(busy_text(), protocol_version=MODERN, is_error=True)
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
-        if shown.index not in self._out(call) or not shown.is_again:
+        if shown.name not in self._out(call) or not shown.is_again:
             await self._suspend(call, shown, is_shown=False)
         current = shown.elicitation
-        if shown.index in self._chain.dismissed:
+        if shown.name in self._chain.dismissed:
             return None
         if self.asks_in_client(current.kind):
             return await self._form_answer(call, shown)
@@ -138,7 +139,7 @@ class Retry:
         if action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
         if action == "cancel":
-            self._dismissed.add(shown.index)
+            self._dismissed.add(shown.name)
             return None
         if action == "accept" and not current.asked.waits:
             return await call.elicitations.end(current, Status.ACCEPTED, content={})
@@ -154,23 +155,23 @@ class Retry:
 
     async def _form_answer(self, call: Call, shown: Shown) -> Elicitation | None:
         """What the client's form brought; without an answer it is shown again."""
-        response = self._chain.answers.get(_key(shown.index))
+        response = self._chain.answers.get(_key(shown.name))
         action = _action(response)
         if action is None:
             await self._suspend(call, shown, is_shown=False)
         content = cast("Mapping[str, Any]", response).get("content")
         settled = await acted(call, shown.elicitation, action, content)
         if settled is None:
-            self._dismissed.add(shown.index)
+            self._dismissed.add(shown.name)
         return settled
 
     async def _answer(self, call: Call, shown: Shown) -> str | None:
         """What the client answered; an accept comes after the letters, where there are any."""
         asked = shown.elicitation
-        action = _action(self._chain.answers.get(_key(shown.index)))
+        action = _action(self._chain.answers.get(_key(shown.name)))
         if action in ("decline", "cancel") or not asked.is_by_code or _is_confirmed(asked):
             return action
-        response = self._chain.answers.get(_key(shown.index) + _LETTERS)
+        response = self._chain.answers.get(_key(shown.name) + _LETTERS)
         answered = _action(response)
         if answered in ("decline", "cancel"):
             return answered
@@ -195,7 +196,7 @@ class Retry:
         if self._chain.responses and together != kept:
             await call.run.change(lambda run: keep_responses(run, together))
 
-    def _out(self, call: Call) -> frozenset[int]:
+    def _out(self, call: Call) -> frozenset[str]:
         """Which links of the run the client has; a stranger's token says nothing about ours."""
         return self._chain.shown if call.run.is_continued else frozenset()
 
@@ -208,7 +209,7 @@ class Retry:
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds:
             call.interrupt(self._last(call, parts))
-        out = self._out(call) | {part.shown.index for part in parts}
+        out = self._out(call) | {part.shown.name for part in parts}
         result: Result = {
             "resultType": "input_required",
             "requestState": self._state(call, shown=out, foreign=self._chain.foreign),
@@ -234,11 +235,11 @@ class Retry:
         shown, letters = part.shown, part.letters
         requests: dict[str, Any] = {}
         if not part.is_out:
-            requests[_key(shown.index)] = self._request(call, shown)
+            requests[_key(shown.name)] = self._request(call, shown)
             is_link = not self.asks_in_client(shown.elicitation.kind)
             letters = CHAT_WORDS if is_link and shown.elicitation.is_by_code else None
         if letters is not None:
-            requests[_key(shown.index) + _LETTERS] = _asks_for(
+            requests[_key(shown.name) + _LETTERS] = _asks_for(
                 mode="form", message=letters, requestedSchema=LETTERS_SCHEMA
             )
         return requests
@@ -250,10 +251,10 @@ class Retry:
             return _asks_for(mode="form", message=message_of(call, asked), requestedSchema=schema)
         return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
 
-    def _state(self, call: Call, *, shown: frozenset[int], foreign: str | None) -> str:
+    def _state(self, call: Call, *, shown: frozenset[str], foreign: str | None) -> str:
         run = call.run.value
-        indexes = [",".join(map(str, sorted(some))) for some in (shown, self._dismissed)]
-        rest = ";".join([str(self._chain.rounds + 1), *indexes])
+        names = [",".join(sorted(some)) for some in (shown, self._dismissed)]
+        rest = ";".join([str(self._chain.rounds + 1), *names])
         token = self._links.run(
             run_id=run.id,
             rest=rest,
@@ -263,12 +264,12 @@ class Retry:
         return f"{_MARK}{token}" + (f":{foreign}" if foreign is not None else "")
 
 
-def _indexes(text: str) -> frozenset[int]:
-    return frozenset(map(int, text.split(","))) if text else frozenset()
+def _names_in(text: str) -> frozenset[str]:
+    return frozenset(text.split(",")) if text else frozenset()
 
 
-def _key(index: int) -> str:
-    return f"{_KEY}{index}"
+def _key(name: str) -> str:
+    return f"{_KEY}{name}"
 
 
 def _asks_for(**params: Any) -> dict[str, Any]:

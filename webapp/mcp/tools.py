@@ -20,6 +20,7 @@ class Inside:
 
     server: Any
     name: str
+    version: str | None
     is_given_the_same: bool  # the arguments, that is: nothing on the way changes them
 
 
@@ -28,6 +29,7 @@ class ServedTool:
     """`function` is what the author wrote, with the marks on it; None where there is none here."""
 
     name: str
+    version: str | None  # of the one that runs, where it is one of several
     function: Callable[..., Any] | None
     is_destructive: bool | None  # by its annotation `destructiveHint`; None: it has none
     has_output_schema: bool  # clients refuse a text as its result unless it is an error
@@ -62,8 +64,11 @@ async def tool_of(
 
 
 async def tools_of(server: Any) -> list[ServedTool]:
-    """All that are listed."""
-    return [await _served(server, tool) for tool in await server.list_tools()]
+    """All that are listed, before the author's own middleware makes another list of them."""
+    listing = (
+        server.list_tools(run_middleware=False) if _is_fastmcp(server) else server.list_tools()
+    )
+    return [await _served(server, tool) for tool in await listing]
 
 
 async def _served(server: Any, tool: Any) -> ServedTool:
@@ -73,6 +78,7 @@ async def _served(server: Any, tool: Any) -> ServedTool:
         functions = [own]
     return ServedTool(
         name=tool.name,
+        version=_version_of(tool),
         function=functions[-1] if functions else None,
         is_destructive=getattr(annotations, "destructive_hint", None),
         has_output_schema=getattr(tool, "output_schema", None) is not None,
@@ -96,12 +102,24 @@ async def _layers_of(tool: Any) -> tuple[list[Callable[..., Any]], list[Inside]]
             tool, is_given_the_same = parent, False
         elif (mounted := getattr(tool, "_server", None)) is not None:
             name = str(getattr(tool, "_original_name", None))
-            inside.append(Inside(server=mounted, name=name, is_given_the_same=is_given_the_same))
-            exactly = {"eq": tool.version} if tool.version else None
-            tool = await _found(mounted, name, version=exactly)
+            version = _version_of(tool)
+            inside.append(
+                Inside(
+                    server=mounted,
+                    name=name,
+                    version=version,
+                    is_given_the_same=is_given_the_same,
+                )
+            )
+            tool = await _found(mounted, name, version={"eq": version} if version else None)
         else:
             break
     return functions, inside
+
+
+def _version_of(tool: Any) -> str | None:
+    version = getattr(tool, "version", None)
+    return version if isinstance(version, str) and version else None
 
 
 def _is_fastmcp(server: Any) -> bool:

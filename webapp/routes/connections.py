@@ -149,7 +149,7 @@ async def switch(
     service: NamedDependency[Service],
     answers: NamedDependency[Answers],
 ) -> Response[Any]:
-    """The next call gets this account."""
+    """The next call gets this account, also one that had a yes for another; or else it asks."""
     found = await _asked_for(id, request, body, service, answers)
     if isinstance(found, Response):
         return found

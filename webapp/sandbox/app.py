@@ -86,10 +86,10 @@ def _assets() -> list[HTTPRouteHandler]:
 
     @get("/people/{name:str}", sync_to_thread=False)
     def picture(name: FromPath[str]) -> Response[Any]:
-        person = person_of(name.removesuffix(".svg"))
+        person = person_of(name.removesuffix(".png"))
         if person is None:
             raise NotFoundException
-        return _public(person.picture.encode(), media_type="image/svg+xml")
+        return _public(person.picture, media_type="image/png")
 
     return [style, icon, picture]
 

@@ -28,8 +28,8 @@ class GitHubApi:
             "id": person.number,
             "login": person.login,
             "name": person.name,
-            "avatar_url": f"{self._sandbox.url}/people/{person.login}.svg",
-            "html_url": f"{self._sandbox.url}/people/{person.login}.svg",
+            "avatar_url": f"{self._sandbox.url}/people/{person.login}.png",
+            "html_url": f"{self._sandbox.url}/people/{person.login}.png",
             "type": "User",
         }
         return Response(profile, headers=_with_scopes(family))

@@ -58,7 +58,7 @@ class Identity:
             claims |= {
                 "name": person.name,
                 "preferred_username": person.login,
-                "picture": f"{self._url}/people/{person.login}.svg",
+                "picture": f"{self._url}/people/{person.login}.png",
             }
         if "email" in scopes:
             claims |= {"email": person.email, "email_verified": True}

@@ -1,8 +1,9 @@
 """The made-up people of the sandbox, their pictures and their repositories."""
 
 from dataclasses import dataclass
-from html import escape
 from typing import Any
+
+from webapp.sandbox.drawing import png
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,21 +14,16 @@ class Person:
     login: str
     name: str
     colour: str
+    drawing: tuple[str, ...]
 
     @property
     def email(self) -> str:
         return f"{self.login}@sandbox.example"
 
     @property
-    def picture(self) -> str:
-        """A round picture with the first letters of the name, as SVG."""
-        letters = "".join(word[0] for word in self.name.split()[:2])
-        return (
-            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 64">'
-            f'<circle cx="32" cy="32" r="32" fill="{self.colour}"/>'
-            '<text x="32" y="41" font-family="system-ui, sans-serif" font-size="25" '
-            f'font-weight="600" fill="#fff" text-anchor="middle">{escape(letters)}</text></svg>'
-        )
+    def picture(self) -> bytes:
+        """Their face, as PNG, with room for whoever shows it round."""
+        return png(self.drawing, colours={".": self.colour, "#": "#ffffff", "o": "#1c1a24"})
 
     @property
     def repositories(self) -> list[dict[str, Any]]:
@@ -51,9 +47,37 @@ _REPOSITORIES = (
     ("sand-castle", False, "Gone with the tide"),
 )
 
+_CAT = (
+    "............",
+    "............",
+    "..#......#..",
+    "..##....##..",
+    "..########..",
+    "..#oo##oo#..",
+    "..#oo##oo#..",
+    "..####o###..",
+    "..########..",
+    "...######...",
+    "............",
+    "............",
+)
+_ROBOT = (
+    "............",
+    ".....##.....",
+    ".....##.....",
+    "..########..",
+    "..#oooooo#..",
+    "..#o#oo#o#..",
+    "..#oooooo#..",
+    "..########..",
+    "...#o##o#...",
+    "...######...",
+    "............",
+    "............",
+)
 PEOPLE = (
-    Person(number=583231, login="octocat", name="Octo Cat", colour="#5a3fb0"),
-    Person(number=480938, login="hubot", name="Hubot", colour="#a12a1c"),
+    Person(number=583231, login="octocat", name="Octo Cat", colour="#5a3fb0", drawing=_CAT),
+    Person(number=480938, login="hubot", name="Hubot", colour="#a12a1c", drawing=_ROBOT),
 )
 
 

@@ -1,0 +1,87 @@
+"""Words that ask for a secret: a password, a key, a token, the data of a card.
+
+What could go wrong: no list of words is whole, and a word may mean something else. This finds
+slips; what a field is for, its author knows. Whoever is refused wrongly has a way out: another
+name, another title, a choice in place of a text. A one-time code is no secret here: it is worth
+nothing by the time anybody else reads it.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+# Between the words of a name: `user_pin`, `user-pin`, `userPin`, `USERPin`, `pin2`.
+_BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W\d_]+")
+# Anywhere in a word: `newpasswordagain`.
+_WITHIN: Final = ("password", "passwd", "passphrase", "passcode", "passkey")
+# As the end of a word: `clientsecret`, and neither `secretary` nor `tokenizer`.
+_ENDS: Final = ("pwd", "secret", "token")
+# As a word of its own: `user_pin`, and neither `pinned` nor `opinion`.
+_WORDS: Final = frozenset({"pin", "cvv", "cvc", "ccn", "jwt", "bearer", "credential"})
+# By the word before it, together or apart: `api_key`, `apiKey`, `myapikey`, and not `sort_key`.
+_PAIRS: Final = {
+    "key": "api private secret access ssh gpg pgp signing encryption decryption master auth oauth "
+    "recovery wallet license licence openai anthropic stripe github aws",
+    "code": "pass pin card security access recovery backup",
+    "phrase": "pass seed recovery mnemonic",
+    "pass": "user login admin root database db smtp ftp wifi",
+    "card": "credit debit",
+    "cookie": "session auth login",
+    "number": "card mastercard pin",
+    "pan": "card",
+    "word": "pass",
+    "id": "secret",
+}
+_APART: Final = {f"{first} {last}" for last, line in _PAIRS.items() for first in line.split()}
+_TOGETHER: Final = tuple(pair.replace(" ", "") for pair in _APART)
+# As the whole name of a text: `pass` beside `user`, and neither `boarding_pass` nor `frying_pan`.
+_WHOLE: Final = (["pass"], ["pan"])
+# What follows where it is about a secret and is none: `token_count`, `access_key_id`.
+_FOLLOWING: Final = (
+    "count length limit budget usage amount price supply symbol name title type kind format policy "
+    "strength hint manager reset age ttl lifetime expiry expiration expire url uri endpoint id "
+    "location color colour santa question ingredient brand issuer holder company network payment "
+    "statement last"
+)
+_ABOUT: Final = frozenset(_FOLLOWING.split())
+# What comes before tokens that are only counted.
+_COUNTED: Final = (" max", " maximum", " min", " minimum", " many", " number of")
+_WORDS_AT_MOST: Final = 4  # that are looked at together: `one_time_access_code`
+
+
+def asks_for_a_secret(text: str, *, is_number: bool = False) -> bool:
+    """Whether a name, a title or a question does; a number is no token, and no `pass`."""
+    words = _words_of(text)
+    if words in _WHOLE:
+        return not is_number
+    return any(
+        _is_secret(words[max(0, end - _WORDS_AT_MOST) : end], is_number=is_number)
+        and not _ABOUT.intersection(words[end : end + 1])
+        for end in range(1, len(words) + 1)
+    )
+
+
+def _words_of(text: str) -> list[str]:
+    """In small letters, without numbers, each in the singular."""
+    words = [word.lower() for word in _BORDER.sub(" ", text).split()]
+    return [
+        word.removesuffix("s") if len(word) > len("aws") and not word.endswith("ss") else word
+        for word in words
+        if word != "s"  # of `card's`
+    ]
+
+
+def _is_secret(words: Sequence[str], *, is_number: bool) -> bool:
+    """Whether the last of these words is one, after those before it."""
+    *others, last = words
+    before = f" {' '.join(others)}"
+    if " one time" in before:
+        return False
+    if last.endswith("token") and (is_number or before.endswith(_COUNTED)):
+        return False
+    return (
+        any(word in last for word in _WITHIN)
+        or last.endswith((*_ENDS, *_TOGETHER))
+        or last in _WORDS
+        or " ".join(words[-2:]) in _APART
+    )

@@ -1,0 +1,139 @@
+"""Shared accounts: a tool that wants to keep what its person has taken from it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+
+from flows import elicit
+from flows.account import Account
+from flows.elicitation import Status
+from flows.errors import Failed
+from flows.providers import github
+from tests.attacks.attack import Attack
+from tests.attacks.test_callbacks import staged_caller
+from tests.mcp.stage import LEGACY, Person, cut, eventually, soon, text_of
+from tests.web.connecting import Town, approve, ends, town
+from tests.web.test_connections import connect_as, press, tail, the_one
+
+kept_yes = Attack(
+    who="a tool, or the model that calls it",
+    how=(
+        "keeps a yes that no call has fetched, and makes its call again when the person has "
+        "stopped sharing the account with it, disconnected it, or put another one in use (a yes "
+        "from before a no)"
+    ),
+    stopped=(
+        "an answer names an account; whether the tool may use it, and which one is in use, is read "
+        "when it is fetched, and the call after a refusal asks anew"
+    ),
+    where=("webapp/accounts.py", "flows/connection.py"),
+    elsewhere=(
+        "tests/service/test_account_keys.py::test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too",
+        "tests/service/test_several_accounts.py::test_a_yes_to_another_question_takes_no_answer_away",
+    ),
+)
+
+
+async def unfetched(here: Town, *scopes: str, **about: Any) -> Person:
+    """A person who said yes when the client had given up; the browser that they did it in."""
+    asked, person = here.ask(*scopes or ("repo",), **about), await here.person()
+    link = await asked.link()
+    at_provider = await person.go_on(link)
+    await cut(asked.task)
+    await ends(person, await person.visit(await approve(person, at_provider)))
+    row = await here.row(link)
+    assert (row.status, row.take) == (Status.ACCEPTED, None)
+    return person
+
+
+async def refused_and_then_asked(here: Town, *scopes: str, **about: Any) -> None:
+    """The same call gets nothing, and the one after it is a question again."""
+    again = here.ask(*scopes or ("repo",), **about)
+    with pytest.raises(Failed, match="call again"):
+        await again.account()
+    assert not again.has_asked
+    assert await here.ask(*scopes or ("repo",), **about).link()
+
+
+async def stop_sharing(here: Town, person: Person) -> None:
+    await press(person, here, "/unshare")
+
+
+async def disconnect_and_connect_for_another(here: Town, person: Person) -> None:
+    await press(person, here, "/disconnect")
+    here.clock.tick(minutes=2)
+    await here.connect("repo", tool="count")
+
+
+@kept_yes
+@pytest.mark.parametrize("said", [stop_sharing, disconnect_and_connect_for_another])
+async def test_a_yes_from_before_is_worth_nothing_to_a_tool_that_lost_the_account(
+    said: Callable[[Town, Person], Awaitable[None]],
+) -> None:
+    async with town() as here:
+        person = await unfetched(here, tool="list")
+        await said(here, person)
+        assert "list" not in (await the_one(here)).tools
+        await refused_and_then_asked(here, tool="list")
+        assert "list" not in (await the_one(here)).tools
+
+
+@kept_yes
+async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_taken_away() -> None:
+    server, held = MCPServer("shop"), list[Account]()
+
+    @server.tool()
+    async def list_all() -> str:
+        held.append(await elicit.oauth(github, scopes=["repo"]))
+        return "listed"
+
+    async with town(server=server) as here, staged_caller(here, LEGACY) as caller:
+        call = caller.call("list_all")
+        link, person = await caller.link(), await here.person()
+        at_provider = await person.go_on(link)
+        await cut(call)
+        await eventually(lambda: not len(here.service.elicitations.waiters))
+        await ends(person, await person.visit(await approve(person, at_provider)))
+        await press(person, here, "/unshare")
+        refused = await soon(caller.call("list_all"))
+        assert refused.is_error
+        assert "is not shared with this tool any more" in text_of(refused)
+        anew = caller.call("list_all")
+        page = await person.visit(await caller.link())
+        assert page.heading == "list_all wants to use octocat"
+        assert not held
+        await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
+        assert text_of(await soon(anew)) == "listed"
+        assert [account.label for account in held] == ["octocat"]
+
+
+@kept_yes
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_use(
+    *, is_shared: bool
+) -> None:
+    async with town() as here:
+        person = await unfetched(here, tool="list", arguments="x")
+        here.clock.tick(seconds=1)
+        tool = "list" if is_shared else "count"
+        hubot = await connect_as(here, "hubot", tool=tool, account="hubot")
+        await press(person, here, f"{tail(hubot)}/switch")
+        if is_shared:
+            again = here.ask("repo", tool="list", arguments="x")
+            assert (await again.account()).label == "hubot"
+            assert not again.has_asked
+        else:
+            await refused_and_then_asked(here, tool="list", arguments="x")
+
+
+@kept_yes
+async def test_a_yes_does_not_bring_its_account_back_when_the_one_put_in_use_is_gone() -> None:
+    async with town() as here:
+        person = await unfetched(here, tool="list", arguments="x")
+        here.clock.tick(seconds=1)
+        hubot = await connect_as(here, "hubot", tool="list", account="hubot")
+        await press(person, here, f"{tail(hubot)}/switch")
+        await press(person, here, f"{tail(hubot)}/disconnect")
+        await refused_and_then_asked(here, tool="list", arguments="x")

@@ -1,0 +1,122 @@
+"""`elicit pending`: what people are asked now, listed in a terminal."""
+
+import asyncio
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from flows.elicitation import Asked, Elicitation, Status
+from webapp.app import connect, utc_now
+from webapp.cli import main
+from webapp.settings import read_settings
+
+WORDS = "How much of the secret sauce?"
+LINK = "https://shop.example/sauce"
+ALICE, BOB = "alice", "bob"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def asked(home: Path, *questions: dict[str, Any]) -> list[Elicitation]:
+    """What people are asked, in the store of that home; each a minute later than the one before."""
+
+    async def ask() -> list[Elicitation]:
+        rows: list[Elicitation] = []
+        async with connect(read_settings({"HOME": str(home)})) as service:
+            now = utc_now()
+            for number, about in enumerate(questions):
+                subject = about.pop("of", ALICE)
+                owner = service.elicitations.owners.tag(issuer="tests", subject=subject)
+                tool = about.pop("tool", "stir")
+                row = Elicitation(
+                    id=service.elicitations.new_id(owner),
+                    owner=owner,
+                    kind="form",
+                    asked=Asked(
+                        server="shop",
+                        tool=tool,
+                        client="assistant",
+                        message=WORDS,
+                        digest="d",
+                        url=LINK,
+                        terms={"schema": WORDS},
+                    ),
+                    join=f"join {number}",
+                    created_at=now + timedelta(minutes=number),
+                    expires_at=now + timedelta(hours=1),
+                )
+                rows.append(replace(row, **about))
+                await service.elicitations.write(rows[-1])
+        return rows
+
+    return asyncio.run(ask())
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert main(["pending", "list"]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def moment(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M}"
+
+
+def test_what_is_asked_is_listed_the_latest_first(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # parity: T6
+    assert said(capsys) == ["Nobody is asked anything."]
+    first, second = asked(home, {"tool": "stir"}, {"tool": "pour", "of": BOB, "kind": "gate"})
+    lines = said(capsys)
+    tails = [row.id.removeprefix(row.owner) for row in (first, second)]
+    assert lines == [
+        f"{tails[1]}  {moment(second.created_at)}, until {moment(second.expires_at)} UTC  gate",
+        f"  for pour, at shop, by {second.owner[:6]}",
+        f"{tails[0]}  {moment(first.created_at)}, until {moment(first.expires_at)} UTC  form",
+        f"  for stir, at shop, by {first.owner[:6]}",
+    ]
+    assert first.owner[:6] != second.owner[:6]
+
+
+def test_what_was_answered_or_is_over_is_not_listed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # parity: T6
+    now = utc_now()
+    over = {"created_at": now - timedelta(minutes=9), "expires_at": now - timedelta(minutes=4)}
+    ended = [
+        {"tool": f"it {status}", "status": status, "settled_at": now}
+        for status in Status
+        if status.is_final
+    ]
+    asked(home, *ended, {"tool": "too late", **over}, {"tool": "read", "status": Status.OPENED})
+    lines = said(capsys)
+    assert len(lines) == 2
+    assert lines[1].startswith("  for read, at shop, by ")
+
+
+def test_the_list_opens_nothing_and_tells_no_words(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (row,) = asked(home, {"tool": "\x1b[2J\u202e" + "x" * 90})
+    printed = "\n".join(said(capsys))
+    for kept in (row.id, row.owner, WORDS, LINK, "http", "sauce"):
+        assert kept not in printed
+    assert all(line.isprintable() for line in printed.splitlines())
+    assert "x" * 60 not in printed
+
+
+@pytest.mark.parametrize("words", [[], ["show"], ["list", "x"]])
+def test_what_is_asked_for_wrongly_ends_with_two(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["pending", *words])
+    assert ended.value.code == 2

@@ -1,0 +1,43 @@
+"""How many processes are asked to serve one application, by what each of them can see.
+
+uvicorn and gunicorn take the number from `--workers` (`-w`) or from WEB_CONCURRENCY, and pass both
+on to the processes that they start.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+from webapp.stores.store import StoreUnavailable
+
+_STARTERS = frozenset({"uvicorn", "gunicorn", "hypercorn", "granian"})
+_OPTION = re.compile(r"(?:--workers|-w)(?:=?(?P<number>\d+))?")
+
+
+def must_share(store: str, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
+    """Raises StoreUnavailable for a store that several processes would each have of their own."""
+    number = _workers(environment, arguments)
+    if store == "memory:" and number > 1:
+        raise StoreUnavailable(
+            f"ELICIT_STORE is memory:, and {number} processes serve this application: an answer "
+            "would come to one, and the call wait in another. Set it to sqlite:////absolute/file.db"
+        )
+
+
+def _workers(environment: Mapping[str, str], arguments: Sequence[str]) -> int:
+    if not arguments or _starter(PurePath(arguments[0])) not in _STARTERS:
+        return 1
+    for at, word in enumerate(arguments):
+        found = _OPTION.fullmatch(word)
+        if found is not None:
+            return _number(found["number"] or "".join(arguments[at + 1 : at + 2]))
+    return _number(environment.get("WEB_CONCURRENCY", ""))
+
+
+def _starter(program: PurePath) -> str:
+    """`/venv/bin/uvicorn`, or `.../uvicorn/__main__.py` where it was started by `python -m`."""
+    return program.parent.name if program.name == "__main__.py" else program.name
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 1
