@@ -43,7 +43,7 @@ class Kinds:
         return kind if isinstance(kind, AskedForms | KeptSecrets) else None
 
     def label(self, elicitation: Elicitation) -> str:
-        """What people call the provider that it leads to."""
+        """What people call the provider that it leads to; nothing where it is not known here."""
         label: str | None = None
         if elicitation.kind == "oauth":
             client = self.accounts.client_for(elicitation)
@@ -51,7 +51,7 @@ class Kinds:
         elif elicitation.kind == "payment":
             seller = self.payments.seller(self.payments.seller_of(elicitation))
             label = None if seller is None else seller.label
-        return label or "the other side"
+        return label or ""
 
     def _by_name(self) -> Mapping[str, Kind]:
         return {

@@ -433,7 +433,7 @@ class Trouble(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderTrouble(View):
-    """A provider did not answer, or not so that it could be understood, or `has_refused`.
+    """A provider did not answer, or not so that it could be understood; or it was never asked.
 
     The way on is a new attempt, `again_action` with its `csrf`, or `again_url`, a GET.
     """
@@ -444,7 +444,7 @@ class ProviderTrouble(View):
     again_action: str | None = None
     csrf: str | None = None
     again_url: str | None = None
-    has_refused: bool = False
+    trouble: Literal["silent", "refused", "not set up"] = "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

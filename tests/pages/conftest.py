@@ -51,7 +51,7 @@ USUAL: Mapping[str, Any] = {
     "server": "my tools",
     "is_otherwise": False,
     "is_closed": False,
-    "has_refused": False,
+    "trouble": "silent",
     "of": "payments",
     "returned": "3.00 €",
     "host": "tools.example.com",
@@ -298,7 +298,8 @@ def _account_variants() -> dict[str, View]:
         "DoneSecret wiped": DoneSecret(server="my tools", kept=False),
         "Used here": Used(server="my tools"),
         "ProviderTrouble by a link": _made(ProviderTrouble, {**USUAL, "again_action": None}),
-        "ProviderTrouble refused": _made(ProviderTrouble, {**USUAL, "has_refused": True}),
+        "ProviderTrouble refused": _made(ProviderTrouble, {**USUAL, "trouble": "refused"}),
+        "ProviderTrouble not set up": _made(ProviderTrouble, {**USUAL, "trouble": "not set up"}),
         "ProviderTrouble without a way on": _made(
             ProviderTrouble, {**USUAL, "again_action": None, "again_url": None}
         ),

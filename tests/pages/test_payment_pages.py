@@ -141,14 +141,20 @@ def test_only_what_is_well_has_the_sign_that_says_so(became: str, sign: str, pag
 
 
 def test_a_provider_that_said_no_is_not_said_to_be_silent(pages: Pages) -> None:
-    view = ProviderTrouble(**_values(ProviderTrouble) | {"provider": "Mollie", "has_refused": True})
+    view = ProviderTrouble(
+        **_values(ProviderTrouble) | {"provider": "Mollie", "trouble": "refused"}
+    )
     page = Page(pages.render(view))
     assert page.text("h1") == "Mollie said no"
     assert "It refused what this server asked of it, so you are not sent there" in _said(page)
     assert "did not answer" not in page.text()
-    silent = Page(pages.render(replace(view, has_refused=False)))
+    silent = Page(pages.render(replace(view, trouble="silent")))
     assert silent.text("h1") == "Mollie did not answer"
     assert "refused" not in silent.text()
+    unasked = Page(pages.render(replace(view, trouble="not set up")))
+    assert unasked.text("h1") == "Mollie is not set up here"
+    assert "This server lacks a setting for it, so you are not sent there" in _said(unasked)
+    assert "did not answer" not in unasked.text()
 
 
 def test_payments_of_whoever_is_not_known_are_not_shown(pages: Pages) -> None:

@@ -145,7 +145,9 @@ async def test_what_has_no_end_is_cut_off(pictures: Pictures, httpx_mock: HTTPXM
 
 
 @pytest.mark.parametrize(
-    ("encoding", "packed"), [("gzip", gzip.compress(PNG)), ("deflate", zlib.compress(PNG))]
+    ("encoding", "packed"),
+    [("gzip", gzip.compress(PNG)), ("deflate", zlib.compress(PNG))],
+    ids=["gzip", "deflate"],
 )
 async def test_what_is_packed_is_not_unpacked(
     pictures: Pictures, httpx_mock: HTTPXMock, encoding: str, packed: bytes

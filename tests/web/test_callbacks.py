@@ -753,3 +753,18 @@ async def test_a_call_whose_time_ends_during_the_exchange_waits_quietly() -> Non
             await soon(held)
             assert text_of(await soon(call)) == "octocat"
             assert reads < 10
+
+
+async def test_a_provider_that_this_process_has_no_settings_for_is_not_said_to_be_silent() -> None:
+    async with town() as here:
+        acme = openid("acme", "http://127.0.0.1:1", label="Acme")
+        registrations = here.service.kinds.accounts._registrations
+        registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
+        asked, person = here.ask(provider=acme), await here.person()
+        link = await asked.link()
+        # As in a process that was started without them.
+        del registrations._credentials["acme"], registrations.clients["acme"]
+        page = await person.press(link)
+        assert (page.status, page.heading) == (502, "The other site is not set up here")
+        assert (await here.row(link)).status is Status.PENDING
+        assert not asked.task.done()

@@ -8,7 +8,7 @@ import logging
 import secrets
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 from babel import Locale
 from litestar import HttpMethod, Request, Response, post, route
@@ -180,7 +180,15 @@ def _trouble(
     *,
     token: str,
 ) -> Response[Any]:
-    """The provider said no, or nothing that could be understood: nothing is over."""
+    """The provider said no, or nothing that could be understood, or lacks settings here.
+
+    Nothing is over.
+    """
+    trouble: Literal["silent", "refused", "not set up"] = "silent"
+    if isinstance(error, NotConfigured):
+        trouble = "not set up"
+    elif error.is_refusal:
+        trouble = "refused"
     error_id = secrets.token_hex(6)
     _log.warning("provider.failed", exc_info=error, extra={"error_id": error_id})
     view = ProviderTrouble(
@@ -189,7 +197,7 @@ def _trouble(
         error_id=error_id,
         again_action=f"/e/{token}",
         csrf=service.browser.csrf(cookie, subject=elicitation.id),
-        has_refused=isinstance(error, Failed) and error.is_refusal,
+        trouble=trouble,
     )
     return answers.page(
         view, status=HTTPStatus.BAD_GATEWAY, form_targets=_form_targets(elicitation)
