@@ -29,8 +29,8 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
 
+from webapp.commands import TALKATIVE_LOGGERS, TOOL_LOGGERS
 from webapp.logs import Events, mask_secrets
-from webapp.serving import TALKATIVE_LOGGERS, TOOL_LOGGERS
 from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 OURS = ("webapp", "flows")

@@ -3,21 +3,19 @@
 import asyncio
 import logging
 import os
-import ssl
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
-from functools import cache
+from datetime import timedelta
 from typing import Any
 
-import httpx
 from litestar import Litestar, Router
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 
 from flows.access_token import Resource
 from flows.question import asking
+from webapp.connecting import outbound_of, utc_now
 from webapp.elicitations import Clock
 from webapp.guard import MACHINE_PATHS, Guard
 from webapp.issuer import Issuer
@@ -26,7 +24,6 @@ from webapp.limits import Limits
 from webapp.listening import listen
 from webapp.mcp.attach import attach
 from webapp.mcp.naming import must_be_named
-from webapp.outbound import Outbound, no_proxy
 from webapp.owners import must_open_all
 from webapp.pages import Pages, template_folder
 from webapp.protected import Protected
@@ -52,7 +49,6 @@ from webapp.wire import ASGIApp, Receive, Scope, Send, Wires
 from webapp.workers import must_share
 
 BODY_BYTES_AT_MOST = 64 * 1024
-TIMEOUT_SECONDS = 10.0
 # By address: a person who clicks about never meets it.
 PAGES_AT_ONCE = 100
 BETWEEN_PAGES = timedelta(seconds=0.2)
@@ -67,39 +63,6 @@ _OURS = frozenset(
     }
 )
 _log = logging.getLogger(__name__)
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-@asynccontextmanager
-async def connect(settings: Settings, *, clock: Clock = utc_now) -> AsyncGenerator[Service]:
-    """The service without a server: within it, trusted code completes elicitations of any process.
-
-    Raises StoreUnavailable, or Unreadable if the store was made under other secrets.
-    """
-    async with AsyncExitStack() as stack:
-        store = await open_noted(settings)
-        stack.push_async_callback(store.aclose)
-        service = await stack.enter_async_context(
-            open_service(
-                store=store,
-                ring=settings.ring,
-                public_url=settings.url,
-                uid=settings.uid,
-                clock=clock,
-                outbound=await _outbound(stack, settings),
-                providers=settings.providers,
-                credentials=settings.credentials,
-                sellers=settings.sellers,
-                refund_unused=settings.refund_unused,
-                gate=settings.gate,
-                policies=settings.policies,
-            )
-        )
-        with asking(service.completing):
-            yield service
 
 
 @asynccontextmanager
@@ -126,7 +89,7 @@ async def open_app(
             store = await open_noted(settings)
             stack.push_async_callback(store.aclose)
         await must_open_all(store, settings.ring)
-        outbound = await _outbound(stack, settings)
+        outbound = await outbound_of(stack, settings)
         issuer = None
         if settings.identity.client is not None:
             issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)
@@ -241,13 +204,6 @@ def create_app(settings: Settings, server: Any, *, plugins: Sequence[object] = (
     return App(settings, server, plugins)
 
 
-async def _outbound(stack: AsyncExitStack, settings: Settings) -> Outbound:
-    client = await stack.enter_async_context(
-        httpx.AsyncClient(timeout=TIMEOUT_SECONDS, verify=_trust(), mounts=no_proxy())
-    )
-    return Outbound(client, allow_loopback=settings.is_local, trust=_trust())
-
-
 def _protected(
     app: ASGIApp, *, issuer: Issuer, settings: Settings, name: str, clock: Clock
 ) -> Protected:
@@ -259,12 +215,6 @@ def _protected(
         scopes=settings.identity.scopes,
     )
     return Protected(app, issuer=issuer, resource=resource, name=name, clock=clock)
-
-
-@cache
-def _trust() -> ssl.SSLContext:
-    """The certificate authorities, read once in a process: it takes a tenth of a second."""
-    return httpx.create_ssl_context()
 
 
 def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:

@@ -85,7 +85,7 @@ def _new_key(_: argparse.Namespace) -> int:
 
 
 def _rotate_keys(options: argparse.Namespace) -> int:
-    from webapp.app import utc_now  # noqa: PLC0415 - only after the same check
+    from webapp.connecting import utc_now  # noqa: PLC0415 - only after the same check
     from webapp.rotation import on_keys, rotate  # noqa: PLC0415
 
     work = partial(rotate, now=utc_now(), anyway=options.anyway)
@@ -99,7 +99,7 @@ def _list_keys(_: argparse.Namespace) -> int:
 
 
 def _retire_key(options: argparse.Namespace) -> int:
-    from webapp.app import utc_now  # noqa: PLC0415 - only after the same check
+    from webapp.connecting import utc_now  # noqa: PLC0415 - only after the same check
     from webapp.rotation import on_keys, retire  # noqa: PLC0415
 
     work = partial(retire, fingerprint=options.fingerprint, now=utc_now(), anyway=options.anyway)

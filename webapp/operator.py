@@ -12,12 +12,12 @@ from contextlib import AsyncExitStack
 from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.loose_end import Loose, LooseEnd
 from flows.receipt import Payment, ReceiptStatus, Refund
-from webapp.app import connect
+from webapp.commands import LOOPBACK, Refused, quieten, settings_for, under_another_secret
+from webapp.connecting import connect
 from webapp.ids import tail_of
 from webapp.refunds import NoRefunds
 from webapp.rows import Hook, TurnedAway
 from webapp.service import Service
-from webapp.serving import LOOPBACK, Refused, quieten, settings_for, under_another_secret
 from webapp.settings import DEFAULT_PORT, Settings
 from webapp.stores.store import StoreUnavailable
 

@@ -4,11 +4,11 @@ What could go wrong: a terminal that obeys what a model wrote: arguments are sho
 that are no letters as such.
 """
 
+from webapp.commands import Refused
 from webapp.ids import tail_of
 from webapp.operator import OWNER_CHARACTERS, WHAT_CHARACTERS, printed
 from webapp.rows import Approval
 from webapp.service import Service
-from webapp.serving import Refused
 
 
 async def list_approvals(service: Service) -> list[str]:

@@ -16,10 +16,10 @@ from datetime import datetime, timedelta
 from flows.errors import Unreadable, WeakSecret
 from flows.tokens import MAXIMUM_LIFE
 from flows.vault import Ring
+from webapp.commands import LOOPBACK, Refused, opened_store, settings_for, under_another_secret
 from webapp.keys import KeyFile, Secret, data_folder, new_secret
 from webapp.keys_stores import noted_as, wrapped_in
 from webapp.owners import count_wrapped, rewrap, was_served
-from webapp.serving import LOOPBACK, Refused, opened_store, settings_for, under_another_secret
 from webapp.settings import DEFAULT_PORT, SECRET_NAMES, Settings
 from webapp.stores import Store
 from webapp.stores.store import StoreUnavailable

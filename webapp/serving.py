@@ -8,50 +8,37 @@ import socket
 import ssl
 import sys
 import traceback
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import uvicorn
 
-from flows.errors import ElicitError, Unreadable
+from flows.errors import Unreadable
 from flows.tokens import Tokens
-from webapp.app import open_app, utc_now
+from webapp.app import open_app
+from webapp.commands import (
+    LOOPBACK,
+    Refused,
+    opened_store,
+    quieten,
+    settings_for,
+    under_another_secret,
+)
+from webapp.connecting import utc_now
 from webapp.demo.server import demo_server
-from webapp.keys_stores import open_noted
 from webapp.locality import can_tell_users
-from webapp.logs import mask_secrets, show_events
 from webapp.mcp.naming import must_be_named
 from webapp.pairing import address_of, key_of
 from webapp.port import PortUnusable, bind, listen
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.served import find_server
-from webapp.settings import BadSettings, Settings, read_settings
+from webapp.settings import Settings
 from webapp.stores import Store
-from webapp.stores.store import StoreUnavailable
 from webapp.wire import ASGIApp, Wires
 
 GRACE_SECONDS = 3
-LOOPBACK = "127.0.0.1"
-# At INFO they log every address they ask for, and there are tokens in those.
-TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
-# They log what a tool raised.
-TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
-
-
-class Refused(Exception):
-    """It cannot be served: sentences for the terminal, and the exit status."""
-
-    def __init__(self, *sentences: str, status: int = 1) -> None:
-        super().__init__(*sentences)
-        self.sentences = sentences
-        self.status = status
-
-    def tell(self) -> int:
-        for sentence in self.sentences:
-            sys.stderr.write(f"elicit: {sentence}\n")
-        return self.status
 
 
 def serve(
@@ -108,14 +95,6 @@ def pair(environment: Mapping[str, str], *, port: int) -> int:
     return 0
 
 
-def settings_for(environment: Mapping[str, str], *, host: str, port: int) -> Settings:
-    """Raises Refused."""
-    try:
-        return read_settings(environment, host=host, port=port)
-    except BadSettings as error:
-        raise Refused(*error.problems, status=2) from error
-
-
 def load(name: str) -> Any:
     """The author's server. Raises Refused."""
     try:
@@ -130,41 +109,6 @@ def load(name: str) -> Any:
     except ValueError as error:
         raise Refused(str(error)) from error
     return server
-
-
-def quieten(level: int = logging.WARNING) -> None:
-    """Keep addresses out of the log, whatever a server's author configured for the root logger."""
-    show_events()
-    for logger in TALKATIVE_LOGGERS:
-        logging.getLogger(logger).setLevel(level)
-    for logger in TOOL_LOGGERS:
-        logging.getLogger(logger).addFilter(_is_no_answer)
-        logging.getLogger(logger).addFilter(mask_secrets)
-
-
-def _is_no_answer(record: logging.LogRecord) -> bool:
-    """False for a person's no and its like, which the library logs as a crash with a traceback."""
-    error = record.exc_info[1] if record.exc_info else None
-    while error is not None:
-        if isinstance(error, ElicitError):
-            return False
-        error = error.__cause__
-    return True
-
-
-@contextlib.asynccontextmanager
-async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
-    """Raises Refused."""
-    try:
-        store = await open_noted(settings)
-    except ValueError as error:
-        raise Refused(f"ELICIT_STORE: {error}", status=2) from error
-    except StoreUnavailable as error:
-        raise Refused(f"The store cannot be opened: {error}") from error
-    try:
-        yield store
-    finally:
-        await store.aclose()
 
 
 async def opened_app(
@@ -183,13 +127,6 @@ async def opened_app(
         )
     except Unreadable as error:
         raise under_another_secret(settings) from error
-
-
-def under_another_secret(settings: Settings) -> Refused:
-    return Refused(
-        f"{settings.store} was made under another secret: set ELICIT_SECRET to that one "
-        "(or new,old), or set ELICIT_STORE to another store."
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

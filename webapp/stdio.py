@@ -24,20 +24,17 @@ import mcp_types as types
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
 from flows.errors import Unreadable
-from webapp.owners import open_owners
-from webapp.port import PortUnusable, own_or_find, take_over
-from webapp.serving import (
+from webapp.commands import (
     LOOPBACK,
-    Pages,
     Refused,
-    load,
-    opened_app,
     opened_store,
     quieten,
     settings_for,
-    stopped_by_signals,
     under_another_secret,
 )
+from webapp.owners import open_owners
+from webapp.port import PortUnusable, own_or_find, take_over
+from webapp.serving import Pages, load, opened_app, stopped_by_signals
 from webapp.settings import Settings
 from webapp.wire import Wires
 

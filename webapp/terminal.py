@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from flows.errors import ElicitError, Unreadable
-from webapp.app import connect
+from webapp.commands import LOOPBACK, Refused, quieten, settings_for, under_another_secret
+from webapp.connecting import connect
 from webapp.device import (
     LONGEST_QUOTATION,
     Terminal,
@@ -15,7 +16,6 @@ from webapp.device import (
     open_questions,
     plain,
 )
-from webapp.serving import LOOPBACK, Refused, quieten, settings_for, under_another_secret
 from webapp.settings import Settings
 from webapp.stores.store import StoreUnavailable
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from webapp.app import connect, utc_now
 from webapp.cli import main
+from webapp.connecting import connect, utc_now
 from webapp.rows import Approval
 from webapp.settings import read_settings
 

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from flows.elicitation import Asked, Elicitation, Status
-from webapp.app import connect, utc_now
 from webapp.cli import main
+from webapp.connecting import connect, utc_now
 from webapp.settings import read_settings
 
 WORDS = "How much of the secret sauce?"

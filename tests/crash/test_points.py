@@ -10,7 +10,7 @@ import pytest
 
 from flows import complete_elicitation
 from tests.crash.shop import LEASE_OVER, Person, Shop, calling, held
-from webapp.app import connect
+from webapp.connecting import connect
 
 
 async def killed(shop: Shop, person: Person, *, mode: str, die: str, hangs: bool = False) -> str:

@@ -28,7 +28,8 @@ from flows.question import asking
 from flows.tokens import Purpose
 from flows.vault import Ring
 from tests.web.serving import serving_at
-from webapp.app import open_app, utc_now
+from webapp.app import open_app
+from webapp.connecting import utc_now
 from webapp.limits import Limits
 from webapp.mcp.attach import attach
 from webapp.service import Service, open_service

@@ -23,7 +23,7 @@ from tests.mcp.stage import (
     text_of,
 )
 from tests.mcp.test_kinds import PRICE, connected
-from webapp.app import utc_now
+from webapp.connecting import utc_now
 from webapp.service import open_service
 from webapp.stores import open_store
 

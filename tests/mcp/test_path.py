@@ -25,7 +25,7 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from webapp.app import connect
+from webapp.connecting import connect
 
 LOGIN = "https://example.org/login"
 ORIGIN = "https://example.org"

@@ -27,7 +27,7 @@ from tests.clock import Clock
 from tests.processes import close, error_of, open_process
 from tests.sandbox.stage import Form
 from tests.web.connecting import parameter
-from webapp.app import utc_now
+from webapp.connecting import utc_now
 
 HERE = Path(__file__).parent
 PACKAGES = HERE / "node_modules"

@@ -18,10 +18,10 @@ from tests.clock import Clock
 from tests.mcp.stage import eventually
 from tests.service.world import Holding, call_of, process
 from webapp.call import Call
+from webapp.commands import Refused
 from webapp.operator_approvals import clear_approvals, list_approvals, revoke_approval
 from webapp.rows import Approval
 from webapp.service import Service
-from webapp.serving import Refused
 from webapp.stores.memory import MemoryStore
 
 FIVE = {"count": 5}

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.clock import Clock
-from webapp.app import connect
+from webapp.commands import Refused
+from webapp.connecting import connect
 from webapp.keys_stores import open_noted
 from webapp.owners import open_owners
 from webapp.rotation import Keys, retire, rotate
-from webapp.serving import Refused
 from webapp.settings import Settings, read_settings
 from webapp.stores.store import StoreUnavailable
 

@@ -15,8 +15,8 @@ from tests.service.test_afterwards import claimed
 from tests.service.test_payments import give_up, results_are_noted, two_tabs
 from webapp.cli import main
 from webapp.cli_operator import add_payments, add_webhooks, with_ids
+from webapp.commands import Refused
 from webapp.operator import list_hooks, list_payments, operate, refund_payment
-from webapp.serving import Refused
 from webapp.sweeper import fall_due
 
 RUDE = "\x1b[2J\r\nspent\u202e" + "x" * 500

@@ -40,9 +40,9 @@ from tests.service.providers import (
 )
 from tests.service.selling import Shop, buying, open_shop
 from webapp.cli_operator import add_payments, with_ids
+from webapp.commands import Refused
 from webapp.loose_ends import PAID_OTHERWISE
 from webapp.operator import end_payment
-from webapp.serving import Refused
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 from webapp.stores.store import StoreUnavailable

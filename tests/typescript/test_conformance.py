@@ -19,7 +19,7 @@ from tests.typescript.everything import everything
 from tests.typescript.packages import CONFORMANCE
 from tests.typescript.stage import NEWER, OLDER
 from tests.web.serving import serving
-from webapp.app import utc_now
+from webapp.connecting import utc_now
 from webapp.mcp.attach import attach
 from webapp.service import open_service
 from webapp.stores import open_store

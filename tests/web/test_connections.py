@@ -22,7 +22,7 @@ from tests.sandbox.stage import nobody_listens
 from tests.web.connecting import Gate, Town, approve, ends, process, town, with_providers
 from tests.web.serving import bound, serving_at
 from webapp.account_keys import CLAIM, WAIT_AT_MOST
-from webapp.app import utc_now
+from webapp.connecting import utc_now
 from webapp.demo.walker import Page as Forms
 from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.sandbox import Sandbox, new_sandbox

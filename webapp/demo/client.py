@@ -25,9 +25,9 @@ from mcp_types import (
 )
 
 from flows.visit import is_loopback
+from webapp.commands import quieten
 from webapp.demo.waiting import Waiting
 from webapp.demo.walker import WalkFailed, walk
-from webapp.serving import quieten
 
 MAIN_TOOLS = ("list_my_repositories", "buy_report", "use_key")
 WALK_SECONDS_AT_MOST = 60

@@ -1,0 +1,64 @@
+"""Connecting: the service without a server, for commands and trusted code in any process."""
+
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from functools import cache
+
+import httpx
+
+from flows.question import asking
+from webapp.elicitations import Clock
+from webapp.keys_stores import open_noted
+from webapp.outbound import Outbound, no_proxy
+from webapp.service import Service, open_service
+from webapp.settings import Settings
+
+TIMEOUT_SECONDS = 10.0
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@asynccontextmanager
+async def connect(settings: Settings, *, clock: Clock = utc_now) -> AsyncGenerator[Service]:
+    """The service without a server: within it, trusted code completes elicitations of any process.
+
+    Raises StoreUnavailable, or Unreadable if the store was made under other secrets.
+    """
+    async with AsyncExitStack() as stack:
+        store = await open_noted(settings)
+        stack.push_async_callback(store.aclose)
+        service = await stack.enter_async_context(
+            open_service(
+                store=store,
+                ring=settings.ring,
+                public_url=settings.url,
+                uid=settings.uid,
+                clock=clock,
+                outbound=await outbound_of(stack, settings),
+                providers=settings.providers,
+                credentials=settings.credentials,
+                sellers=settings.sellers,
+                refund_unused=settings.refund_unused,
+                gate=settings.gate,
+                policies=settings.policies,
+            )
+        )
+        with asking(service.completing):
+            yield service
+
+
+async def outbound_of(stack: AsyncExitStack, settings: Settings) -> Outbound:
+    client = await stack.enter_async_context(
+        httpx.AsyncClient(timeout=TIMEOUT_SECONDS, verify=_trust(), mounts=no_proxy())
+    )
+    return Outbound(client, allow_loopback=settings.is_local, trust=_trust())
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """The certificate authorities, read once in a process: it takes a tenth of a second."""
+    return httpx.create_ssl_context()
