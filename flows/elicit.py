@@ -240,7 +240,8 @@ def confirm(
 ) -> Question[bool]:
     """Ask for a yes. Awaiting it gives False for every no; `outcome()` tells them apart.
 
-    It is a no, too, where nobody can be asked at all.
+    It is a no, too, where this caller or this client cannot be asked. Raises TooManyPending, and
+    NoAsker outside a tool.
 
     `arguments` are shown to the person: what a yes would do. Raises InvalidQuestion if they are
     no JSON.

@@ -12,12 +12,14 @@ from typing import Final
 
 # Between the words of a name: `user_pin`, `user-pin`, `userPin`, `USERPin`, `pin2`.
 _BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W\d_]+")
+# Of a question: what stands behind it says nothing of the word before it.
+_PART: Final = re.compile(r"[,.?!:;]+(?:\s+|$)")
 # Anywhere in a word: `newpasswordagain`.
 _WITHIN: Final = ("password", "passwd", "passphrase", "passcode", "passkey")
 # As the end of a word: `clientsecret`, and neither `secretary` nor `tokenizer`.
-_ENDS: Final = ("pwd", "secret", "token")
+_ENDS: Final = ("pwd", "secret", "token", "credential")
 # As a word of its own: `user_pin`, and neither `pinned` nor `opinion`.
-_WORDS: Final = frozenset({"pin", "cvv", "cvc", "ccn", "jwt", "bearer", "credential"})
+_WORDS: Final = frozenset({"pin", "cvv", "cvc", "ccn", "jwt", "bearer"})
 # By the word before it, together or apart: `api_key`, `apiKey`, `myapikey`, and not `sort_key`.
 _PAIRS: Final = {
     "key": "api private secret access ssh gpg pgp signing encryption decryption master auth oauth "
@@ -51,9 +53,12 @@ _WORDS_AT_MOST: Final = 4  # that are looked at together: `one_time_access_code`
 
 def asks_for_a_secret(text: str, *, is_number: bool = False) -> bool:
     """Whether a name, a title or a question does; a number is no token, and no `pass`."""
-    words = _words_of(text)
-    if words in _WHOLE:
+    if _words_of(text) in _WHOLE:
         return not is_number
+    return any(_asks(_words_of(part), is_number=is_number) for part in _PART.split(text))
+
+
+def _asks(words: Sequence[str], *, is_number: bool) -> bool:
     return any(
         _is_secret(words[max(0, end - _WORDS_AT_MOST) : end], is_number=is_number)
         and not _ABOUT.intersection(words[end : end + 1])

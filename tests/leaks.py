@@ -29,8 +29,8 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
 
-from webapp.commands import TALKATIVE_LOGGERS, TOOL_LOGGERS
-from webapp.logs import Events, mask_secrets
+from webapp.commands import TALKATIVE_LOGGERS
+from webapp.logs import TOOL_LOGGERS, Events, mask_secrets
 from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 OURS = ("webapp", "flows")
@@ -525,7 +525,7 @@ def _kind(headers: Mapping[str, list[str]]) -> str:
 def _parsed(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -571,6 +571,8 @@ def _listening(item: pytest.Item, when: str) -> Generator[None, object, object]:
         for during, name, text in item._report_sections:
             if during == when and name in {"stdout", "stderr"}:
                 EARS.hear(f"captured {name}", text)
-    EARS.must_hear()
-    EARS.tell()
+    try:
+        EARS.tell()
+    finally:
+        EARS.must_hear()
     return result

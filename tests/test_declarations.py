@@ -293,3 +293,9 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     path.write_bytes(b"# caf\xe9\n")
     with pytest.raises(BadDeclaration, match="not UTF-8"):
         load_declarations(path)
+
+
+def test_a_scope_parameter_that_is_no_text_is_told_beside_an_address_with_a_query() -> None:
+    text = WHOLE.replace("acme.example/authorize", "acme.example/authorize?x=1")
+    text = text.replace('scope_parameter = "user_scope"', 'scope_parameter = ["a"]')
+    assert any("scope_parameter" in problem for problem in problems_of(text))

@@ -484,7 +484,7 @@ def test_what_a_killed_process_did_not_pass_on_wholly_is_no_leak() -> None:
 STARTING = {
     *("ASGITransport", "Config", "TestClient", "Popen", "check_call", "check_output", "fork"),
     *("create_subprocess_exec", "create_subprocess_shell", "posix_spawn", "stdio_client"),
-    "subprocess.run",
+    *("subprocess.run", "subprocess.call", "os.system", "multiprocessing.Process"),
 }
 MAY_START = {
     "conftest.py": {"subprocess.run": "asks where the browser is"},

@@ -104,6 +104,10 @@ def test_what_can_be_no_value_is_named(name: str, value: str) -> None:
         "unique_name",
         "nonce",
         "phone_number",
+        "mail",
+        "groups",
+        "azp",
+        "jti",
     ],
 )
 @pytest.mark.parametrize("written", ["{}", "tid, {}", "{},sub"])
@@ -113,6 +117,14 @@ def test_nobody_is_known_by_what_somebody_can_give_themselves(name: str, written
     assert problem.startswith(f"ELICIT_SUBJECT_CLAIM: {name!r} ")
     assert "sub" in problem
     assert "oid,tid" in problem
+
+
+@pytest.mark.parametrize("claim", ["tid", "iss", "iss,tid"])
+def test_what_all_people_of_a_place_have_is_nobodys_name(claim: str) -> None:
+    _, problems = read(ISSUER | {"ELICIT_SUBJECT_CLAIM": claim})
+    assert len(problems) == len(claim.split(","))
+    assert all("is somebody else's too" in problem for problem in problems)
+    assert not read(ISSUER | {"ELICIT_SUBJECT_CLAIM": "oid," + claim})[1]
 
 
 @pytest.mark.parametrize("claim", ["sub", "oid,tid", "uid", "https://login.example/claims/email"])

@@ -19,7 +19,7 @@ from flows.provider import Provider
 from flows.question import Link
 from flows.requests import AccountRequest
 from webapp.account_keys import AccountKeys, Disconnected
-from webapp.connections import Connections
+from webapp.connections import Connections, begun_with
 from webapp.elicitations import Elicitations
 from webapp.grants import Grants
 from webapp.kind import AskedBy
@@ -117,7 +117,15 @@ class Accounts:
             why = "The account works no more; call again to connect it anew."
             raise Failed(why, elicitation_id=taken.id)
         if tool not in working.tools:
-            raise _not_shared(taken)
+            why = "The account is not shared with this tool any more; call again to ask for one."
+            raise Failed(why, elicitation_id=taken.id)
+        # The yes itself may have been to less than was asked for; what was renewed, to less still.
+        if self._is_enough(found, taken) and not self._is_enough(working, taken):
+            why = "The account may do less by now; call again to ask for more."
+            raise Failed(why, elicitation_id=taken.id)
+        noted = await self.connections.note_begun(taken, working)
+        if begun_with(noted) not in (None, working.id):  # another leg of the call was first
+            return await self.answer(noted)
         await self.connections.note_use(working, tool)
         return self.connections.content(working)
 
@@ -227,20 +235,28 @@ class Accounts:
         return await self.connections.switch(owner, id)
 
     async def _answered_with(self, taken: Elicitation) -> Connection:
-        """What the person said yes to, or what they have put in use instead since then."""
-        id, terms = str(_mapping(taken.content).get("account")), self.terms(taken)
+        """What the person said yes to, or what they have put in use instead since then.
+
+        A call that has got one already goes on with that: its body may have begun to act there.
+        """
+        begun = begun_with(taken)
+        id = begun or str(_mapping(taken.content).get("account"))
         found = await self.connections.read(taken.owner, id)
         if found is None:
             raise Failed("The account was disconnected meanwhile.", elicitation_id=taken.id)
-        if terms.account is not None or not found.is_put_aside(since=taken.settled_at):
+        is_named = self.terms(taken).account is not None
+        if begun or is_named or not found.is_put_aside(since=taken.settled_at):
             return found
         instead = await self.connections.find(taken.owner, found.key, account=None)
-        client = None if instead is None else self.connections.client(instead)
-        if instead is None or client is None:
-            raise _not_shared(taken)
-        if not self.connections.is_enough(instead, terms.scopes, client):
-            raise _not_shared(taken)
+        is_shared = instead is not None and taken.asked.tool in instead.tools
+        if instead is None or not is_shared or not self._is_enough(instead, taken):
+            why = "Another account is in use now; call again to ask for it."
+            raise Failed(why, elicitation_id=taken.id)
         return instead
+
+    def _is_enough(self, found: Connection, taken: Elicitation) -> bool:
+        client, scopes = self.connections.client(found), self.terms(taken).scopes
+        return client is not None and self.connections.is_enough(found, scopes, client)
 
     async def _switch_back(self, elicitation: Elicitation, *, account: str) -> None:
         """The person wants the one from before in use again; does nothing for any other."""
@@ -250,11 +266,6 @@ class Accounts:
         former = await self.former(elicitation, connected)
         if former is not None and former.id == elicitation.owner + account:
             await self.switch(former.owner, former.id)
-
-
-def _not_shared(taken: Elicitation) -> Failed:
-    why = "The account is not shared with this tool any more; call again to ask for one."
-    return Failed(why, elicitation_id=taken.id)
 
 
 def _mapping(value: Json) -> Mapping[str, Json]:

@@ -17,7 +17,7 @@ from msgspec.json import encode
 
 from flows import run as runs
 from flows.elicitation import Elicitation, Status
-from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported, TooManyPending
+from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported
 from flows.keeping import HOLDS_FOR_ITS_CALL
 from flows.question import Outcome, Question
 from flows.run import Place, Run
@@ -247,8 +247,6 @@ class Call(Verbs):
             group.join(waiter)
             try:
                 return await self._answered(question, place, waiter, group)
-            except TooManyPending as error:
-                return question.unasked(error)
             finally:
                 self._waiters.discard(waiter)
 

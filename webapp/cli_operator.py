@@ -7,7 +7,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 UNREAD = 128 + 13  # as a shell says of what ends by SIGPIPE
@@ -92,34 +92,21 @@ def _operate(options: argparse.Namespace) -> int:
     # Only after the check of whose `flows` this is.
     from webapp import operator, operator_approvals, operator_pending  # noqa: PLC0415
 
-    plain: dict[str, operator.Work] = {
-        "list hooks": operator.list_hooks,
-        "list approvals": operator_approvals.list_approvals,
-        "clear approvals": operator_approvals.clear_approvals,
-        "list pending": operator_pending.list_pending,
+    works: dict[str, Callable[[], operator.Work]] = {
+        "list payments": lambda: partial(operator.list_payments, only_open=options.open),
+        "refund payment": lambda: partial(
+            operator.refund_payment, id=options.id, reason=options.reason, also_spent=options.spent
+        ),
+        "end payment": lambda: partial(operator.end_payment, id=options.id),
+        "list hooks": lambda: operator.list_hooks,
+        "show hook": lambda: partial(operator.show_hook, id=options.id),
+        "replay hook": lambda: partial(operator.replay_hook, id=options.id),
+        "list approvals": lambda: operator_approvals.list_approvals,
+        "revoke approval": lambda: partial(operator_approvals.revoke_approval, id=options.id),
+        "clear approvals": lambda: operator_approvals.clear_approvals,
+        "list pending": lambda: operator_pending.list_pending,
     }
-    work: operator.Work
-    match options.work:
-        case "list payments":
-            work = partial(operator.list_payments, only_open=options.open)
-        case "refund payment":
-            work = partial(
-                operator.refund_payment,
-                id=options.id,
-                reason=options.reason,
-                also_spent=options.spent,
-            )
-        case "end payment":
-            work = partial(operator.end_payment, id=options.id)
-        case "show hook":
-            work = partial(operator.show_hook, id=options.id)
-        case "replay hook":
-            work = partial(operator.replay_hook, id=options.id)
-        case "revoke approval":
-            work = partial(operator_approvals.revoke_approval, id=options.id)
-        case other:
-            work = plain[other]
-    return operator.operate(os.environ, work, say=say)
+    return operator.operate(os.environ, works[options.work](), say=say)
 
 
 def _id(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 
 from flows.errors import ElicitError
 from webapp.keys_stores import open_noted
-from webapp.logs import mask_secrets, show_events
+from webapp.logs import TOOL_LOGGERS, mask_tool_logs, show_events
 from webapp.settings import BadSettings, Settings, read_settings
 from webapp.stores import Store
 from webapp.stores.store import StoreUnavailable
@@ -15,8 +15,6 @@ from webapp.stores.store import StoreUnavailable
 LOOPBACK = "127.0.0.1"
 # At INFO they log every address they ask for, and there are tokens in those.
 TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
-# They log what a tool raised.
-TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
 
 
 class Refused(Exception):
@@ -48,7 +46,7 @@ def quieten(level: int = logging.WARNING) -> None:
         logging.getLogger(logger).setLevel(level)
     for logger in TOOL_LOGGERS:
         logging.getLogger(logger).addFilter(_is_no_answer)
-        logging.getLogger(logger).addFilter(mask_secrets)
+    mask_tool_logs()
 
 
 def _is_no_answer(record: logging.LogRecord) -> bool:

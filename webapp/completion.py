@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 from flows import elicitation as states
-from flows.elicitation import Completion, Elicitation, Json
-from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed
+from flows.elicitation import Completion, Elicitation, Json, Status
+from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed, NotPossible
 from flows.question import Outcome, Question, Reach, ReturningRequest
-from flows.schema import check
+from flows.schema import check, without_blanks
 from flows.tokens import Purpose
 from webapp.acceptance import accept
 from webapp.asked_forms import schema_in
@@ -118,10 +118,24 @@ class Completing:
             current, kinds = await elicitations.aliased(id), COMPLETED_BY_NAME
         if current is None or current.kind not in kinds:
             return Completion.UNKNOWN
-        if current.kind == "form" and (faults := check(schema_in(current), content)):
+        if current.kind == "form":
+            return await self._settled_form(current, content)
+        return await accept(elicitations, current, content)
+
+    async def _settled_form(self, current: Elicitation, content: Json) -> Completion:
+        """In time or not at all: a form that was declined, or is over, has its no."""
+        if current.status.is_final or self._elicitations.clock() >= current.expires_at:
+            return Completion.ALREADY_SETTLED
+        schema = schema_in(current)
+        given = without_blanks(schema, content)
+        if faults := check(schema, given):
             details = [(fault.path, fault.message) for fault in faults]
             raise InvalidAnswer(details, elicitation_id=current.id)
-        return await accept(elicitations, current, content)
+        try:
+            await self._elicitations.settle(current.id, Status.ACCEPTED, content=given)
+        except NotPossible:
+            return Completion.ALREADY_SETTLED
+        return Completion.ACCEPTED
 
     async def _named(self, token: str, purpose: Purpose) -> Elicitation:
         claims = self._links.read(token, purpose=purpose, now=self._elicitations.clock())

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
@@ -53,9 +54,16 @@ async def connect(settings: Settings, *, clock: Clock = utc_now) -> AsyncGenerat
 
 async def outbound_of(stack: AsyncExitStack, settings: Settings) -> Outbound:
     client = await stack.enter_async_context(
-        httpx.AsyncClient(timeout=TIMEOUT_SECONDS, verify=_trust(), mounts=no_proxy())
+        httpx.AsyncClient(
+            timeout=TIMEOUT_SECONDS, verify=_trust(), mounts=no_proxy(), cookies=_no_cookies()
+        )
     )
     return Outbound(client, allow_loopback=settings.is_local, trust=_trust())
+
+
+def _no_cookies() -> CookieJar:
+    """A jar that takes none: what others set would be kept for the life of the process."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
 @cache

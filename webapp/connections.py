@@ -4,7 +4,7 @@ What could go wrong: one person's account handed to another. So one is found onl
 served server and the very provider that it came from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -12,13 +12,15 @@ from msgspec.structs import replace
 
 from flows.account import Content
 from flows.connection import Connection, allow, forbid, put_aside, put_in_use, renewed, use
-from flows.elicitation import Json
+from flows.elicitation import Elicitation, Json
 from flows.provider import Client, Provider
 from webapp.elicitations import Elicitations
 from webapp.registrations import Registrations, place_of
 from webapp.rows import Value
 from webapp.stores import Conflict
 from webapp.stores.store import StoreUnavailable
+
+BEGUN_AT_MOST = 16  # calls that share one answer, as far as each one's account is remembered
 
 
 class Connections:
@@ -151,6 +153,25 @@ class Connections:
             with suppress(Conflict, StoreUnavailable):
                 await self._elicitations.write(noted)
 
+    async def note_begun(self, taken: Elicitation, given: Connection) -> Elicitation:
+        """The call has begun with this account, unless another leg of it has with another one.
+
+        It is durable before the body has it, so that the legs after a crash get the same.
+        """
+
+        def note(current: Elicitation) -> Elicitation:
+            content, take = current.content, taken.take
+            if take is None or not isinstance(content, Mapping):
+                return current  # it was used up meanwhile
+            begun = _begun(content)
+            if take.run in begun:
+                return current
+            kept = dict([*begun.items(), (take.run, given.id)][-BEGUN_AT_MOST:])
+            return replace(current, content={**content, "begun": kept})
+
+        noted = await self._elicitations.change(taken.id, note)
+        return replace(noted, take=taken.take)
+
     async def _in_use(self, connection: Connection) -> list[Value]:
         held = await self._elicitations.holder(
             Connection, owner=connection.owner, key=connection.key
@@ -158,3 +179,14 @@ class Connections:
         if held is None or held.id == connection.id:
             return [put_in_use(connection)]
         return [replace(held, holds_key=False), put_in_use(connection)]
+
+
+def begun_with(taken: Elicitation) -> str | None:
+    """The account that a body of the call which has taken this has got already, if one has."""
+    account = None if taken.take is None else _begun(taken.content).get(taken.take.run)
+    return None if account is None else str(account)
+
+
+def _begun(content: Json) -> Mapping[str, Json]:
+    begun = content.get("begun") if isinstance(content, Mapping) else None
+    return begun if isinstance(begun, Mapping) else {}

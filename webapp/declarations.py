@@ -236,7 +236,7 @@ def _query_faults(address: object, *, scope_parameter: object) -> Iterator[str]:
     except ValueError:  # no address at all, which is told elsewhere
         return
     named = {name for name, _ in parse_qsl(query, keep_blank_values=True)}
-    if taken := sorted(name for name in named if name in OUR_PARAMETERS | {scope_parameter}):
+    if taken := sorted(name for name in named if name in OUR_PARAMETERS or name == scope_parameter):
         yield (
             f"authorize: {', '.join(taken)} is what the flow itself says; leave it out of the "
             "query."

@@ -16,6 +16,7 @@ from flows.elicitation import Elicitation, Status
 from flows.errors import Failed, NotConfigured
 from flows.oauth import Client, Grant
 from flows.oauth_device import DeviceCode, Pending, poll, start
+from webapp.grants import why_not
 from webapp.service import Service
 
 LONGEST_NAME = 80
@@ -82,8 +83,8 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
     before, who = await service.elicitations.get(asked.id) or asked, plain(grant.person.label)
     token, client_auth = code.token, code.client_auth
     if not await accounts.grants.take(asked, grant, token=token, client_auth=client_auth):
-        wrong = f"{who} was connected, and {plain(terms.account or '')} was asked for."
-        terminal.say(f"{wrong} {_nothing_kept(client)}")
+        wrong = why_not(terms, grant.person, shows=plain)
+        terminal.say(f"{wrong}. {_nothing_kept(client)}")
         return False
     after = await service.elicitations.get(asked.id) or asked
     terminal.say(_outcome(who, before, after))

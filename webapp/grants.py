@@ -6,7 +6,7 @@ late for its question is kept for the next one.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -17,6 +17,7 @@ from flows.elicitation import Completion, Elicitation, Json, Status
 from flows.errors import Denied, Failed, NotAccepted, NotPossible
 from flows.oauth import Grant, Kept, OauthFlow, Terms
 from flows.oauth_device import DeviceCode
+from flows.oauth_replies import Person
 from flows.oauth_revoke import revoke
 from webapp.acceptance import accept
 from webapp.connections import Connections
@@ -89,8 +90,7 @@ class Grants:
         terms = self._terms(current)
         connection = self._connection(current, grant, token=token, client_auth=client_auth)
         if not terms.wants(grant.person):
-            why = f"{grant.person.label} was connected, and {terms.account} was asked for"
-            await self.refuse(current, Failed(why))
+            await self.refuse(current, Failed(why_not(terms, grant.person)))
             await self._give_back(connection)
             return False
 
@@ -176,6 +176,17 @@ class Grants:
             came_by=current.id,
             declared=terms.declared,
         )
+
+
+def why_not(
+    terms: Terms, person: Person, *, shows: Callable[[str], str] = lambda name: name
+) -> str:
+    """Why this person's account is not the one that was asked for, without a full stop."""
+    label, account = shows(person.label), shows(terms.account or "")
+    # Asked for by its person's id, and somebody else is called so by now.
+    if terms.account is not None and person.is_called(terms.account):
+        return f"Another account is called {account} now than the one that was connected"
+    return f"{label} was connected, and {account} was asked for"
 
 
 def _why(error: NotAccepted) -> str:

@@ -63,7 +63,7 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stores = path.with_name(f"{path.name}.stores")
+        self.notes = path.with_name(f"{path.name}.stores")  # of the stores that it opens
 
     def ring(self) -> Ring:
         """A ring that follows the file; the file is made if there is none."""
@@ -101,16 +101,16 @@ class KeyFile:
             found = self.stores()
             if store not in found:
                 lines = json.dumps([*found, store], indent=1).encode() + b"\n"
-                _replace(self._stores, lines)
+                _replace(self.notes, lines)
 
     def stores(self) -> tuple[str, ...]:
         """The addresses that were noted."""
         try:
-            return msgspec.convert(json.loads(self._stores.read_bytes()), tuple[str, ...])
+            return msgspec.convert(json.loads(self.notes.read_bytes()), tuple[str, ...])
         except FileNotFoundError:
             return ()
         except (ValueError, msgspec.ValidationError) as error:
-            damaged = f"{self._stores} is damaged; remove it, and serve each store once"
+            damaged = f"{self.notes} is damaged; remove it, and serve each store once"
             raise OSError(damaged) from error
 
     def seen(self) -> _Seen:

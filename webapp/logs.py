@@ -13,6 +13,8 @@ from collections.abc import Collection
 from flows.errors import NoAsker
 from flows.question import current_asker
 
+# Of the libraries, which log what a tool raised.
+TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
 HIDDEN_AT_LEAST = 4  # letters
 _OURS = ("webapp", "flows")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -45,6 +47,12 @@ def mask_secrets(record: logging.LogRecord) -> bool:
     if masked != said:
         record.msg, record.args, record.exc_info = masked, (), None
     return True
+
+
+def mask_tool_logs() -> None:
+    """Have the served libraries' own records of what tools raised pass through `mask_secrets`."""
+    for name in TOOL_LOGGERS:
+        logging.getLogger(name).addFilter(mask_secrets)
 
 
 def mask(text: str, hidden: Collection[str]) -> str:

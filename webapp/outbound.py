@@ -112,11 +112,8 @@ class Outbound:
                     await reply.aclose()
         except TimeoutError as error:
             raise httpx.ReadTimeout("the whole of it took too long", request=request) from error
-        headers = [
-            (name, value)
-            for name, value in reply.headers.multi_items()
-            if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
-        ]
+        # As bytes: not everybody's are ASCII.
+        headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_TRANSFER]
         return httpx.Response(
             reply.status_code, headers=headers, content=bytes(body), request=request
         )
@@ -130,6 +127,9 @@ class Outbound:
                 continue
             if url.scheme != "https" or not _is_public(address):
                 raise Failed("The other side's address is not one of the public internet.")
+
+
+_OF_THE_TRANSFER = (b"content-encoding", b"content-length", b"transfer-encoding")
 
 
 def no_proxy() -> dict[str, None]:

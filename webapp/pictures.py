@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import httpx
 
-from flows.errors import Failed, InvalidQuestion
+from flows.errors import Failed
 from flows.oauth_requests import USER_AGENT
 from flows.visit import origin_of
 from webapp.elicitations import Clock
@@ -105,7 +105,7 @@ class Pictures:
         try:
             async with asyncio.timeout(SECONDS_AT_MOST):
                 return _read(await self._reply(address, provider))
-        except (Failed, InvalidQuestion, httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+        except (Failed, httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
             # Without the address, which may be whose picture it is.
             why = error if isinstance(error, Failed) else type(error).__name__
             _log.info("picture.not_fetched", extra={"why": why})
@@ -127,6 +127,11 @@ class Pictures:
                 return reply
             url = url.join(reply.headers["location"])
         raise Failed("The picture's address leads on and on.")
+
+    def forget(self, address: str) -> None:
+        """Whoever it is of is connected no more."""
+        for place in [place for place in self._kept if place[0] == address]:
+            self._kept_bytes -= self._kept.pop(place).size
 
     def _keep(self, place: _Place, picture: Picture | None) -> None:
         life = NOT_ASKED_AGAIN_FOR if picture is None else KEPT_FOR

@@ -33,8 +33,8 @@ class Shown:
 
     @property
     def name(self) -> str:
-        """What the client's answer to it is called: short, and of no other question."""
-        return self.elicitation.id[-NAME_CHARACTERS:]
+        """What the client's answer to it is called: by no other question at its place."""
+        return f"{self.index}-{self.elicitation.id[-NAME_CHARACTERS:]}"
 
     @property
     def url(self) -> str:

@@ -8,12 +8,13 @@ open, it is the same one.
 
 from datetime import timedelta
 
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from flows import elicitation as states
 from flows.connection import Connection
 from flows.elicitation import Asked, Elicitation, Status
+from flows.oauth import Terms
 from flows.provider import SCOPE
 from flows.question import digest_of
 from flows.requests import AccountRequest
@@ -56,28 +57,27 @@ async def _question(
 ) -> Elicitation:
     accounts, now = service.kinds.accounts, service.clock()
     id, expires_at = service.elicitations.new_id(connection.owner), now + OPEN_FOR
-    asked = Asked(
-        server=connection.server,
-        tool="",
-        client=None,
-        message=request.message,
-        digest=digest_of(request.kind, accounts.facts(request)),
+    asked = await accounts.asked(
+        request,
+        Asked(
+            server=connection.server,
+            tool="",
+            client=None,
+            message=request.message,
+            digest=digest_of(request.kind, accounts.facts(request)),
+        ),
+        link=service.links.for_author(elicitation_id=id, expires_at=expires_at, now=now),
+        by=AskedBy(owner=connection.owner, server=connection.server, tool=""),
     )
-    elicitation = Elicitation(
+    terms = replace(
+        convert(asked.terms, Terms), person_id=connection.person_id, also=connection.scopes
+    )
+    return Elicitation(
         id=id,
         owner=connection.owner,
         kind=request.kind,
-        asked=await accounts.asked(
-            request,
-            asked,
-            link=service.links.for_author(elicitation_id=id, expires_at=expires_at, now=now),
-            by=AskedBy(owner=connection.owner, server=connection.server, tool=""),
-        ),
+        asked=replace(asked, terms=to_builtins(terms)),
         join=join,
         created_at=now,
         expires_at=expires_at,
     )
-    terms = replace(
-        accounts.terms(elicitation), person_id=connection.person_id, also=connection.scopes
-    )
-    return replace(elicitation, asked=replace(elicitation.asked, terms=to_builtins(terms)))

@@ -3,7 +3,7 @@
 What could go wrong: a key is wrapped under a secret that a running process lacks, or a secret is
 thrown away that something still needs. With a key file every process sees a new secret before it
 is used, and none is taken out that wraps a key in any store that was opened with the file; one
-whose file is gone is named, and left out only when told to. With ELICIT_SECRET nobody can know what
+whose file is gone holds it back, too, and is named. With ELICIT_SECRET nobody can know what
 all the others have, so a secret that no process of this store has had yet is refused, and one that
 it needs stays.
 """
@@ -149,7 +149,7 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
             "life of a link. Another store that is served with it is asked by itself."
         )
         return [sentence]
-    gone = await _gone(keys, keys.file, found, anyway=anyway)
+    await _must_be_unneeded(keys, keys.file, found)
     until = _may_live_until(_secrets(keys)[found])
     if not anyway and (until is None or now < until):
         when = f"until {until:%Y-%m-%d %H:%M} UTC" if until is not None else "still"
@@ -158,15 +158,11 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
             f"elicit keys retire {found.hex()} --anyway"
         )
     keys.file.take_out(found)
-    return [f"{found.hex()} is taken out of {keys.source}; nothing opens with it any more.", *gone]
+    return [f"{found.hex()} is taken out of {keys.source}; nothing opens with it any more."]
 
 
-async def _gone(keys: Keys, file: KeyFile, found: bytes, *, anyway: bool) -> list[str]:
-    """A sentence for each store of the file that is gone.
-
-    Raises Refused if another needs it, and for one that is gone unless it is done anyway.
-    """
-    lines = list[str]()
+async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
+    """Raises Refused if another store of the file needs it, or cannot be asked."""
     for address in file.stores():
         if address == noted_as(keys.place):
             continue
@@ -183,13 +179,10 @@ async def _gone(keys: Keys, file: KeyFile, found: bytes, *, anyway: bool) -> lis
                 f"first, with ELICIT_STORE={address}: elicit keys rotate"
             )
         if number is None:
-            if not anyway:
-                raise Refused(
-                    f"{address} is gone, or away (a disk, another place), and may need "
-                    f"{found.hex()}. If it is lost: elicit keys retire {found.hex()} --anyway"
-                )
-            lines.append(f"{address} is gone; what it may have kept was not asked for.")
-    return lines
+            raise Refused(
+                f"{address} is gone, or away (a disk, another place), and may need "
+                f"{found.hex()}. If it is lost, take it out of {file.notes}"
+            )
 
 
 async def _on_keys(environment: Mapping[str, str], work: Work) -> list[str]:

@@ -16,15 +16,19 @@ NAMES = ("ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET")
 PROVIDER = "signin"
 _OF_THE_ISSUER = ("ELICIT_AUDIENCE", "ELICIT_SCOPES", "ELICIT_SUBJECT_CLAIM")
 # What people say of themselves (OpenID Connect Core, 5.1, and what Microsoft adds), so that one can
-# become another by it; and what is another one at each sign-in.
+# become another by it; what many have in common; and what is another one at each sign-in.
 _NOBODYS = frozenset(
     {
         *("name", "given_name", "family_name", "middle_name", "nickname", "preferred_username"),
         *("profile", "picture", "website", "email", "email_verified", "gender", "birthdate"),
         *("zoneinfo", "locale", "phone_number", "phone_number_verified", "address", "updated_at"),
-        *("upn", "unique_name", "nonce"),
+        *("upn", "unique_name", "mail", "emails", "verified_primary_email"),
+        *("aud", "azp", "client_id", "cid", "appid", "hd", "groups", "roles", "scope", "scp"),
+        *("acr", "amr", "nonce", "iat", "exp", "nbf", "auth_time", "jti", "sid"),
     }
 )
+# Of all people of a place, so that they need another claim beside them.
+_EVERYBODYS = frozenset({"iss", "tid"})
 _CLAIM = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")
 
@@ -75,11 +79,11 @@ def read_identity(environment: Mapping[str, str], problems: list[str]) -> Identi
         if not _CLAIM.fullmatch(name)
     ]
     problems += [
-        f"ELICIT_SUBJECT_CLAIM: {name!r} can change, or become somebody else's, who would then be "
+        f"ELICIT_SUBJECT_CLAIM: {name!r} can change, or is somebody else's too, who would then be "
         "that person here; use what the issuer itself gives each person for good: sub, or oid,tid "
         "at Microsoft Entra."
         for name in claim
-        if name.lower() in _NOBODYS
+        if name.lower() in _NOBODYS or _EVERYBODYS.issuperset(claim)
     ]
     problems += [
         f"ELICIT_SCOPES: {name!r} can be no scope (RFC 6749, 3.3)."

@@ -1,7 +1,7 @@
 """How many processes are asked to serve one application, by what each of them can see.
 
-uvicorn and gunicorn take the number from `--workers` (`-w`) or from WEB_CONCURRENCY, and pass both
-on to the processes that they start.
+It is in the arguments (`--workers`, for some `-w`), which each process that is started has as well,
+or, for two of the programs, in WEB_CONCURRENCY.
 """
 
 import re
@@ -10,7 +10,8 @@ from pathlib import PurePath
 
 from webapp.stores.store import StoreUnavailable
 
-_STARTERS = frozenset({"uvicorn", "gunicorn", "hypercorn", "granian"})
+_BY_VARIABLE = frozenset({"uvicorn", "gunicorn"})
+_STARTERS = _BY_VARIABLE | {"hypercorn", "granian"}
 _OPTION = re.compile(r"(?:--workers|-w)(?:=?(?P<number>\d+))?")
 
 
@@ -25,13 +26,14 @@ def must_share(store: str, environment: Mapping[str, str], arguments: Sequence[s
 
 
 def _workers(environment: Mapping[str, str], arguments: Sequence[str]) -> int:
-    if not arguments or _starter(PurePath(arguments[0])) not in _STARTERS:
+    starter = _starter(PurePath(arguments[0])) if arguments else ""
+    if starter not in _STARTERS:
         return 1
     for at, word in enumerate(arguments):
         found = _OPTION.fullmatch(word)
         if found is not None:
             return _number(found["number"] or "".join(arguments[at + 1 : at + 2]))
-    return _number(environment.get("WEB_CONCURRENCY", ""))
+    return _number(environment.get("WEB_CONCURRENCY", "")) if starter in _BY_VARIABLE else 1
 
 
 def _starter(program: PurePath) -> str:

@@ -17,6 +17,8 @@ from tests.mcp.stage import LEGACY, Person, cut, eventually, soon, text_of
 from tests.web.connecting import Town, approve, ends, town
 from tests.web.test_connections import connect_as, press, tail, the_one
 
+IN_USE = "Another account is in use now; call again to ask for it."
+
 kept_yes = Attack(
     who="a tool, or the model that calls it",
     how=(
@@ -25,11 +27,13 @@ kept_yes = Attack(
         "from before a no)"
     ),
     stopped=(
-        "an answer names an account; whether the tool may use it, and which one is in use, is read "
-        "when it is fetched, and the call after a refusal asks anew"
+        "an answer names an account; whether the tool may use it is read whenever it is fetched, "
+        "and which one is in use when a call fetches it first, and the call after a refusal asks "
+        "anew"
     ),
     where=("webapp/accounts.py", "flows/connection.py"),
     elsewhere=(
+        "tests/web/test_begun_calls.py::test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun",
         "tests/service/test_account_keys.py::test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too",
         "tests/service/test_several_accounts.py::test_a_yes_to_another_question_takes_no_answer_away",
     ),
@@ -48,10 +52,12 @@ async def unfetched(here: Town, *scopes: str, **about: Any) -> Person:
     return person
 
 
-async def refused_and_then_asked(here: Town, *scopes: str, **about: Any) -> None:
+async def refused_and_then_asked(
+    here: Town, *scopes: str, why: str = "call again", **about: Any
+) -> None:
     """The same call gets nothing, and the one after it is a question again."""
     again = here.ask(*scopes or ("repo",), **about)
-    with pytest.raises(Failed, match="call again"):
+    with pytest.raises(Failed, match=why):
         await again.account()
     assert not again.has_asked
     assert await here.ask(*scopes or ("repo",), **about).link()
@@ -125,7 +131,7 @@ async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_u
             assert (await again.account()).label == "hubot"
             assert not again.has_asked
         else:
-            await refused_and_then_asked(here, tool="list", arguments="x")
+            await refused_and_then_asked(here, why=IN_USE, tool="list", arguments="x")
 
 
 @kept_yes
@@ -136,4 +142,4 @@ async def test_a_yes_does_not_bring_its_account_back_when_the_one_put_in_use_is_
         hubot = await connect_as(here, "hubot", tool="list", account="hubot")
         await press(person, here, f"{tail(hubot)}/switch")
         await press(person, here, f"{tail(hubot)}/disconnect")
-        await refused_and_then_asked(here, tool="list", arguments="x")
+        await refused_and_then_asked(here, why=IN_USE, tool="list", arguments="x")

@@ -7,6 +7,7 @@ from flows.errors import InvalidQuestion
 from flows.form import form_question
 
 SECRETS = [
+    "awscredentials",
     "password",
     "passwords",
     "password2",
@@ -197,6 +198,8 @@ QUESTIONS_FOR_SECRETS = [
     "API key please",
     "Your card's security code",
     "Paste the access token of the shop, and I go on",
+    "Enter your password, company name",
+    "Which token? Last one?",
 ]
 OTHER_QUESTIONS = [
     "What shall I order?",

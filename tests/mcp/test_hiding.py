@@ -349,3 +349,25 @@ async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision: 
         assert await seen(caller) == set()
         assert text_of(await went_through(caller, "take_key", [guest.type])) == str(len(KEY))
         assert await seen(caller) == {"enter", "below_both", "above"}
+
+
+async def test_of_several_versions_the_one_that_is_listed_says_whether_it_is_hidden(
+    revision: str,
+) -> None:
+    from fastmcp import FastMCP
+
+    hides = elicit.needs(door(), hide=True)
+    server: FastMCP[Any] = with_tools(FastMCP("shop"))
+
+    def enter() -> str:
+        return "in"
+
+    def leave() -> str:
+        return "out"
+
+    server.tool(hides(enter), version="1.0", name="in_the_old_one")
+    server.tool(leave, version="2.0", name="in_the_old_one")
+    server.tool(leave, version="1.0", name="in_the_new_one")
+    server.tool(hides(enter), version="2.0", name="in_the_new_one")
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        assert await seen(caller) == {"in_the_old_one"}

@@ -27,7 +27,7 @@ def test_a_server_without_a_name_is_refused_and_told_to_have_one(
     library: str, name: str | None
 ) -> None:
     server = nameless(library, name)
-    with pytest.raises(ValueError, match=r'Write (MCPServer|FastMCP)\("name"\)') as refused:
+    with pytest.raises(ValueError, match=r'(MCPServer|FastMCP)\(name="\.\.\."\)') as refused:
         must_be_named(server)
     assert server.name in str(refused.value)
 
@@ -38,7 +38,7 @@ def test_one_of_a_class_of_the_authors_is_refused_too() -> None:
     class Shop(FastMCP):
         pass
 
-    with pytest.raises(ValueError, match=r'Write Shop\("name"\)'):
+    with pytest.raises(ValueError, match=r'Shop\(name="\.\.\."\)'):
         must_be_named(Shop())
     must_be_named(Shop("shop"))
 

@@ -143,7 +143,8 @@ async def test_too_many_open_questions_are_an_error_that_the_model_can_read(
         assert refused.meta["errorId"] == refused.meta["code"] == "ELICITATION_TOO_MANY_PENDING"
         assert refused.meta["status"] == 429
         assert "as many questions are open for this person as may be (1)" in text_of(refused)
-        assert text_of(await soon(caller.call("sure"))) == "sure: False"
+        unasked = await soon(caller.call("sure"))
+        assert unasked.meta["code"] == "ELICITATION_TOO_MANY_PENDING"
         assert len(await stage.elicitations()) == 1
         await stage.complete(link)
         assert text_of(await soon(first)) == "Rome accepted accept"

@@ -13,6 +13,7 @@ from flows import Money, elicit
 from flows.elicitation import Status
 from flows.providers import github
 from flows.run import Run
+from flows.tokens import MAXIMUM_TEXT_BYTES
 from tests.mcp.fair import fair
 from tests.mcp.stage import (
     LEGACY,
@@ -485,3 +486,19 @@ async def test_an_account_and_a_payment_are_asked_for_together(server: Any, revi
         await guest.pay(await caller.link())
         assert text_of(await soon(again)) == "octocat 9.00 EUR"
         assert not caller.has_links_left
+
+
+async def test_a_hundred_questions_of_a_run_leave_its_state_readable(server: Any) -> None:
+    @server.tool()
+    async def many() -> str:
+        for part in range(2):
+            questions: list[Any] = [elicit.confirm(f"{part} {each}?") for each in range(50)]
+            await elicit.together(*questions).outcomes()
+        return "all"
+
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        first = asked_in(await caller.leg("many"))
+        second = asked_in(await caller.leg("many", after=first))
+        assert second.request_state is not None
+        assert len(second.request_state) < MAXIMUM_TEXT_BYTES
+        assert text_of(answered_in(await caller.leg("many", after=second))) == "all"

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from flows import oauth_device
 from flows.elicitation import Elicitation, Status
@@ -14,6 +15,7 @@ from tests.oidc.stage import Guest, Newcomer, OpenIdProvider
 from tests.oidc.test_accounts import office, ours
 from tests.web.connecting import Asking, Town
 from webapp.device import Terminal, connect_by_code, open_questions
+from webapp.reconnecting import reconnect
 
 GRANTS = {"grant_types": [oauth_device.GRANT_TYPE, "refresh_token"], "response_types": []}
 
@@ -141,6 +143,28 @@ async def test_another_account_than_was_asked_for_is_said_to_be_and_is_not_kept(
         with pytest.raises(Failed, match=r"bob@acme\.example was connected"):
             await asked.account()
         assert await here.connections() == []
+
+
+async def test_somebody_who_has_taken_the_name_of_the_account_is_said_to_be_another(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    async with waiting(acme) as (here, asked, question):
+        first = Desk(await newcomer(acme, "alice"))
+        await connect_by_code(here.service, question, first.terminal)
+        await asked.account()
+        (alice,) = await here.connections()
+        await here.service.elicitations.write(replace(alice, label="bob@acme.example"))
+        again = await reconnect(here.service, replace(alice, label="bob@acme.example"))
+        assert again is not None
+        desk = Desk(await newcomer(acme, "bob"))
+        assert not await connect_by_code(here.service, again, desk.terminal)
+        assert desk.asked == []
+        assert desk.said[-1] == (
+            "Another account is called bob@acme.example now than the one that was connected. "
+            "Nothing was kept."
+        )
+        (kept,) = await here.connections()
+        assert kept.person_id == alice.person_id
 
 
 async def test_whose_place_it_takes_is_said_before_the_yes(

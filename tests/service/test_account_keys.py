@@ -789,6 +789,27 @@ async def test_what_was_renewed_with_less_is_asked_for_again() -> None:
         await give_up(asked)
 
 
+@pytest.mark.parametrize("asks", ["repo", "admin:org"])
+async def test_a_yes_to_more_than_was_renewed_is_asked_for_again(asks: str) -> None:
+    clock, network = Clock(), Renewing()
+    network.scopes, network.life_seconds = "repo,gist", 120
+    async with serving_accounts(network, clock=clock) as service:
+        asked = Asking(service, asks, tool="list")
+        _, state = await opened(service, asked)
+        await give_up(asked)
+        await come_home(service, state)
+        clock.tick(minutes=3)
+        network.scopes = "gist"
+        again = Asking(service, asks, tool="list")
+        if asks == "repo":
+            with pytest.raises(Failed, match="may do less by now; call again"):
+                await again.account()
+            assert (await the_one(service)).used == {}
+        else:  # it was never granted: the person's yes was to less
+            assert (await again.account()).scopes == ("gist",)
+        assert not again.has_asked
+
+
 async def test_a_refused_account_is_given_back() -> None:
     network = Renewing()
     async with serving_accounts(network) as service:

@@ -538,3 +538,32 @@ async def test_what_a_process_remembers_never_outweighs_the_store(
         assert taken.content == {"n": 1}
         with pytest.raises(NotPossible):
             await here.elicitations.take(elicitation.id, run="r2", leg="l2")
+
+
+NAMED = elicit.form("Which size?", elicitation_id="order-8")
+SIZE = {"response": "L"}
+
+
+@pytest.mark.parametrize("is_declined", [True, False])
+async def test_a_form_that_is_over_is_answered_by_no_code(
+    here: Service, clock: Clock, is_declined: bool
+) -> None:
+    presenter = Holding()
+    call = call_of(here, presenter=presenter)
+    call.begin()
+    with asking(call):
+        waiting = asyncio.create_task(NAMED.outcome())
+        id = await holding(presenter)
+    if is_declined:
+        await here.elicitations.settle(id, Status.DECLINED)
+    else:
+        clock.tick(minutes=6)
+    assert await here.completing.complete("order-8", SIZE) is Completion.ALREADY_SETTLED
+    await sweep(here)
+    row = await here.elicitations.get(id)
+    assert row is not None
+    assert row.status is (Status.DECLINED if is_declined else Status.EXPIRED)
+    assert row.content is None
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await call.finish()

@@ -448,3 +448,36 @@ def test_the_pictures_of_the_sandbox_are_two_and_small() -> None:
     drawn = {person.picture for person in PEOPLE}
     assert len(drawn) == len(PEOPLE)
     assert all(len(picture) < 1024 for picture in drawn)
+
+
+# What replies say besides.
+
+
+async def test_headers_beyond_ascii_do_no_harm(pictures: Pictures, httpx_mock: HTTPXMock) -> None:
+    name = (b"content-disposition", 'inline; filename="André.png"'.encode())
+    httpx_mock.add_response(content=PNG, headers=[name])
+    assert await get(pictures) == Picture(content=PNG, media_type="image/png")
+
+
+@pytest.mark.parametrize("location", ["https://xn--/a.png", "https:////[", "https://[::1"])
+async def test_a_redirect_to_what_is_no_address_is_no_picture_and_not_asked_again(
+    pictures: Pictures, httpx_mock: HTTPXMock, location: str
+) -> None:
+    httpx_mock.add_response(status_code=302, headers={"location": location})
+    assert await get(pictures) is None
+    assert await get(pictures) is None
+    assert len(httpx_mock.get_requests()) == 1
+
+
+async def test_a_picture_that_is_forgotten_is_fetched_again(
+    pictures: Pictures, httpx_mock: HTTPXMock
+) -> None:
+    httpx_mock.add_response(content=PNG, is_reusable=True)
+    for address in (URL, f"{URL}&other"):
+        await get(pictures, address)
+    pictures.forget(URL)
+    pictures.forget("https://avatars.example/of-nobody")
+    for address in (URL, f"{URL}&other"):
+        await get(pictures, address)
+    asked = [str(request.url) for request in httpx_mock.get_requests()]
+    assert asked == [URL, f"{URL}&other", URL]

@@ -442,3 +442,15 @@ async def test_a_timeout_is_cut_to_the_longest_and_the_log_says_so_once(
     cut = [record for record in caplog.records if record.message == "elicitation.timeout_cut"]
     assert len(cut) == 1
     assert vars(cut[0])["seconds"] == 120
+
+
+async def test_what_this_process_saw_end_takes_no_place_in_the_row(
+    clock: Clock, store: MemoryStore
+) -> None:
+    async with process(store, clock) as service:
+        first = await started(service, "first")
+        await service.elicitations.settle(first.id, Status.DECLINED)
+        second = await started(service, "second")
+        (row,) = await service.elicitations.all(Standing)
+        assert [one.id for one in row.open] == [second.id]
+        await give_up(first, second)

@@ -1,6 +1,7 @@
 """Several accounts of one person at one provider: which is meant, who is shown, who used what."""
 
 import asyncio
+from collections.abc import Mapping
 from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
@@ -23,6 +24,7 @@ from tests.service.test_accounts import (
     status_of,
     stored,
 )
+from webapp.connections import BEGUN_AT_MOST
 from webapp.departures import depart
 from webapp.service import Service
 from webapp.shown import Shown
@@ -365,6 +367,35 @@ async def test_one_that_stood_back_already_stands_back_for_the_one_that_is_put_i
         network.person = OCTOCAT
         await connect(service, "repo", "gist", tool="list", account="octocat", arguments="y")
         await asks_nothing(service, "repo", label="third", tool="list")
+
+
+async def test_calls_that_share_one_yes_each_go_on_with_what_they_have_begun_with() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Network(), clock=clock) as service:
+        await unfetched(service, tool="list")
+        (yes,) = await service.elicitations.all(Elicitation)
+        network.person = HUBBER
+        await connect(service, "repo", tool="list", account="hubber", arguments="x")
+
+        async def gets(run: str) -> object:
+            taken = await service.elicitations.take(yes.id, run=run, leg="leg")
+            content = await service.kinds.accounts.answer(taken)
+            assert isinstance(content, Mapping)
+            return content["label"]
+
+        assert await gets("first") == "octocat"
+        clock.tick(seconds=1)
+        hubber = await row(service, "hubber")
+        await service.kinds.accounts.switch(hubber.owner, hubber.id)
+        assert [await gets("second"), await gets("first")] == ["hubber", "octocat"]
+        for number in range(BEGUN_AT_MOST):
+            assert await gets(f"later {number}") == "hubber"
+        kept = await service.elicitations.get(yes.id)
+        assert kept is not None
+        assert isinstance(kept.content, Mapping)
+        begun = kept.content["begun"]
+        assert isinstance(begun, Mapping)
+        assert len(begun) == BEGUN_AT_MOST
 
 
 async def test_after_a_disconnect_another_one_can_be_put_in_use() -> None:

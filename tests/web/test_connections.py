@@ -494,6 +494,8 @@ async def test_somebody_who_has_taken_its_name_since_is_not_the_one_that_is_reco
         start = await press(person, here, "/reconnect")
         page = await ends(person, await approved(here, person, start, person="hubot"))
         assert page.heading == "This did not work"
+        why = "Another account is called hubot now than the one that was connected"
+        assert why in said(page)
         kept = await the_one(here)
         assert (kept.access_token, kept.label) == (before.access_token, "hubot")
 

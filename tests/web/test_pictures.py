@@ -12,7 +12,7 @@ from tests.web.connecting import Gate, Town, town
 from tests.web.test_connections import city, look, press, tail, the_one
 from webapp.pictures import KEPT_FOR, NOT_ASKED_AGAIN_FOR
 from webapp.sandbox.people import person_of
-from webapp.wire import ASGIApp, Receive, Scope, Send
+from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 FORWARDED = "203.0.113.9"
 
@@ -178,3 +178,38 @@ async def test_after_signing_out_it_is_not_there() -> None:
         assert (await picture(alice, here.town, id)).status_code == 200
         await press(alice, here.town, "/signout")
         assert (await picture(alice, here.town, id)).status_code == 404
+
+
+async def test_after_a_disconnect_nothing_of_the_picture_stays() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        kept, person = await the_one(here), await here.person()
+        assert (await picture(person, here, tail(kept))).status_code == 200
+        assert here.service.pictures._kept
+        await look(person, here)
+        await press(person, here, "/disconnect")
+        assert not here.service.pictures._kept
+        assert here.service.pictures._kept_bytes == 0
+
+
+async def test_no_cookie_of_others_is_kept_for_the_life_of_the_process() -> None:
+    class Baker:
+        def __init__(self, app: ASGIApp) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            async def baked(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    message["headers"] = [*message["headers"], (b"set-cookie", b"a=b; Max-Age=999")]
+                await send(message)
+
+            await self.app(scope, receive, baked)
+
+    async with town() as here:
+        await here.connect("repo")
+        here.gate._app = Baker(here.gate._app)
+        person, id = await here.person(), tail(await the_one(here))
+        assert (await picture(person, here, id)).status_code == 200
+        client = here.service.outbound._client
+        assert client is not None
+        assert not list(client.cookies.jar)

@@ -24,12 +24,14 @@ SEVERAL = [
     ({}, ["/lib/uvicorn/__main__.py", "--workers", "3", "shop:app"]),
     ({}, ["/usr/bin/gunicorn", "-w", "2", "shop:app"]),
     ({}, ["/usr/bin/gunicorn", "-w2", "shop:app"]),
+    ({}, ["/usr/bin/hypercorn", "-w", "2", "shop:app"]),
     ({"WEB_CONCURRENCY": "2"}, ["/usr/bin/gunicorn", "shop:app"]),
 ]
 ONE = [
     ({}, []),
     ({}, ["/venv/bin/uvicorn", "shop:app"]),
     ({"WEB_CONCURRENCY": "4"}, ["/venv/bin/uvicorn", "shop:app", "--workers", "1"]),
+    ({"WEB_CONCURRENCY": "4"}, ["/usr/bin/hypercorn", "shop:app"]),
     ({"WEB_CONCURRENCY": "many"}, ["/venv/bin/uvicorn", "shop:app"]),
     ({"WEB_CONCURRENCY": "4"}, ["/venv/bin/elicit", "serve"]),
     ({}, ["/usr/bin/pytest", "-w", "4"]),

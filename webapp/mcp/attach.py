@@ -19,6 +19,7 @@ from flows.errors import Cancelled, ElicitError
 from flows.question import asking
 from webapp.call import Call
 from webapp.identity import Caller, Subject
+from webapp.logs import mask_tool_logs
 from webapp.mcp import inner_calls
 from webapp.mcp.before import ask_first
 from webapp.mcp.declared import Declared, declared_by
@@ -60,6 +61,7 @@ def attach(
     must_be_named(server)
     parts = cast("list[object]", middleware)
     share_request_state(server, parts, service.request_state_keys)
+    mask_tool_logs()
     # Served again, perhaps: the one from before belongs to a service that is closed.
     parts[:] = [part for part in parts if not isinstance(part, Middleware)]
     parts.append(Middleware(server, service, issuer=issuer, wires=wires or Wires()))

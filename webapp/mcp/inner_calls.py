@@ -9,9 +9,11 @@ and what runs are asked about both, and each yes is kept: not every middleware g
 the client sent is never left unasked.
 
 Not seen: what a body calls past the middleware (`run_middleware=False`, `Tool.run`) or on a server
-that is neither served nor mounted, what an extension's interceptor changes, and
-`MCPServer.call_tool`, which has no middleware. A server that only a provider of the author's own
-knows is seen from the first call of a tool of it on. Resources and prompts have no Asker.
+that is neither served nor mounted, or is mounted by a body while it runs, what an extension's
+interceptor changes, and `MCPServer.call_tool`, which has no middleware. A server that only a
+provider of the author's own knows is seen from the first call of a tool of it on. Resources and
+prompts have no Asker. A tool that calls itself is the tool that the client called: such a yes is
+kept as one to the client's call is.
 """
 
 import json

@@ -9,14 +9,15 @@ another one in each process.
 import re
 from typing import Any
 
-_EVERYBODYS = "mcp-server"
+# What FastMCP calls a server that it makes of an OpenAPI document or a FastAPI application.
+_EVERYBODYS = frozenset({"mcp-server", "OpenAPI Server", "FastAPI"})
 _CHANCE = re.compile(r"-[0-9a-f]{4}")
 
 
 def must_be_named(server: Any) -> None:
     """Raises ValueError, in words for the terminal, if the library made the name up."""
     name, kind = str(server.name), type(server).__name__
-    if name == _EVERYBODYS:
+    if name in _EVERYBODYS:
         why = "every server without one has that"
     elif name.startswith(kind) and _CHANCE.fullmatch(name.removeprefix(kind)):
         why = "it is another one in each process"
@@ -24,5 +25,5 @@ def must_be_named(server: Any) -> None:
         return
     raise ValueError(
         f"The server has no name of its own ({name!r}: {why}), and what a person approves is kept "
-        f'under its name. Write {kind}("name"), with a name that no other server of yours has.'
+        f'under its name. Give it one that no other server of yours has: {kind}(name="...").'
     )

@@ -36,8 +36,8 @@ _LETTERS = "-code"
 class Chain:
     """What a leg brings: run, rounds used, and the client's answers.
 
-    Of the run's questions it says which are out, and which the client dismissed in earlier legs,
-    each by the end of its id: an answer to one that was there before is no answer to another.
+    Of the run's questions it says which are out, by their index, and which the client dismissed in
+    earlier legs, by their names: what was said of one is said of no other at its place.
     """
 
     __slots__ = ("answers", "dismissed", "foreign", "responses", "rounds", "run_id", "shown")
@@ -49,7 +49,7 @@ class Chain:
         foreign: str | None,
         run_id: str | None = None,
         rounds: int = 0,
-        shown: frozenset[str] = frozenset(),
+        shown: frozenset[int] = frozenset(),
         dismissed: frozenset[str] = frozenset(),
     ) -> None:
         self.answers = {k: v for k, v in responses.items() if k.startswith(_KEY)}
@@ -72,15 +72,14 @@ def read_chain(
         claims = links.read(token, purpose=Purpose.RUN, now=now)
     except InvalidToken:
         return Chain(responses=responses, foreign=state)
-    rounds, *names = claims.rest.split(";")
-    shown, dismissed = [_names_in(text) for text in (*names, "")][:2]
+    rounds, shown, dismissed = [*claims.rest.split(";"), "", ""][:3]
     return Chain(
         responses=responses,
         foreign=foreign or None,
         run_id=claims.id,
         rounds=int(rounds),
-        shown=shown,
-        dismissed=dismissed,
+        shown=frozenset(map(int, _listed(shown))),
+        dismissed=frozenset(_listed(dismissed)),
     )
 
 
@@ -128,7 +127,7 @@ class Retry:
         return text_result(busy_text(), protocol_version=MODERN, is_error=True)
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
-        if shown.name not in self._out(call) or not shown.is_again:
+        if shown.index not in self._out(call) or not shown.is_again:
             await self._suspend(call, shown, is_shown=False)
         current = shown.elicitation
         if shown.name in self._chain.dismissed:
@@ -196,7 +195,7 @@ class Retry:
         if self._chain.responses and together != kept:
             await call.run.change(lambda run: keep_responses(run, together))
 
-    def _out(self, call: Call) -> frozenset[str]:
+    def _out(self, call: Call) -> frozenset[int]:
         """Which links of the run the client has; a stranger's token says nothing about ours."""
         return self._chain.shown if call.run.is_continued else frozenset()
 
@@ -209,7 +208,7 @@ class Retry:
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds:
             call.interrupt(self._last(call, parts))
-        out = self._out(call) | {part.shown.name for part in parts}
+        out = self._out(call) | {part.shown.index for part in parts}
         result: Result = {
             "resultType": "input_required",
             "requestState": self._state(call, shown=out, foreign=self._chain.foreign),
@@ -251,10 +250,10 @@ class Retry:
             return _asks_for(mode="form", message=message_of(call, asked), requestedSchema=schema)
         return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
 
-    def _state(self, call: Call, *, shown: frozenset[str], foreign: str | None) -> str:
+    def _state(self, call: Call, *, shown: frozenset[int], foreign: str | None) -> str:
         run = call.run.value
-        names = [",".join(sorted(some)) for some in (shown, self._dismissed)]
-        rest = ";".join([str(self._chain.rounds + 1), *names])
+        lists = [map(str, sorted(shown)), sorted(self._dismissed)]
+        rest = ";".join([str(self._chain.rounds + 1), *map(",".join, lists)])
         token = self._links.run(
             run_id=run.id,
             rest=rest,
@@ -264,8 +263,8 @@ class Retry:
         return f"{_MARK}{token}" + (f":{foreign}" if foreign is not None else "")
 
 
-def _names_in(text: str) -> frozenset[str]:
-    return frozenset(text.split(",")) if text else frozenset()
+def _listed(text: str) -> list[str]:
+    return text.split(",") if text else []
 
 
 def _key(name: str) -> str:

@@ -4,7 +4,7 @@ What could go wrong: marks are read off another tool than the one that runs. A t
 looked up as the library does for a call: a list may be filtered, and has one of many versions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -64,11 +64,20 @@ async def tool_of(
 
 
 async def tools_of(server: Any) -> list[ServedTool]:
-    """All that are listed, before the author's own middleware makes another list of them."""
-    listing = (
-        server.list_tools(run_middleware=False) if _is_fastmcp(server) else server.list_tools()
+    """One of each name that is listed, before the author's own middleware makes another list."""
+    return [await _served(server, tool) for tool in await _listed(server)]
+
+
+async def _listed(server: Any) -> Sequence[Any]:
+    if not _is_fastmcp(server):
+        listed: Sequence[Any] = await server.list_tools()
+        return listed
+    from fastmcp.utilities.versions import (  # noqa: PLC0415 - an optional library
+        dedupe_with_versions,
     )
-    return [await _served(server, tool) for tool in await listing]
+
+    tools = await server.list_tools(run_middleware=False)
+    return dedupe_with_versions(tools, lambda tool: tool.name)  # the newest, as it lists them
 
 
 async def _served(server: Any, tool: Any) -> ServedTool:

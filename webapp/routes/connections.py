@@ -112,6 +112,8 @@ async def disconnect(
             csrf=service.browser.csrf(cookie, subject=found.id),
         )
         return answers.page(trouble, status=HTTPStatus.BAD_GATEWAY)
+    if found.picture is not None:
+        service.pictures.forget(found.picture)
     view = Disconnected(
         server=answers.server,
         provider=_label(found, service),

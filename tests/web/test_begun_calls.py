@@ -1,0 +1,135 @@
+"""A call that has begun with an account goes on with that one, in each of its legs."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+
+from flows import elicit
+from flows.connection import allow
+from flows.elicitation import Elicitation
+from flows.providers import github
+from tests.attacks.test_callbacks import staged_caller
+from tests.mcp.stage import MODERN, Person, cut, eventually, soon, text_of
+from tests.web.connecting import Town, approve, ends, town
+from tests.web.test_connections import connect_as, press, tail
+from webapp import acceptance
+
+Said = Callable[["Shop"], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shop:
+    """A tool that deletes at an account, when its person has signed somewhere else."""
+
+    here: Town
+    caller: Any
+    person: Person
+    got: list[str]  # by the body, each time that it ran
+
+    async def go_on(self) -> str:
+        """Where the provider asks the person."""
+        return await self.person.go_on(await self.caller.link())
+
+    async def approve(self, at_provider: str) -> None:
+        callback = await approve(self.person, at_provider)
+        await ends(self.person, await self.person.visit(callback))
+
+    async def press(self, label: str, button: str) -> None:
+        (one,) = [each for each in await self.here.connections() if each.label == label]
+        await press(self.person, self.here, tail(one) + button)
+
+    async def put_in_use(self, label: str) -> None:
+        """By a press, after all that was said before; hubot is shared with the tool besides."""
+        self.here.clock.tick(seconds=1)
+        (hubot,) = [each for each in await self.here.connections() if each.label == "hubot"]
+        if "clean" not in hubot.tools:  # as a yes to another question of it leaves it
+            await self.here.service.elicitations.write(allow(hubot, "clean"))
+        await self.press(label, "/switch")
+
+    async def sign(self) -> None:
+        await self.caller.link()
+        rows = await self.here.service.elicitations.all(Elicitation)
+        (asked,) = [each for each in rows if each.kind == "url" and not each.status.is_final]
+        await acceptance.accept(self.here.service.elicitations, asked, {})
+
+
+@asynccontextmanager
+async def shop(*meanwhile: Said) -> AsyncIterator[Shop]:
+    """`meanwhile` is what the person does when a body has got the account and not yet asked on."""
+    server, got, left = MCPServer("shop"), list[str](), list(meanwhile)
+    at: Shop
+
+    @server.tool()
+    async def clean() -> str:
+        account = await elicit.oauth(github, scopes=["repo"])
+        got.append(account.label)
+        if left:
+            await left.pop(0)(at)
+        await elicit.url("Sign the deletion", "https://shop.example/sign")
+        return f"deleted at {account.label}"
+
+    async with town(server=server) as here, staged_caller(here, MODERN) as caller:
+        await connect_as(here, "hubot", tool="other")
+        at = Shop(here=here, caller=caller, person=await here.person(), got=got)
+        yield at
+
+
+async def switch_to_hubot(at: Shop) -> None:
+    await at.put_in_use("hubot")
+
+
+async def switch_to_octocat(at: Shop) -> None:
+    await at.put_in_use("octocat")
+
+
+async def test_a_call_that_has_begun_goes_on_with_the_account_that_it_got() -> None:
+    async with shop(switch_to_hubot) as at:
+        call = at.caller.call("clean")
+        await at.approve(await at.go_on())
+        await at.sign()
+        assert text_of(await soon(call)) == "deleted at octocat"
+        assert at.got == ["octocat", "octocat"]
+        call = at.caller.call("clean")
+        await at.sign()
+        assert text_of(await soon(call)) == "deleted at hubot"
+
+
+async def test_one_that_was_put_in_use_before_the_call_got_any_stays_with_it_too() -> None:
+    async with shop(switch_to_octocat) as at:
+        call = at.caller.call("clean")
+        at_provider = await at.go_on()
+        await cut(call)
+        await eventually(lambda: not len(at.here.service.elicitations.waiters))
+        await at.approve(at_provider)
+        await at.put_in_use("hubot")
+        call = at.caller.call("clean")
+        await at.sign()
+        assert text_of(await soon(call)) == "deleted at hubot"
+        assert at.got == ["hubot", "hubot"]
+
+
+@pytest.mark.parametrize(
+    ("button", "why"),
+    [
+        ("/unshare", "is not shared with this tool any more"),
+        ("/disconnect", "was disconnected meanwhile"),
+    ],
+)
+async def test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun(
+    button: str, why: str
+) -> None:
+    async def said(at: Shop) -> None:
+        await at.put_in_use("hubot")
+        await at.press("octocat", button)
+
+    async with shop(said) as at:
+        call = at.caller.call("clean")
+        await at.approve(await at.go_on())
+        refused = await soon(call)
+        assert refused.is_error
+        assert why in text_of(refused)
+        assert at.got == ["octocat"]
