@@ -156,7 +156,7 @@ async def test_a_server_without_a_name_is_refused_in_a_sentence(tmp_path, comman
     end = await run(command, "tools:mcp", *port, home=tmp_path)
     assert end.status == 1
     assert end.err.startswith("elicit: The server has no name of its own")
-    assert f'Write {kind}("name")' in end.err
+    assert f'{kind}(name="...")' in end.err
     assert "Traceback" not in end.err
 
 
