@@ -27,7 +27,6 @@ TYPES = frozenset({"at+jwt", "jwt"})
 # What an id_token or a logout token says and an access token does not; and the key that a token is
 # bound to, by DPoP or mutual TLS, without which it must not count (RFC 9449, 7.2; RFC 8705, 3).
 _OF_OTHERS = frozenset({"nonce", "at_hash", "c_hash", "events", "cnf"})
-
 # What an access token says and an id_token does not (RFC 9068, 2.2; Okta).
 _OF_ACCESS = frozenset({"scope", "scp", "client_id", "cid"})
 

@@ -15,7 +15,7 @@ from litestar.exceptions import HTTPException
 
 from flows.access_token import Resource
 from flows.question import asking
-from webapp.connecting import outbound_of, utc_now
+from webapp.connecting import outbound_of, service_of, utc_now
 from webapp.elicitations import Clock
 from webapp.guard import MACHINE_PATHS, Guard
 from webapp.issuer import Issuer
@@ -41,7 +41,7 @@ from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_
 from webapp.routes.webhooks import hooked
 from webapp.sandbox.settings import Sandbox
 from webapp.served import Served
-from webapp.service import Service, open_service
+from webapp.service import Service
 from webapp.settings import Settings, with_sandbox
 from webapp.stores import Store
 from webapp.sweeper import sweep
@@ -95,23 +95,13 @@ async def open_app(
             issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)
             stack.push_async_callback(issuer.aclose)
         service = await stack.enter_async_context(
-            open_service(
+            service_of(
+                settings,
                 store=store,
-                ring=settings.ring,
-                public_url=settings.url,
-                uid=settings.uid,
                 clock=clock,
                 outbound=outbound,
-                providers=settings.providers,
-                credentials=settings.credentials,
-                sellers=settings.sellers,
-                refund_unused=settings.refund_unused,
-                gate=settings.gate,
-                policies=settings.policies,
                 plugins=plugins,
-                sandbox_url=settings.sandbox_url,
                 limits=limits,
-                who=settings.identity,
                 issuer=issuer,
             )
         )

@@ -1,8 +1,8 @@
 """Connecting: the service without a server, for commands and trusted code in any process."""
 
 import ssl
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -11,10 +11,13 @@ import httpx
 
 from flows.question import asking
 from webapp.elicitations import Clock
+from webapp.issuer import Issuer
 from webapp.keys_stores import open_noted
+from webapp.limits import Limits
 from webapp.outbound import Outbound, no_proxy
 from webapp.service import Service, open_service
 from webapp.settings import Settings
+from webapp.stores import Store
 
 TIMEOUT_SECONDS = 10.0
 
@@ -32,24 +35,44 @@ async def connect(settings: Settings, *, clock: Clock = utc_now) -> AsyncGenerat
     async with AsyncExitStack() as stack:
         store = await open_noted(settings)
         stack.push_async_callback(store.aclose)
+        outbound = await outbound_of(stack, settings)
         service = await stack.enter_async_context(
-            open_service(
-                store=store,
-                ring=settings.ring,
-                public_url=settings.url,
-                uid=settings.uid,
-                clock=clock,
-                outbound=await outbound_of(stack, settings),
-                providers=settings.providers,
-                credentials=settings.credentials,
-                sellers=settings.sellers,
-                refund_unused=settings.refund_unused,
-                gate=settings.gate,
-                policies=settings.policies,
-            )
+            service_of(settings, store=store, clock=clock, outbound=outbound)
         )
         with asking(service.completing):
             yield service
+
+
+def service_of(
+    settings: Settings,
+    *,
+    store: Store,
+    clock: Clock,
+    outbound: Outbound,
+    plugins: Sequence[object] = (),
+    limits: Limits | None = None,
+    issuer: Issuer | None = None,
+) -> AbstractAsyncContextManager[Service]:
+    """The service that these settings describe, on an open store: see `open_service`."""
+    return open_service(
+        store=store,
+        ring=settings.ring,
+        public_url=settings.url,
+        uid=settings.uid,
+        clock=clock,
+        outbound=outbound,
+        providers=settings.providers,
+        credentials=settings.credentials,
+        sellers=settings.sellers,
+        refund_unused=settings.refund_unused,
+        gate=settings.gate,
+        policies=settings.policies,
+        plugins=plugins,
+        sandbox_url=settings.sandbox_url,
+        limits=limits,
+        who=settings.identity,
+        issuer=issuer,
+    )
 
 
 async def outbound_of(stack: AsyncExitStack, settings: Settings) -> Outbound:

@@ -93,7 +93,8 @@ def read_settings(
         )
     folder = data_folder(environment)
     has_secret = any(environment.get(name) for name in SECRET_NAMES)
-    ring = _ring(environment, problems, folder=folder, is_local=is_local)
+    key_file = None if has_secret else KeyFile(folder / "key")
+    ring = _ring(environment, problems, file=key_file, is_local=is_local)
     credentials = _credentials(environment, problems)
     declared = _declared(environment, problems)
     settings = Settings(
@@ -101,7 +102,7 @@ def read_settings(
         ring=ring or Ring([b"x" * 32]),
         store=environment.get("ELICIT_STORE") or f"sqlite:///{folder / 'elicit.db'}",
         uid=os.getuid(),
-        key_file=None if has_secret else KeyFile(folder / "key"),
+        key_file=key_file,
         origins=_origins(environment, problems),
         proxies=_proxies(environment, problems),
         templates=_templates(environment, problems),
@@ -173,8 +174,9 @@ def _is_local(url: str) -> bool:
 
 
 def _ring(
-    environment: Mapping[str, str], problems: list[str], *, folder: Path, is_local: bool
+    environment: Mapping[str, str], problems: list[str], *, file: KeyFile | None, is_local: bool
 ) -> Ring | None:
+    """Of the variables, or of that file where none of them is set."""
     for name in SECRET_NAMES:
         if environment.get(name):
             try:
@@ -182,14 +184,13 @@ def _ring(
             except WeakSecret as error:
                 problems.append(f"{name}: {error}")
                 return None
-    if not is_local:
+    if file is None or not is_local:
         problems.append("ELICIT_SECRET: needed here; make one with: elicit keys new")
         return None
     try:
-        return KeyFile(folder / "key").ring()
+        return file.ring()
     except (OSError, WeakSecret) as error:
-        path = folder / "key"
-        problems.append(f"ELICIT_SECRET: not set, and {path} cannot be used: {error}")
+        problems.append(f"ELICIT_SECRET: not set, and {file.path} cannot be used: {error}")
         return None
 
 

@@ -13,6 +13,7 @@ from flows.tokens import Claims, Purpose
 from tests.attacks.attack import Attack
 from tests.clock import Clock
 from tests.mcp.stage import (
+    FORM,
     LEGACY,
     LIBRARIES,
     MODERN,
@@ -39,7 +40,6 @@ from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 
 LOGIN = "https://example.org/login"
-FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
 SHORT = Limits(leg=timedelta(milliseconds=50), leg_at_least=timedelta(milliseconds=50))
 
 own_yes = Attack(

@@ -16,9 +16,11 @@ from tests.attacks.attack import Attack
 from tests.mcp.fair import fair
 from tests.mcp.issuing import issuing, sign_in
 from tests.mcp.stage import (
+    FORM,
     LEGACY,
     LIBRARIES,
     MODERN,
+    URL,
     Caller,
     asked_in,
     link_in,
@@ -30,8 +32,6 @@ from tests.mcp.stage import (
 from webapp.limits import Limits
 from webapp.settings_identity import IdentitySettings
 
-FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
-URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
 REFUSED = ["decline"]
 
 models_yes = Attack(

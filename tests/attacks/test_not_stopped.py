@@ -14,14 +14,12 @@ from flows.binding import Codes
 from flows.flow import Departure, Talk
 from tests.attacks.attack import Open
 from tests.clock import NOON
-from tests.mcp.stage import LIBRARIES, MODERN, new_server, soon, staged, text_of
+from tests.mcp.stage import FORM, LIBRARIES, MODERN, new_server, soon, staged, text_of
 from tests.web.connecting import approve, ends, town
 from tests.web.serving import serving
 from webapp.logs import Events
 from webapp.outbound import Outbound
 from webapp.wire import Receive, Scope, Send
-
-FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
 
 own_relay = Open(
     what="a relay that runs as our own user, speaks HTTP/1.1 and shows no header",

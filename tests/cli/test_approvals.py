@@ -11,13 +11,7 @@ from webapp.connecting import connect, utc_now
 from webapp.rows import Approval
 from webapp.settings import read_settings
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def given(home: Path, *tools: str) -> None:

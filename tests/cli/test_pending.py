@@ -13,17 +13,11 @@ from webapp.cli import main
 from webapp.connecting import connect, utc_now
 from webapp.settings import read_settings
 
+pytestmark = pytest.mark.usefixtures("home")
+
 WORDS = "How much of the secret sauce?"
 LINK = "https://shop.example/sauce"
 ALICE, BOB = "alice", "bob"
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
 
 
 def asked(home: Path, *questions: dict[str, Any]) -> list[Elicitation]:

@@ -39,6 +39,13 @@ from webapp.settings_policies import PolicySettings
 from webapp.stores import Store, open_store
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
+# What clients declare: the modes, and {} of before there were modes.
+FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
+URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
+BOTH = types.ElicitationCapability(
+    form=types.FormElicitationCapability(), url=types.UrlElicitationCapability()
+)
+OLD_FORM = types.ElicitationCapability()
 LEGACY = "legacy"
 MODERN = "2026-07-28"
 LIBRARIES = ("mcp", "fastmcp")

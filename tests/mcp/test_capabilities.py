@@ -12,7 +12,18 @@ from flows.elicitation import Completion, Json, Status
 from flows.errors import Expired
 from flows.question import asking
 from tests.clock import Clock
-from tests.mcp.stage import LEGACY, MODERN, eventually, new_server, soon, staged, text_of
+from tests.mcp.stage import (
+    BOTH,
+    FORM,
+    LEGACY,
+    MODERN,
+    URL,
+    eventually,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
 from tests.service.world import Holding, call_of, process
 from webapp.settings_policies import PolicySettings
 from webapp.stores.memory import MemoryStore
@@ -20,11 +31,6 @@ from webapp.stores.memory import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
-URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
-BOTH = types.ElicitationCapability(
-    form=types.FormElicitationCapability(), url=types.UrlElicitationCapability()
-)
 OLD = types.ElicitationCapability()
 NESTED = {
     "type": "object",

@@ -16,6 +16,8 @@ from flows.providers import github
 from flows.run import Run
 from tests.mcp.fair import fair
 from tests.mcp.stage import (
+    FORM,
+    URL,
     Caller,
     Stage,
     answered_in,
@@ -32,8 +34,6 @@ from webapp.mcp.results import RESULT_TOOL
 from webapp.runs import ARGUMENTS_BYTES_AT_MOST
 from webapp.settings_identity import IdentitySettings
 
-FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
-URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
 BY_CODE = IdentitySettings(binds_by_code=True)
 MODEL_ANSWERS = IdentitySettings(lets_model_answer=True)
 AT_ONCE = Limits(link=timedelta())

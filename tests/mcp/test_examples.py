@@ -10,17 +10,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import mcp_types as types
 import pytest
 
 from flows.elicitation import Json
 from flows.schema import strings_of
 from tests.mcp.fair import Fair, Guest, fair
-from tests.mcp.stage import Caller, Page, soon, text_of
+from tests.mcp.stage import FORM, URL, Caller, Page, soon, text_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
-FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
 WAYS: Mapping[str, Any] = {"both": "all", "url": URL, "form": FORM, "nothing": None}
 Step = Mapping[str, Json] | str  # what is filled in, or what a person does at a provider
 CONNECT, PAY, TYPE = "connect", "pay", "type"

@@ -12,7 +12,10 @@ from flows import Money, elicit
 from flows.elicitation import Json, Status
 from tests.mcp.fair import fair
 from tests.mcp.stage import (
+    BOTH,
+    FORM,
     MODERN,
+    OLD_FORM,
     answered_in,
     asked_in,
     link_in,
@@ -22,11 +25,6 @@ from tests.mcp.stage import (
     text_of,
 )
 
-BOTH = types.ElicitationCapability(
-    form=types.FormElicitationCapability(), url=types.UrlElicitationCapability()
-)
-FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
-OLD_FORM = types.ElicitationCapability()
 Fills: TypeAlias = Sequence[Mapping[str, Json] | str]
 IN_CLIENT = {"both": BOTH, "form": FORM, "{}": OLD_FORM}
 

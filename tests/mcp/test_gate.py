@@ -19,8 +19,11 @@ from flows.gating import APPROVED_FOR, GatePolicy
 from flows.keeping import HOLDS_FOR_ITS_CALL
 from tests.mcp.fair import fair
 from tests.mcp.stage import (
+    BOTH,
+    FORM,
     LEGACY,
     MODERN,
+    URL,
     answered_in,
     asked_in,
     link_in,
@@ -32,11 +35,6 @@ from tests.mcp.stage import (
 from webapp.limits import Limits
 from webapp.settings_identity import IdentitySettings
 
-BOTH = types.ElicitationCapability(
-    form=types.FormElicitationCapability(), url=types.UrlElicitationCapability()
-)
-FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
-URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
 DESTRUCTIVE = types.ToolAnnotations(destructive_hint=True)
 FROM_AFAR = {"x-forwarded-for": "203.0.113.7"}
 RAN: list[object] = []

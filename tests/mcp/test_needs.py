@@ -13,12 +13,9 @@ from flows import Account, Receipt, elicit
 from flows.elicitation import Status
 from flows.errors import Declined
 from tests.mcp.fair import KEY, fair, went_through
-from tests.mcp.stage import MODERN, eventually, link_in, soon, staged, text_of
+from tests.mcp.stage import BOTH, MODERN, eventually, link_in, soon, staged, text_of
 from tests.mcp.test_kinds import WAYS, bought, connected
 
-BOTH = types.ElicitationCapability(
-    form=types.FormElicitationCapability(), url=types.UrlElicitationCapability()
-)
 TERMS = "https://example.com/terms"
 
 

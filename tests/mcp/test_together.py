@@ -16,8 +16,11 @@ from flows.run import Run
 from flows.tokens import MAXIMUM_TEXT_BYTES
 from tests.mcp.fair import fair
 from tests.mcp.stage import (
+    BOTH,
+    FORM,
     LEGACY,
     MODERN,
+    URL,
     Caller,
     Stage,
     answered_in,
@@ -32,11 +35,6 @@ from tests.mcp.stage import (
 from tests.mcp.test_standing_alone import application_of
 from webapp.limits import Limits
 
-BOTH = types.ElicitationCapability(
-    form=types.FormElicitationCapability(), url=types.UrlElicitationCapability()
-)
-FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
-URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
 AT_ONCE = Limits(link=timedelta())
 SHORT = Limits(leg=timedelta(), leg_at_least=timedelta())
 NAME = {"response": "Ada"}

@@ -8,11 +8,10 @@ import pytest
 
 from flows import elicit
 from flows.elicitation import Status
-from tests.mcp.stage import Caller, soon, staged, text_of
+from tests.mcp.stage import FORM, Caller, soon, staged, text_of
 from webapp.mcp.results import RESULT_TOOL
 
 DESTRUCTIVE = types.ToolAnnotations(destructive_hint=True)
-FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
 LOGIN = "https://example.org/login"
 
 pytestmark = pytest.mark.parametrize("is_mounted", [False, True])

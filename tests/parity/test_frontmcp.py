@@ -4,18 +4,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import mcp_types as types
 import pytest
 
 from flows import InvalidAnswer, elicit
 from flows.question import DEFAULT_TIMEOUT, Outcome
-from tests.mcp.stage import new_server, soon, staged, text_of
+from tests.mcp.stage import FORM, URL, new_server, soon, staged, text_of
 
 if TYPE_CHECKING:
     from flows.elicitation import Json
 
-FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
-URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
 OURS = "https://shop.example/sign"
 
 
