@@ -35,6 +35,7 @@ class Accounts:
     """
 
     holds_open = False
+    may_know = True
     outlives_errors = False
 
     def __init__(

@@ -78,11 +78,16 @@ class Bodies:
         else:
             wire.on_end(end)
 
-    async def landed(self, run_id: str) -> None:
-        """Wait until the response of that run, if one is on its way, has arrived or has not."""
+    async def landed(self, run_id: str) -> bool:
+        """Wait until the response of that run, if one is on its way, has arrived or has not.
+
+        False: none was on its way.
+        """
         over = self._in_flight.get(run_id)
-        if over is not None:
-            await asyncio.wait({over}, timeout=ARRIVAL_SECONDS)
+        if over is None:
+            return False
+        await asyncio.wait({over}, timeout=ARRIVAL_SECONDS)
+        return True
 
     async def renew_leases(self) -> None:
         """Keep what running bodies have taken; runs until cancelled."""

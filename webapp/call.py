@@ -56,7 +56,7 @@ class Call(Verbs):
         completing: Completing,
         kinds: Kinds,
         outbound: Outbound,
-        landed: Callable[[str], Awaitable[None]],
+        landed: Callable[[str], Awaitable[bool]],
         caller: Caller,
         tool: ToolCall,
         presenter: Presenter,

@@ -24,6 +24,8 @@ from webapp.rows import Value
 class Gates(AskedForms):
     """Implements webapp.kind.Kind for requests of type Form that are gates."""
 
+    may_know = True
+
     def __init__(self, *, elicitations: Elicitations, policy: GatePolicy) -> None:
         super().__init__(elicitations=elicitations)
         self._policy = policy

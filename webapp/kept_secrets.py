@@ -23,6 +23,8 @@ from webapp.typed import Typed
 class KeptSecrets(Typed):
     """Implements webapp.kind.Kind for requests of type Secret."""
 
+    may_know = True
+
     async def known(self, request: Secret, by: AskedBy) -> Json | None:
         """What was kept by this name, if it still fits what is asked."""
         if request.name is None:

@@ -31,6 +31,11 @@ class Kind(Protocol):
         ...
 
     @property
+    def may_know(self) -> bool:
+        """Whether there may be an answer that nobody has to be asked for."""
+        ...
+
+    @property
     def outlives_errors(self) -> bool:
         """Whether a tool that fails leaves the answer to the same call made again."""
         ...

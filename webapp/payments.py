@@ -51,6 +51,7 @@ class Payments:
     """Implements webapp.kind.Kind for requests of type PaymentRequest."""
 
     holds_open = True
+    may_know = True
     outlives_errors = True
 
     def __init__(

@@ -49,7 +49,7 @@ def run_of(
     *,
     caller: Caller,
     tool: ToolCall,
-    landed: Callable[[str], Awaitable[None]],
+    landed: Callable[[str], Awaitable[bool]],
     leg: str,
     named: str | None,
 ) -> "CurrentRun":
@@ -86,7 +86,7 @@ class CurrentRun:
         self,
         *,
         elicitations: Elicitations,
-        landed: Callable[[str], Awaitable[None]],
+        landed: Callable[[str], Awaitable[bool]],
         owner: str,
         key: str,
         named: str | None,
@@ -168,9 +168,8 @@ class CurrentRun:
     async def _find(self) -> Run | None:
         named = await self._find_named()
         found = named or await self._elicitations.find_run(owner=self._owner, key=self._key)
-        if found is not None:
-            # Its result may be arriving this very moment; if it does, this is a new wish.
-            await self._landed(found.id)
+        # Its result may be arriving this very moment; if it does, this is a new wish.
+        if found is not None and await self._landed(found.id):
             found = await self._elicitations.run(owner=self._owner, id=found.id)
         if found is None:
             return None

@@ -21,6 +21,7 @@ class Typed:
 
     flow = None
     holds_open = False
+    may_know = False
     outlives_errors = False
 
     def __init__(self, *, elicitations: Elicitations) -> None:

@@ -132,6 +132,9 @@ class Verbs(ABC):
 
     async def _known(self, request: Request, asking: Asking | None) -> Json | None:
         """An answer that needs no asking, unless what was asked there may still bring one."""
+        kind = self.kinds[request.kind]
+        if not kind.may_know:
+            return None
         by = AskedBy(
             owner=self.run.value.owner,
             server=self.tool.server,
@@ -142,7 +145,7 @@ class Verbs(ABC):
             asked = await self.elicitations.get(asking.elicitation_id)
             if asked is not None and asked.delivered_at is None and await self._is_open(asked, by):
                 return None
-        return await self.kinds[request.kind].known(request, by)
+        return await kind.known(request, by)
 
     def _must_be_askable(self, kind: str, *, in_client: bool) -> None:
         """Raises NotSupported, NotAllowed."""

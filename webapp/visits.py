@@ -13,6 +13,7 @@ class Visits:
     """Implements webapp.kind.Kind for requests of type Visit."""
 
     holds_open = False
+    may_know = False
     outlives_errors = False
 
     def __init__(self) -> None:

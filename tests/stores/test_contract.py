@@ -196,6 +196,7 @@ class StoreContract:
             [good, record("a-2", due_at=datetime(2026, 1, 1))],  # noqa: DTZ001 - that is the point
             [good, record("a-2", erase_at=datetime(2026, 1, 1))],  # noqa: DTZ001 - the same
             [good, record("a-2", version=-1)],
+            [good, *(record(f"a-{number}") for number in range(2, 502))],
         ):
             with pytest.raises(ValueError):
                 await store.write(*bad)

@@ -1,8 +1,11 @@
 """What only the SQLite store can get wrong: its file, its pragmas, its commits and their news."""
 
 import asyncio
+import json
+import re
 import sqlite3
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 
 import pytest
 from msgspec.structs import replace
@@ -11,6 +14,7 @@ from tests.stores.contender import record
 from webapp.stores import open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite_batch import ROWS_AT_MOST
 from webapp.stores.store import Conflict, StoreUnavailable
 
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
@@ -84,13 +88,28 @@ async def test_every_question_is_answered_by_an_index(path):
     await other.aclose()
     await store.aclose()
     asked = [s for s in statements if "FROM records" in s or s.strip().startswith("UPDATE")]
-    assert len(asked) > 7
+    assert len(asked) > 5
+    asked += (triggered := list(_triggered()))
+    assert len(triggered) > 6
     reader = sqlite3.connect(path)
+    names = dict.fromkeys(("owner", "kind", "id", "status", "key", "sealed"), "x")
+    numbers = dict.fromkeys(("due_at", "erase_at", "version"), 1)
     for statement in asked:
-        plan = [row[3] for row in reader.execute("EXPLAIN QUERY PLAN " + statement)]
-        assert not [step for step in plan if step.startswith("SCAN records")], statement
+        explained = reader.execute("EXPLAIN QUERY PLAN " + statement, names | numbers)
+        plan = [row[3] for row in explained]
+        assert not [step for step in plan if step.startswith(("SCAN records", "SCAN commits"))], (
+            statement
+        )
         assert not [step for step in plan if "TEMP B-TREE" in step], statement
     reader.close()
+
+
+def _triggered():
+    """The statements of the triggers, with values in place of the row."""
+    triggers = files("webapp.stores").joinpath("batch.sql").read_text("utf-8")
+    for body in re.findall(r"BEGIN\n(.*?)END;", triggers, re.DOTALL):
+        plain = body.replace("RAISE(ABORT, 'another version')", "1")
+        yield from filter(str.strip, re.sub(r"NEW\.(\w+)", r":\1", plain).split(";"))
 
 
 async def test_a_newer_layout_is_refused_and_left_alone(path):
@@ -175,6 +194,45 @@ async def test_a_conflict_of_several_records_leaves_what_is_committed_with_it(pa
         assert [isinstance(result, Conflict) for result in results] == [False, True, False]
     stored = [item.id for item in await store.list("elicitation")]
     assert sorted(stored) == ["a-1", "a-2", "a-4", "b-1", "b-2", "b-4"]
+    await store.aclose()
+
+
+async def test_what_one_turn_of_the_loop_writes_is_one_commit_of_as_many_records(path):
+    store = await SqliteStore.open(path)
+    numbers = range(1, 18)
+    for number in numbers:
+        await asyncio.gather(*(store.write(record(f"a-{number}-{n}")) for n in range(number)))
+    reader = sqlite3.connect(path)
+    commits = [json.loads(text) for (text,) in reader.execute("SELECT records FROM commits")]
+    assert [len(commit) for commit in commits] == list(numbers)
+    assert commits[1] == [["a", "elicitation", "a-2-0"], ["a", "elicitation", "a-2-1"]]
+    assert reader.execute("SELECT count(*) FROM records").fetchone() == (sum(numbers),)
+    reader.close()
+    await store.aclose()
+
+
+async def test_more_records_than_one_statement_takes_are_written_all_the_same(path):
+    store = await SqliteStore.open(path)
+    jobs = [[record(f"a-{job}-{n}") for n in range(100)] for job in range(12)]
+    assert ROWS_AT_MOST < 12 * 100
+    await asyncio.gather(*(store.write(*job) for job in jobs))
+    reader = sqlite3.connect(path)
+    assert reader.execute("SELECT count(*) FROM records").fetchone() == (1200,)
+    reader.close()
+    await store.aclose()
+
+
+@pytest.mark.parametrize("key", ["k", None], ids=["going on", "over"])
+async def test_a_version_that_another_has_written_is_no_success_of_ours(path, key):
+    store = await SqliteStore.open(path)
+    (first,) = await store.write(replace(record("a-1"), key="k"))
+    theirs = replace(first, key=key, due_at=None, sealed=b"theirs")
+    await store.write(theirs)
+    with pytest.raises(Conflict):  # the version that stands there now is the one we would write
+        await store.write(replace(theirs, sealed=b"ours"))
+    found = await store.read("a", "elicitation", "a-1")
+    assert found is not None
+    assert found.sealed == b"theirs"
     await store.aclose()
 
 

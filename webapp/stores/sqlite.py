@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from webapp.stores.sqlite_batch import prepare
 from webapp.stores.sqlite_news import SqliteNews
 from webapp.stores.sqlite_rows import (
     SELECT_RECORDS,
@@ -41,6 +42,17 @@ _CONDITIONS = {
 }
 
 
+def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    writer, reader = open_file(path)
+    try:
+        prepare(writer)
+    except sqlite3.Error as error:
+        writer.close()
+        reader.close()
+        raise unavailable(path, error) from error
+    return writer, reader
+
+
 class SqliteStore:
     """One opening of the file; another process, or another handle, is another opening."""
 
@@ -59,7 +71,7 @@ class SqliteStore:
 
         A watcher that lags by more than `remembered_commits` is told to look again.
         """
-        connection, reader = await asyncio.to_thread(open_file, path)
+        connection, reader = await asyncio.to_thread(_open, path)
         opening = secrets.randbits(62)
         return cls(
             reader,

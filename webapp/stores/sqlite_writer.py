@@ -1,47 +1,34 @@
 """The one thread that writes: many callers' jobs in one transaction, answered all at once.
 
 What could go wrong: one job's conflict undoes another's write, or an answer leaves before the
-commit. A job fails alone, by statement or savepoint; the answers wait for the commit, and if that
-fails, the failure is everyone's answer.
+commit. All jobs are one statement, which one conflict undoes; then each is a statement of its own,
+and fails alone. The answers wait for the commit, and if that fails, the failure is everyone's.
 """
 
 import asyncio
-import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from webapp.stores.sqlite_rows import SELECT_RECORDS, microseconds, record_of, unavailable
+from webapp.stores.sqlite_batch import (
+    ROWS_AT_MOST,
+    Row,
+    commit_row,
+    releases_of,
+    rows_of,
+    write_rows,
+)
+from webapp.stores.sqlite_rows import SELECT_RECORDS, record_of, unavailable
 from webapp.stores.store import Conflict, Record
 
 _CAREFUL_COMMITS = 8
 _JOBS_A_COMMIT = 256
-# Old commits are forgotten so many at once.
-_FORGET_EVERY = 64
 
-_INSERT = """
-INSERT INTO records (owner, kind, id, status, key, due_at, erase_at, version, sealed)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 + 1, ?9)
-"""
-# An UPDATE that names an indexed column rewrites the index even where the value stays, and takes
-# twice as long. So each write first tries the statement that names none, and else the other.
-_UPDATE = """
-UPDATE records
-SET status = ?4, claimed_until = NULL, version = ?8 + 1, sealed = ?9
-WHERE owner = ?1 AND kind = ?2 AND id = ?3 AND version = ?8
-    AND key IS ?5 AND due_at IS ?6 AND erase_at IS ?7
-"""
-_UPDATE_INDEXED = """
-UPDATE records
-SET status = ?4, key = ?5, due_at = ?6, erase_at = ?7, claimed_until = NULL, version = ?8 + 1,
-    sealed = ?9
-WHERE owner = ?1 AND kind = ?2 AND id = ?3 AND version = ?8
-"""
-_RELEASE_KEY = "UPDATE records SET key = NULL WHERE owner = ? AND kind = ? AND id = ?"
 _READ = SELECT_RECORDS + "WHERE owner = ? AND kind = ? AND id = ?"
 _FIND = SELECT_RECORDS + "WHERE owner = ? AND kind = ? AND key = ?"
 _DUE = SELECT_RECORDS + (
@@ -63,7 +50,9 @@ WHERE number IN (
 )
 """
 
-_Job = tuple["asyncio.Future[Any]", Callable[..., object], tuple[object, ...]]
+# What to write, or what else to do.
+_Work = tuple[Record, ...] | Callable[[], object]
+_Job = tuple["asyncio.Future[Any]", _Work]
 _Answer = tuple["asyncio.Future[Any]", object]
 
 
@@ -73,14 +62,13 @@ class SqliteWriter:
     def __init__(
         self, connection: sqlite3.Connection, *, path: Path, opening: int, remembered_commits: int
     ) -> None:
+        """`connection` is prepared by `sqlite_batch`."""
         self._connection = connection
         self._path = path
         self._opening = opening
         self._remembered_commits = remembered_commits
         self._is_ending = False
-        self._has_savepoints = False
-        self._careful = 0  # so many commits with savepoints from the first
-        self._changed: list[tuple[str, str, str]] = []
+        self._careful = 0  # so many commits are job by job from the first
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._gathered: list[_Job] = []  # in this turn of the loop
         self._loop = asyncio.get_running_loop()
@@ -90,21 +78,15 @@ class SqliteWriter:
 
     def write(self, records: tuple[Record, ...]) -> "asyncio.Future[None]":
         """Queue a write of checked records."""
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._queue((future, self._write, records))
-        return future
+        return self._queue(records)
 
     def due(self, now: int, *, until: int, limit: int) -> "asyncio.Future[list[Record]]":
         """Queue a claim of what is due; times in microseconds."""
-        future: asyncio.Future[list[Record]] = self._loop.create_future()
-        self._queue((future, self._due, (now, until, limit)))
-        return future
+        return self._queue(partial(self._due, now, until, limit))
 
     def erase(self, *, owner: str | None, before: int | None, limit: int) -> "asyncio.Future[int]":
         """Queue an erasure under at least one of the conditions; the time in microseconds."""
-        future: asyncio.Future[int] = self._loop.create_future()
-        self._queue((future, self._erase, (owner, before, limit)))
-        return future
+        return self._queue(partial(self._erase, owner, before, limit))
 
     async def aclose(self) -> None:
         """Finish every job, then close the connection; nothing may be queued afterwards."""
@@ -114,14 +96,16 @@ class SqliteWriter:
             self._jobs.put(None)
         await asyncio.shield(self._end)
 
-    def _queue(self, job: _Job) -> None:
+    def _queue(self, work: _Work) -> "asyncio.Future[Any]":
         """All of one turn of the loop go to the thread at once.
 
         The two take turns at the interpreter, and each change of turns costs more than a statement.
         """
-        self._gathered.append(job)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._gathered.append((future, work))
         if len(self._gathered) == 1:
             self._loop.call_soon(self._hand_over)
+        return future
 
     def _hand_over(self) -> None:
         if self._gathered:
@@ -151,25 +135,38 @@ class SqliteWriter:
         try:
             if self._careful:
                 self._careful -= 1
-                return self._perform(jobs, has_savepoints=True)
-            try:
-                return self._perform(jobs)
-            except _HalfWritten:
-                self._connection.execute("ROLLBACK")
-                self._careful = _CAREFUL_COMMITS  # one conflict seldom comes alone
-                return self._perform(jobs, has_savepoints=True)
+            elif records := _all_records(jobs):
+                try:
+                    self._write_at_once(records)
+                except (sqlite3.IntegrityError, *_REFUSED):
+                    self._careful = _CAREFUL_COMMITS  # one conflict seldom comes alone
+                else:
+                    return [(future, None) for future, _ in jobs]
+            return self._one_by_one(jobs)
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, all are told
             self._roll_back()
-            return [(future, unavailable(self._path, error)) for future, _, _ in jobs]
+            return [(future, unavailable(self._path, error)) for future, _ in jobs]
 
-    def _perform(self, jobs: list[_Job], *, has_savepoints: bool = False) -> list[_Answer]:
-        """One transaction; without savepoints, which few jobs need, it may be half written."""
-        self._changed.clear()
-        self._has_savepoints = has_savepoints
+    def _write_at_once(self, records: list[Record]) -> None:
+        # Without a BEGIN it is a transaction of its own.
+        write_rows(self._connection, [*rows_of(records), self._commit_row(records)])
+
+    def _one_by_one(self, jobs: list[_Job]) -> list[_Answer]:
+        answers: list[_Answer] = []
+        written: list[Record] = []
         self._connection.execute("BEGIN IMMEDIATE")
-        answers = [(future, _outcome(perform, values)) for future, perform, values in jobs]
-        if self._changed:
-            self._remember_commit()
+        for future, work in jobs:
+            try:
+                if callable(work):
+                    answers.append((future, work()))
+                else:
+                    self._change(work)
+                    written += work
+                    answers.append((future, None))
+            except (Conflict, *_REFUSED) as error:
+                answers.append((future, error))
+        if written:
+            write_rows(self._connection, [self._commit_row(written)])
         self._connection.execute("COMMIT")
         return answers
 
@@ -179,74 +176,24 @@ class SqliteWriter:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
-    def _remember_commit(self) -> None:
-        sequence = self._connection.execute(
-            "INSERT INTO commits (opening, records) VALUES (?, ?)",
-            (self._opening, json.dumps(self._changed)),
-        ).lastrowid
-        if sequence is not None and sequence % _FORGET_EVERY == 0:
-            self._connection.execute(
-                "DELETE FROM commits WHERE sequence <= ?", (sequence - self._remembered_commits,)
-            )
-
-    def _write(self, *records: Record) -> None:
-        if len(records) == 1:
-            is_written = self._change(records[0])
-        elif not self._has_savepoints:
-            try:
-                is_written = all(map(self._change, records))
-            except _REFUSED as error:
-                raise _HalfWritten from error
-            if not is_written:
-                raise _HalfWritten
-        else:
-            # Releasing every key first lets them move in any order; few calls need that.
-            is_written = self._change_all(records) or self._change_all(records, release=True)
-        if not is_written:
-            raise self._conflict(records)
-        self._changed += [(record.owner, record.kind, record.id) for record in records]
-
-    def _change(self, record: Record) -> bool:
-        values = (
-            record.owner,
-            record.kind,
-            record.id,
-            record.status,
-            record.key,
-            None if record.due_at is None else microseconds(record.due_at),
-            None if record.erase_at is None else microseconds(record.erase_at),
-            record.version,
-            record.sealed,
+    def _commit_row(self, records: Sequence[Record]) -> Row:
+        return commit_row(
+            records, opening=self._opening, remembered_commits=self._remembered_commits
         )
-        execute = self._connection.execute
-        try:
-            if record.version == 0:
-                execute(_INSERT, values)
-                return True
-            # What is over lets go of its key and its time.
-            is_over = record.key is None and record.due_at is None
-            first, second = (_UPDATE_INDEXED, _UPDATE) if is_over else (_UPDATE, _UPDATE_INDEXED)
-            return execute(first, values).rowcount == 1 or execute(second, values).rowcount == 1
-        except sqlite3.IntegrityError:
-            return False
 
-    def _change_all(self, records: Sequence[Record], *, release: bool = False) -> bool:
-        is_done = False
-        self._connection.execute("SAVEPOINT job")
+    def _change(self, records: tuple[Record, ...]) -> None:
+        rows = rows_of(records)
         try:
-            if release:
-                for record in records:
-                    self._connection.execute(_RELEASE_KEY, (record.owner, record.kind, record.id))
-            is_done = all(map(self._change, records))
-        finally:
-            # A full disk has ended the transaction, and the savepoint with it.
-            if self._connection.in_transaction:
-                if not is_done:
-                    self._connection.execute("ROLLBACK TO job")
-                self._connection.execute("RELEASE job")
-        return is_done
+            write_rows(self._connection, rows)
+        except sqlite3.IntegrityError as error:
+            if len(records) > 1:
+                # Releasing every key first lets them move in any order; few calls need that.
+                with suppress(sqlite3.IntegrityError):
+                    write_rows(self._connection, releases_of(records) + rows)
+                    return
+            raise self._conflict(records) from error
 
-    def _conflict(self, records: Sequence[Record]) -> Exception:
+    def _conflict(self, records: tuple[Record, ...]) -> Exception:
         names = {(record.owner, record.kind, record.id) for record in records}
         for record in records:
             found = self._first(_READ, (record.owner, record.kind, record.id))
@@ -277,19 +224,18 @@ class SqliteWriter:
         return self._connection.execute(statement, values).rowcount
 
 
-class _HalfWritten(Exception):
-    """A job of several records was refused after the first: all that it stands in is done anew."""
-
-
 # Text or a number that SQLite can't hold, beside a conflict. Its other errors are everyone's.
 _REFUSED = (ValueError, OverflowError, sqlite3.ProgrammingError)
 
 
-def _outcome(perform: Callable[..., object], values: tuple[object, ...]) -> object:
-    try:
-        return perform(*values)
-    except (Conflict, *_REFUSED) as error:
-        return error
+def _all_records(jobs: list[_Job]) -> list[Record]:
+    """Of jobs that only write, if they are few enough for one statement; else none."""
+    records: list[Record] = []
+    for _, work in jobs:
+        if callable(work):
+            return []
+        records += work
+    return records if len(records) < ROWS_AT_MOST else []
 
 
 def _answer(answers: list[_Answer]) -> None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 SEALED_LIMIT_BYTES = 64 * 1024
+RECORDS_AT_MOST = 500
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -63,7 +64,8 @@ class Store(Protocol):
 
         `version` is the one that the caller read; 0 asks that neither id nor key is taken. A key
         may move from one record to another in one call. Raises Conflict, or ValueError for records
-        of several owners, one record twice, more than 64 KiB sealed, or a time without a zone.
+        of several owners, one record twice, more than 64 KiB sealed, a time without a zone, or more
+        than 500 records.
         """
         ...
 
@@ -128,13 +130,19 @@ def check_records(records: tuple[Record, ...]) -> None:
         if record.erase_at is not None:
             check_time(record.erase_at)
     if len(records) > 1:
-        if len({record.owner for record in records}) > 1:
-            raise ValueError("one write holds records of one owner")
-        if len({(record.kind, record.id) for record in records}) < len(records):
-            raise ValueError("one write holds each record once")
-        keys = [(record.kind, record.key) for record in records if record.key is not None]
-        if len(set(keys)) < len(keys):
-            raise ValueError("one write gives a key to one record")
+        _check_together(records)
+
+
+def _check_together(records: tuple[Record, ...]) -> None:
+    if len(records) > RECORDS_AT_MOST:
+        raise ValueError(f"one write holds {len(records)} records, {RECORDS_AT_MOST} at most")
+    if len({record.owner for record in records}) > 1:
+        raise ValueError("one write holds records of one owner")
+    if len({(record.kind, record.id) for record in records}) < len(records):
+        raise ValueError("one write holds each record once")
+    keys = [(record.kind, record.key) for record in records if record.key is not None]
+    if len(set(keys)) < len(keys):
+        raise ValueError("one write gives a key to one record")
 
 
 def check_time(moment: datetime) -> None:
