@@ -181,9 +181,11 @@ class Call(Verbs):
         """The body ended with a request of the tool's own: what it used stays used in this run."""
         self._end()
         await self.taken.release_unused()
-        if self.taken.used:
+        used, accounts = self.taken.used, self.run.accounts
+        if used or accounts:
             await self.run.change(
-                lambda run: runs.use(run, self.taken.used), also=self.taken.laid_down
+                lambda run: runs.use(runs.begin_with(run, accounts), used),
+                also=self.taken.laid_down,
             )
 
     async def delivered(self) -> None:
@@ -228,11 +230,11 @@ class Call(Verbs):
         except (NotAllowed, NotSupported) as error:
             return question.unasked(error)
         run = await self._the_run()
-        known = await self._known(question.request, run.at(place))
+        known = await self._known(question.request, place.digest, run.at(place))
         if known is not None:  # it has no place in the run, and so none in its order
             self._is_known = True
             self._seen[place] = False
-            self.hide(place.kind, known)
+            self.note(fact, known)
             return Outcome(status=Status.ACCEPTED, content=question.answer(known))
         # A call that the client did not continue may ask afresh.
         if is_ordered and self.run.is_continued:
@@ -324,7 +326,7 @@ class Call(Verbs):
             self.taken.use(taken)
             raise
         self.taken.use(taken)
-        self.hide(taken.kind, content)
+        self.note((taken.kind, taken.asked.digest), content)
         return outcome_of(question, taken, content=content, faults=self.faults.get(taken.id, ()))
 
     @property

@@ -103,6 +103,7 @@ class CurrentRun:
         self._lock = asyncio.Lock()
         self._value: Run | None = None
         self.is_continued = False
+        self.accounts: dict[str, str] = {}  # that the body of this leg has got
 
     @property
     def is_loaded(self) -> bool:
@@ -116,6 +117,10 @@ class CurrentRun:
     @value.setter
     def value(self, run: Run) -> None:
         self._value = run
+
+    def account(self, digest: str) -> str | None:
+        """The one that a body of the run has got for this question."""
+        return self.accounts.get(digest) or self.value.accounts.get(digest)
 
     async def load(self) -> Run:
         """The run; one whose `result` is there has come to its end and is to be repeated."""

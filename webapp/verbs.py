@@ -117,12 +117,14 @@ class Verbs(ABC):
         owner = self.caller.must_be_known()
         return await self.kinds.secrets.forget(owner=owner, server=self.tool.server, name=name)
 
-    def hide(self, kind: str, content: Json) -> None:
-        """Remember what is secret of an answer, and which receipt it is."""
+    def note(self, fact: Fact, content: Json) -> None:
+        """Remember what is secret of an answer, and which account or receipt it is."""
+        kind, digest = fact
         if kind == "secret":
             self.hidden.update(_texts(content))
         elif kind == "oauth" and isinstance(content, Mapping):
             self.hidden.update(_texts(content.get("access_token")))
+            self.run.accounts[digest] = str(content.get("connection"))
         elif kind == "payment" and isinstance(content, Mapping):
             # What is bought for good is used by many calls, each of which does its own work.
             self._receipt = None if content.get("once") else str(content.get("id"))
@@ -130,7 +132,7 @@ class Verbs(ABC):
     def failed(self, error: ElicitError) -> None:
         self.last_error = error
 
-    async def _known(self, request: Request, asking: Asking | None) -> Json | None:
+    async def _known(self, request: Request, digest: str, asking: Asking | None) -> Json | None:
         """An answer that needs no asking, unless what was asked there may still bring one."""
         kind = self.kinds[request.kind]
         if not kind.may_know:
@@ -140,6 +142,8 @@ class Verbs(ABC):
             server=self.tool.server,
             tool=self.tool.tool,
             version=self.tool.version,
+            account=self.run.account(digest),
+            goes_on=self.run.is_continued or digest in self.run.accounts,
         )
         if asking is not None:
             asked = await self.elicitations.get(asking.elicitation_id)

@@ -6,14 +6,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 
 from flows import elicit
 from flows.connection import allow
 from flows.elicitation import Elicitation
 from flows.providers import github
+from flows.run import Run
 from tests.attacks.test_callbacks import staged_caller
-from tests.mcp.stage import MODERN, Person, cut, eventually, soon, text_of
+from tests.mcp.stage import (
+    MODERN,
+    Person,
+    answered_in,
+    asked_in,
+    cut,
+    eventually,
+    soon,
+    text_of,
+)
+from tests.mcp.test_own_requests import size_form
 from tests.web.connecting import Town, approve, ends, town
 from tests.web.test_connections import connect_as, press, tail
 from webapp import acceptance
@@ -52,6 +63,10 @@ class Shop:
 
     async def sign(self) -> None:
         await self.caller.link()
+        await self.signed()
+
+    async def signed(self) -> None:
+        """The link to sign is out."""
         rows = await self.here.service.elicitations.all(Elicitation)
         (asked,) = [each for each in rows if each.kind == "url" and not each.status.is_final]
         await acceptance.accept(self.here.service.elicitations, asked, {})
@@ -133,3 +148,87 @@ async def test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun(
         assert refused.is_error
         assert why in text_of(refused)
         assert at.got == ["octocat"]
+
+
+class TestAnAccountThatNobodyWasAskedFor:
+    """It was at hand when the call began, and what the person does then changes the next call."""
+
+    async def test_it_stays_the_call_s_when_the_person_puts_another_in_use(self) -> None:
+        async with shop(nothing, nothing, switch_to_hubot) as at:
+            await a_first_call(at)
+            call = at.caller.call("clean")
+            await at.sign()
+            assert text_of(await soon(call)) == "deleted at octocat"
+            assert at.got[2:] == ["octocat", "octocat"]
+            call = at.caller.call("clean")
+            await at.sign()
+            assert text_of(await soon(call)) == "deleted at hubot"
+
+    async def test_it_is_durable_before_the_person_is_asked_on(self) -> None:
+        async with shop(nothing, nothing, switch_to_hubot) as at:
+            await a_first_call(at)
+            call = at.caller.call("clean")
+            await at.caller.link()
+            (run,) = [
+                run
+                for run in await at.here.service.elicitations.all(Run)
+                if run.finished_at is None
+            ]
+            (octocat,) = [each for each in await at.here.connections() if each.label == "octocat"]
+            assert list(run.accounts.values()) == [octocat.id]
+            await at.signed()
+            await soon(call)
+
+    @pytest.mark.parametrize(
+        ("button", "why"),
+        [
+            ("/unshare", "is not shared with this tool any more"),
+            ("/disconnect", "was disconnected meanwhile"),
+        ],
+    )
+    async def test_what_is_taken_away_is_gone_and_no_other_takes_its_place(
+        self, button: str, why: str
+    ) -> None:
+        async def said(at: Shop) -> None:
+            await at.put_in_use("hubot")
+            await at.press("octocat", button)
+
+        async with shop(nothing, nothing, said) as at:
+            await a_first_call(at)
+            call = at.caller.call("clean")
+            await at.sign()
+            refused = await soon(call)
+            assert refused.is_error
+            assert why in text_of(refused)
+            assert at.got[2:] == ["octocat"]
+            # What was signed was used for nothing.
+            assert text_of(await soon(at.caller.call("clean"))) == "deleted at hubot"
+
+    async def test_it_stays_so_when_the_tool_asks_on_by_the_protocol_s_own_means(self) -> None:
+        server, got = MCPServer("shop"), list[str]()
+
+        @server.tool()
+        async def clean(context: Context[Any, Any]) -> Any:
+            got.append((await elicit.oauth(github, scopes=["repo"])).label)
+            return size_form() if len(got) == 1 else "done"
+
+        async with town(server=server) as here, staged_caller(here, MODERN) as caller:
+            await connect_as(here, "hubot", tool="other")
+            await connect_as(here, "octocat", tool="clean")
+            at = Shop(here=here, caller=caller, person=await here.person(), got=got)
+            sizing = asked_in(await caller.leg("clean"))
+            await at.put_in_use("hubot")
+            assert text_of(answered_in(await caller.leg("clean", after=sizing))) == "done"
+            assert at.got == ["octocat", "octocat"]
+
+
+async def nothing(at: Shop) -> None:
+    pass
+
+
+async def a_first_call(at: Shop) -> None:
+    """Octocat is connected by it, and shared with the tool; its body gets that twice."""
+    call = at.caller.call("clean")
+    await at.approve(await at.go_on())
+    await at.sign()
+    assert text_of(await soon(call)) == "deleted at octocat"
