@@ -4,7 +4,7 @@ A leg is one request that carried the run on: the first call, a retry, the same 
 The run remembers which elicitation stands at which place, and for a while what came out of it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -14,7 +14,6 @@ from flows.elicitation import RECORD_KEPT
 from flows.errors import QuestionChanged
 
 RESULT_KEPT = timedelta(minutes=10)
-ACCOUNTS_AT_MOST = 64  # that a run remembers
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -59,7 +58,6 @@ class Run(Struct, frozen=True, kw_only=True):
     open_until: datetime  # the same call joins the run until then
     called: Called | None = None
     asked: tuple[Asking, ...] = ()
-    accounts: dict[str, str] = {}  # which one a body got, by the digest of its question
     responses: str | None = None  # what the client answered to the tool's own requests, as JSON
     result: str | None = None
     finished_at: datetime | None = None
@@ -118,12 +116,6 @@ def ask(run: Run, asking: Asking, *, open_until: datetime) -> Run:
         else tuple(asking if a is known else a for a in run.asked)
     )
     return replace(run, asked=asked, open_until=max(run.open_until, open_until))
-
-
-def begin_with(run: Run, accounts: Mapping[str, str]) -> Run:
-    """A body has got these accounts, so that the legs to come go on with the same."""
-    together = dict([*{**run.accounts, **accounts}.items()][:ACCOUNTS_AT_MOST])
-    return run if together == run.accounts else replace(run, accounts=together)
 
 
 def keep_open(run: Run, *, until: datetime) -> Run:

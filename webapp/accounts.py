@@ -66,17 +66,26 @@ class Accounts:
         return {**_mapping(request.facts()), "client": client.client_id, "at": place_of(client)}
 
     async def known(self, request: AccountRequest, by: AskedBy) -> Json | None:
-        """The one that the call has begun with, if it has, whatever is in use by now.
+        """The one in use; for a body that has got one already, that one, whatever is in use by now.
 
-        Raises Failed where its key is over and the provider does not renew it now, and where the
-        person has taken it from a call that goes on with it.
+        Raises Failed where its key is over and the provider does not renew it now, and where a body
+        that has got one would get another, or in a later leg none.
         """
         client = self._registrations.of(request.provider)
-        found = None if by.account is None else await self._begun_with(by.account, by)
-        if found is None:
-            key = self.connections.key(client, server=by.server)
-            found = await self.connections.find(by.owner, key, account=request.account)
-        if found is None or by.tool not in found.tools:
+        key = self.connections.key(client, server=by.server)
+        held = await self.connections.find(by.owner, key, account=request.account)
+        if by.account is None:
+            return None if held is None else await self._given(held, request, by)
+        begun = await self.connections.still_of(by.owner, by.account, tool=by.tool)
+        given = await self._given(begun, request, by)
+        is_other = held is not None and held.id != by.account
+        if given is None and (by.is_later_leg or is_other):
+            raise Failed("The account works no more; call again to connect it anew.")
+        return given
+
+    async def _given(self, found: Connection, request: AccountRequest, by: AskedBy) -> Json | None:
+        client = self._registrations.of(request.provider)
+        if by.tool not in found.tools:
             return None
         if not self.connections.is_enough(found, request.scopes, client):
             return None
@@ -240,18 +249,6 @@ class Accounts:
     async def switch(self, owner: str, id: str) -> Connection | None:
         """It is the one in use from now on; None if there is none such."""
         return await self.connections.switch(owner, id)
-
-    async def _begun_with(self, id: str, by: AskedBy) -> Connection | None:
-        found = await self.connections.read(by.owner, id)
-        if found is not None and by.tool in found.tools:
-            return found
-        if not by.goes_on:
-            return None
-        if found is None:
-            raise Failed("The account was disconnected meanwhile; call again to connect one.")
-        raise Failed(
-            "The account is not shared with this tool any more; call again to ask for one."
-        )
 
     async def _answered_with(self, taken: Elicitation) -> Connection:
         """What the person said yes to, or what they have put in use instead since then.

@@ -78,16 +78,11 @@ class Bodies:
         else:
             wire.on_end(end)
 
-    async def landed(self, run_id: str) -> bool:
-        """Wait until the response of that run, if one is on its way, has arrived or has not.
-
-        False: none was on its way.
-        """
+    async def landed(self, run_id: str) -> None:
+        """Wait until the response of that run, if one is on its way, has arrived or has not."""
         over = self._in_flight.get(run_id)
-        if over is None:
-            return False
-        await asyncio.wait({over}, timeout=ARRIVAL_SECONDS)
-        return True
+        if over is not None:
+            await asyncio.wait({over}, timeout=ARRIVAL_SECONDS)
 
     async def renew_leases(self) -> None:
         """Keep what running bodies have taken; runs until cancelled."""

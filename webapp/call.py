@@ -9,7 +9,7 @@ import asyncio
 import json
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -56,11 +56,12 @@ class Call(Verbs):
         completing: Completing,
         kinds: Kinds,
         outbound: Outbound,
-        landed: Callable[[str], Awaitable[bool]],
+        landed: Callable[[str], Awaitable[None]],
         caller: Caller,
         tool: ToolCall,
         presenter: Presenter,
         run_id: str | None = None,
+        accounts: Mapping[str, str] | None = None,
     ) -> None:
         self.leg = secrets.token_urlsafe(12)
         run = run_of(
@@ -74,6 +75,7 @@ class Call(Verbs):
             caller=caller,
             tool=tool,
             run=run,
+            accounts=accounts or {},
         )
         self.links = links
         self.faults: dict[str, Sequence[Fault]] = {}  # of what the client answered, by elicitation
@@ -181,11 +183,9 @@ class Call(Verbs):
         """The body ended with a request of the tool's own: what it used stays used in this run."""
         self._end()
         await self.taken.release_unused()
-        used, accounts = self.taken.used, self.run.accounts
-        if used or accounts:
+        if self.taken.used:
             await self.run.change(
-                lambda run: runs.use(runs.begin_with(run, accounts), used),
-                also=self.taken.laid_down,
+                lambda run: runs.use(run, self.taken.used), also=self.taken.laid_down
             )
 
     async def delivered(self) -> None:

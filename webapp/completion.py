@@ -113,7 +113,7 @@ class Completing:
 
     async def _settled(self, id: str, content: Json) -> Completion:
         elicitations, kinds = self._elicitations, COMPLETED_BY_ID
-        current = await elicitations.as_remembered(id)
+        current = await elicitations.get(id)
         if current is None:
             current, kinds = await elicitations.aliased(id), COMPLETED_BY_NAME
         if current is None or current.kind not in kinds:

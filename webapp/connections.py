@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from flows.account import Content
 from flows.connection import Connection, allow, forbid, put_aside, put_in_use, renewed, use
 from flows.elicitation import Elicitation, Json
+from flows.errors import Failed
 from flows.provider import Client, Provider
 from webapp.elicitations import Elicitations
 from webapp.registrations import Registrations, place_of
@@ -51,6 +52,16 @@ class Connections:
         """As it stands; None for one that was disconnected."""
         found = await self._elicitations.read(Connection, owner=owner, id=id)
         return None if found is None or found.ended_at is not None else found
+
+    async def still_of(self, owner: str, id: str, *, tool: str) -> Connection:
+        """One that a body of the tool has got. Raises Failed if the person has taken it away."""
+        found = await self.read(owner, id)
+        if found is None:
+            raise Failed("The account was disconnected meanwhile; call again to connect one.")
+        if tool not in found.tools:
+            why = "The account is not shared with this tool any more; call again to ask for one."
+            raise Failed(why)
+        return found
 
     async def all_of(self, owner: str) -> tuple[Connection, ...]:
         """All that this owner has connected, those that have lapsed too."""

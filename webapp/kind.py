@@ -17,8 +17,8 @@ class AskedBy:
     server: str
     tool: str
     version: str | None = None  # of the tool, if it has one
-    account: str | None = None  # that a body of this call has got for the same question
-    goes_on: bool = False  # with that body's work; else the call was made again
+    account: str | None = None  # that this call's body has got for the same question
+    is_later_leg: bool = False  # than the one in which the body got it
 
 
 class Kind(Protocol):

@@ -104,7 +104,7 @@ class Line:
     ) -> Elicitation:
         join = self._join_key(question, place)
         for number in range(TRIES_AT_MOST):
-            run = self._run.value
+            before = run = self._run.value
             known = run.at(place)
             current, former = await self._look(run, known, join)
             changed: list[Value] = []
@@ -119,8 +119,14 @@ class Line:
             elif not current.status.is_final and current.waiter != self._leg:
                 current = states.join(current, leg=self._leg, run=run.id)
                 changed.append(current)
-            run = self._with(run, question, place, current, is_ordered=is_ordered)
-            if run is not self._run.value:
+            if known is None or known.elicitation_id != current.id:
+                asking = Asking(
+                    place=place,
+                    elicitation_id=current.id,
+                    is_ordered=is_ordered,
+                    says=question.message[:SAYS_CHARACTERS],
+                )
+                run = runs.ask(run, asking, open_until=current.expires_at + OPEN_AT_LEAST)
                 changed.append(run)
             waiter.run = run.id  # an identical call may have been first to begin it
             self._elicitations.waiters.add(waiter, run.id)
@@ -133,33 +139,12 @@ class Line:
                 await pause(number)
                 await self._run.reload()
                 continue
-            if run is not self._run.value:
+            if run is not before:
                 self._run.value = replace(run, version=run.version + 1)
             if changed[0] is current:
                 return replace(current, version=current.version + 1)
             return current
         raise Contended(str(place))
-
-    def _with(
-        self,
-        run: Run,
-        question: Question[Any],
-        place: Place,
-        current: Elicitation,
-        *,
-        is_ordered: bool,
-    ) -> Run:
-        """The run with the question at its place, and with what its body has got so far."""
-        known = run.at(place)
-        if known is None or known.elicitation_id != current.id:
-            asking = Asking(
-                place=place,
-                elicitation_id=current.id,
-                is_ordered=is_ordered,
-                says=question.message[:SAYS_CHARACTERS],
-            )
-            run = runs.ask(run, asking, open_until=current.expires_at + OPEN_AT_LEAST)
-        return runs.begin_with(run, self._run.accounts)
 
     async def _name(self, alias: str, current: Elicitation) -> None:
         """Before the link is out, and after the write that decided whose elicitation it is."""

@@ -49,7 +49,7 @@ def run_of(
     *,
     caller: Caller,
     tool: ToolCall,
-    landed: Callable[[str], Awaitable[bool]],
+    landed: Callable[[str], Awaitable[None]],
     leg: str,
     named: str | None,
 ) -> "CurrentRun":
@@ -86,7 +86,7 @@ class CurrentRun:
         self,
         *,
         elicitations: Elicitations,
-        landed: Callable[[str], Awaitable[bool]],
+        landed: Callable[[str], Awaitable[None]],
         owner: str,
         key: str,
         named: str | None,
@@ -103,7 +103,6 @@ class CurrentRun:
         self._lock = asyncio.Lock()
         self._value: Run | None = None
         self.is_continued = False
-        self.accounts: dict[str, str] = {}  # that the body of this leg has got
 
     @property
     def is_loaded(self) -> bool:
@@ -117,10 +116,6 @@ class CurrentRun:
     @value.setter
     def value(self, run: Run) -> None:
         self._value = run
-
-    def account(self, digest: str) -> str | None:
-        """The one that a body of the run has got for this question."""
-        return self.accounts.get(digest) or self.value.accounts.get(digest)
 
     async def load(self) -> Run:
         """The run; one whose `result` is there has come to its end and is to be repeated."""
@@ -173,8 +168,9 @@ class CurrentRun:
     async def _find(self) -> Run | None:
         named = await self._find_named()
         found = named or await self._elicitations.find_run(owner=self._owner, key=self._key)
-        # Its result may be arriving this very moment; if it does, this is a new wish.
-        if found is not None and await self._landed(found.id):
+        if found is not None:
+            # Its result may be arriving this very moment; if it does, this is a new wish.
+            await self._landed(found.id)
             found = await self._elicitations.run(owner=self._owner, id=found.id)
         if found is None:
             return None

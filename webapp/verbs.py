@@ -39,7 +39,9 @@ class Verbs(ABC):
         caller: Caller,
         tool: ToolCall,
         run: CurrentRun,
+        accounts: Mapping[str, str],
     ) -> None:
+        """`accounts` are those that the body got in earlier legs, by the digest of the question."""
         self.elicitations = elicitations
         self.kinds = kinds
         self.run = run
@@ -49,6 +51,8 @@ class Verbs(ABC):
         self.is_over = False
         self.handed = Handed()
         self.hidden: set[str] = set()  # what no error may carry to the model
+        self.accounts = dict(accounts)  # and in this one
+        self._of_earlier_legs = frozenset(accounts)
         self._receipt: str | None = None  # what was paid last in this leg, for this very call
         self._completing = completing
         self._outbound = outbound
@@ -124,7 +128,7 @@ class Verbs(ABC):
             self.hidden.update(_texts(content))
         elif kind == "oauth" and isinstance(content, Mapping):
             self.hidden.update(_texts(content.get("access_token")))
-            self.run.accounts[digest] = str(content.get("connection"))
+            self.accounts[digest] = str(content.get("connection"))
         elif kind == "payment" and isinstance(content, Mapping):
             # What is bought for good is used by many calls, each of which does its own work.
             self._receipt = None if content.get("once") else str(content.get("id"))
@@ -142,8 +146,8 @@ class Verbs(ABC):
             server=self.tool.server,
             tool=self.tool.tool,
             version=self.tool.version,
-            account=self.run.account(digest),
-            goes_on=self.run.is_continued or digest in self.run.accounts,
+            account=self.accounts.get(digest),
+            is_later_leg=digest in self._of_earlier_legs,
         )
         if asking is not None:
             asked = await self.elicitations.get(asking.elicitation_id)

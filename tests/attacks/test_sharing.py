@@ -34,6 +34,7 @@ kept_yes = Attack(
     where=("webapp/accounts.py", "flows/connection.py"),
     elsewhere=(
         "tests/web/test_begun_calls.py::test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun",
+        "tests/web/test_begun_calls.py::test_what_is_taken_away_is_gone_and_no_other_takes_its_place",
         "tests/service/test_account_keys.py::test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too",
         "tests/service/test_several_accounts.py::test_a_yes_to_another_question_takes_no_answer_away",
     ),

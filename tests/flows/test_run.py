@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from flows import run as runs
 from flows.elicitation import RECORD_KEPT
-from flows.run import ACCOUNTS_AT_MOST, RESULT_KEPT, Asking, Place, Run
+from flows.run import RESULT_KEPT, Asking, Place, Run
 from tests.clock import NOON
 
 OPEN_UNTIL = NOON + timedelta(minutes=10)
@@ -115,13 +115,3 @@ def test_a_result_that_was_too_long_to_be_kept_ends_its_run_when_it_went_out() -
 
 def test_a_run_without_a_result_is_not_due_for_wiping() -> None:
     assert replace(run(), finished_at=NOON).due_at is None
-
-
-def test_a_run_remembers_the_accounts_that_its_bodies_got_as_far_as_there_is_room() -> None:
-    current = runs.begin_with(run(), {"d0": "first"})
-    assert runs.begin_with(current, {"d0": "first"}) is current
-    assert runs.begin_with(current, {"d0": "second"}).accounts == {"d0": "second"}
-    many = {f"d{nth}": "another" for nth in range(1000)}
-    full = runs.begin_with(current, many)
-    assert list(full.accounts) == [f"d{nth}" for nth in range(ACCOUNTS_AT_MOST)]
-    assert runs.begin_with(full, many) is full

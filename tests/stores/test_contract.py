@@ -196,6 +196,7 @@ class StoreContract:
             [good, record("a-2", due_at=datetime(2026, 1, 1))],  # noqa: DTZ001 - that is the point
             [good, record("a-2", erase_at=datetime(2026, 1, 1))],  # noqa: DTZ001 - the same
             [good, record("a-2", version=-1)],
+            [good, record("a-2", version=2**63 - 1)],
             [good, *(record(f"a-{number}") for number in range(2, 502))],
         ):
             with pytest.raises(ValueError):
@@ -203,8 +204,9 @@ class StoreContract:
         assert list(await store.list("elicitation")) == []
         await store.write(record(sealed=bytes(64 * 1024)))
 
-    async def test_one_winner_among_many_writers_of_one_version(self, store, other):
-        (first,) = await store.write(record())
+    @pytest.mark.parametrize("about", [{}, {"key": "k"}, {"due_at": NOW}], ids=list)
+    async def test_one_winner_among_many_writers_of_one_version(self, store, other, about):
+        (first,) = await store.write(record(**about))
         results = await asyncio.gather(
             *(
                 (store, other)[number % 2].write(replace(first, status=f"mine {number}"))

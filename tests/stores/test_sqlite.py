@@ -15,6 +15,7 @@ from webapp.stores import open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.sqlite_batch import ROWS_AT_MOST
+from webapp.stores.sqlite_rows import must_be_known
 from webapp.stores.store import Conflict, StoreUnavailable
 
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
@@ -110,6 +111,30 @@ def _triggered():
     for body in re.findall(r"BEGIN\n(.*?)END;", triggers, re.DOTALL):
         plain = body.replace("RAISE(ABORT, 'another version')", "1")
         yield from filter(str.strip, re.sub(r"NEW\.(\w+)", r":\1", plain).split(";"))
+
+
+def test_an_sqlite_that_takes_too_few_values_is_refused():
+    must_be_known((3, 32, 0))
+    with pytest.raises(
+        StoreUnavailable, match=r"3\.32 or newer is needed, and this Python has 3\.26"
+    ):
+        must_be_known((3, 26, 0))
+
+
+async def test_what_is_large_is_written_job_by_job_and_stays_in_no_statement(path):
+    store = await SqliteStore.open(path)
+    jobs = [[record(f"a-{job}-{n}", sealed=bytes(60_000)) for n in range(10)] for job in range(10)]
+    await asyncio.gather(*(store.write(*job) for job in jobs))
+    reader = sqlite3.connect(path)
+    assert reader.execute("SELECT count(*) FROM records").fetchone() == (100,)
+    reader.close()
+    statements: list[str] = []
+    store._writer._connection.set_trace_callback(statements.append)
+    await asyncio.gather(
+        *(store.write(replace(record, version=1)) for job in jobs for record in job)
+    )
+    assert statements[0] == "BEGIN IMMEDIATE"
+    await store.aclose()
 
 
 async def test_a_newer_layout_is_refused_and_left_alone(path):
@@ -226,13 +251,13 @@ async def test_more_records_than_one_statement_takes_are_written_all_the_same(pa
 async def test_a_version_that_another_has_written_is_no_success_of_ours(path, key):
     store = await SqliteStore.open(path)
     (first,) = await store.write(replace(record("a-1"), key="k"))
-    theirs = replace(first, key=key, due_at=None, sealed=b"theirs")
+    theirs = replace(first, key=key, due_at=None, status="theirs")
     await store.write(theirs)
     with pytest.raises(Conflict):  # the version that stands there now is the one we would write
-        await store.write(replace(theirs, sealed=b"ours"))
+        await store.write(replace(theirs, status="ours"))
     found = await store.read("a", "elicitation", "a-1")
     assert found is not None
-    assert found.sealed == b"theirs"
+    assert found.status == "theirs"
     await store.aclose()
 
 

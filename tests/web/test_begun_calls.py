@@ -9,10 +9,9 @@ import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
 from flows import elicit
-from flows.connection import allow
+from flows.connection import allow, lapse
 from flows.elicitation import Elicitation
 from flows.providers import github
-from flows.run import Run
 from tests.attacks.test_callbacks import staged_caller
 from tests.mcp.stage import (
     MODERN,
@@ -21,6 +20,7 @@ from tests.mcp.stage import (
     asked_in,
     cut,
     eventually,
+    links_asked,
     soon,
     text_of,
 )
@@ -61,12 +61,13 @@ class Shop:
             await self.here.service.elicitations.write(allow(hubot, "clean"))
         await self.press(label, "/switch")
 
+    async def lapse(self, label: str) -> None:
+        """Its key is over, and the provider does not renew it."""
+        (one,) = [each for each in await self.here.connections() if each.label == label]
+        await self.here.service.elicitations.write(lapse(one, now=self.here.clock()))
+
     async def sign(self) -> None:
         await self.caller.link()
-        await self.signed()
-
-    async def signed(self) -> None:
-        """The link to sign is out."""
         rows = await self.here.service.elicitations.all(Elicitation)
         (asked,) = [each for each in rows if each.kind == "url" and not each.status.is_final]
         await acceptance.accept(self.here.service.elicitations, asked, {})
@@ -164,20 +165,65 @@ class TestAnAccountThatNobodyWasAskedFor:
             await at.sign()
             assert text_of(await soon(call)) == "deleted at hubot"
 
-    async def test_it_is_durable_before_the_person_is_asked_on(self) -> None:
-        async with shop(nothing, nothing, switch_to_hubot) as at:
+    async def test_equal_calls_are_wishes_of_their_own_each_with_its_account(self) -> None:
+        server, got = MCPServer("shop"), list[str]()
+
+        @server.tool()
+        async def clean(context: Context[Any, Any]) -> Any:
+            account = await elicit.oauth(github, scopes=["repo"])
+            if "size" not in (context.input_responses or {}):
+                return size_form()
+            got.append(account.label)
+            return "done"
+
+        async with town(server=server) as here, staged_caller(here, MODERN) as caller:
+            await connect_as(here, "hubot", tool="other")
+            await connect_as(here, "octocat", tool="clean")
+            at = Shop(here=here, caller=caller, person=await here.person(), got=got)
+            one = asked_in(await caller.leg("clean"))
+            await at.put_in_use("hubot")
+            two = asked_in(await caller.leg("clean"))
+            answered_in(await caller.leg("clean", after=two))
+            answered_in(await caller.leg("clean", after=one))
+            assert got == ["hubot", "octocat"]
+
+    async def test_one_that_lapsed_meanwhile_gives_way_only_to_the_next_call(self) -> None:
+        async def said(at: Shop) -> None:
+            await at.put_in_use("hubot")
+            await at.lapse("octocat")
+
+        async with shop(nothing, nothing, said) as at:
             await a_first_call(at)
             call = at.caller.call("clean")
-            await at.caller.link()
-            (run,) = [
-                run
-                for run in await at.here.service.elicitations.all(Run)
-                if run.finished_at is None
-            ]
-            (octocat,) = [each for each in await at.here.connections() if each.label == "octocat"]
-            assert list(run.accounts.values()) == [octocat.id]
-            await at.signed()
-            await soon(call)
+            await at.sign()
+            refused = await soon(call)
+            assert refused.is_error
+            assert "works no more; call again" in text_of(refused)
+            assert at.got[2:] == ["octocat"]
+            assert text_of(await soon(at.caller.call("clean"))) == "deleted at hubot"
+
+    async def test_a_body_that_asks_again_for_one_that_lapsed_can_go_on_with_the_next_call(
+        self,
+    ) -> None:
+        server, got = MCPServer("shop"), list[str]()
+
+        @server.tool()
+        async def clean() -> str:
+            got.append((await elicit.oauth(github, scopes=["repo"])).label)
+            if len(got) == 1:
+                await at.lapse("octocat")
+            return (await elicit.oauth(github, scopes=["repo"])).label
+
+        async with town(server=server) as here, staged_caller(here, MODERN) as caller:
+            await connect_as(here, "octocat", tool="clean")
+            at = Shop(here=here, caller=caller, person=await here.person(), got=got)
+            lapsed = asked_in(await caller.leg("clean"))
+            (link,) = links_asked(lapsed)
+            callback = await approve(at.person, await at.person.go_on(link), person="hubot")
+            await ends(at.person, await at.person.visit(callback))
+            refused = answered_in(await caller.leg("clean", after=lapsed))
+            assert "works no more; call again" in text_of(refused)
+            assert text_of(answered_in(await caller.leg("clean"))) == "hubot"
 
     @pytest.mark.parametrize(
         ("button", "why"),

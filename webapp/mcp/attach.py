@@ -122,7 +122,13 @@ class Middleware:
         run_id = chain.run_id or (None if going_on is None else going_on.run_id)
         version = version_of(tool, params)
         call = self._call(
-            caller, presenter, params, version=version, run_id=run_id, client=declared.name
+            caller,
+            presenter,
+            params,
+            version=version,
+            run_id=run_id,
+            client=declared.name,
+            accounts=_own(chain.accounts, caller),
         )
         if going_on is not None and (await call.run.load()).id != going_on.run_id:
             # It ended just now, or what is served by that name is another version since.
@@ -204,6 +210,7 @@ class Middleware:
         version: str | None,
         run_id: str | None,
         client: str | None,
+        accounts: Mapping[str, str],
     ) -> Call:
         service = self._service
         return Call(
@@ -223,6 +230,7 @@ class Middleware:
             ),
             presenter=presenter,
             run_id=run_id,
+            accounts=accounts,
         )
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
@@ -282,6 +290,12 @@ class Middleware:
         if caller.is_anonymous or not declared.needs_result_tool(by_code=caller.by_code):
             return False
         return await tool_of(self._server, RESULT_TOOL) is None
+
+
+def _own(accounts: Mapping[str, str], caller: Caller) -> dict[str, str]:
+    """A stranger's token says nothing about ours."""
+    owner = caller.owner
+    return {of: id for of, id in accounts.items() if owner is not None and id.startswith(owner)}
 
 
 def _wire_form(result: HandlerResult) -> Result:

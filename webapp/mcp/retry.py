@@ -31,16 +31,27 @@ from webapp.waiters import Waiter
 _MARK = "elicit-url:"
 _KEY = "elicit-url-"
 _LETTERS = "-code"
+_ACCOUNTS_AT_MOST = 8  # that a token carries
 
 
 class Chain:
     """What a leg brings: run, rounds used, and the client's answers.
 
     Of the run's questions it says which are out, by their index, and which the client dismissed in
-    earlier legs, by their names: what was said of one is said of no other at its place.
+    earlier legs, by their names: what was said of one is said of no other at its place. The
+    accounts are those that the body got, by the digests of its questions.
     """
 
-    __slots__ = ("answers", "dismissed", "foreign", "responses", "rounds", "run_id", "shown")
+    __slots__ = (
+        "accounts",
+        "answers",
+        "dismissed",
+        "foreign",
+        "responses",
+        "rounds",
+        "run_id",
+        "shown",
+    )
 
     def __init__(
         self,
@@ -51,6 +62,7 @@ class Chain:
         rounds: int = 0,
         shown: frozenset[int] = frozenset(),
         dismissed: frozenset[str] = frozenset(),
+        accounts: Mapping[str, str] | None = None,
     ) -> None:
         self.answers = {k: v for k, v in responses.items() if k.startswith(_KEY)}
         self.responses = {k: v for k, v in responses.items() if k not in self.answers}
@@ -58,6 +70,7 @@ class Chain:
         self.rounds = rounds
         self.shown = shown
         self.dismissed = dismissed
+        self.accounts = accounts or {}
         self.foreign = foreign  # the tool's own requestState
 
 
@@ -72,7 +85,7 @@ def read_chain(
         claims = links.read(token, purpose=Purpose.RUN, now=now)
     except InvalidToken:
         return Chain(responses=responses, foreign=state)
-    rounds, shown, dismissed = [*claims.rest.split(";"), "", ""][:3]
+    rounds, shown, dismissed, accounts = [*claims.rest.split(";"), "", "", ""][:4]
     return Chain(
         responses=responses,
         foreign=foreign or None,
@@ -80,6 +93,7 @@ def read_chain(
         rounds=int(rounds),
         shown=frozenset(map(int, _listed(shown))),
         dismissed=frozenset(_listed(dismissed)),
+        accounts=dict(each.split(":", 1) for each in _listed(accounts)),
     )
 
 
@@ -252,7 +266,8 @@ class Retry:
 
     def _state(self, call: Call, *, shown: frozenset[int], foreign: str | None) -> str:
         run = call.run.value
-        lists = [map(str, sorted(shown)), sorted(self._dismissed)]
+        got = [f"{digest}:{id}" for digest, id in call.accounts.items()]
+        lists = [map(str, sorted(shown)), sorted(self._dismissed), got[:_ACCOUNTS_AT_MOST]]
         rest = ";".join([str(self._chain.rounds + 1), *map(",".join, lists)])
         token = self._links.run(
             run_id=run.id,

@@ -11,10 +11,14 @@ CREATE TEMP TRIGGER first_version INSTEAD OF INSERT ON writes WHEN NEW.version =
 END;
 
 -- An UPDATE that names an indexed column rewrites the index even where the value stays, and takes
--- twice as long. So the first one names none, and where that has found the version, the second
--- finds none.
+-- twice as long. So the first one names none, and where that has changed the version, the second
+-- finds it no more.
 CREATE TEMP TRIGGER next_version INSTEAD OF INSERT ON writes
 WHEN NEW.version > 0 AND (NEW.key IS NOT NULL OR NEW.due_at IS NOT NULL) BEGIN
+    SELECT RAISE(ABORT, 'another version') WHERE NOT EXISTS (
+        SELECT 1 FROM records
+        WHERE owner = NEW.owner AND kind = NEW.kind AND id = NEW.id AND version = NEW.version
+    );
     UPDATE records
     SET status = NEW.status, claimed_until = NULL, version = NEW.version + 1, sealed = NEW.sealed
     WHERE owner = NEW.owner AND kind = NEW.kind AND id = NEW.id AND version = NEW.version
@@ -23,12 +27,6 @@ WHEN NEW.version > 0 AND (NEW.key IS NOT NULL OR NEW.due_at IS NOT NULL) BEGIN
     SET status = NEW.status, key = NEW.key, due_at = NEW.due_at, erase_at = NEW.erase_at,
         claimed_until = NULL, version = NEW.version + 1, sealed = NEW.sealed
     WHERE owner = NEW.owner AND kind = NEW.kind AND id = NEW.id AND version = NEW.version;
-    -- Somebody else's next version is sealed otherwise: no two seals are the same.
-    SELECT RAISE(ABORT, 'another version') WHERE NOT EXISTS (
-        SELECT 1 FROM records
-        WHERE owner = NEW.owner AND kind = NEW.kind AND id = NEW.id
-            AND version = NEW.version + 1 AND sealed = NEW.sealed
-    );
 END;
 
 -- What is over lets go of its key and its time.

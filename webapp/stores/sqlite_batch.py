@@ -18,8 +18,10 @@ from msgspec.json import encode
 from webapp.stores.sqlite_rows import microseconds
 from webapp.stores.store import Record
 
-# SQLite takes 32,766 values in a statement, and a row has nine.
+# SQLite takes 32,766 values in a statement since 3.32, and a row has nine.
 ROWS_AT_MOST = 1024
+# A statement stays for the next commit of its size, and its values with it.
+BYTES_AT_MOST = 4 * 1024 * 1024
 
 Row = tuple[str | int | bytes | None, ...]
 

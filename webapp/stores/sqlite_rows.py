@@ -20,6 +20,7 @@ _APPLICATION_ID = 0x656C6963
 _LAYOUT_VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WAL_ATTEMPTS = 100
+_OLDEST_SQLITE = (3, 32, 0)
 # The writer's thread may wait for another process; the event loop may not wait long.
 _WRITER_BUSY_MILLISECONDS = 10_000
 _READER_BUSY_MILLISECONDS = 500
@@ -60,6 +61,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
 
     Blocks on the disk, so call it in a thread.
     """
+    must_be_known(sqlite3.sqlite_version_info)
     try:
         _make_private(path)
         writer = _connect(path, busy_milliseconds=_WRITER_BUSY_MILLISECONDS)
@@ -73,6 +75,14 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     except (sqlite3.Error, OSError) as error:
         raise unavailable(path, error) from error
     return writer, reader
+
+
+def must_be_known(version: tuple[int, int, int]) -> None:
+    """Raises StoreUnavailable for an SQLite that takes too few values in a statement."""
+    if version < _OLDEST_SQLITE:
+        raise StoreUnavailable(
+            f"SQLite 3.32 or newer is needed, and this Python has {'.'.join(map(str, version))}"
+        )
 
 
 def _make_private(path: Path) -> None:

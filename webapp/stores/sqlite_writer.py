@@ -16,6 +16,7 @@ from threading import Thread
 from typing import Any
 
 from webapp.stores.sqlite_batch import (
+    BYTES_AT_MOST,
     ROWS_AT_MOST,
     Row,
     commit_row,
@@ -229,13 +230,14 @@ _REFUSED = (ValueError, OverflowError, sqlite3.ProgrammingError)
 
 
 def _all_records(jobs: list[_Job]) -> list[Record]:
-    """Of jobs that only write, if they are few enough for one statement; else none."""
+    """Of jobs that only write, if they are little enough for one statement; else none."""
     records: list[Record] = []
     for _, work in jobs:
         if callable(work):
             return []
         records += work
-    return records if len(records) < ROWS_AT_MOST else []
+    is_little = sum(len(record.sealed) for record in records) <= BYTES_AT_MOST
+    return records if is_little and len(records) < ROWS_AT_MOST else []
 
 
 def _answer(answers: list[_Answer]) -> None:

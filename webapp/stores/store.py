@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 SEALED_LIMIT_BYTES = 64 * 1024
 RECORDS_AT_MOST = 500
+VERSION_AT_MOST = 2**63 - 1
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -123,7 +124,7 @@ def check_records(records: tuple[Record, ...]) -> None:
     for record in records:
         if len(record.sealed) > SEALED_LIMIT_BYTES:
             raise ValueError(f"{len(record.sealed)} bytes are sealed in a record, 65536 at most")
-        if record.version < 0:
+        if not 0 <= record.version < VERSION_AT_MOST:
             raise ValueError("a record's version is 0 or the one that was read")
         if record.due_at is not None:
             check_time(record.due_at)
