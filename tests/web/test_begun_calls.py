@@ -176,10 +176,8 @@ class TestAnAccountThatNobodyWasAskedFor:
             got.append(account.label)
             return "done"
 
-        async with town(server=server) as here, staged_caller(here, MODERN) as caller:
-            await connect_as(here, "hubot", tool="other")
-            await connect_as(here, "octocat", tool="clean")
-            at = Shop(here=here, caller=caller, person=await here.person(), got=got)
+        async with octocat_in_use(server, got) as at:
+            caller = at.caller
             one = asked_in(await caller.leg("clean"))
             await at.put_in_use("hubot")
             two = asked_in(await caller.leg("clean"))
@@ -258,14 +256,21 @@ class TestAnAccountThatNobodyWasAskedFor:
             got.append((await elicit.oauth(github, scopes=["repo"])).label)
             return size_form() if len(got) == 1 else "done"
 
-        async with town(server=server) as here, staged_caller(here, MODERN) as caller:
-            await connect_as(here, "hubot", tool="other")
-            await connect_as(here, "octocat", tool="clean")
-            at = Shop(here=here, caller=caller, person=await here.person(), got=got)
+        async with octocat_in_use(server, got) as at:
+            caller = at.caller
             sizing = asked_in(await caller.leg("clean"))
             await at.put_in_use("hubot")
             assert text_of(answered_in(await caller.leg("clean", after=sizing))) == "done"
             assert at.got == ["octocat", "octocat"]
+
+
+@asynccontextmanager
+async def octocat_in_use(server: MCPServer[Any], got: list[str]) -> AsyncIterator[Shop]:
+    """It is shared with the tool `clean`, and hubot with another one."""
+    async with town(server=server) as here, staged_caller(here, MODERN) as caller:
+        await connect_as(here, "hubot", tool="other")
+        await connect_as(here, "octocat", tool="clean")
+        yield Shop(here=here, caller=caller, person=await here.person(), got=got)
 
 
 async def nothing(at: Shop) -> None:
