@@ -15,7 +15,7 @@ from webapp.stores import open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.sqlite_batch import ROWS_AT_MOST
-from webapp.stores.sqlite_rows import must_be_known
+from webapp.stores.sqlite_rows import must_be_new_enough
 from webapp.stores.store import Conflict, StoreUnavailable
 
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
@@ -114,11 +114,11 @@ def _triggered():
 
 
 def test_an_sqlite_that_takes_too_few_values_is_refused():
-    must_be_known((3, 32, 0))
+    must_be_new_enough((3, 32, 0))
     with pytest.raises(
         StoreUnavailable, match=r"3\.32 or newer is needed, and this Python has 3\.26"
     ):
-        must_be_known((3, 26, 0))
+        must_be_new_enough((3, 26, 0))
 
 
 async def test_what_is_large_is_written_job_by_job_and_stays_in_no_statement(path):

@@ -166,24 +166,13 @@ class TestAnAccountThatNobodyWasAskedFor:
             assert text_of(await soon(call)) == "deleted at hubot"
 
     async def test_equal_calls_are_wishes_of_their_own_each_with_its_account(self) -> None:
-        server, got = MCPServer("shop"), list[str]()
-
-        @server.tool()
-        async def clean(context: Context[Any, Any]) -> Any:
-            account = await elicit.oauth(github, scopes=["repo"])
-            if "size" not in (context.input_responses or {}):
-                return size_form()
-            got.append(account.label)
-            return "done"
-
-        async with octocat_in_use(server, got) as at:
-            caller = at.caller
-            one = asked_in(await caller.leg("clean"))
+        async with octocat_in_use(*asks_for_a_size()) as at:
+            one = asked_in(await at.caller.leg("clean"))
             await at.put_in_use("hubot")
-            two = asked_in(await caller.leg("clean"))
-            answered_in(await caller.leg("clean", after=two))
-            answered_in(await caller.leg("clean", after=one))
-            assert got == ["hubot", "octocat"]
+            two = asked_in(await at.caller.leg("clean"))
+            answered_in(await at.caller.leg("clean", after=two))
+            answered_in(await at.caller.leg("clean", after=one))
+            assert at.got == ["octocat", "hubot", "hubot", "octocat"]
 
     async def test_one_that_lapsed_meanwhile_gives_way_only_to_the_next_call(self) -> None:
         async def said(at: Shop) -> None:
@@ -249,19 +238,23 @@ class TestAnAccountThatNobodyWasAskedFor:
             assert text_of(await soon(at.caller.call("clean"))) == "deleted at hubot"
 
     async def test_it_stays_so_when_the_tool_asks_on_by_the_protocol_s_own_means(self) -> None:
-        server, got = MCPServer("shop"), list[str]()
-
-        @server.tool()
-        async def clean(context: Context[Any, Any]) -> Any:
-            got.append((await elicit.oauth(github, scopes=["repo"])).label)
-            return size_form() if len(got) == 1 else "done"
-
-        async with octocat_in_use(server, got) as at:
-            caller = at.caller
-            sizing = asked_in(await caller.leg("clean"))
+        async with octocat_in_use(*asks_for_a_size()) as at:
+            sizing = asked_in(await at.caller.leg("clean"))
             await at.put_in_use("hubot")
-            assert text_of(answered_in(await caller.leg("clean", after=sizing))) == "done"
+            assert text_of(answered_in(await at.caller.leg("clean", after=sizing))) == "done"
             assert at.got == ["octocat", "octocat"]
+
+
+def asks_for_a_size() -> tuple[MCPServer[Any], list[str]]:
+    """By a form of the tool's own, when it has the account; and what its bodies got."""
+    server, got = MCPServer("shop"), list[str]()
+
+    @server.tool()
+    async def clean(context: Context[Any, Any]) -> Any:
+        got.append((await elicit.oauth(github, scopes=["repo"])).label)
+        return "done" if "size" in (context.input_responses or {}) else size_form()
+
+    return server, got
 
 
 @asynccontextmanager

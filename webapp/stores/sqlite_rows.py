@@ -61,7 +61,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
 
     Blocks on the disk, so call it in a thread.
     """
-    must_be_known(sqlite3.sqlite_version_info)
+    must_be_new_enough(sqlite3.sqlite_version_info)
     try:
         _make_private(path)
         writer = _connect(path, busy_milliseconds=_WRITER_BUSY_MILLISECONDS)
@@ -77,7 +77,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     return writer, reader
 
 
-def must_be_known(version: tuple[int, int, int]) -> None:
+def must_be_new_enough(version: tuple[int, int, int]) -> None:
     """Raises StoreUnavailable for an SQLite that takes too few values in a statement."""
     if version < _OLDEST_SQLITE:
         raise StoreUnavailable(
