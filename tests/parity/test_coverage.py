@@ -1,6 +1,6 @@
 """What other systems have and what went wrong with them: each is cited by a test of ours.
 
-A test cites what it covers on a line of its own, `parity: F12` or `defect: lynq early completion`,
+A test cites what it covers on a line of its own, `parity: F12`, `defect: lynq early completion` or `finding: S1`,
 after the mark of a comment. T is Toolshed, F is FrontMCP, E is Tesseron, L is lynq.
 """
 
@@ -10,13 +10,17 @@ from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
-CITATION = re.compile(r"^\s*# (parity|defect): (.*\S)\s*$")
+CITATION = re.compile(r"^\s*# (parity|defect|finding): (.*\S)\s*$")
 ROWS = {
     "T": [1, 2, 3, 4, 5, 6, 7, 8, 9, 11],
     "F": [1, 3, 4, 5, 6, 7, 8, 11, 12, 13, 15, 16],
     "E": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
     "L": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13],
 }
+# What was found by trying the project from outside: S security, R nothing lost, M money, A authors,
+# P speed, T tests, H machines, I identity providers, C the card.
+FOUND = {"S": 14, "R": 11, "M": 11, "A": 4, "P": 1, "T": 4}
+FINDINGS = [f"{about}{number}" for about, last in FOUND.items() for number in range(1, last + 1)]
 LATER = {"T10", "F2", "F9", "F10", "F14"}
 DUE = [f"{system}{number}" for system, numbers in ROWS.items() for number in numbers]
 DEFECTS = [
@@ -94,8 +98,13 @@ def test_every_defect_of_theirs_has_a_test_here() -> None:
     assert [defect for defect in DEFECTS if defect not in shown] == []
 
 
+def test_everything_that_was_found_from_outside_has_a_test_here() -> None:
+    shown = cited("finding")
+    assert [row for row in FINDINGS if row not in shown] == []
+
+
 def test_every_citation_is_of_something_and_within_a_test() -> None:
-    known = {"parity": {*DUE, *LATER}, "defect": {*DEFECTS}}
+    known = {"parity": {*DUE, *LATER}, "defect": {*DEFECTS}, "finding": {*FINDINGS}}
     assert [
         (of, id) for of, id, is_in_a_test in citations() if id not in known[of] or not is_in_a_test
     ] == []

@@ -1,0 +1,33 @@
+"""`python -m tests.outside [ID ...] [--times 20]`: the counts, and 1 as status if one is wrong."""
+
+import argparse
+import asyncio
+import sys
+from collections import Counter
+
+from tests.outside.rows import ROWS, Row
+
+
+async def count(row: Row, *, times: int) -> bool:
+    right: Counter[str] = Counter()
+    tried: Counter[str] = Counter()
+    async for case, is_right in row.reproduce(times):
+        tried[case] += 1
+        right[case] += is_right
+    for case, all_tries in tried.items():
+        print(f"{row.FINDING:4} {case:72} {right[case]:3} of {all_tries:3}", flush=True)  # noqa: T201 -- a table is what it is for
+    return right == tried
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.outside", description=__doc__)
+    parser.add_argument("ids", nargs="*", help="rows, by their ids; all where none is named")
+    parser.add_argument("--times", type=int, default=20)
+    arguments = parser.parse_args()
+    rows = [row for row in ROWS if not arguments.ids or row.FINDING in arguments.ids]
+    is_right = [asyncio.run(count(row, times=arguments.times)) for row in rows]
+    return 0 if all(is_right) and rows else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
