@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from litestar import Litestar, Router
@@ -23,7 +24,9 @@ from webapp.keys_stores import open_noted
 from webapp.limits import Limits
 from webapp.listening import listen
 from webapp.mcp.attach import attach
+from webapp.mcp.callers import issuer_of, sender_of
 from webapp.mcp.naming import must_be_named
+from webapp.mcp.opened import OpenedSessions
 from webapp.owners import must_open_all
 from webapp.pages import Pages, template_folder
 from webapp.protected import Protected
@@ -106,7 +109,9 @@ async def open_app(
             )
         )
         attach(server, service, issuer=settings.identity.server_issuer, wires=wires)
-        served = Served(server)
+        vouching = settings.identity.server_issuer or issuer_of(server)
+        who = partial(sender_of, identity=service.identity, issuer=vouching)
+        served = Served(server, around=lambda app: OpenedSessions(app, who=who))
         pages = _pages(service, served, settings=settings)
         background = await stack.enter_async_context(asyncio.TaskGroup())
         loops = (
@@ -141,6 +146,8 @@ class Switch:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            self._service.identity.settle(scope)
         if (
             scope["type"] in ("http", "websocket")
             and not _is_ours(scope["path"])

@@ -5,7 +5,7 @@ decided here, before any detail is shown and before the redirect. E-mail address
 with nothing: a person is a subject of an issuer, or this machine's own user.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -168,6 +168,24 @@ class Identity:
             f"of this server's own user on this machine ({why_not}) People sign in where "
             "ELICIT_ISSUER is set; `elicit pair` prints a key for a client of that user's.",
         )
+
+    def settle(self, scope: MutableMapping[str, Any]) -> None:
+        """Note in the scope what a connection tells, before anything acts on the request."""
+        self._locality.settle(scope)
+
+    def who(self, scope: Mapping[str, Any], *, subject: Subject | None) -> str | None:
+        """A text that tells a sender from all others, without a name too.
+
+        None if the connection ended before that was known. Those without a name who come from
+        elsewhere are one: there is nothing to tell them apart by.
+        """
+        if subject is None and self._locality.is_gone(scope):
+            return None
+        client = "" if subject is None else subject.client_id
+        owner = self.caller(scope, subject=subject, client=client).owner
+        if owner is not None or subject is not None:
+            return f"{owner}/{client}"
+        return f"uid:{self._locality.uid(scope)}"
 
     async def viewer(self, scope: Mapping[str, Any], cookies: Mapping[str, str]) -> Viewer | None:
         """Who is at this browser, if that is known."""

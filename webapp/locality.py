@@ -20,7 +20,7 @@ import importlib.util
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
@@ -32,7 +32,10 @@ from typing import Any
 from webapp.address import PublicAddress, plain_ip
 from webapp.guard import PROXIED_KEY
 
-__all__ = ["Connection", "Locality", "can_tell_users", "uid_of_peer"]
+__all__ = ["PEER_KEY", "Connection", "Locality", "Peer", "can_tell_users", "uid_of_peer"]
+
+# In the scope of a request: whose connection it came by.
+PEER_KEY = "elicit.peer"
 
 # The uid that stands for every user who has none here (kernel: overflowuid), and that careless
 # services share.
@@ -54,14 +57,20 @@ class Connection:
     server: tuple[str, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Whose connection it is; `is_gone` if it ended before that could be known."""
+
+    uid: int | None
+    is_gone: bool = False
+
+
 def uid_of_peer(connection: Connection) -> int | None:
     """Return the uid that owns the client's socket; None if it cannot be known for certain.
 
     A peer in another network namespace has no socket here, and one that has closed has no owner any
     more.
     """
-    # Asked anew for each request and never kept: a connection is known by its four numbers only,
-    # and once it is closed another user's program can get the same port.
     if hasattr(socket, "AF_NETLINK"):
         try:
             return _uid_of_kernel(connection)
@@ -107,10 +116,28 @@ class Locality:
 
     def is_another_user(self, scope: Mapping[str, Any]) -> bool:
         """Tell whether this machine says for certain that another of its users connected."""
-        connection = _connection_of(scope)
-        if connection is None or not _is_loopback(connection.client[0]):
-            return False
-        return self._uid_of(connection) not in (None, self._uid)
+        return self.uid(scope) not in (None, self._uid)
+
+    def settle(self, scope: MutableMapping[str, Any]) -> None:
+        """Note in the scope whose connection it is: one answer for the whole of a request.
+
+        Looked up later it could be another one, or none: a client may close as soon as it has sent.
+        """
+        if PEER_KEY not in scope and (connection := _loopback_of(scope)) is not None:
+            scope[PEER_KEY] = Peer(uid=self._uid_of(connection))
+
+    def uid(self, scope: Mapping[str, Any]) -> int | None:
+        """The user of this machine who made the connection; None if it is not known for certain."""
+        connection = _loopback_of(scope)
+        if connection is None:
+            return None
+        peer = scope.get(PEER_KEY)
+        return peer.uid if isinstance(peer, Peer) else self._uid_of(connection)
+
+    def is_gone(self, scope: Mapping[str, Any]) -> bool:
+        """Tell whether the connection ended before it could be known whose it is."""
+        peer = scope.get(PEER_KEY)
+        return isinstance(peer, Peer) and peer.is_gone
 
     def _relay(self, scope: Mapping[str, Any]) -> str | None:
         """Say what in the request itself shows that something stands between."""
@@ -137,7 +164,7 @@ class Locality:
             return "The request comes from another machine."
         if self._uid == _NOBODY:
             return "This server runs as the user nobody, whose name others share."
-        uid = self._uid_of(connection)
+        uid = self.uid(scope)
         if uid is None:
             return "This machine does not tell which user made the connection."
         if uid != self._uid:
@@ -156,6 +183,13 @@ def _relaying(name: bytes) -> str | None:
 @lru_cache(maxsize=256)
 def _is_loopback(address: str) -> bool:
     return ip_address(address).is_loopback
+
+
+def _loopback_of(scope: Mapping[str, Any]) -> Connection | None:
+    connection = _connection_of(scope)
+    if connection is None or not _is_loopback(connection.client[0]):
+        return None
+    return connection
 
 
 def _connection_of(scope: Mapping[str, Any]) -> Connection | None:

@@ -3,19 +3,21 @@
 import importlib
 import logging
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mcp.server.auth.middleware.bearer_auth import RequireAuthMiddleware
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
-from starlette.routing import Match
+from starlette.routing import Match, Route
 
-from webapp.wire import Receive, Scope, Send, watched
+from webapp.wire import ASGIApp, Receive, Scope, Send, watched
 
+MCP_PATH = "/mcp"
 _log = logging.getLogger(__name__)
 _MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no use here
 
@@ -23,10 +25,18 @@ _MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no
 class Served:
     """An MCPServer or a FastMCP server, and the application that the library makes of it."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(
+        self, server: Any, *, around: Callable[[ASGIApp], ASGIApp] = lambda app: app
+    ) -> None:
+        """`around` makes a layer about the MCP endpoint, inside the author's own sign-in."""
         self.server = server
         self.name: str = server.name
         self._application = _application(server)
+        for route in self._application.routes:
+            if isinstance(route, Route) and route.path == MCP_PATH:
+                is_checked = isinstance(route.app, RequireAuthMiddleware)
+                holder: Any = route.app if is_checked else route
+                holder.app = around(holder.app)
         self._watched = watched(self._application)
 
     @property
@@ -119,8 +129,8 @@ def _application(server: Any) -> Starlette:
     # Host and Origin are checked for everything by our own layer, in one place.
     if isinstance(server, MCPServer):
         return server.streamable_http_app(
-            streamable_http_path="/mcp",
+            streamable_http_path=MCP_PATH,
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
-    application: Starlette = server.http_app(path="/mcp", host_origin_protection=False)
+    application: Starlette = server.http_app(path=MCP_PATH, host_origin_protection=False)
     return application

@@ -22,6 +22,7 @@ SECTIONS = (
     "test_sharing",
     "test_bearers",
     "test_calls",
+    "test_sessions",
     "test_gates",
     "test_seams",
     "test_machine",

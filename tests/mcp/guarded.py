@@ -14,19 +14,24 @@ def new_guarded_server(library: str, *, subject: str | None) -> Any:
 
 def guarded_by(library: str, claims: dict[str, str]) -> Any:
     """The same, with a token that says this."""
+    return guarded_by_tokens(library, {"good": claims})
+
+
+def guarded_by_tokens(library: str, said: dict[str, dict[str, str]]) -> Any:
+    """The same, with tokens that say these."""
     if library == "fastmcp":
         from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 
-        return new_server(
-            library,
-            auth=StaticTokenVerifier({"good": {"client_id": "client", "scopes": [], **claims}}),
-        )
+        tokens: dict[str, dict[str, Any]] = {
+            text: {"client_id": "client", "scopes": [], **said[text]} for text in said
+        }
+        return new_server(library, auth=StaticTokenVerifier(tokens))
     from mcp.server.auth.provider import AccessToken
     from mcp.server.auth.settings import AuthSettings
 
     class Verifier:
         async def verify_token(self, token: str) -> AccessToken | None:
-            if token != "good":
+            if (claims := said.get(token)) is None:
                 return None
             return AccessToken(
                 token=token,

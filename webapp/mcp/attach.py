@@ -18,10 +18,11 @@ from pydantic import BaseModel
 from flows.errors import Cancelled, ElicitError
 from flows.question import asking
 from webapp.call import Call
-from webapp.identity import Caller, Subject
+from webapp.identity import Caller
 from webapp.logs import mask_tool_logs
 from webapp.mcp import inner_calls
 from webapp.mcp.before import ask_first
+from webapp.mcp.callers import issuer_of, subject_of
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.hiding import Hiding
 from webapp.mcp.naming import must_be_named
@@ -33,7 +34,6 @@ from webapp.mcp.retry import read_chain, with_kept
 from webapp.mcp.tools import ServedTool, tool_of
 from webapp.mcp.versions import version_of
 from webapp.presenter import Presenter
-from webapp.protected import CheckedToken
 from webapp.rates import TooOften, address_key
 from webapp.runs import ToolCall
 from webapp.service import Service
@@ -77,7 +77,7 @@ class Middleware:
         self._hiding = Hiding(server, service)
         self._result_tool = ResultTool(service, server=server.name)
         self._wires = wires
-        self._issuer = issuer or f"server:{server.name}"
+        self._issuer = issuer or issuer_of(server)
 
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
@@ -234,16 +234,8 @@ class Middleware:
         )
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
-        identity, token, subject = self._service.identity, get_access_token(), None
-        if token is not None:
-            claims = token.claims or {}
-            subject = Subject(
-                issuer=str(claims.get("iss") or self._issuer),
-                subject=token.subject,
-                client_id=token.client_id,
-            )
-            if not isinstance(token, CheckedToken):
-                subject = identity.as_on_our_pages(subject, claims)
+        identity = self._service.identity
+        subject = subject_of(get_access_token(), identity, issuer=self._issuer)
         scope = context.request.scope if context.request is not None else None
         caller = identity.caller(scope, subject=subject, client=declared.name or "")
         if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):

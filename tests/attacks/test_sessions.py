@@ -1,0 +1,151 @@
+"""Sessions of 2025-11-25 in the hands of somebody who did not open them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from flows import elicit
+from tests.attacks.attack import Attack
+from tests.mcp.guarded import guarded_by_tokens
+from tests.mcp.stage import LIBRARIES, new_server, staged
+from tests.users import AS_ROOT, ME, NOBODY, answered, calling, opened_session, sent
+
+another_users = Attack(
+    who="another user of this machine, or another person with a token, who knows a session's id",
+    how=(
+        "answers in the opener's name what a tool asks, ends the session, listens to its streams "
+        "or takes up one that broke off (a session's id in the wrong hands)"
+    ),
+    stopped="whoever opened it is noted, and to others it is a session that does not exist",
+    where=("webapp/mcp/opened.py",),
+)
+
+
+def shop(server: Any) -> list[str]:
+    ran: list[str] = []
+
+    @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))
+    async def wipe() -> str:
+        ran.append("wiped")
+        return "wiped"
+
+    @server.tool()
+    async def sure() -> str:
+        ran.append("asked")
+        return f"sure: {await elicit.confirm('Sure?')}"
+
+    return ran
+
+
+async def is_kept_out(
+    url: str,
+    thiefs: Mapping[str, Any],
+    owners: Mapping[str, Any],
+    session: str,
+    *,
+    ran: list[str],
+) -> None:
+    """Every request of another's is refused, and the opener's own question goes on."""
+    talk = await sent(url, message=calling("wipe"), **owners)
+    assert (await talk.head()).status == 200
+    await talk.until('"elicitation/create"')
+    yes = {"id": 1, "result": {"action": "accept", "content": {}}}
+    said: list[dict[str, Any]] = [
+        yes,
+        {"method": "notifications/cancelled", "params": {"requestId": 1}},
+        {"method": "notifications/initialized"},
+        {"id": 7, "method": "tools/list"},
+        {"id": 8, "method": "ping"},
+        calling("wipe", id=9),
+    ]
+    for message in said:
+        refused = await answered(url, message=message, **thiefs)
+        assert refused.status == 404, message
+        assert session not in refused.body
+    for method in ("GET", "DELETE", "PUT", "HEAD"):
+        assert (await answered(url, method=method, **thiefs)).status == 404, method
+    resumed = {**thiefs, "headers": {**thiefs["headers"], "last-event-id": "1"}}
+    assert (await answered(url, method="GET", **resumed)).status == 404
+    assert not ran
+    listed = await answered(url, message={"id": 3, "method": "tools/list"}, **owners)
+    assert "wipe" in listed.body
+    no = {"id": 1, "result": {"action": "decline"}}
+    assert (await answered(url, message=no, **owners)).status == 202
+    assert "wiped" not in await talk.rest()
+    talk.close()
+    assert not ran
+    assert (await answered(url, method="DELETE", **owners)).status == 200
+    assert (await answered(url, message={"id": 4, "method": "ping"}, **owners)).status == 404
+
+
+@AS_ROOT
+@another_users
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_another_user_of_the_machine_can_do_nothing_with_a_session(library: str) -> None:
+    # finding: S1
+    server = new_server(library)
+    ran = shop(server)
+    async with staged(server) as stage:
+        url = stage.mcp_url
+        for opener, thief in ((ME, NOBODY), (NOBODY, 1)):
+            headers = await opened_session(url, uid=opener)
+            owners, thiefs = {"uid": opener, "headers": headers}, {"uid": thief, "headers": headers}
+            if opener == ME:
+                await is_kept_out(url, thiefs, owners, headers["mcp-session-id"], ran=ran)
+                continue
+            # Those whom nobody may ask have sessions of their own too.
+            assert (await answered(url, method="DELETE", **thiefs)).status == 404
+            assert (await answered(url, method="DELETE", uid=ME, headers=headers)).status == 404
+            assert (await answered(url, method="DELETE", **owners)).status == 200
+
+
+@another_users
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_another_access_token_can_do_nothing_with_a_session(library: str) -> None:
+    # finding: S1
+    server = guarded_by_tokens(
+        library,
+        {
+            "anns": {"iss": "https://login.example.com", "sub": "ann"},
+            "bobs": {"iss": "https://login.example.com", "sub": "bob"},
+        },
+    )
+    shop(server)
+    async with staged(server) as stage:
+        url = stage.mcp_url
+        session = await opened_session(url, headers={"authorization": "Bearer anns"})
+        bobs = {**session, "authorization": "Bearer bobs"}
+        nobodys = {name: text for name, text in session.items() if name != "authorization"}
+        for method in ("POST", "GET", "DELETE"):
+            assert (await answered(url, method=method, headers=bobs)).status == 404
+            # A token that is over is another matter: the client gets a new one, and goes on.
+            assert (await answered(url, method=method, headers=nobodys)).status == 401
+        assert (await answered(url, method="DELETE", headers=session)).status == 200
+
+
+@another_users
+async def test_a_relayed_request_is_not_the_openers() -> None:
+    # finding: S1
+    server = new_server("mcp")
+    shop(server)
+    async with staged(server) as stage:
+        session = await opened_session(stage.mcp_url)
+        relayed = {**session, "via": "1.1 relay"}
+        assert (await answered(stage.mcp_url, method="DELETE", headers=relayed)).status == 404
+        assert (await answered(stage.mcp_url, method="DELETE", headers=session)).status == 200
+
+
+@another_users
+async def test_an_id_that_comes_twice_is_nobodys() -> None:
+    # finding: S1
+    server = new_server("mcp")
+    shop(server)
+    async with staged(server) as stage:
+        session = await opened_session(stage.mcp_url)
+        twice = {**session, "Mcp-Session-Id": session["mcp-session-id"]}
+        answer = await answered(stage.mcp_url, method="DELETE", headers=twice)
+        assert answer.status == 400
+        twice = {**session, "Mcp-Protocol-Version": "2026-07-28"}
+        assert (await answered(stage.mcp_url, method="DELETE", headers=twice)).status == 400

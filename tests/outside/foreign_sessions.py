@@ -1,0 +1,103 @@
+"""Another user of the machine, and another token, with a session's id of 2025-11-25."""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.cli.running import serving
+from tests.mcp.stage import LIBRARIES
+from tests.users import ME, NOBODY, Answer, answered, calling, opened_session, sent
+
+FINDING = "S1"
+
+
+async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
+    for library in LIBRARIES:
+        with TemporaryDirectory() as folder:
+            home = Path(folder)
+            till, extra = home / "till", {"TILL": str(home / "till")}
+            if os.getuid() == 0:  # root alone can make another user's connection
+                async with serving(f"tests.outside.till:{library}", home=home, extra=extra) as here:
+                    for _ in range(times):
+                        url = f"{here.url}/mcp"
+                        yield (
+                            f"another user can't answer, end or hear a session ({library})",
+                            await _is_kept_out(url, {}, {}, till, thief=NOBODY),
+                        )
+                        yield (
+                            f"a foreign Last-Event-ID gives nothing ({library}, two users)",
+                            await _gets_no_event(url, {}, {}, thief=NOBODY),
+                        )
+            name = f"tests.outside.till:guarded_{library}"
+            async with serving(name, home=home, extra=extra) as here:
+                anns, bobs = ({"authorization": f"Bearer {name}"} for name in ("ann", "bob"))
+                for _ in range(times):
+                    url = f"{here.url}/mcp"
+                    yield (
+                        f"another token can't answer, end or hear a session ({library})",
+                        await _is_kept_out(url, anns, bobs, till),
+                    )
+                    yield (
+                        f"a foreign Last-Event-ID gives nothing ({library}, two tokens)",
+                        await _gets_no_event(url, anns, bobs),
+                    )
+
+
+async def _is_kept_out(
+    url: str,
+    owners: Mapping[str, str],
+    thiefs: Mapping[str, str],
+    till: Path,
+    *,
+    thief: int = ME,
+) -> bool:
+    session = await opened_session(url, headers=owners)
+    stolen = {**session, **thiefs}
+    talk = None
+    if not owners:  # where nobody can sign in, nothing is asked for a token
+        talk = await sent(url, message=calling("wipe"), headers=session)
+        await talk.until('"elicitation/create"')
+    yes: dict[str, Any] = {"id": 1, "result": {"action": "accept", "content": {}}}
+    tries: list[dict[str, Any]] = [
+        {"message": yes},
+        {"message": {"method": "notifications/cancelled", "params": {"requestId": 1}}},
+        {"message": calling("wipe", id=9)},
+        {"method": "GET"},
+        {"method": "DELETE"},
+    ]
+    refused = [await answered(url, uid=thief, headers=stolen, **each) for each in tries]
+    going_on = await answered(url, message={"id": 3, "method": "ping"}, headers=session)
+    if talk is not None:
+        no = {"id": 1, "result": {"action": "decline"}}
+        await answered(url, message=no, headers=session)
+        await talk.rest()
+        talk.close()
+    await answered(url, method="DELETE", headers=session)
+    return (
+        all(answer.status == 404 for answer in refused)
+        and going_on.status == 200
+        and not _was_wiped(till)
+    )
+
+
+def _was_wiped(till: Path) -> bool:
+    return till.exists() and "wiped" in till.read_text()
+
+
+async def _gets_no_event(
+    url: str, owners: Mapping[str, str], thiefs: Mapping[str, str], *, thief: int = ME
+) -> bool:
+    """The thief asks in a session of its own for what came in the opener's."""
+    session = await opened_session(url, headers=owners)
+    own = await opened_session(url, uid=thief, headers=thiefs)
+    heard = await answered(url, message={"id": 3, "method": "tools/list"}, headers=session)
+    ids = [line[3:].strip() for line in heard.body.splitlines() if line.startswith("id:")]
+    tried: list[Answer] = []
+    for id in ids or ["1"]:
+        resuming = {**own, "last-event-id": id}
+        tried.append(await answered(url, method="GET", uid=thief, headers=resuming))
+    for headers, uid in ((session, ME), (own, thief)):
+        await answered(url, method="DELETE", headers=headers, uid=uid)
+    return all("wipe" not in answer.body for answer in tried)
