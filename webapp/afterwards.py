@@ -1,19 +1,16 @@
 """Afterwards: what became of a payment once it was paid, also where that is told before it.
 
 What could go wrong: money that is gone and a receipt that still counts, because the news came
-first. They wait while the question that they name is ours and unpaid, and are applied as soon as
-the payment is there: at once by the process that was told, else by the sweeper, which asks the
-provider meanwhile, but less and less often.
+first. They wait while the question that they name is ours and unpaid: whatever records the
+payment takes them in (`webapp.early`), and the sweeper asks the provider meanwhile, but less and
+less often.
 """
 
-from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import replace as with_other
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from flows import receipt as receipts
 from flows.checkout_events import News
 from flows.checkout_session import Mismatch
 from flows.elicitation import Elicitation
@@ -21,18 +18,16 @@ from flows.errors import Failed
 from flows.gateway import Notice, Registration, Signs
 from flows.receipt import Payment
 from webapp.elicitations import Elicitations
-from webapp.hook_rows import Body, HookRows, contradicts, event_of
+from webapp.hook_rows import Body, HookRows, contradicts, heard_news
 from webapp.ids import owner_of
 from webapp.outbound import Outbound
 from webapp.owners import SERVICE
 from webapp.payments import Payments
 from webapp.rows import Hook
-from webapp.stores import Conflict
 
 AGAIN_AT_LEAST = timedelta(seconds=30)
 AGAIN_AT_MOST = timedelta(minutes=10)
 LATER_AT_MOST = timedelta(days=1)  # where its provider would have to be asked
-WAITED_FOR_AT_MOST = 1000
 
 
 class Afterwards:
@@ -43,21 +38,18 @@ class Afterwards:
         self._payments = payments
         self._outbound = outbound
         self._rows = HookRows(elicitations)
-        # What waits for which question, so that it is applied at once; the sweeper knows them all.
-        self._waiting = OrderedDict[str, list[tuple[str, str]]]()
 
     async def hear(self, seller: Registration, event: Notice, news: News, body: Body) -> str:
         """What became of a payment afterwards, also before we heard that it was paid."""
         payment = await self._named(event.reference, event, seller=seller)
         if payment is None:
             hook = self._rows.of(SERVICE, seller, event, body)
-            self._wait(event.reference, hook)
-            return await self._rows.keep(hook, status="waiting", why="payment")
+            return await self._payments.verdicts.early.wait(hook, event)
         hook = self._rows.of(payment.owner, seller, event, body)
         wrong = contradicts(payment, event, news.currency, seller=seller)
         if wrong is not None:
             return await self._rows.keep(hook, status="refused", why=wrong)
-        return str((await self._heard(payment, event, news, hook)).status)
+        return str((await self._heard(payment, event, hook)).status)
 
     async def reconcile(self, hook: Hook, event: Notice, news: News, *, gateway: Signs) -> Hook:
         """A bank's claim names no question, and other news may come before the payment's own.
@@ -78,32 +70,14 @@ class Afterwards:
                     return replace(hook, status="refused", why=error.what)
                 payment = await self._named(reference, event, seller=seller)
                 if payment is None and not await self._is_paid(elicitation):
-                    self._wait(reference, hook)
                     return self._again(hook)
         if payment is None:
             return replace(hook, status="unknown", why=None)
         wrong = contradicts(payment, event, news.currency, seller=seller)
         if wrong is not None:
             return replace(hook, status="refused", why=wrong)
-        await self._heard(payment, event, news, None)
+        await self._heard(payment, event, None)
         return replace(hook, status="applied", why=None, transition=None)
-
-    async def settled(self, elicitation: Elicitation, *, gateway: Signs) -> None:
-        """If its payment is there by now, what has waited for it in this process is applied."""
-        waiting = self._waiting.get(elicitation.id)
-        if waiting is None or not await self._is_paid(elicitation):
-            return
-        del self._waiting[elicitation.id]
-        for owner, id in waiting:
-            hook = await self._elicitations.read(Hook, owner=owner, id=id)
-            if hook is None or hook.status != "waiting":
-                continue
-            event = event_of(hook, gateway)
-            if event.news is not None:
-                named = with_other(event, reference=elicitation.id)
-                with suppress(Conflict, Failed):  # the sweeper looks into it
-                    done = await self.reconcile(hook, named, event.news, gateway=gateway)
-                    await self._elicitations.write(replace(done, transition=None))
 
     async def _ask(self, elicitation: Elicitation) -> Elicitation:
         """Raises Mismatch."""
@@ -125,26 +99,11 @@ class Afterwards:
         waiting = replace(hook, status="waiting", why="payment")
         return later(waiting, now=self._elicitations.clock(), at_most=AGAIN_AT_MOST)
 
-    def _wait(self, reference: str | None, hook: Hook) -> None:
-        if reference is None:
-            return
-        ids = self._waiting.setdefault(reference, [])
-        if (hook.owner, hook.id) not in ids:
-            ids.append((hook.owner, hook.id))
-        if len(self._waiting) > WAITED_FOR_AT_MOST:
-            self._waiting.popitem(last=False)
-
-    async def _heard(
-        self, payment: Payment, event: Notice, news: News, hook: Hook | None
-    ) -> Payment:
+    async def _heard(self, payment: Payment, event: Notice, hook: Hook | None) -> Payment:
         now = self._elicitations.clock()
-
-        def change(current: Payment) -> Payment:
-            if news.dispute is not None:
-                return receipts.disputed(current, event.subject or event.id, news.dispute)
-            return receipts.given_back_in_part(current, now, amount=news.returned)
-
-        return await self._payments.ledger.hear(payment, change, hook=hook)
+        return await self._payments.ledger.hear(
+            payment, lambda current: heard_news(current, event, now=now), hook=hook
+        )
 
     async def _named(
         self, reference: str | None, event: Notice, *, seller: Registration

@@ -169,7 +169,8 @@ class Call(Verbs):
     ) -> None:
         """The body is over; what it returned is kept till it is known to have arrived."""
         self._end()
-        self._is_error = is_error
+        if not self._is_repeated:  # a failure that is told again is one still
+            self._is_error = is_error
         await self.taken.release_unused()
         if result is None or self.is_interrupted or not self._is_wish_granted:
             await self.taken.release_used()

@@ -8,10 +8,11 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 from dataclasses import replace as with_other
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
+from flows import receipt as receipts
 from flows.gateway import Notice, Registration, Signs, State
 from flows.receipt import Payment
 from webapp.elicitations import Elicitations
@@ -106,6 +107,15 @@ def _without_address(event: Notice) -> Notice:
     if event.session is None:
         return event
     return with_other(event, session=with_other(event.session, url=None))
+
+
+def heard_news(payment: Payment, event: Notice, *, now: datetime) -> Payment:
+    """The ledger's row with what an event tells that became of it; told twice it says the same."""
+    news = event.news
+    assert news is not None
+    if news.dispute is not None:
+        return receipts.disputed(payment, event.subject or event.id, news.dispute)
+    return receipts.given_back_in_part(payment, now, amount=news.returned)
 
 
 def contradicts(

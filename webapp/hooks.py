@@ -131,14 +131,12 @@ class Hooks:
         if self._rows.is_applied(hook):
             return "duplicate"
         try:
-            became = await self._settle(elicitation, gateway.seller, event, hook)
+            return await self._settle(elicitation, gateway.seller, event, hook)
         except KeyError:
             if await self._elicitations.get(elicitation.id) is not None:
                 raise
             # This process remembered it, and it is erased.
             return await self._erased.hear(gateway.seller, event, body)
-        await self._afterwards.settled(elicitation, gateway=gateway)
-        return became
 
     async def _settle(
         self, elicitation: Elicitation, seller: Registration, event: Notice, hook: Hook

@@ -123,6 +123,18 @@ class Hook(Struct, frozen=True, kw_only=True):
         return f"Hook({self.id!r}, {self.status!r})"
 
 
+class EarlyNews(Struct, frozen=True, kw_only=True):
+    """The webhooks, by their ids, that told of a payment before it was in the ledger."""
+
+    id: str
+    owner: str
+    hooks: tuple[str, ...]
+    erase_at: datetime
+    version: int = 0
+    status: str = "kept"
+    due_at: None = None
+
+
 class TurnedAway(Struct, frozen=True, kw_only=True):
     """How many deliveries of one day were turned away, for one reason.
 
@@ -188,6 +200,7 @@ Value: TypeAlias = (
     | KeptSecret
     | Approval
     | Hook
+    | EarlyNews
     | TurnedAway
     | KeptCertificate
     | Standing
@@ -204,6 +217,7 @@ ValueT = TypeVar(
     KeptSecret,
     Approval,
     Hook,
+    EarlyNews,
     TurnedAway,
     KeptCertificate,
     Standing,
@@ -220,6 +234,7 @@ KINDS: dict[type[Value], str] = {
     KeptSecret: "secret",
     Approval: "approval",
     Hook: "hook",
+    EarlyNews: "early news",
     TurnedAway: "unverified",
     KeptCertificate: "certificate",
     Standing: "standing",

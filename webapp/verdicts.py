@@ -2,8 +2,8 @@
 
 What could go wrong: somebody else's payment taken for ours, one session counted twice, a payment
 that nobody is told of. Only a fetch or a verified webhook gets here, each paid session has one row
-in the ledger, in the same write as the question that it answers, and what was paid otherwise than
-asked settles nothing and is shown to whoever runs the server.
+in the ledger, whole, in the same write as the question that it answers, and what was paid otherwise
+than asked settles nothing and is shown to whoever runs the server.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from flows.gateway import Session, State, forget_page, heard, judge
 from flows.gateways import Gateways
 from flows.receipt import Payment
 from webapp.acceptance import accept
+from webapp.early import Early
 from webapp.elicitations import Elicitations
 from webapp.ledger import Ledger
 from webapp.loose_ends import PAID_OTHERWISE, LooseEnds
@@ -40,6 +41,7 @@ class Verdicts:
         self._flow = flow
         self._ledger = ledger
         self._loose_ends = loose_ends
+        self.early = Early(elicitations=elicitations, flow=flow)
 
     async def heed(self, elicitation: Elicitation, found: Session) -> Verdict:
         """Act on what was fetched. Raises Mismatch."""
@@ -63,7 +65,11 @@ class Verdicts:
         hook: Hook | None = None,
     ) -> Completion | None:
         """Act on what a session of this elicitation says; `hook` is kept in the same write."""
-        done = await self._elicitations.whole(self._apply(elicitation, session, verdict, hook))
+        told_before: list[Hook] = []
+        done = await self._elicitations.whole(
+            self._apply(elicitation, session, verdict, hook, told_before)
+        )
+        await self.early.applied(told_before)
         is_plain = not elicitation.status.is_final and elicitation.progress != PAID_OTHERWISE
         if verdict is Verdict.PAID and not is_plain:
             # Somebody asked, or had to look. Only now: till its row is there it is asked about.
@@ -93,7 +99,12 @@ class Verdicts:
             await self._loose_ends.paid_otherwise(elicitation, session)
 
     async def _apply(
-        self, elicitation: Elicitation, session: Session, verdict: Verdict, hook: Hook | None
+        self,
+        elicitation: Elicitation,
+        session: Session,
+        verdict: Verdict,
+        hook: Hook | None,
+        told_before: list[Hook],
     ) -> Completion | None:
         payment_id = await self._ledger.id_for(elicitation, session)
         is_news = elicitation.status is not Status.ACCEPTED
@@ -105,7 +116,9 @@ class Verdicts:
             payment: Payment | None = None
             if session.state is State.PAID:  # and gone again: it has its row all the same
                 id = payment_id if was_news else await self._ledger.id_for(elicitation, session)
-                payment = await self._ledger.payment_of(changed, session, id=id)
+                paid = await self._ledger.payment_of(changed, session, id=id)
+                whole = await self.early.whole(heard(paid, session, now=self._elicitations.clock()))
+                payment, told_before[:] = whole.payment, whole.hooks
             if not was_news:
                 return await self._unless_there(payment, hook)
             return [row for row in (payment, hook) if row is not None]

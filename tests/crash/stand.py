@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 
 import httpx
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 from flows import Money, elicit
 from flows.elicitation import Json
@@ -149,7 +150,23 @@ def tools(orders: StandOrders) -> MCPServer:
         have(key)
         return f"tea for {len(key)} letters under {await elicit.once('work', work)}"
 
+    _add_spoiler(server, Path(orders.folder))
     return server
+
+
+def _add_spoiler(server: MCPServer, folder: Path) -> None:
+    @server.tool()
+    async def spoil() -> str:
+        """The first time it fails, once it may."""
+        receipt = await elicit.payment(Money("9.00", "EUR"), "Tea")
+        is_first = not (folder / "work").exists()
+        with (folder / "work").open("a") as file:
+            file.write(f"{receipt.id}\n")
+        if is_first:
+            while not (folder / "go").exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.01)
+            raise ToolError("out of leaves")
+        return f"tea for {receipt.price}"
 
 
 class StandStore(DyingStore):

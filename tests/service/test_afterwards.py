@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flows import Receipt
 from flows.receipt import Payment
 from tests.attacks.test_payments import told
 from tests.service.selling import Buying, Shop, buying, open_shop
@@ -41,6 +42,17 @@ async def kept(shop: Shop, buy: Buying) -> Payment:
     await shop.tell_all()
     assert await shop.ledger() == ["open"]
     return (await shop.payments())[-1]
+
+
+async def refunded_first(shop: Shop, buy: Buying, **about: str) -> tuple[bytes, bytes, str]:
+    """Paid and given back there: what tells of the latter, of the former, and of which payment."""
+    await buy.person.pay(buy.link)
+    (paid,) = shop.post
+    intent = json.loads(paid)["data"]["object"]["payment_intent"]
+    await shop.give_back_there(intent, **about)
+    _, refunded = shop.post
+    shop.post.clear()
+    return refunded, paid, intent
 
 
 def claim(payment: Payment, kind: str = CREATED, **about: Any) -> dict[str, Any]:
@@ -140,12 +152,7 @@ async def test_parts_that_come_in_any_order_are_all_of_it_in_the_end(shop: Shop)
 async def test_a_refund_told_before_its_payment_waits_for_it(shop: Shop) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
-        await buy.person.pay(buy.link)
-        (paid,) = shop.post
-        session = json.loads(paid)["data"]["object"]
-        await shop.give_back_there(session["payment_intent"])
-        _, refunded = shop.post
-        shop.post.clear()
+        refunded, paid, _ = await refunded_first(shop, buy)
         assert (await shop.tell(refunded)).json() == {"received": "waiting"}
         assert await shop.ledger() == []
         await shop.sweep()
@@ -153,6 +160,45 @@ async def test_a_refund_told_before_its_payment_waits_for_it(shop: Shop) -> None
         await shop.tell(paid)
         assert await shop.ledger() == ["refunded"]
         assert {hook.status for hook in await shop.hooks()} == {"applied", "repeated"}
+
+
+@pytest.mark.parametrize("by_another_process", [False, True])
+async def test_a_refund_told_before_its_payment_reaches_no_tool_that_waits(
+    shop: Shop, *, by_another_process: bool
+) -> None:
+    # finding: M1
+    other = await shop.process()
+    async with buying(shop) as buy:
+        refunded, paid, _ = await refunded_first(shop, buy)
+        told = await shop.tell(refunded, to=other if by_another_process else None)
+        assert told.json() == {"received": "waiting"}
+        await shop.tell(paid)
+        assert "given back meanwhile" in await buy.result()
+        assert (shop.bodies, await shop.ledger()) == (0, ["refunded"])
+        (payment,) = await shop.payments()
+        assert payment.version == 1  # nobody has ever seen another row of it
+        assert {hook.status for hook in await shop.hooks()} == {"applied"}
+        await buy.is_asked_again()
+    await other.ended()
+
+
+async def test_parts_told_before_their_payment_are_off_the_receipt_that_is_handed_out(
+    shop: Shop,
+) -> None:
+    # finding: M1
+    seen: list[int] = []
+
+    async def look(_: Receipt) -> str:
+        seen.extend([payment.refunded for payment in await shop.payments()])
+        return "done"
+
+    shop.body = look
+    async with buying(shop) as buy:
+        first, paid, intent = await refunded_first(shop, buy, amount="100")
+        await shop.give_back_there(intent, amount="200")
+        for event in (shop.post.pop(), first, first, paid):
+            await shop.tell(event)
+        assert (await buy.result(), seen) == ("done", [300])
 
 
 async def test_our_own_refund_told_back_to_us_changes_nothing(shop: Shop) -> None:
@@ -236,6 +282,17 @@ async def test_what_a_bank_claims_back_is_not_handed_out(shop: Shop) -> None:
         shop.clock.tick(days=8)
         await shop.sweep()
         assert (await shop.ledger(), await shop.refunds()) == (["disputed"], [])
+
+
+async def test_a_claim_told_before_its_payment_reaches_no_tool_that_waits(shop: Shop) -> None:
+    # finding: M1
+    async with buying(shop) as buy:
+        _, paid, intent = await refunded_first(shop, buy, amount="100")
+        about = {"id": "dp_1", "object": "dispute", "payment_intent": intent}
+        assert (await shop.tell(told(CREATED, about))).json() == {"received": "waiting"}
+        await shop.tell(paid)
+        assert "taken back by the bank" in await buy.result()
+        assert (shop.bodies, await shop.ledger()) == (0, ["disputed"])
 
 
 async def test_a_claim_that_is_won_gives_the_receipt_back(shop: Shop) -> None:

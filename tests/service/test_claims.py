@@ -86,6 +86,26 @@ async def test_what_is_gone_again_has_its_row_whichever_is_told_first(
     assert (await ledger(till), acme.refunds) == ([status], {})
 
 
+@pytest.mark.parametrize("is_asked", [False, True])
+@pytest.mark.parametrize("gone", [{"refunded": 300}, {"refunded": 900}, {"charged_back": 100}])
+async def test_what_is_gone_when_the_payment_is_told_is_in_the_first_row_that_is_written(
+    till: Till, acme: Acme, gone: dict[str, Any], *, is_asked: bool
+) -> None:
+    # finding: M1
+    asked = await begun(till)
+    event = acme.pay(**gone)
+    acme.checkouts["co-1"] |= gone
+    if is_asked:
+        await asked_about(till, asked)
+    else:
+        await tell(till, event)
+    (payment,) = await till.service.kinds.payments.ledger.all()
+    assert payment.version == 1  # nobody has ever seen another one
+    assert payment.refunded == gone.get("refunded", 0)
+    stands = {300: OPEN, 900: REFUNDED, 0: DISPUTED}
+    assert payment.status is stands[payment.refunded]
+
+
 async def test_an_older_event_that_is_replayed_changes_nothing(till: Till, acme: Acme) -> None:
     await begun(till)
     await tell(till, acme.pay(), id="msg_1")

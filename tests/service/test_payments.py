@@ -950,6 +950,39 @@ async def test_trusted_code_cannot_say_that_something_was_paid(shop: Shop) -> No
         assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
 
 
+async def test_a_failure_that_is_told_twice_as_the_line_was_cut_leaves_the_receipt_open(
+    shop: Shop,
+) -> None:
+    # finding: M10
+    gate = asyncio.Event()
+
+    async def fail_once(_: Receipt) -> str:
+        if shop.bodies > 1:
+            return "report"
+        await gate.wait()
+        raise ToolError("out of paper")
+
+    shop.body = fail_once
+    person = await shop.person()
+    first = (await shop.stage.cut_off_caller(LEGACY)).call("report")
+    await eventually(lambda: len(shop.service.elicitations.waiters))
+    (asked,) = await shop.asked()
+    await person.pay(shop.stage.link_of(asked))
+    await shop.tell_all()
+    await eventually(lambda: shop.bodies)
+    await cut(first)
+    await shop.stage.posts_are_over()
+    gate.set()
+    await bodies_are_over(shop)
+    async with shop.stage.caller(LEGACY) as caller:
+        assert "out of paper" in text_of(await soon(caller.call("report")))
+        assert shop.bodies == 1  # it was kept, and is told again
+        assert text_of(await soon(caller.call("report"))) == "report"
+        await results_are_noted(shop)
+        assert (await shop.ledger(), shop.given[0].id) == (["spent"], shop.given[1].id)
+        assert not caller.has_links_left
+
+
 async def test_a_tool_that_fails_after_the_payment_can_be_called_again_without_paying(
     shop: Shop,
 ) -> None:

@@ -1,0 +1,70 @@
+"""A refund of all of it is told, and acknowledged, before the payment: nothing is delivered."""
+
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.crash.market import SESSIONS, Market, open_customer, open_market
+from tests.crash.shop import Nursery, calling, held, open_nursery
+from webapp.sandbox import signing
+
+FINDING = "M1"
+REVISIONS = {"2025-11-25": "legacy", "2026-07-28": "2026-07-28"}
+
+
+async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
+    with open_nursery("tests.crash.stand") as nursery:
+        for _ in range(times):
+            for revision, mode in REVISIONS.items():
+                yield f"refunded, then paid ({revision})", await _is_kept_back(nursery, mode)
+
+
+async def _is_kept_back(nursery: Nursery, mode: str) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        async with (
+            open_market(nursery, Path(folder)) as market,
+            open_customer() as customer,
+            market.start() as server,
+            calling(server, "buy", mode=mode) as call,
+        ):
+            await market.control(drop=True)
+            there = await customer.to_provider(await held(server, call, mode=mode))
+            await customer.press(there)
+            session = await market.stripe(f"{SESSIONS}/{urlsplit(there).path.rsplit('/', 1)[1]}")
+            charge = {
+                "id": "ch_1",
+                "object": "charge",
+                "payment_intent": session["payment_intent"],
+                "amount": session["amount_total"],
+                "amount_refunded": session["amount_total"],
+                "currency": session["currency"],
+                "metadata": session["metadata"],
+            }
+            await _tell(market, "charge.refunded", charge)
+            await _tell(market, "checkout.session.completed", session)
+            try:
+                delivered = await call.result()
+            except AssertionError as error:  # the tool's error, in words
+                delivered = str(error)
+            return "given back meanwhile" in delivered and market.work == []
+
+
+async def _tell(market: Market, kind: str, about: dict[str, Any]) -> None:
+    event = {
+        "id": f"evt_{kind.replace('.', '_')}",
+        "object": "event",
+        "type": kind,
+        "created": int(time.time()),
+        "livemode": False,
+        "data": {"object": about},
+    }
+    body = json.dumps(event).encode()
+    secret, url = market.sandbox.webhook_secret, market.sandbox.webhook_url
+    headers = signing.stripe(body, secret=secret, now=datetime.now(UTC))
+    reply = await market.outside.post(url, content=body, headers=headers)
+    assert reply.status_code == 200, reply.text
