@@ -70,7 +70,8 @@ async def transfer_funds(source: str, target: str, amount: float) -> str:
     details = {"from": source, "to": target, "amount": f"{amount:.2f} USD"}
     if not await elicit.confirm("Transfer this?", arguments=details):
         return "Nothing was transferred."
-    await elicit.once("send the code", send_code)  # once, however often this body runs again
+    # Once, however often this body runs again; a call after a wrong code sends another one.
+    await elicit.once("send the code", send_code, again=True)
     two_minutes = timedelta(minutes=2)
     given = await elicit.form("Please verify it.", Verification, timeout=two_minutes).or_none()
     if given is None:

@@ -116,12 +116,16 @@ def payment(
     *,
     provider: str | None = None,
     once: bool = False,
+    again: bool = False,
     key: str | None = None,
     timeout: timedelta = PAYMENT_TIMEOUT,
 ) -> Question[Receipt]:
     """Ask the person to pay `price` for `what`, which the page and the provider show.
 
     With `once` it is bought for good: the same question is answered by the receipt from then on.
+    The same call made again within two minutes of the result gets that result again, as it may
+    have been lost on its way; with `again` it is another purchase at once.
+
     The await raises NotConfigured where the server has no payment provider.
     """
     with _telling():
@@ -132,6 +136,7 @@ def payment(
             answer=lambda content: receipt_of(content, current_asker().reach),
             key=key,
             timeout=timeout,
+            again=again,
         )
 
 
@@ -255,17 +260,19 @@ async def forget(name: str) -> bool:
     return await current_asker().forget(name)
 
 
-async def once(name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
+async def once(name: str, work: Callable[[str], Awaitable[Json]], *, again: bool = False) -> Json:
     """Do `work` once in a call, however often the tool's body runs again.
 
     `work` is given an idempotency key to pass on to whom it calls: if the process dies between
     the work and its record, it runs again with the same key. What comes back has been through
-    JSON, the first time too. Raises InvalidQuestion if the result is no JSON.
+    JSON, the first time too. The same call made again within two minutes of the tool's result gets
+    that result again, as it may have been lost on its way; with `again` it does the work again at
+    once. Raises InvalidQuestion if the result is no JSON.
     """
     with _telling():
         if not name:
             raise InvalidQuestion("once needs a name that is unique within the tool.")
-    return await current_asker().once(name, work)
+    return await current_asker().once(name, work, again=again)
 
 
 def can(mode: str) -> bool:

@@ -14,6 +14,8 @@ from flows.elicitation import RECORD_KEPT
 from flows.errors import QuestionChanged
 
 RESULT_KEPT = timedelta(minutes=10)
+# After a result that used a payment or `once` went out: the same call is its repetition so long.
+REPEATED_FOR = timedelta(minutes=2)
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -62,6 +64,9 @@ class Run(Struct, frozen=True, kw_only=True):
     result: str | None = None
     finished_at: datetime | None = None
     is_delivered: bool = False
+    # Whether its result used a payment or `once`; False: with `again=True`. None: neither.
+    is_repeatable: bool | None = None
+    repeated_until: datetime | None = None  # by the same call, since its result went out
     version: int = 0
 
     @property
@@ -72,12 +77,15 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def holds_key(self) -> bool:
-        """Whether the same call made again is this wish, not a new one."""
-        return not self.is_delivered
+        """Whether the same call made again finds this wish, which may be over by then."""
+        return not self.is_delivered or self.repeated_until is not None
 
     @property
     def kept_until(self) -> datetime:
-        return self.open_until if self.finished_at is None else self.finished_at + RESULT_KEPT
+        if self.finished_at is None:
+            return self.open_until
+        kept_until = self.finished_at + RESULT_KEPT
+        return max(kept_until, self.repeated_until or kept_until)
 
     @property
     def due_at(self) -> datetime | None:
@@ -89,6 +97,16 @@ class Run(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Run({self.id!r}, {self.status!r})"
+
+    def answers(self, now: datetime, *, is_named: bool) -> bool:
+        """Whether its result is the call's: one that is lost, or one that may have been lost.
+
+        `is_named`: the client says by its token that it goes on with this very run.
+        """
+        if self.result is None or now >= self.kept_until:
+            return False
+        is_repeated = self.repeated_until is not None and now < self.repeated_until
+        return is_named or not self.is_delivered or is_repeated
 
     def at(self, place: Place) -> Asking | None:
         return next((asking for asking in self.asked if asking.place == place), None)
@@ -131,6 +149,11 @@ def use(run: Run, ids: Collection[str]) -> Run:
     return replace(run, asked=asked)
 
 
+def note_use(run: Run, *, again: bool) -> Run:
+    """A payment or `once` was used; `again`: the same call made again is another wish."""
+    return replace(run, is_repeatable=not again and run.is_repeatable is not False)
+
+
 def keep_responses(run: Run, responses: str) -> Run:
     """The client sends its answers to the tool's own requests once; later legs need them too."""
     return replace(run, responses=responses)
@@ -153,14 +176,24 @@ def finish(run: Run, *, result: str, now: datetime) -> Run:
     return run if run.finished_at is not None else replace(run, result=result, finished_at=now)
 
 
-def deliver(run: Run, *, now: datetime) -> Run:
+def deliver(run: Run, *, now: datetime, is_error: bool = False) -> Run:
     """The result went out: the same run may have it again, an identical call is a new wish.
 
-    One that was too long to be kept ends its run here: nobody goes on with that.
+    Written is not received: what was bought or done is not bought again by a call that may have
+    lost it, for a while from the first time that it went out. An error has used up nothing. One
+    that was too long to be kept ends its run here: nobody goes on with that.
     """
     if run.result is None:
         return replace(wipe(run), finished_at=run.finished_at or now)
-    return replace(run, is_delivered=True)
+    if run.is_delivered:
+        return run
+    until = now + REPEATED_FOR if run.is_repeatable and not is_error else None
+    return replace(run, is_delivered=True, repeated_until=until)
+
+
+def make_way(run: Run) -> Run:
+    """The same call is a new wish; a leg that names the run may still have its result."""
+    return replace(run, repeated_until=None) if run.is_delivered else wipe(run)
 
 
 def wipe(run: Run) -> Run:
@@ -169,5 +202,6 @@ def wipe(run: Run) -> Run:
         called=None,
         result=None,
         is_delivered=True,
+        repeated_until=None,
         finished_at=run.finished_at or run.open_until,
     )

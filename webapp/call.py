@@ -22,7 +22,7 @@ from flows.keeping import HOLDS_FOR_ITS_CALL
 from flows.question import Outcome, Question
 from flows.run import Place, Run
 from webapp.completion import Completing
-from webapp.delivery import is_error, used_up
+from webapp.delivery import is_error, is_taken_back, used_up
 from webapp.elicitations import Elicitations
 from webapp.group import Group
 from webapp.identity import Caller
@@ -80,6 +80,7 @@ class Call(Verbs):
         self.links = links
         self.faults: dict[str, Sequence[Fault]] = {}  # of what the client answered, by elicitation
         self.answer: object = None  # the result that the presenter wants instead of the body's
+        self.repeats_until: datetime | None = None  # that answer was given before; until then
         self.taken = Taken(elicitations, leg=self.leg)
         self._line = Line(
             elicitations=elicitations,
@@ -178,15 +179,17 @@ class Call(Verbs):
             self._is_finished = True
             text = result()
             if len(encode(text)) <= RESULT_BYTES_AT_MOST:
-                await self.run.change(lambda run: runs.finish(run, result=text, now=self.now))
+                await self.run.change(
+                    lambda run: runs.finish(self._noted(run), result=text, now=self.now)
+                )
 
     async def go_on(self) -> None:
         """The body ended with a request of the tool's own: what it used stays used in this run."""
         self._end()
         await self.taken.release_unused()
-        if self.taken.used:
+        if self.taken.used or (self.again is not None and self.run.is_loaded):
             await self.run.change(
-                lambda run: runs.use(run, self.taken.used), also=self.taken.laid_down
+                lambda run: runs.use(self._noted(run), self.taken.used), also=self.taken.laid_down
             )
 
     async def delivered(self) -> None:
@@ -194,7 +197,7 @@ class Call(Verbs):
         if not (self._is_finished or self._is_repeated):
             return
         await self.run.change(
-            lambda run: runs.deliver(run, now=self.now),
+            lambda run: runs.deliver(run, now=self.now, is_error=self._is_error),
             also=lambda: used_up(
                 self.elicitations,
                 self.kinds,
@@ -219,6 +222,8 @@ class Call(Verbs):
     async def place(self, question: Question[T]) -> Place | Outcome[T]:
         """Where it stands in the run, or its outcome where nobody is asked."""
         fact = self.fact(question.request)
+        if question.again:
+            self.note_use(again=True)
         if (handed := self.handed.take(fact, question)) is not None:
             await self._must_be_going_on()
             return handed
@@ -230,7 +235,7 @@ class Call(Verbs):
             self._must_be_askable(fact[0], in_client=self._presenter.asks_in_client(fact[0]))
         except (NotAllowed, NotSupported) as error:
             return question.unasked(error)
-        run = await self._the_run()
+        run = await (self._a_gates_run() if fact[0] in HOLDS_FOR_ITS_CALL else self._the_run())
         known = await self._known(question.request, place.digest, run.at(place))
         if known is not None:  # it has no place in the run, and so none in its order
             self._is_known = True
@@ -279,17 +284,32 @@ class Call(Verbs):
                 await self._wait_for_the_other(waiter, limit=limit)
 
     async def _the_run(self) -> Run:
-        """This leg's run. If its result is there already, that is this leg's result too."""
+        """This leg's run. If its result is there already, that is this leg's result too.
+
+        Not where the money for it has gone back meanwhile: then this call is another wish.
+        """
         await self._must_be_going_on()
         run = await self.run.load()
         if run.result is not None:
-            self._repeat(run.result)
+            if await is_taken_back(self.elicitations, self.kinds, run):
+                return await self.run.begin_anew()
+            self._repeat(run, run.result)
         return run
 
-    def _repeat(self, result: str) -> NoReturn:
+    async def _a_gates_run(self) -> Run:
+        """The same; but a result that went out is given again behind the gate of a new call."""
+        await self._must_be_going_on()
+        run = await self.run.load()
+        return run if run.is_delivered else await self._the_run()
+
+    def _repeat(self, run: Run, result: str) -> NoReturn:
         self._is_repeated = True
         self._is_error = is_error(result)
+        self.repeats_until = run.repeated_until
         self.interrupt(json.loads(result))
+
+    def _noted(self, run: Run) -> Run:
+        return run if self.again is None else runs.note_use(run, again=self.again)
 
     async def _has_successor(self, taken: Elicitation) -> bool:
         """Whether it made way for another elicitation of its question, which is to be taken."""
@@ -308,8 +328,8 @@ class Call(Verbs):
         await waiter.changes(until=min(limit, now + LOOK_AGAIN), now=now)
         await self.run.reload()
         run = self.run.value
-        if run.result is not None and (self.run.is_continued or not run.is_delivered):
-            self._repeat(run.result)
+        if run.result is not None and run.answers(self.now, is_named=self.run.is_continued):
+            self._repeat(run, run.result)
         if self.now >= limit:
             self.interrupt(self._presenter.busy())
 

@@ -45,7 +45,7 @@ class Completing:
     ) -> tuple[Outcome[Any], ...]:
         _nobody_asks()
 
-    async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
+    async def once(self, name: str, work: Callable[[str], Awaitable[Json]], *, again: bool) -> Json:
         _nobody_asks()
 
     @property

@@ -39,6 +39,21 @@ async def used_up(
     return written
 
 
+async def is_taken_back(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:
+    """Whether the money for a result has gone back, so that it is given to nobody any more.
+
+    What its own body gave back is told by that very result, until it went out.
+    """
+    for asking in run.asked:
+        asked = await elicitations.get(asking.elicitation_id)
+        if asked is None or asked.kind != "payment":
+            continue
+        paid = await kinds.payments.paid(asked)
+        if paid is not None and paid.is_over:
+            return run.is_delivered or paid.refund_by != run.id
+    return False
+
+
 def is_error(result: str) -> bool:
     """Whether a kept result, which is JSON, says that the tool failed."""
     try:

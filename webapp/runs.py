@@ -132,6 +132,13 @@ class CurrentRun:
         if stored is not None:
             self._value = stored
 
+    async def begin_anew(self) -> Run:
+        """A run of its own, where what the other one came to is not this call's any more."""
+        async with self._lock:
+            await self._leave(self.value)
+            self._value = self._new()
+            return self._value
+
     async def begin(self) -> Run:
         """The run as it is stored; an identical call that was first to begin it is joined."""
         await self.change(lambda run: run)
@@ -175,14 +182,12 @@ class CurrentRun:
         if found is None:
             return None
         self.is_continued = named is not None
-        is_kept = self._elicitations.clock() < found.kept_until
-        if found.result is not None and is_kept and (named or not found.is_delivered):
+        now = self._elicitations.clock()
+        if found.answers(now, is_named=named is not None):
             return found
-        if found.finished_at is None and (named or is_kept):
+        if found.finished_at is None and (named or now < found.kept_until):
             return found
-        self.is_continued = False
-        if found.holds_key:
-            await self._free_key(found)
+        await self._leave(found)
         return None
 
     async def _find_named(self) -> Run | None:
@@ -197,9 +202,12 @@ class CurrentRun:
         self._owner = run.owner
         return run
 
-    async def _free_key(self, old: Run) -> None:
+    async def _leave(self, old: Run) -> None:
+        self.is_continued = False
+        if not old.holds_key:
+            return
         try:
-            await self._elicitations.write(runs.wipe(old))
+            await self._elicitations.write(runs.make_way(old))
         except Conflict:
             return  # whoever changed it is met again by the write that wants the key
 

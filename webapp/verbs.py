@@ -53,6 +53,7 @@ class Verbs(ABC):
         self.hidden: set[str] = set()  # what no error may carry to the model
         self.accounts = dict(accounts)  # and in this one
         self._of_earlier_legs = frozenset(accounts)
+        self.again: bool | None = None  # of what `note_use` tells; None: of nothing yet
         self._receipt: str | None = None  # what was paid last in this leg, for this very call
         self._completing = completing
         self._outbound = outbound
@@ -88,14 +89,19 @@ class Verbs(ABC):
         self.last_error = next(noes, None)
         return outcomes
 
-    async def once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
+    async def once(
+        self, name: str, work: Callable[[str], Awaitable[Json]], *, again: bool | None
+    ) -> Json:
         """Kept under the run: the same call made again after a crash carries it on.
 
         After a payment it is kept under the receipt: whichever call gets that again, what was
-        bought happens once.
+        bought happens once. `again` is None where it is not the tool's own work.
         """
         try:
-            return await self._once(name, work)
+            result = await self._once(name, work)
+            if again is not None:
+                self.note_use(again=again)
+            return result
         except ElicitError as error:
             self.last_error = error
             raise
@@ -131,7 +137,14 @@ class Verbs(ABC):
             self.accounts[digest] = str(content.get("connection"))
         elif kind == "payment" and isinstance(content, Mapping):
             # What is bought for good is used by many calls, each of which does its own work.
-            self._receipt = None if content.get("once") else str(content.get("id"))
+            is_for_good = bool(content.get("once"))
+            self._receipt = None if is_for_good else str(content.get("id"))
+            if not is_for_good:
+                self.note_use(again=False)
+
+    def note_use(self, *, again: bool) -> None:
+        """The result will have used a payment or `once`: the same call made again may repeat it."""
+        self.again = again or bool(self.again)
 
     def failed(self, error: ElicitError) -> None:
         self.last_error = error

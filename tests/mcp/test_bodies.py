@@ -273,7 +273,7 @@ async def test_once_does_its_work_once_across_legs(server: Any, revision: str) -
 
     @server.tool()
     async def buy() -> str:
-        seat = await elicit.once("reserve", reserve)
+        seat = await elicit.once("reserve", reserve, again=True)
         await elicit.url("Pay", LOGIN)
         shipped = await elicit.once("ship", ship)
         await elicit.url("Sign", LOGIN)

@@ -37,8 +37,8 @@ PRICE = Money("9.00", "EUR")
 WAYS: Mapping[str, Any] = {"url": "all", "form": types.ElicitationCapability(), "nothing": None}
 
 
-def bought() -> Any:
-    return elicit.payment(PRICE, "Tea")
+def bought(**more: Any) -> Any:
+    return elicit.payment(PRICE, "Tea", **more)
 
 
 def connected(**more: Any) -> Any:

@@ -63,7 +63,7 @@ async def test_what_is_needed_is_asked_first_and_handed_over(
 
 async def test_a_payment_is_needed_again_by_the_next_call(server: Any, revision: str) -> None:
     @server.tool()
-    @elicit.needs(bought())
+    @elicit.needs(bought(again=True))
     def print_page() -> str:
         return "printed"
 
@@ -308,7 +308,7 @@ async def test_on_complete_runs_once_a_call_however_often_the_body_does(
         told.append((account.label, str(receipt.price)))
 
     @server.tool()
-    @elicit.needs(connected(), bought(), on_complete=note)
+    @elicit.needs(connected(), bought(again=True), on_complete=note)
     async def serve_tea() -> str:
         ran.append("body")
         return str(len(await elicit.secret("Your key")))

@@ -466,7 +466,7 @@ async def test_an_account_and_a_payment_are_asked_for_together(server: Any, revi
     @server.tool()
     async def both() -> str:
         account, receipt = await elicit.together(
-            elicit.oauth(github), elicit.payment(Money("9.00", "EUR"), "A pot of tea")
+            elicit.oauth(github), elicit.payment(Money("9.00", "EUR"), "A pot of tea", again=True)
         )
         return f"{account.label} {receipt.price}"
 

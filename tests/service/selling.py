@@ -203,6 +203,7 @@ class Shop:
         self.price = Money("9.00", "EUR")
         self.timeout = timedelta(minutes=30)
         self.is_for_good = False
+        self.is_bought_again = False
         self.provider: str | None = None  # who takes the money; none: the checkout
         self.body: Body = _told
         self.bodies = 0
@@ -361,6 +362,7 @@ class Shop:
                 "Premium report",
                 provider=self.provider,
                 once=self.is_for_good,
+                again=self.is_bought_again,
                 timeout=self.timeout,
             )
             self.bodies += 1

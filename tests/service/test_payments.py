@@ -683,6 +683,7 @@ async def test_what_is_not_bought_for_good_is_asked_for_at_the_next_call(shop: S
         await buy.person.pay(buy.link)
         await shop.tell_all()
         await buy.result()
+        shop.clock.tick(minutes=2)
         link = await buy.is_asked_again()
         assert shop.stage.id_of(link) != shop.stage.id_of(buy.link)
 
@@ -710,6 +711,7 @@ async def test_a_stream_that_breaks_after_the_payment_delivers_it_once(shop: Sho
         assert await buy.again() == "report 1"
         await results_are_noted(shop)
         assert (await shop.ledger(), shop.bodies) == (["spent"], 1)
+        shop.clock.tick(minutes=2)
         await buy.is_asked_again()
 
 

@@ -94,7 +94,7 @@ def _add_tools(server: MCPServer, public_url: str) -> None:
     @server.tool()
     async def draw_ticket() -> str:
         """Draw a ticket once, and let the person hand it in at the counter."""
-        ticket = await elicit.once("ticket", _draw)
+        ticket = await elicit.once("ticket", _draw, again=True)
 
         def page(link: Link) -> str:
             query = urlencode({"ticket": str(ticket), "elicitation": link.return_token})

@@ -19,7 +19,8 @@ def add_tools(server: MCPServer) -> None:
     @server.tool()
     async def buy_report() -> str:
         """Sell the person a report, and write it once it is paid."""
-        receipt = await elicit.payment(Money("9.00", "EUR"), "Premium report")
+        # Whoever tries this twice wants to see it twice: a shop leaves `again` out.
+        receipt = await elicit.payment(Money("9.00", "EUR"), "Premium report", again=True)
         return f"The {receipt.what.lower()} is yours; {receipt.price} was paid."
 
     @server.tool()

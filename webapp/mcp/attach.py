@@ -29,7 +29,14 @@ from webapp.mcp.naming import must_be_named
 from webapp.mcp.presenting import presenter_of
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
-from webapp.mcp.results import RESULT_TOOL, Result, error_result, escaped, masked
+from webapp.mcp.results import (
+    RESULT_TOOL,
+    Result,
+    error_result,
+    escaped,
+    given_again,
+    masked,
+)
 from webapp.mcp.retry import read_chain, with_kept
 from webapp.mcp.tools import ServedTool, tool_of
 from webapp.mcp.versions import version_of
@@ -177,7 +184,9 @@ class Middleware:
             await call.finish()
             if isinstance(call.answer, Exception):
                 raise call.answer
-            return _as_result(call.answer)
+            answer = _as_result(call.answer)
+            until = call.repeats_until
+            return answer if until is None else given_again(answer, until=until)
         own = _wire_form(result)
         if error is None and _is_input_required(own):
             await call.go_on()

@@ -76,7 +76,7 @@ async def _complete(
     async def work(_: str) -> None:
         await _author(call, on_complete, *answers)
 
-    await call.once(name, work)
+    await call.once(name, work, again=None)
 
 
 async def _author(call: Call, function: Callable[..., object], *given: object) -> object:

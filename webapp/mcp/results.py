@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeAlias, cast
 
 from flows.elicitation import Elicitation, Json
 from flows.errors import ElicitError, Expired, InvalidAnswer, NotAccepted
 from flows.form import FORM_KINDS, on_the_wire
 from flows.gating import shown_arguments
+from flows.run import REPEATED_FOR
 from webapp.group import Part
 from webapp.logs import mask
 from webapp.presenter import Shown
@@ -112,6 +114,22 @@ def _schema(elicitation: Elicitation) -> dict[str, Any] | None:
     if elicitation.kind not in FORM_KINDS or not isinstance(terms, Mapping):
         return None
     return on_the_wire(cast("Mapping[str, Json]", terms["schema"]))
+
+
+def given_again(result: Result, *, until: datetime) -> Result:
+    """A result that went out before, as it was, and marked: nothing new came of this call."""
+    given_at = until - REPEATED_FOR
+    note = (
+        f"This is the result of the same call of {given_at:%H:%M:%S} UTC, given again in case it "
+        "did not arrive: nothing new was bought or done. For a new one, make the same call from "
+        f"{until:%H:%M:%S} UTC on, or one with other arguments."
+    )
+    facts = {"givenAt": given_at.isoformat(), "newFrom": until.isoformat()}
+    return {
+        **result,
+        "content": [*(result.get("content") or []), {"type": "text", "text": note}],
+        "_meta": {**(result.get("_meta") or {}), "resultGivenAgain": facts},
+    }
 
 
 def busy_text() -> str:
