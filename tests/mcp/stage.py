@@ -200,6 +200,14 @@ class Caller:
             ),
         )
 
+    def call_leg(
+        self, tool: str, *, after: types.InputRequiredResult
+    ) -> "asyncio.Task[types.CallToolResult | types.InputRequiredResult]":
+        """One request that may be held."""
+        task = asyncio.create_task(self.leg(tool, after=after))
+        self._calls.add(cast("Any", task))
+        return task
+
     async def hang_up(self) -> None:
         """Give up every call that is still open."""
         for task in self._calls:

@@ -32,14 +32,16 @@ _MARK = "elicit-url:"
 _KEY = "elicit-url-"
 _LETTERS = "-code"
 _ACCOUNTS_AT_MOST = 8  # that a token carries
+_LINK, _FORM = _MODES = "uf"  # how a question was shown
 
 
 class Chain:
     """What a leg brings: run, rounds used, and the client's answers.
 
-    Of the run's questions it says which are out, by their index, and which the client dismissed in
-    earlier legs, by their names: what was said of one is said of no other at its place. The
-    accounts are those that the body got, by the digests of its questions.
+    Of the run's questions it says which are out, by their index, and in which mode: what an answer
+    means is decided by what was shown, whatever this leg declares. It says which the client
+    dismissed in earlier legs, by their names: what was said of one is said of no other at its
+    place. The accounts are those that the body got, by the digests of its questions.
     """
 
     __slots__ = (
@@ -60,7 +62,7 @@ class Chain:
         foreign: str | None,
         run_id: str | None = None,
         rounds: int = 0,
-        shown: frozenset[int] = frozenset(),
+        shown: Mapping[int, str] | None = None,
         dismissed: frozenset[str] = frozenset(),
         accounts: Mapping[str, str] | None = None,
     ) -> None:
@@ -68,7 +70,7 @@ class Chain:
         self.responses = {k: v for k, v in responses.items() if k not in self.answers}
         self.run_id = run_id
         self.rounds = rounds
-        self.shown = shown
+        self.shown = shown or {}
         self.dismissed = dismissed
         self.accounts = accounts or {}
         self.foreign = foreign  # the tool's own requestState
@@ -91,7 +93,8 @@ def read_chain(
         foreign=foreign or None,
         run_id=claims.id,
         rounds=int(rounds),
-        shown=frozenset(map(int, _listed(shown))),
+        # One without a mode was sealed by a version that did not know it: it is shown again.
+        shown={int(each[:-1]): each[-1] for each in _listed(shown) if each[-1] in _MODES},
         dismissed=frozenset(_listed(dismissed)),
         accounts=dict(each.split(":", 1) for each in _listed(accounts)),
     )
@@ -141,12 +144,13 @@ class Retry:
         return text_result(busy_text(), protocol_version=MODERN, is_error=True)
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
-        if shown.index not in self._out(call) or not shown.is_again:
+        mode = self._out(call).get(shown.index)
+        if mode is None or not shown.is_again:
             await self._suspend(call, shown, is_shown=False)
         current = shown.elicitation
         if shown.name in self._chain.dismissed:
             return None
-        if self.asks_in_client(current.kind):
+        if mode == _FORM:
             return await self._form_answer(call, shown)
         action = await self._answer(call, shown)
         if action == "decline":
@@ -209,9 +213,9 @@ class Retry:
         if self._chain.responses and together != kept:
             await call.run.change(lambda run: keep_responses(run, together))
 
-    def _out(self, call: Call) -> frozenset[int]:
-        """Which links of the run the client has; a stranger's token says nothing about ours."""
-        return self._chain.shown if call.run.is_continued else frozenset()
+    def _out(self, call: Call) -> Mapping[int, str]:
+        """What of the run the client has; a stranger's token says nothing about ours."""
+        return self._chain.shown if call.run.is_continued else {}
 
     async def _suspend(
         self, call: Call, shown: Shown, *, is_shown: bool, letters: str | None = None
@@ -222,7 +226,8 @@ class Retry:
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds:
             call.interrupt(self._last(call, parts))
-        out = self._out(call) | {part.shown.index for part in parts}
+        before = self._out(call)
+        out = {**before, **{part.shown.index: self._mode(part, before) for part in parts}}
         result: Result = {
             "resultType": "input_required",
             "requestState": self._state(call, shown=out, foreign=self._chain.foreign),
@@ -264,10 +269,19 @@ class Retry:
             return _asks_for(mode="form", message=message_of(call, asked), requestedSchema=schema)
         return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
 
-    def _state(self, call: Call, *, shown: frozenset[int], foreign: str | None) -> str:
+    def _mode(self, part: Part, before: Mapping[int, str]) -> str:
+        if part.is_out:
+            return before[part.shown.index]
+        return _FORM if self.asks_in_client(part.shown.elicitation.kind) else _LINK
+
+    def _state(self, call: Call, *, shown: Mapping[int, str], foreign: str | None) -> str:
         run = call.run.value
         got = [f"{digest}:{id}" for digest, id in call.accounts.items()]
-        lists = [map(str, sorted(shown)), sorted(self._dismissed), got[:_ACCOUNTS_AT_MOST]]
+        lists = [
+            [f"{n}{mode}" for n, mode in sorted(shown.items())],
+            sorted(self._dismissed),
+            got[:_ACCOUNTS_AT_MOST],
+        ]
         rest = ";".join([str(self._chain.rounds + 1), *map(",".join, lists)])
         token = self._links.run(
             run_id=run.id,
