@@ -123,6 +123,14 @@ def kept_event(body: bytes) -> Event:
     return Event(id=envelope.id, type=envelope.type)
 
 
+def dispute_in(status: Json) -> Dispute:
+    """How far a bank's claim is, by Stripe's word for it."""
+    if status in _DISPUTES_WON:
+        return Dispute.WON
+    # An inquiry that was closed may go on as a claim: that one is lost for good.
+    return Dispute.GONE if status == "lost" else Dispute.OPEN
+
+
 def _whole(event: _Whole) -> Event:
     about = event.data.object
     metadata = about.get("metadata")
@@ -143,11 +151,7 @@ def _whole(event: _Whole) -> Event:
 
 def _news(kind: str, about: Mapping[str, Json]) -> News | None:
     if kind in DISPUTE_EVENTS:
-        status = about.get("status")
-        if status in _DISPUTES_WON:
-            return News(dispute=Dispute.WON)
-        # An inquiry that was closed may go on as a claim: that one is lost for good.
-        return News(dispute=Dispute.GONE if status == "lost" else Dispute.OPEN)
+        return News(dispute=dispute_in(about.get("status")))
     amount, currency = about.get("amount_refunded"), about.get("currency")
     if kind != REFUNDED or type(amount) is not int or not isinstance(currency, str):
         return None

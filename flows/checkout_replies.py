@@ -12,12 +12,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from flows import gateway_replies
+from flows.checkout_events import dispute_in
 from flows.checkout_seller import Seller, charge_amount, charged
 from flows.checkout_session import REFERENCE_KEY, Id, Malformed, Session, read_session
 from flows.elicitation import Json
 from flows.errors import Failed, InvalidQuestion
 from flows.gateway_replies import problem, unreadable
-from flows.receipt import Payment, Refund, RefundStatus
+from flows.receipt import Dispute, Payment, Refund, RefundStatus
 
 T = TypeVar("T")
 
@@ -51,6 +52,16 @@ class _Refunds(Struct, frozen=True, kw_only=True):
     data: tuple[_Refund, ...]
 
 
+class _Dispute(Struct, frozen=True, kw_only=True):
+    id: Id
+    payment_intent: Id
+    status: str
+
+
+class _Disputes(Struct, frozen=True, kw_only=True):
+    data: tuple[_Dispute, ...]
+
+
 def session_in(reply: httpx.Response, seller: Seller, *, doing: str) -> Session:
     """Raises Failed."""
     data = _decode(reply, seller, dict[str, Json], doing=doing)
@@ -78,6 +89,17 @@ def reference_in(reply: httpx.Response, payment: str, seller: Seller) -> str | N
     if found.id != payment:
         raise unreadable(seller, doing=doing)
     return found.metadata.get(REFERENCE_KEY)
+
+
+def claims_in(
+    reply: httpx.Response, payment: str, seller: Seller
+) -> tuple[tuple[str, Dispute], ...]:
+    """How far each bank's claim of this payment is, by its id. Raises Failed."""
+    doing = "tell of a bank's claim"
+    listed = _decode(reply, seller, _Disputes, doing=doing)
+    if any(one.payment_intent != payment for one in listed.data):
+        raise unreadable(seller, doing=doing)
+    return tuple((one.id, dispute_in(one.status)) for one in listed.data)
 
 
 def read_refund(reply: httpx.Response, payment: Payment, seller: Seller) -> Refund:

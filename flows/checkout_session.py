@@ -80,7 +80,8 @@ class Session(Struct, frozen=True, kw_only=True):
     """`amount_total` as the provider counts, `currency` in capitals.
 
     Others of the same account may lack a status or an amount; one that we began has both. How its
-    payment stands is there where the answer holds the payment, and not its id alone.
+    payment stands, and what became of the charge, is there where the answer holds them whole, and
+    not by their ids alone.
     """
 
     id: Id
@@ -92,6 +93,8 @@ class Session(Struct, frozen=True, kw_only=True):
     client_reference_id: str | None = None
     payment_intent: Id | None = None
     payment_intent_status: str | None = None
+    amount_refunded: Annotated[int, Meta(ge=0)] = 0
+    is_disputed: bool = False  # or was once
     url: str | None = None
 
     def __repr__(self) -> str:
@@ -133,11 +136,15 @@ def read_session(data: Json) -> Session:
     if not isinstance(data, Mapping):
         raise Malformed("payment session")
     currency, intent = data.get("currency"), data.get("payment_intent")
+    charge = intent.get("latest_charge") if isinstance(intent, Mapping) else None
+    about_charge: Mapping[str, Json] = charge if isinstance(charge, Mapping) else {}
     fields = {
         **data,
         "currency": currency.upper() if isinstance(currency, str) else currency,
         "payment_intent": id_of(intent),
         "payment_intent_status": intent.get("status") if isinstance(intent, Mapping) else None,
+        "amount_refunded": about_charge.get("amount_refunded", 0),
+        "is_disputed": about_charge.get("disputed", False),
     }
     try:
         return msgspec.convert(fields, Session)

@@ -30,7 +30,7 @@ from flows.elicitation import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.flow import Departure, Talk, Trip
 from flows.money import Money
-from flows.receipt import Payment, Refund
+from flows.receipt import Dispute, Payment, Refund
 from flows.signature_certificates import CertificateScheme
 from flows.signatures import Delivery, Scheme
 
@@ -53,9 +53,10 @@ class Session:
 
     `reference` is the elicitation that it claims to be for. `payment` is what a refund names,
     `account` who gets the money, where the provider says so. `refunded` was given back of it in
-    all, `charged_back` a bank has taken; None: it does not say. `url` is where it is paid, while it
-    can be, and `closes_at` until when. One that is not `is_now` is in a notice, of when that was
-    made: what it does not tell may have come before it or after.
+    all, `charged_back` a bank has taken; None: it does not say. `claims` are banks' claims by their
+    ids, where it tells each. `url` is where it is paid, while it can be, and `closes_at` until
+    when. One that is not `is_now` is in a notice, of when that was made: what it does not tell may
+    have come before it or after.
     """
 
     id: str
@@ -68,6 +69,7 @@ class Session:
     account: str | None = None
     refunded: int = 0
     charged_back: int | None = None
+    claims: tuple[tuple[str, Dispute], ...] = ()
     url: str | None = field(default=None, repr=False)
     closes_at: datetime | None = None
     is_now: bool = True
@@ -310,6 +312,8 @@ def heard(payment: Payment, session: Session, *, now: datetime) -> Payment:
     """
     if session.state is State.CLOSED:
         return payment
+    for id, dispute in session.claims:
+        payment = receipts.disputed(payment, id, dispute)
     if session.charged_back is not None:
         payment = receipts.taken_back(
             payment, session.id, is_taken=session.charged_back > 0, is_now=session.is_now

@@ -16,6 +16,7 @@ import httpx
 from flows import checkout_session
 from flows.checkout_events import PAYMENT_FAILED, Event, kept_event, read_event
 from flows.checkout_replies import (
+    claims_in,
     read_refund,
     reference_in,
     same_session,
@@ -31,7 +32,7 @@ from flows.gateway import CLOCKS_DIFFER, Notice, Session, State, payment_of, ter
 from flows.gateway_page import asked, begun, prepared, ways_back
 from flows.gateway_replies import learned
 from flows.money import Money
-from flows.receipt import Payment, Refund
+from flows.receipt import Dispute, Payment, Refund
 from flows.signatures import STRIPE, Delivery
 
 STRIPE_VERSION = "2026-10-28.endive"
@@ -41,7 +42,8 @@ REASON_AT_MOST = 500
 _SESSIONS = "/v1/checkout/sessions"
 _INTENTS = "/v1/payment_intents"
 _REFUNDS = "/v1/refunds"
-_WITH_INTENT = urlencode({"expand[]": "payment_intent"})
+_DISPUTES = "/v1/disputes"
+_WITH_CHARGE = urlencode({"expand[]": "payment_intent.latest_charge"})
 # How a payment stands of which no money comes: a delayed one failed, or somebody cancelled it.
 _NO_MONEY_COMES = ("requires_payment_method", "canceled")
 
@@ -76,8 +78,14 @@ class StripeGateway:
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
         terms_for(elicitation, self.seller)
-        reply = yield self._get(f"{_path(_SESSIONS, session)}?{_WITH_INTENT}")
-        return neutral(same_session(session, reply, self.seller))
+        reply = yield self._get(f"{_path(_SESSIONS, session)}?{_WITH_CHARGE}")
+        found = same_session(session, reply, self.seller)
+        if not found.is_disputed or found.payment_intent is None:
+            return neutral(found)
+        # A charge stays disputed when its claim is over: how far that is, the claims tell.
+        query = urlencode({"payment_intent": found.payment_intent, "limit": "100"})
+        reply = yield self._get(f"{_DISPUTES}?{query}")
+        return neutral(found, claims=claims_in(reply, found.payment_intent, self.seller))
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
         """Stripe takes it by itself."""
@@ -139,18 +147,24 @@ class StripeGateway:
 
 
 def neutral(
-    session: checkout_session.Session, *, has_failed: bool = False, is_now: bool = True
+    session: checkout_session.Session,
+    *,
+    has_failed: bool = False,
+    is_now: bool = True,
+    claims: tuple[tuple[str, Dispute], ...] = (),
 ) -> Session:
     """Stripe's session. `has_failed`: an event says so, whose session names its payment only."""
     state = _state(session)
     return Session(
         id=session.id,
         state=State.FAILED if has_failed and state is State.PENDING else state,
-        amount=_amount(session),
+        amount=_units(session.amount_total, session.currency),
         currency=session.currency,
         reference=session.client_reference_id,
         is_live=session.livemode,
         payment=session.payment_intent,
+        refunded=_units(session.amount_refunded, session.currency) or 0,
+        claims=claims,
         url=session.url,
         is_now=is_now,
     )
@@ -220,10 +234,8 @@ def _state(session: checkout_session.Session) -> State:
             assert_never(session.status)
 
 
-def _amount(session: checkout_session.Session) -> int | None:
-    if session.amount_total is None or session.currency is None:
-        return None
-    return _minor_units(session.amount_total, session.currency)
+def _units(amount: int | None, currency: str | None) -> int | None:
+    return None if amount is None or currency is None else _minor_units(amount, currency)
 
 
 @lru_cache(1024)

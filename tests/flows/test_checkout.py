@@ -314,7 +314,10 @@ def test_a_session_is_asked_for_by_its_id() -> None:
     )
     assert (request.method, str(request.url), request.content) == (
         "GET",
-        "https://api.stripe.com/v1/checkout/sessions/cs_test_1?expand%5B%5D=payment_intent",
+        (
+            "https://api.stripe.com/v1/checkout/sessions/cs_test_1"
+            "?expand%5B%5D=payment_intent.latest_charge"
+        ),
         b"",
     )
     assert (found.state, found.payment, found.currency) == (State.PAID, "pi_1", "EUR")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from flows import receipt as receipts
 from flows.checkout_events import read_event
 from flows.checkout_seller import charge_amount, stripe
 from flows.checkout_session import Kept, Malformed, Mismatch, Verdict, read_session
@@ -38,7 +39,7 @@ from flows.gateways import Gateways, gateway_of
 from flows.mollie import mollie
 from flows.money import Money
 from flows.paypal import paypal
-from flows.receipt import Payment, ReceiptStatus
+from flows.receipt import Dispute, Payment, ReceiptStatus
 from flows.signatures import verify
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage
@@ -291,7 +292,7 @@ def test_a_delayed_payment_that_failed_is_known_without_its_event(
     intent = {"id": "pi_1", "object": "payment_intent", "status": status}
     answer = told(**{"status": "complete", "payment_intent": intent, **changes})
     found, [asked] = run(STRIPE.fetch(begun(), "cs_test_1"), reply(answer))
-    assert asked.url.params.multi_items() == [("expand[]", "payment_intent")]
+    assert asked.url.params.multi_items() == [("expand[]", "payment_intent.latest_charge")]
     assert (found.state, found.payment) == (state, "pi_1")
 
 
@@ -307,6 +308,74 @@ def test_a_payment_of_which_nothing_is_told_is_on_its_way(intent: Json) -> None:
 )
 def test_an_amount_that_stripe_does_not_tell_is_none(changes: dict[str, Any]) -> None:
     assert neutral(read_session(told(**changes))).amount is None
+
+
+def charged_back(**charge: Json) -> Json:
+    """A paid session as Stripe answers, with its charge whole."""
+    whole = {"id": "ch_1", "object": "charge", "amount_refunded": 0, "disputed": False, **charge}
+    intent = {"id": "pi_1", "object": "payment_intent", "status": "succeeded"}
+    return told(
+        status="complete", payment_status="paid", payment_intent={**intent, "latest_charge": whole}
+    )
+
+
+def test_a_fetch_at_stripe_says_what_was_given_back() -> None:
+    # finding: M2
+    part, [asked] = run(
+        STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(amount_refunded=400))
+    )
+    assert asked.url.params["expand[]"] == "payment_intent.latest_charge"
+    assert (part.state, part.refunded) == (State.PAID, 400)
+    assert judge(begun(), part, seller=SELLER) is Verdict.PAID
+    whole, _ = run(STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(amount_refunded=900)))
+    assert judge(begun(), whole, seller=SELLER) is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    ("status", "dispute", "becomes"),
+    [
+        ("needs_response", Dispute.OPEN, ReceiptStatus.DISPUTED),
+        ("warning_needs_response", Dispute.OPEN, ReceiptStatus.DISPUTED),
+        ("lost", Dispute.GONE, ReceiptStatus.DISPUTED),
+        ("won", Dispute.WON, ReceiptStatus.OPEN),
+        ("warning_closed", Dispute.WON, ReceiptStatus.OPEN),
+    ],
+)
+def test_a_fetch_at_stripe_says_how_far_a_banks_claim_is(
+    status: str, dispute: Dispute, becomes: ReceiptStatus
+) -> None:
+    # finding: M2
+    claim = {"id": "dp_1", "object": "dispute", "payment_intent": "pi_1", "status": status}
+    found, [_, asked] = run(
+        STRIPE.fetch(begun(), "cs_test_1"),
+        reply(charged_back(disputed=True)),
+        reply({"object": "list", "data": [claim], "has_more": False}),
+    )
+    assert (asked.url.path, asked.url.params["payment_intent"]) == ("/v1/disputes", "pi_1")
+    assert found.claims == (("dp_1", dispute),)
+    payment = stage.payment("stripe", session="cs_test_1", payment_intent="pi_1")
+    now = heard(payment, found, now=NOON)
+    assert now.status is becomes
+    assert receipts.disputed(now, "dp_1", dispute) == now  # what its event says, too
+
+
+@pytest.mark.parametrize("amount", ["9", -1, None])
+def test_a_charge_that_cannot_be_read_is_no_answer(amount: Json) -> None:
+    with pytest.raises(Failed):
+        run(STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(amount_refunded=amount)))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        reply({"data": [{"id": "dp_1", "payment_intent": "pi_2", "status": "won"}]}),
+        reply({"data": [{"id": "dp_1"}]}),
+        reply({}, 403),
+    ],
+)
+def test_claims_that_are_not_told_are_no_answer(bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match="could not tell of a bank's claim"):
+        run(STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(disputed=True)), bad)
 
 
 def test_what_stripe_says_of_a_payment_names_its_question() -> None:

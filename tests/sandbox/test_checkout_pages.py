@@ -1,6 +1,8 @@
 """The hosted page, walked as a browser walks it, without JavaScript."""
 
+import re
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -149,7 +151,37 @@ async def test_what_is_over_cannot_be_changed_by_any_button(ending: str, stage: 
     assert len(stage.shop.heard) == heard
     over = await stage.browser.get(f"/pay/{created.id}")
     assert over.status_code == 200
-    assert "<form" not in over.text
+    ways = re.findall(r'<form[^>]*action="([^"]+)"', over.text)
+    is_paid = ending in {"card", "arrive"}  # and what its seller may see is all that is left
+    assert ways == ([f"/pay/{created.id}/{way}" for way in ("part", "claim")] if is_paid else [])
+
+
+async def test_what_may_become_of_it_afterwards_is_told_and_shown(stage: Stage) -> None:
+    created = await stage.begin()
+    await stage.press(created, "card")
+    for button, words in {
+        "part": "4.50\u00a0€ of it was given back.",
+        "claim": "The bank claims it back.",
+        "won": "The bank claimed it back, in vain.",
+    }.items():
+        await stage.press(created, button)
+        assert words in (await stage.browser.get(f"/pay/{created.id}")).text
+        await stage.press(created, button, late=button != "part")
+    assert stage.shop.types == [
+        "checkout.session.completed",
+        *["charge.refunded"] * 2,
+        "charge.dispute.created",
+        "charge.dispute.closed",
+    ]
+    wish: Any = {"expand": ["payment_intent.latest_charge"]}
+    found = await stage.stripe.checkout.sessions.retrieve_async(created.id, wish)
+    assert isinstance(found.payment_intent, stripe.PaymentIntent)
+    charge = found.payment_intent.latest_charge
+    assert isinstance(charge, stripe.Charge)
+    assert (charge.amount_refunded, charge.disputed) == (675, True)
+    listed = await stage.stripe.disputes.list_async({"payment_intent": found.payment_intent.id})
+    assert [dispute.status for dispute in listed.data] == ["won"]
+    assert (await stage.stripe.disputes.list_async({"payment_intent": "pi_2"})).data == []
 
 
 async def test_an_unknown_session_has_a_page(stage: Stage) -> None:

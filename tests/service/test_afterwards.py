@@ -13,6 +13,7 @@ import pytest
 from flows import Receipt
 from flows.receipt import Payment
 from tests.attacks.test_payments import told
+from tests.mcp.stage import eventually
 from tests.service.selling import Buying, Shop, buying, open_shop
 from tests.service.test_payments import give_up, results_are_noted, two_tabs
 
@@ -77,6 +78,64 @@ async def claimed(shop: Shop, payment: Payment, kind: str = CREATED, **about: An
     assert (answer.status_code, answer.json()) == (200, {"received": "waiting"})
     await shop.sweep()
     return next(str(p.status) for p in await shop.payments() if p.id == payment.id)
+
+
+# Found by asking, where no event tells.
+
+
+@pytest.mark.parametrize(
+    ("provider", "pays", "then", "becomes"),
+    [
+        ("stripe", "card", ["claim"], "disputed"),
+        ("mollie", "paid", ["chargeback"], "disputed"),
+        ("mollie", "paid", ["part", "part"], "refunded"),
+    ],
+)
+async def test_what_is_gone_when_the_person_comes_back_is_not_handed_out(
+    shop: Shop, provider: str, pays: str, then: list[str], becomes: str
+) -> None:
+    # finding: M2
+    shop.provider = provider
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        back = await buy.person.press_there(there, pays)
+        for button in then:
+            await buy.person.press_there(there, button)
+        shop.post.clear()
+        await buy.person.visit(back)
+        assert "paid" not in await buy.result()
+        assert (shop.bodies, await shop.ledger()) == (0, [becomes])
+        await buy.is_asked_again()
+
+
+async def test_what_was_given_back_there_is_found_when_the_person_comes_back(shop: Shop) -> None:
+    # finding: M2
+    async with buying(shop) as buy:
+        back = await buy.person.pay(buy.link)
+        intent = json.loads(shop.post[0])["data"]["object"]["payment_intent"]
+        await shop.give_back_there(intent)
+        shop.post.clear()
+        await buy.person.visit(back)
+        assert "paid" not in await buy.result()
+        assert (shop.bodies, await shop.ledger()) == (0, ["refunded"])
+        await buy.is_asked_again()
+
+
+async def test_a_claim_that_asking_found_ends_with_the_event_that_says_so(shop: Shop) -> None:
+    # finding: M2
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        back = await buy.person.press_there(there, "card")
+        await buy.person.press_there(there, "claim")
+        shop.post.clear()
+        await buy.person.visit(back)
+        assert await shop.ledger() == ["disputed"]
+        await buy.result()
+        await buy.person.press_there(there, "won")
+        await eventually(lambda: shop.post)
+        await shop.tell_all()
+        await shop.sweep()
+        assert await shop.ledger() == ["open"]
 
 
 # Given back there.
@@ -156,7 +215,7 @@ async def test_a_refund_told_before_its_payment_waits_for_it(shop: Shop) -> None
         assert (await shop.tell(refunded)).json() == {"received": "waiting"}
         assert await shop.ledger() == []
         await shop.sweep()
-        assert (await shop.ledger(), await shop.statuses()) == (["refunded"], ["accepted"])
+        assert (await shop.ledger(), await shop.statuses()) == (["refunded"], ["failed"])
         await shop.tell(paid)
         assert await shop.ledger() == ["refunded"]
         assert {hook.status for hook in await shop.hooks()} == {"applied", "repeated"}

@@ -108,6 +108,10 @@ def _router(api: StripeApi) -> Router:
     async def list_refunds(request: AnyRequest) -> Response[Any]:
         return api.answer(request, till.list_refunds)
 
+    @get("/v1/disputes")
+    async def list_disputes(request: AnyRequest) -> Response[Any]:
+        return api.answer(request, till.list_disputes)
+
     @get("/v1/refunds/{id:str}")
     async def retrieve_refund(request: AnyRequest, id: FromPath[str]) -> Response[Any]:
         return api.answer(request, lambda form: till.retrieve_refund(id, form))
@@ -120,6 +124,7 @@ def _router(api: StripeApi) -> Router:
         retrieve_payment,
         create_refund,
         list_refunds,
+        list_disputes,
         retrieve_refund,
         require_key=api.require_key,
     )

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from flows.checkout_seller import charged
 from webapp.sandbox.deliveries import Deliveries
 from webapp.sandbox.purchases import Purchase, Standing, Way
-from webapp.sandbox.stripe_sessions import Session
+from webapp.sandbox.stripe_sessions import Payment, Session
 from webapp.sandbox.stripe_till import Till
 
 _WAYS = (
@@ -13,6 +14,9 @@ _WAYS = (
     Way(button="declined", label="Card that is declined"),
     Way(button="bank", label="Pay by bank, arrives later"),
 )
+_PART = Way(button="part", label="Give a part back")
+_CLAIM = Way(button="claim", label="Let the bank claim it back")
+_WIN = Way(button="won", label="Win against the bank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,7 @@ class StripeCounter:
         if session is None:
             return None
         standing = self._standing(session)
+        payment = self.till.payment(session) if standing is Standing.PAID else None
         return Purchase(
             id=session.id,
             provider="Stripe Checkout",
@@ -36,13 +41,15 @@ class StripeCounter:
             cancel_url=session.cancel_url,
             until=datetime.fromtimestamp(session.expires_at, UTC),
             standing=standing,
-            ways=_WAYS if standing is Standing.OPEN else (),
+            ways=_WAYS if standing is Standing.OPEN else _afterwards(payment),
             was_declined=session.was_declined,
+            notes=_notes(payment),
         )
 
     def press(self, id: str, button: str) -> str | None:
         session = self.till.session(id)
         assert session is not None
+        payment = self.till.payment(session)
         match button:
             case "card" if self.till.pay(session):
                 return session.back_url
@@ -56,6 +63,13 @@ class StripeCounter:
                 self.till.decline(session)
             case "bank":
                 self.till.pay_later(session)
+            case "part" | "claim" | "won" if payment is not None:
+                act = {
+                    "part": self.till.give_part_back,
+                    "claim": self.till.claim,
+                    "won": self.till.win,
+                }[button]
+                act(payment)
             case _:  # too late: the page tells what became of it
                 pass
         return None
@@ -68,3 +82,23 @@ class StripeCounter:
         if session.payment_status == "paid":
             return Standing.PAID
         return Standing.AWAITED if self.till.is_awaited(session) else Standing.FAILED
+
+
+def _afterwards(payment: Payment | None) -> tuple[Way, ...]:
+    if payment is None:
+        return ()
+    part = (_PART,) if payment.refunded < payment.amount else ()
+    if payment.dispute is None:
+        return (*part, _CLAIM)
+    return part if payment.dispute.status == "won" else (*part, _WIN)
+
+
+def _notes(payment: Payment | None) -> tuple[str, ...]:
+    notes: list[str] = []
+    if payment is not None and payment.refunded:
+        given = charged(payment.refunded, payment.currency.upper())
+        notes.append(f"{given.shown} of it was given back.")
+    if payment is not None and payment.dispute is not None:
+        is_won = payment.dispute.status == "won"
+        notes.append("The bank claimed it back, in vain." if is_won else "The bank claims it back.")
+    return tuple(notes)

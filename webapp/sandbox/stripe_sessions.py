@@ -68,6 +68,15 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dispute:
+    """A bank's claim; its charge stays disputed when it is over."""
+
+    id: str
+    created: int
+    status: Literal["needs_response", "won"] = "needs_response"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Payment:
     """A payment intent together with its one charge."""
 
@@ -79,12 +88,14 @@ class Payment:
     created: int
     status: Literal["succeeded", "processing", "requires_payment_method"]
     refunded: int = 0
+    dispute: Dispute | None = None
 
     @property
     def received(self) -> int:
         return self.amount if self.status == "succeeded" else 0
 
-    def as_json(self) -> dict[str, Json]:
+    def as_json(self, *, with_charge: bool = False) -> dict[str, Json]:
+        charge: Json = self.charge_as_json() if with_charge else self.charge
         return {
             "id": self.id,
             "object": "payment_intent",
@@ -92,7 +103,7 @@ class Payment:
             "amount_received": self.received,
             "created": self.created,
             "currency": self.currency,
-            "latest_charge": self.charge if self.received else None,
+            "latest_charge": charge if self.received else None,
             "livemode": False,
             "metadata": self.metadata,
             "status": self.status,
@@ -107,10 +118,28 @@ class Payment:
             "amount_refunded": self.refunded,
             "created": self.created,
             "currency": self.currency,
+            "disputed": self.dispute is not None,
             "livemode": False,
             "metadata": self.metadata,
             "paid": bool(self.received),
             "payment_intent": self.id,
             "refunded": self.refunded == self.amount,
             "status": "succeeded",
+        }
+
+    def dispute_as_json(self) -> dict[str, Json]:
+        """Of a payment that is claimed, or was."""
+        assert self.dispute is not None
+        return {
+            "id": self.dispute.id,
+            "object": "dispute",
+            "amount": self.amount,
+            "charge": self.charge,
+            "created": self.dispute.created,
+            "currency": self.currency,
+            "livemode": False,
+            "metadata": {},
+            "payment_intent": self.id,
+            "reason": "fraudulent",
+            "status": self.dispute.status,
         }

@@ -6,7 +6,7 @@ session is still open.
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
@@ -18,7 +18,7 @@ from flows.money import Money
 from webapp.sandbox.deliveries import Event
 from webapp.sandbox.stripe_events import event
 from webapp.sandbox.stripe_form import Form, StripeError, missing_resource
-from webapp.sandbox.stripe_sessions import Payment, Session
+from webapp.sandbox.stripe_sessions import Dispute, Payment, Session
 
 _OPEN_AT_LEAST_SECONDS = 30 * 60
 _OPEN_AT_MOST_SECONDS = 24 * 60 * 60
@@ -29,6 +29,7 @@ _REFERENCE_AT_MOST = 200
 _NAME_AT_MOST = 250
 _LISTED_AT_MOST = 100
 _LISTED_BY_DEFAULT = 10
+_INTENT, _CHARGE = "payment_intent", "payment_intent.latest_charge"  # what can be held whole
 # Stripe's hosted page would act on these; this one has nothing to do about them.
 _WITHOUT_EFFECT = ("locale", "submit_type", "customer_email", "payment_intent_data[description]")
 
@@ -56,7 +57,7 @@ class Till:
 
     def create(self, form: Form) -> Json:
         now = self._now()
-        is_whole = form.expands("payment_intent")
+        whole = _expanded(form)
         form.choice("mode", "payment")
         what, amount, price = _items(form)
         id = f"cs_test_{secrets.token_hex(24)}"
@@ -79,15 +80,15 @@ class Till:
         for name in _WITHOUT_EFFECT:
             form.text_or_none(name)
         form.end()
-        return self._shown(self._keep(session), is_whole=is_whole)
+        return self._shown(self._keep(session), whole=whole)
 
     def retrieve(self, id: str, form: Form) -> Json:
-        is_whole = form.expands("payment_intent")
+        whole = _expanded(form)
         form.end()
-        return self._shown(self._known_session(id), is_whole=is_whole)
+        return self._shown(self._known_session(id), whole=whole)
 
     def expire(self, id: str, form: Form) -> Json:
-        is_whole = form.expands("payment_intent")
+        whole = _expanded(form)
         form.end()
         session = self._known_session(id)
         if session.status != "open":
@@ -95,7 +96,7 @@ class Till:
                 'Only Checkout Sessions with a status in ["open"] can be expired. This Checkout '
                 f"Session has a status of {session.status}."
             )
-        return self._shown(self._end(session), is_whole=is_whole)
+        return self._shown(self._end(session), whole=whole)
 
     def retrieve_payment(self, id: str, form: Form) -> Json:
         form.end()
@@ -150,12 +151,19 @@ class Till:
             for refund in reversed(self._refunds.values())
             if payment in (None, refund["payment_intent"])
         ]
-        return {
-            "object": "list",
-            "data": found[:limit],
-            "has_more": len(found) > limit,
-            "url": "/v1/refunds",
-        }
+        return _listed(found, limit=limit, url="/v1/refunds")
+
+    def list_disputes(self, form: Form) -> Json:
+        """Those of a payment, or all, the latest first; a payment has one at most here."""
+        id = form.text_or_none("payment_intent")
+        limit = form.whole_or_none("limit", least=1, most=_LISTED_AT_MOST) or _LISTED_BY_DEFAULT
+        form.end()
+        found = [
+            payment.dispute_as_json()
+            for payment in reversed(self._payments.values())
+            if payment.dispute is not None and id in (None, payment.id)
+        ]
+        return _listed(found, limit=limit, url="/v1/disputes")
 
     # What a person does on the page. Each says whether it was still possible.
 
@@ -207,14 +215,42 @@ class Till:
         self._tell("checkout.session.async_payment_failed", session.as_json())
         return True
 
+    def payment(self, session: Session) -> Payment | None:
+        return self._payments[session.payment] if session.payment else None
+
+    # What may become of a payment afterwards.
+
+    def give_part_back(self, payment: Payment) -> None:
+        """Half of what is left of it."""
+        amount = max((payment.amount - payment.refunded) // 2, 1)
+        if payment.refunded < payment.amount:
+            self._give_back(payment, amount, reason=None, metadata={})
+
+    def claim(self, payment: Payment) -> None:
+        """The bank claims it back, once."""
+        if payment.received and payment.dispute is None:
+            dispute = Dispute(id=f"dp_{secrets.token_hex(12)}", created=self._now())
+            self._dispute(payment, dispute, event_type="charge.dispute.created")
+
+    def win(self, payment: Payment) -> None:
+        """The bank's claim ends, and the money stays."""
+        if payment.dispute is not None and payment.dispute.status != "won":
+            won = replace(payment.dispute, status="won")
+            self._dispute(payment, won, event_type="charge.dispute.closed")
+
+    def _dispute(self, payment: Payment, dispute: Dispute, *, event_type: str) -> None:
+        payment = self._payments[payment.id] = replace(payment, dispute=dispute)
+        self._tell(event_type, payment.dispute_as_json())
+
     def _now(self) -> int:
         return int(self.clock().timestamp())
 
-    def _shown(self, session: Session, *, is_whole: bool) -> Json:
-        """The session, with its payment whole where that was asked for."""
+    def _shown(self, session: Session, *, whole: frozenset[str]) -> Json:
+        """The session, with its payment whole where that was asked for, and the charge in it."""
         shown = session.as_json()
-        if is_whole and session.payment is not None:
-            shown["payment_intent"] = self._payments[session.payment].as_json()
+        if whole and session.payment is not None:
+            payment = self._payments[session.payment]
+            shown["payment_intent"] = payment.as_json(with_charge=_CHARGE in whole)
         return shown
 
     def _known_session(self, id: str) -> Session:
@@ -271,6 +307,19 @@ class Till:
     def _tell(self, event_type: str, about: Json) -> None:
         one = event(event_type, about=about, url=self.webhook_url, now=self.clock())
         self.tell(one)
+
+
+def _listed(found: Sequence[dict[str, Json]], *, limit: int, url: str) -> Json:
+    return {
+        "object": "list",
+        "data": list(found[:limit]),
+        "has_more": len(found) > limit,
+        "url": url,
+    }
+
+
+def _expanded(form: Form) -> frozenset[str]:
+    return frozenset(name for name in (_INTENT, _CHARGE) if form.expands(name))
 
 
 def _expiry(form: Form, *, now: int) -> int:
