@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from flows.elicitation import LATE, Attempt, Elicitation, Json, Status, require
+from flows.elicitation import LATE, Attempt, Elicitation, Json, Status, Trouble, require
 from flows.errors import NotPossible, TooManyAttempts
 
 ATTEMPTS_AT_MOST = 10
@@ -25,24 +25,38 @@ def open_attempt(
 ) -> Elicitation:
     """Begin an attempt in a browser; one that holds something open elsewhere is not forgotten.
 
-    Raises TooManyAttempts after ten, NotPossible when it is over.
+    Raises TooManyAttempts after ten that led somewhere, NotPossible when it is over.
     """
     require(elicitation, Status.OPENED)
     if now >= elicitation.expires_at:
         raise NotPossible(status=Status.EXPIRED, wanted=Status.OPENED)
     number = next_attempt(elicitation)
-    if number > ATTEMPTS_AT_MOST:
+    if number - elicitation.led_nowhere > ATTEMPTS_AT_MOST:
         raise TooManyAttempts(limit=ATTEMPTS_AT_MOST)
     attempt = Attempt(number=number, browser=browser, started_at=now, state=state, kept=kept)
     former = elicitation.former
     last = elicitation.attempt
-    if elicitation.is_open_there and last is not None and last.kept != kept:
+    is_left_open = last is not None and last.kept != kept and last.trouble != "refused"
+    if elicitation.is_open_there and last is not None and is_left_open:
         former = (*former, last)
     return replace(elicitation, status=Status.OPENED, attempt=attempt, former=former)
 
 
 def next_attempt(elicitation: Elicitation) -> int:
     return 1 if elicitation.attempt is None else elicitation.attempt.number + 1
+
+
+def lead_nowhere(elicitation: Elicitation, *, number: int, trouble: Trouble) -> Elicitation:
+    """The attempt opened nothing for the person: it is not counted, and its page says why."""
+    attempt = elicitation.attempt
+    if attempt is None or attempt.number != number:
+        return elicitation
+    is_news = attempt.trouble is None
+    return replace(
+        elicitation,
+        attempt=replace(attempt, trouble=trouble),
+        led_nowhere=elicitation.led_nowhere + is_news,
+    )
 
 
 def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = True) -> Elicitation:

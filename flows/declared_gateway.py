@@ -108,7 +108,7 @@ class DeclaredGateway:
             # Closed, or paid a moment before: it tells when it is asked again.
             found = yield from self.fetch(elicitation, session)
         if found.state is State.OPEN:
-            raise Failed(f"{self.seller.label} did not close its payment page.")
+            raise Failed(f"{self.seller.label} did not close its payment page.", is_refusal=True)
         return found.state not in (State.PAID, State.PENDING)
 
     def refund(self, payment: Payment, *, reason: str | None) -> Talk[Refund]:

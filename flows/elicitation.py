@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -104,6 +104,10 @@ class Asked(Struct, frozen=True, kw_only=True):
     terms: Json = None  # what is asked for, in the words of its kind
 
 
+# What became of a press that led nowhere: no answer, a no, or settings that are missing here.
+Trouble = Literal["silent", "refused", "not set up"]
+
+
 class Attempt(Struct, frozen=True, kw_only=True):
     """One press of Continue: the one before is void."""
 
@@ -112,6 +116,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     started_at: datetime
     state: str | None = None  # hash of what comes back with the browser; None once it did
     kept: Json = None  # what its flow needs again: a verifier, a request as it was sent
+    trouble: Trouble | None = None  # why it led nowhere
 
 
 class Take(Struct, frozen=True, kw_only=True):
@@ -136,6 +141,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     run: str | None = None  # of that leg
     attempt: Attempt | None = None
     former: tuple[Attempt, ...] = ()  # where a provider may still come back with an earlier one
+    led_nowhere: int = 0  # how many attempts did, which cost nothing
     settled_at: datetime | None = None
     is_late: bool = False
     content: Json = None

@@ -350,6 +350,21 @@ def open_page(elicitation: Elicitation, *, now: datetime) -> Kept | None:
     return kept if kept.expires_at > (now + CLOCKS_DIFFER).timestamp() else None
 
 
+def stands_in_the_way(elicitation: Elicitation, *, browser: str, now: datetime) -> bool:
+    """Whether the latest attempt may hold a page open that is not the one for this browser.
+
+    No two browsers share one: whoever pays there would come back as somebody else.
+    """
+    attempt = elicitation.attempt
+    kept = kept_of(attempt)
+    if attempt is None or kept is None or kept.expires_at <= now.timestamp():
+        return False
+    if kept.session is None:
+        return attempt.trouble != "refused"  # else nobody knows what became of what was asked for
+    is_theirs = attempt.browser == browser and open_page(elicitation, now=now) is not None
+    return kept.url is not None and not is_theirs
+
+
 def forget_page(elicitation: Elicitation, session: str) -> Elicitation:
     """The provider has closed this page early: the next press of Continue opens another."""
     attempt = elicitation.attempt

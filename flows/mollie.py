@@ -152,7 +152,7 @@ class MollieGateway:
             payment = same_payment(session, reply, self.seller)
         found = session_of(payment, self.seller)
         if found.state is State.OPEN:
-            raise Failed(f"{self.seller.label} did not close its payment page.")
+            raise Failed(f"{self.seller.label} did not close its payment page.", is_refusal=True)
         return found.state not in (State.PAID, State.PENDING)
 
     def refund(self, payment: Payment, *, reason: str | None) -> Talk[Refund]:

@@ -19,7 +19,7 @@ from flows.checkout_session import Mismatch, Verdict, kept_of, sessions_of
 from flows.elicitation import Elicitation, Status
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.flow import Talk
-from flows.gateway import Session, State
+from flows.gateway import Session, State, forget_page, stands_in_the_way
 from flows.gateways import Gateways
 from flows.loose_end import Loose, LooseEnd
 from webapp.elicitations import Elicitations
@@ -47,6 +47,7 @@ class Checkouts:
         self._loose_ends = loose_ends
         self._verdicts = verdicts
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
+        self._pressing = WeakValueDictionary[str, asyncio.Lock]()
 
     async def ask_seller(self, elicitation: Elicitation, *, collects: bool = True) -> list[Verdict]:
         """Fetch the sessions that may have been paid, and act on what they say.
@@ -66,6 +67,50 @@ class Checkouts:
         if failure is not None:
             raise failure
         return verdicts
+
+    def one_at_a_time(self, elicitation_id: str) -> asyncio.Lock:
+        """For a press of Continue: it waits until the one before has led somewhere."""
+        return self._pressing.setdefault(elicitation_id, asyncio.Lock())
+
+    async def make_way(self, elicitation_id: str, *, browser: str) -> None:
+        """Close what an earlier press has opened, unless it is this browser's own page.
+
+        Raises Failed if its provider says neither that it is closed nor what became of it, and
+        NotPossible if it is paid, which counts.
+        """
+        elicitation = await self._elicitations.get(elicitation_id)
+        if elicitation is None or not self._is_in_the_way(elicitation, browser):
+            return
+        try:
+            elicitation = await self.reconcile(elicitation)
+        except Failed as error:
+            if not error.is_refusal:
+                raise
+            await self._elicitations.change(elicitation.id, _refused)
+            return
+        latest = kept_of(elicitation.attempt)
+        if latest is None or latest.session is None:
+            return
+        if not self._is_in_the_way(elicitation, browser):
+            return  # its reply was lost, and here it is
+        session = latest.session
+        try:
+            is_closed = await self._talk(self._flow.close(elicitation, session))
+        except Failed as error:
+            if not error.is_refusal:
+                raise
+            is_closed = True  # it lapses by itself; what is paid there as well is given back
+        if not is_closed:
+            found = await self._ask(elicitation, session, collects=True)
+            with suppress(Mismatch):
+                await self._verdicts.heed(elicitation, found)
+            raise NotPossible(status=found.state, wanted="paid anew")
+        await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session))
+
+    def _is_in_the_way(self, elicitation: Elicitation, browser: str) -> bool:
+        now = self._elicitations.clock()
+        is_going_on = not elicitation.status.is_final
+        return is_going_on and stands_in_the_way(elicitation, browser=browser, now=now)
 
     async def leave(self, elicitation: Elicitation, *, number: int) -> None:
         """The person came back by a checkout's cancel: unless it is paid, that is a no.
@@ -137,7 +182,9 @@ class Checkouts:
         """Learn which sessions are ours where the reply to their making was lost."""
         for attempt in (elicitation.attempt, *elicitation.former):
             known = kept_of(attempt)
-            if attempt is not None and known is not None and known.session is None:
+            if attempt is None or known is None or attempt.trouble == "refused":
+                continue
+            if known.session is None:
                 kept = await self._talk(self._flow.repeat(elicitation, attempt))
                 number, learned = attempt.number, msgspec.to_builtins(kept)
                 elicitation = await self._elicitations.change(
@@ -182,3 +229,10 @@ class Checkouts:
         # Two at once would both find it approved, and both take it.
         async with self._asking.setdefault(session, asyncio.Lock()):
             return await self._talk(ask(elicitation, session))
+
+
+def _refused(elicitation: Elicitation) -> Elicitation:
+    """What its latest attempt has asked for was refused, when it was asked for again."""
+    latest = elicitation.attempt
+    number = 0 if latest is None else latest.number
+    return attempts.lead_nowhere(elicitation, number=number, trouble="refused")

@@ -7,13 +7,18 @@ is sent on.
 
 import hashlib
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
+import msgspec
+
 from flows import attempts
-from flows.elicitation import Attempt, Elicitation, Json, Status
-from flows.errors import InvalidToken, NotPossible
+from flows.checkout_session import Kept, kept_of
+from flows.elicitation import Attempt, Elicitation, Json, Status, Trouble
+from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
 from flows.flow import Flow, Trip
+from flows.gateway import stands_in_the_way
 from flows.tokens import Claims, Purpose
 from webapp.kind import Kind
 from webapp.service import Service
@@ -37,23 +42,56 @@ async def depart(
     flow = kind.flow
     if flow is None:
         raise NotPossible(status=elicitation.status, wanted="left for elsewhere")
+    if not kind.holds_open:
+        return await _depart(service, elicitation, kind, flow, cookie=cookie, switches=switches)
+    checkouts = service.kinds.payments.checkouts
+    async with checkouts.one_at_a_time(elicitation.id):
+        await checkouts.make_way(elicitation.id, browser=service.browser.hash(cookie))
+        return await _depart(service, elicitation, kind, flow, cookie=cookie, switches=switches)
+
+
+async def _depart(
+    service: Service,
+    elicitation: Elicitation,
+    kind: Kind,
+    flow: Flow,
+    *,
+    cookie: str,
+    switches: bool,
+) -> str:
     rest = secrets.token_urlsafe(STATE_BYTES)
     opened = await _open(
         service, elicitation, kind, flow, cookie=cookie, rest=rest, switches=switches
     )
     assert opened.attempt is not None
     trip = _trip(service, opened, kind, number=opened.attempt.number, rest=rest, switches=switches)
-    departure = await service.outbound.run(flow.begin(opened, trip))
+    try:
+        departure = await service.outbound.run(flow.begin(opened, trip))
+    except (Failed, NotConfigured) as error:
+        number, trouble = trip.number, trouble_of(error)
+        with suppress(KeyError):  # erased meanwhile
+            await service.elicitations.change(
+                opened.id, lambda e: attempts.lead_nowhere(e, number=number, trouble=trouble)
+            )
+        raise
     if departure.kept is not None:
         number, kept = trip.number, departure.kept
         opened = await service.elicitations.change(
             opened.id, lambda e: attempts.keep(e, number=number, kept=kept)
         )
-        if opened.status.is_final:  # it ended meanwhile: nobody is to pay for it any more
+        # It ended meanwhile, or made way in another process: nobody is to pay there any more.
+        if opened.status.is_final or (kind.holds_open and _has_made_way(opened, kept)):
             raise NotPossible(status=opened.status, wanted="gone on with")
     if not opened.asked.waits:
         await service.elicitations.settle(opened.id, Status.ACCEPTED, content={})
     return departure.url
+
+
+def trouble_of(error: Failed | NotConfigured) -> Trouble:
+    """What a press that led nowhere is to be remembered by."""
+    if isinstance(error, NotConfigured):
+        return "not set up"
+    return "refused" if error.is_refusal else "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +138,21 @@ async def _open(
         number = attempts.next_attempt(current)
         trip = _trip(service, current, kind, number=number, rest=rest, switches=switches)
         kept: Json = flow.prepare(current, trip)
+        if kind.holds_open and stands_in_the_way(current, browser=browser, now=trip.now):
+            # Another process was pressed at the same moment: the page tells, and may be used again.
+            raise NotPossible(status=current.status, wanted="gone on with beside another page")
         opened = attempts.open_attempt(
             current, browser=browser, state=state, kept=kept, now=trip.now
         )
         return attempts.hold_open(opened) if kind.holds_open else opened
 
     return await service.elicitations.change(elicitation.id, open_one)
+
+
+def _has_made_way(elicitation: Elicitation, kept: Json) -> bool:
+    """Whether the latest attempt leads to another page than this one by now."""
+    mine, latest = msgspec.convert(kept, Kept), kept_of(elicitation.attempt)
+    return latest is None or latest.url is None or latest.session != mine.session
 
 
 def _trip(

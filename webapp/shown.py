@@ -31,6 +31,7 @@ from webapp.views import (
     NotPaid,
     PaymentPending,
     Person,
+    ProviderTrouble,
     Scope,
     StartAccount,
     StartPayment,
@@ -90,7 +91,7 @@ class Shown:
         if self._elicitation.progress in (ON_ITS_WAY, PAID_OTHERWISE):
             return self._pending()
         if is_bound:
-            return self._not_paid() or Waiting(**self._waiting())
+            return self._led_nowhere() or self._not_paid() or Waiting(**self._waiting())
         return await self.start(offers=offers)
 
     async def ended(self) -> View | None:
@@ -197,6 +198,19 @@ class Shown:
             "decline_action": f"{self._here}/decline",
             "csrf": self._csrf,
         }
+
+    def _led_nowhere(self) -> ProviderTrouble | None:
+        """Where the last press opened nothing; reloaded, the page still says so."""
+        attempt = self._elicitation.attempt
+        if attempt is None or attempt.trouble is None:
+            return None
+        return ProviderTrouble(
+            server=self._asked.server,
+            provider=self._label(),
+            again_action=self._here,
+            csrf=self._csrf,
+            trouble=attempt.trouble,
+        )
 
     def _not_paid(self) -> NotPaid | None:
         """Where the person is back from a payment page, or it has closed before."""

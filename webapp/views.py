@@ -435,12 +435,13 @@ class Trouble(View):
 class ProviderTrouble(View):
     """A provider did not answer, or not so that it could be understood; or it was never asked.
 
-    The way on is a new attempt, `again_action` with its `csrf`, or `again_url`, a GET.
+    The way on is a new attempt, `again_action` with its `csrf`, or `again_url`, a GET. `error_id`
+    is there the first time.
     """
 
     template: ClassVar[str] = "provider_trouble.html"
     provider: str
-    error_id: str
+    error_id: str | None = None
     again_action: str | None = None
     csrf: str | None = None
     again_url: str | None = None

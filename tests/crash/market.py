@@ -180,12 +180,6 @@ class Market:
         reply = await self.outside.post(REFUNDS, data=words, headers=key)
         assert reply.status_code == 200, reply.text
 
-    async def is_closed(self, session: str) -> None:
-        """Wait until nobody can pay there any more."""
-        async with asyncio.timeout(20):
-            while (await self.stripe(f"{SESSIONS}/{session}"))["status"] != "expired":
-                pass
-
     async def stripe(self, path: str, *, asked: Mapping[str, str] | None = None) -> Any:
         """Call the provider's API, or send once more what it was asked."""
         headers = {"authorization": f"Bearer {self.sandbox.stripe_key}"}

@@ -298,6 +298,7 @@ def _account_variants() -> dict[str, View]:
         "DoneSecret wiped": DoneSecret(server="my tools", kept=False),
         "Used here": Used(server="my tools"),
         "ProviderTrouble by a link": _made(ProviderTrouble, {**USUAL, "again_action": None}),
+        "ProviderTrouble loaded again": _made(ProviderTrouble, {**USUAL, "error_id": None}),
         "ProviderTrouble refused": _made(ProviderTrouble, {**USUAL, "trouble": "refused"}),
         "ProviderTrouble not set up": _made(ProviderTrouble, {**USUAL, "trouble": "not set up"}),
         "ProviderTrouble without a way on": _made(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from flows.attempts import ATTEMPTS_AT_MOST
 from tests.service.selling import CREATE, FETCH, Shop, buying, open_shop
 
 
@@ -100,3 +101,53 @@ async def test_a_provider_that_is_silent_is_not_said_to_have_refused(
     async with buying(shop) as buy:
         page = await buy.person.press(buy.link)
         assert (page.status, page.heading) == (502, f"{shop.seller.label} did not answer")
+
+
+async def test_presses_that_open_nothing_cost_no_attempt(shop: Shop) -> None:
+    # finding: R11
+    async with buying(shop) as buy:
+        shop.line.is_down = True
+        for _ in range(2 * ATTEMPTS_AT_MOST):
+            page = await buy.person.press(buy.link)
+            assert (page.status, page.heading) == (502, f"{shop.seller.label} did not answer")
+        shop.line.is_down = False
+        await buy.person.come_back(await buy.person.pay(buy.link))
+        assert await buy.result() == "paid 9.00 EUR"
+
+
+async def test_presses_that_are_refused_cost_no_attempt(shop: Shop) -> None:
+    # finding: R11
+    await shop.restart(sellers={"stripe": replace(shop.seller, key="sk_test_another")})
+    async with buying(shop) as buy:
+        for _ in range(2 * ATTEMPTS_AT_MOST):
+            assert (await buy.person.press(buy.link)).status == 502
+        assert await shop.statuses() == ["opened"]
+
+
+@pytest.mark.parametrize(("trouble", "did"), [("silent", "did not answer"), ("refused", "said no")])
+async def test_a_page_that_is_loaded_again_says_what_became_of_the_press(
+    trouble: str, did: str, shop: Shop
+) -> None:
+    # finding: R11
+    if trouble == "refused":
+        await shop.restart(sellers={"stripe": replace(shop.seller, key="sk_test_another")})
+    shop.line.is_down = trouble == "silent"
+    async with buying(shop) as buy:
+        await buy.person.press(buy.link)
+        page = await buy.person.visit(buy.link)
+        assert (page.status, page.heading) == (200, f"{shop.seller.label} {did}")
+        assert "Try again" in page.text
+        # Somebody else's browser has pressed nothing.
+        other = await (await shop.person()).visit(buy.link)
+        assert other.heading == "Pay 9.00 €"
+
+
+async def test_a_page_whose_reply_was_lost_is_led_to_by_the_next_press(shop: Shop) -> None:
+    # finding: R11
+    async with buying(shop) as buy:
+        shop.line.lost.append(CREATE)
+        await buy.person.press(buy.link)
+        assert "did not answer" in (await buy.person.visit(buy.link)).heading
+        await buy.person.go_on(buy.link)
+        assert "Waiting for" in (await buy.person.visit(buy.link)).heading
+        assert len(set(shop.line.keys)) == 1, "it was made once"

@@ -8,7 +8,7 @@ import logging
 import secrets
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any
 
 from babel import Locale
 from litestar import HttpMethod, Request, Response, post, route
@@ -20,7 +20,7 @@ from flows.errors import Failed, InvalidToken, NotAllowed, NotConfigured, NotPos
 from flows.schema import parse
 from flows.tokens import Purpose
 from webapp.asked_forms import AskedForms
-from webapp.departures import depart
+from webapp.departures import depart, trouble_of
 from webapp.forms import form_of
 from webapp.gates import Gates
 from webapp.kept_secrets import KeptSecrets
@@ -184,11 +184,6 @@ def _trouble(
 
     Nothing is over.
     """
-    trouble: Literal["silent", "refused", "not set up"] = "silent"
-    if isinstance(error, NotConfigured):
-        trouble = "not set up"
-    elif error.is_refusal:
-        trouble = "refused"
     error_id = secrets.token_hex(6)
     _log.warning("provider.failed", exc_info=error, extra={"error_id": error_id})
     view = ProviderTrouble(
@@ -197,7 +192,7 @@ def _trouble(
         error_id=error_id,
         again_action=f"/e/{token}",
         csrf=service.browser.csrf(cookie, subject=elicitation.id),
-        trouble=trouble,
+        trouble=trouble_of(error),
     )
     return answers.page(
         view, status=HTTPStatus.BAD_GATEWAY, form_targets=_form_targets(elicitation)
