@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from mcp import Client
@@ -59,7 +59,7 @@ async def _once(home: Path) -> AsyncIterator[tuple[str, bool]]:
         (home / ".local/share/elicit-url/elicit.db").unlink()
         for mode in ("legacy", "2026-07-28"):
             async with Client(
-                f"{server.url}/mcp", mode=mode, elicitation_callback=accept
+                f"{server.url}/mcp", mode=mode, elicitation_callback=cast("Any", accept)
             ) as client:
                 result = await client.call_tool("sign_guest_book", {})
             words = text_of(result)
