@@ -19,6 +19,7 @@ ElicitError
 ├── NotPossible          this change does not follow from the elicitation's status
 ├── TooManyAttempts      a link was started more often than allowed
 ├── TooManyPending       more questions are open than allowed
+├── StoreUnavailable     nothing can be kept at the moment: try again
 ├── InvalidToken         a token is damaged, forged, expired or meant for something else
 ├── Unverified           a webhook is not proven to come from who it says, or not from now
 ├── WeakSecret           a key is too short to be one
@@ -237,6 +238,27 @@ class TooManyPending(ElicitError):
             f"Nothing was asked: as many questions are open {whose} as may be ({limit}). Call this "
             "tool again when some of them are answered, declined or out of time."
         )
+
+
+class StoreUnavailable(ElicitError):
+    """The store cannot answer: closed, full, read-only, damaged, gone or locked for too long.
+
+    After a write it means "not acknowledged", not "not written". `why` is the operator's: it may
+    name a file, so it is in the log and in tracebacks, and never in what a model or a page says.
+    """
+
+    name = "STORE_UNAVAILABLE"
+    code = -32000
+    http_status = 503
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            "This server can keep nothing at the moment, so this could not be brought to its end. "
+            "Try again in a minute, with the same arguments: it goes on from where it was. If it "
+            "stays so, whoever runs the server finds the reason in its log."
+        )
+        self.add_note(why)
 
 
 class InvalidToken(ElicitError):

@@ -314,6 +314,6 @@ def _is_refused(client: Client, connection: Connection) -> Talk[bool]:
 def _tell(error: Exception, event: str, connection: Connection) -> None:
     about = {"provider": connection.provider}
     if isinstance(error, ElicitError):
-        _log.warning(event, extra={**about, "why": str(error)})
+        _log.warning(event, extra={**about, "why": getattr(error, "why", str(error))})
     else:
         _log.exception(event, extra=about)

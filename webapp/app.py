@@ -15,6 +15,7 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 
 from flows.access_token import Resource
+from flows.errors import StoreUnavailable
 from flows.question import asking
 from webapp.connecting import outbound_of, service_of, utc_now
 from webapp.elicitations import Clock
@@ -34,7 +35,7 @@ from webapp.rates import Paced, Rates
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import provider_answers, seller_returns
 from webapp.routes.connections import connections, disconnect, reconnect, switch, unshare
-from webapp.routes.home import health, home, static
+from webapp.routes.home import alive, home, ready, static
 from webapp.routes.links import allow, decline, go_on, show, show_letters
 from webapp.routes.live import live
 from webapp.routes.payments import give_back, payments
@@ -61,7 +62,7 @@ _OURS_BELOW = (
 )
 _OURS = frozenset(
     {
-        *("/", "/return", "/health", "/signin", "/signin/callback", "/signout"),
+        *("/", "/return", "/live", "/ready", "/health", "/signin", "/signin/callback", "/signout"),
         *("/connections", "/payments"),
     }
 )
@@ -185,8 +186,9 @@ class App:
                 await receive()
         except Exception as error:  # noqa: BLE001 - the edge of the whole application
             _log.exception("app.failed")
+            why = error.why if isinstance(error, StoreUnavailable) else str(error)
             state = "startup" if self._app is None else "shutdown"
-            await send({"type": f"lifespan.{state}.failed", "message": str(error)})
+            await send({"type": f"lifespan.{state}.failed", "message": why})
         else:
             await send({"type": "lifespan.shutdown.complete"})
 
@@ -251,7 +253,7 @@ def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:
     )
     for_programs = Router(
         "/",
-        route_handlers=[live, called_back, hooked, health, static, picture],
+        route_handlers=[live, called_back, hooked, alive, ready, static, picture],
         exception_handlers={
             Exception: answers.problem_for_error,
             HTTPException: answers.problem_for_error,

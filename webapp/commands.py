@@ -5,12 +5,11 @@ import logging
 import sys
 from collections.abc import AsyncGenerator, Mapping
 
-from flows.errors import ElicitError
+from flows.errors import ElicitError, StoreUnavailable
 from webapp.keys_stores import open_noted
 from webapp.logs import TOOL_LOGGERS, mask_tool_logs, show_events
 from webapp.settings import BadSettings, Settings, read_settings
 from webapp.stores import Store
-from webapp.stores.store import StoreUnavailable
 
 LOOPBACK = "127.0.0.1"
 # At INFO they log every address they ask for, and there are tokens in those.
@@ -67,7 +66,7 @@ async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
     except ValueError as error:
         raise Refused(f"ELICIT_STORE: {error}", status=2) from error
     except StoreUnavailable as error:
-        raise Refused(f"The store cannot be opened: {error}") from error
+        raise Refused(f"The store cannot be opened: {error.why}") from error
     try:
         yield store
     finally:

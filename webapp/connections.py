@@ -13,13 +13,12 @@ from msgspec.structs import replace
 from flows.account import Content
 from flows.connection import Connection, allow, forbid, put_aside, put_in_use, renewed, use
 from flows.elicitation import Elicitation, Json
-from flows.errors import Failed
+from flows.errors import Failed, StoreUnavailable
 from flows.provider import Client, Provider
 from webapp.elicitations import Elicitations
 from webapp.registrations import Registrations, place_of
 from webapp.rows import Value
 from webapp.stores import Conflict
-from webapp.stores.store import StoreUnavailable
 
 BEGUN_AT_MOST = 16  # calls that share one answer, as far as each one's account is remembered
 

@@ -12,12 +12,14 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Generator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -65,13 +67,27 @@ class KeyFile:
         self.path = path
         self.notes = path.with_name(f"{path.name}.stores")  # of the stores that it opens
 
-    def ring(self) -> Ring:
-        """A ring that follows the file; the file is made if there is none."""
+    def ring(self, *, is_needed: Callable[[str], bool] | None = None, store: str = "") -> Ring:
+        """A ring that follows the file; the file is made if there is none.
+
+        Not where a store holds something, the one at hand or one that was opened with the file:
+        `is_needed` tells of its address. It could be read by nobody under another key.
+        """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.path.exists():
+            for each in (store, *self.stores()):
+                if is_needed is not None and each and is_needed(each):
+                    raise OSError(
+                        f"it is gone, and {each} holds what only its secrets open: put it back "
+                        "from a copy, or set ELICIT_SECRET to its content; to begin afresh, move "
+                        f"that store away{self._also(each)}"
+                    )
             with _draft(self.path, new_secret() + b"\n") as draft, suppress(FileExistsError):
                 self.path.hardlink_to(draft)  # of several processes one is first
         return _Followed(self).ring
+
+    def _also(self, store: str) -> str:
+        return f" (or take it out of {self.notes})" if store in self.stores() else ""
 
     def read(self) -> tuple[Secret, ...]:
         return self._read()[0]
@@ -106,7 +122,8 @@ class KeyFile:
     def stores(self) -> tuple[str, ...]:
         """The addresses that were noted."""
         try:
-            return msgspec.convert(json.loads(self.notes.read_bytes()), tuple[str, ...])
+            with _opened(self.notes) as file:
+                return msgspec.convert(json.loads(file.read()), tuple[str, ...])
         except FileNotFoundError:
             return ()
         except (ValueError, msgspec.ValidationError) as error:
@@ -118,7 +135,7 @@ class KeyFile:
         return _identity(self.path.stat())
 
     def _read(self) -> tuple[tuple[Secret, ...], _Seen]:
-        with self.path.open("rb") as file:
+        with _opened(self.path) as file:
             status = os.fstat(file.fileno())
             if status.st_mode & 0o077:
                 raise OSError(f"{self.path} can be read by others; chmod 600 it")
@@ -138,7 +155,7 @@ class KeyFile:
     def _locked(self) -> Generator[None]:
         """Alone among those who change the file; who waited looks whether it is still the one."""
         while True:
-            with self.path.open("rb") as file:
+            with _opened(self.path) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
                     yield
@@ -172,6 +189,15 @@ class _Followed:
         self._seen = seen
         self._values = values or self._values
         return values
+
+
+def _opened(path: Path) -> BinaryIO:
+    """To read. What is no file is refused: opening a pipe would wait for somebody to write."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no file; move away what stands there")
+    return os.fdopen(descriptor, "rb")
 
 
 def _identity(status: os.stat_result) -> _Seen:

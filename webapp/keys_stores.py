@@ -8,10 +8,10 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from flows.errors import StoreUnavailable
 from webapp.owners import count_wrapped
 from webapp.settings import Settings
 from webapp.stores import Store, open_store
-from webapp.stores.store import StoreUnavailable
 
 _SQLITE = "sqlite:///"
 

@@ -4,11 +4,10 @@ import asyncio
 import logging
 
 from flows.elicitation import Elicitation
-from flows.errors import Unreadable
+from flows.errors import StoreUnavailable, Unreadable
 from flows.run import Run
 from webapp.elicitations import Elicitations
 from webapp.stores import Record
-from webapp.stores.store import StoreUnavailable
 
 LISTEN_AGAIN_SECONDS = 1.0
 _log = logging.getLogger(__name__)
@@ -21,8 +20,8 @@ async def listen(elicitations: Elicitations) -> None:
             async for record in elicitations.store.watch():
                 await _hear(elicitations, record)
             return  # the store is closed
-        except StoreUnavailable:
-            _log.exception("store.watch_failed")
+        except StoreUnavailable as error:
+            _log.warning("store.watch_failed", extra={"why": error.why})
         await asyncio.sleep(LISTEN_AGAIN_SECONDS)
         await _hear(elicitations, None)
 

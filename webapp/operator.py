@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
-from flows.errors import ElicitError, NotPossible, Unreadable
+from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
 from flows.loose_end import Loose, LooseEnd
 from flows.receipt import Payment, ReceiptStatus, Refund
 from webapp.commands import LOOPBACK, Refused, quieten, settings_for, under_another_secret
@@ -19,7 +19,6 @@ from webapp.refunds import NoRefunds
 from webapp.rows import Hook, TurnedAway
 from webapp.service import Service
 from webapp.settings import DEFAULT_PORT, Settings
-from webapp.stores.store import StoreUnavailable
 
 OWNER_CHARACTERS = 6
 WHAT_CHARACTERS = 60
@@ -71,6 +70,8 @@ async def refund_payment(
         raise Refused(_why_not(error)) from error
     except NoRefunds as error:
         raise Refused(str(error)) from error
+    except StoreUnavailable:
+        raise
     except ElicitError as error:
         raise Refused(
             f"{error} It is not used by any call any more, and giving it back is tried again."
@@ -114,6 +115,8 @@ async def replay_hook(service: Service, id: str) -> list[str]:
     hook = await _hook(service, id)
     try:
         replayed = await service.hooks.replay(hook)
+    except StoreUnavailable:
+        raise
     except ElicitError as error:
         raise Refused(str(error)) from error
     return [_heard(replayed)]
@@ -128,11 +131,13 @@ async def _operate(settings: Settings, work: Work) -> Sequence[str]:
         except Unreadable as error:
             raise under_another_secret(settings) from error
         except StoreUnavailable as error:
-            raise Refused(str(error)) from error
+            raise Refused(error.why) from error
         try:
             return await work(service)
-        except (Unreadable, StoreUnavailable) as error:
+        except Unreadable as error:
             raise Refused(f"The store cannot be read: {error}") from error
+        except StoreUnavailable as error:
+            raise Refused(f"The store cannot be read: {error.why}") from error
 
 
 async def _payments(service: Service) -> list[Payment]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from flows.errors import Unreadable, WeakSecret
+from flows.errors import StoreUnavailable, Unreadable, WeakSecret
 from flows.tokens import MAXIMUM_LIFE
 from flows.vault import Ring
 from webapp.commands import LOOPBACK, Refused, opened_store, settings_for, under_another_secret
@@ -22,7 +22,6 @@ from webapp.keys_stores import noted_as, wrapped_in
 from webapp.owners import count_wrapped, rewrap, was_served
 from webapp.settings import DEFAULT_PORT, SECRET_NAMES, Settings
 from webapp.stores import Store
-from webapp.stores.store import StoreUnavailable
 
 ORDER = """\
 To replace the secret while processes serve, in this order:
@@ -171,7 +170,7 @@ async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
         except StoreUnavailable as error:
             raise Refused(
                 f"{address} was opened with {keys.source} too, and cannot be asked whether it "
-                f"needs {found.hex()}: {error}"
+                f"needs {found.hex()}: {error.why}"
             ) from error
         if number:
             raise Refused(
@@ -213,7 +212,7 @@ async def _refusing(work: Work, keys: Keys, settings: Settings) -> list[str]:
         raise under_another_secret(settings) from error
     except StoreUnavailable as error:
         raise Refused(
-            f"The store stopped answering: {error}. What was done so far holds; run it again."
+            f"The store stopped answering: {error.why}. What was done so far holds; run it again."
         ) from error
 
 

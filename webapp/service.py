@@ -35,6 +35,7 @@ from webapp.pairing import Pairing
 from webapp.pictures import Pictures
 from webapp.plugins import Plugins
 from webapp.rates import Rates
+from webapp.readiness import Readiness
 from webapp.sessions import Sessions
 from webapp.settings_identity import IdentitySettings
 from webapp.settings_policies import PolicySettings
@@ -78,6 +79,7 @@ class Service:
     tool_lists: ToolLists
     clock: Clock
     limits: Limits
+    readiness: Readiness
     public_url: str
     sandbox_url: str | None
     request_state_keys: Callable[[], tuple[bytes, ...]] = field(repr=False)
@@ -191,6 +193,7 @@ async def open_service(
         tool_lists=ToolLists(elicitations.news),
         clock=clock,
         limits=limits or Limits(),
+        readiness=Readiness(store),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,
         request_state_keys=partial(ring.derive_all, "request state"),

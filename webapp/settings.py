@@ -26,6 +26,7 @@ from webapp.sandbox.settings import Sandbox
 from webapp.settings_identity import IdentitySettings, read_identity
 from webapp.settings_policies import PolicySettings, read_policies
 from webapp.settings_sellers import read_sellers
+from webapp.stores import holds_something
 from webapp.variables import words
 
 DEFAULT_HOST = "127.0.0.1"
@@ -94,13 +95,14 @@ def read_settings(
     folder = data_folder(environment)
     has_secret = any(environment.get(name) for name in SECRET_NAMES)
     key_file = None if has_secret else KeyFile(folder / "key")
-    ring = _ring(environment, problems, file=key_file, is_local=is_local)
+    store = environment.get("ELICIT_STORE") or f"sqlite:///{folder / 'elicit.db'}"
+    ring = _ring(environment, problems, file=key_file, is_local=is_local, store=store)
     credentials = _credentials(environment, problems)
     declared = _declared(environment, problems)
     settings = Settings(
         url=url,
         ring=ring or Ring([b"x" * 32]),
-        store=environment.get("ELICIT_STORE") or f"sqlite:///{folder / 'elicit.db'}",
+        store=store,
         uid=os.getuid(),
         key_file=key_file,
         origins=_origins(environment, problems),
@@ -174,7 +176,12 @@ def _is_local(url: str) -> bool:
 
 
 def _ring(
-    environment: Mapping[str, str], problems: list[str], *, file: KeyFile | None, is_local: bool
+    environment: Mapping[str, str],
+    problems: list[str],
+    *,
+    file: KeyFile | None,
+    is_local: bool,
+    store: str,
 ) -> Ring | None:
     """Of the variables, or of that file where none of them is set."""
     for name in SECRET_NAMES:
@@ -188,7 +195,7 @@ def _ring(
         problems.append("ELICIT_SECRET: needed here; make one with: elicit keys new")
         return None
     try:
-        return file.ring()
+        return file.ring(is_needed=holds_something, store=store)
     except (OSError, WeakSecret) as error:
         problems.append(f"ELICIT_SECRET: not set, and {file.path} cannot be used: {error}")
         return None

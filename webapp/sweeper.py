@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from flows import elicitation as states
 from flows.elicitation import Elicitation, Status
-from flows.errors import ElicitError, NotPossible, Unreadable
+from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
 from flows.loose_end import LooseEnd
 from flows.receipt import Payment
 from flows.run import Run, wipe
@@ -27,6 +27,8 @@ async def sweep(service: Service) -> None:
         try:
             while await fall_due(service) >= DUE_AT_ONCE:
                 _log.info("sweeper.has_more")
+        except StoreUnavailable as error:
+            _log.warning("store.unavailable", extra={"why": error.why})
         except Exception:  # noqa: BLE001 - a task's edge
             _log.exception("sweeper.failed")
         await asyncio.sleep(EVERY_SECONDS)
@@ -52,6 +54,8 @@ async def _look(service: Service, record: Record, now: datetime) -> None:
         _log.exception("record.unreadable", extra={"kind": record.kind})
     except Conflict:
         _log.info("sweeper.outrun", extra={"kind": record.kind})  # it is looked at again
+    except StoreUnavailable as error:
+        _log.warning("store.unavailable", extra={"why": error.why})
     except ElicitError as error:
         # The other side cannot be asked now, or says what cannot be: the row stays due.
         _log.warning("provider.failed", extra={"id": record.id, "why": str(error)})

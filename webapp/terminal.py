@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 
-from flows.errors import ElicitError, Unreadable
+from flows.errors import ElicitError, StoreUnavailable, Unreadable
 from webapp.commands import LOOPBACK, Refused, quieten, settings_for, under_another_secret
 from webapp.connecting import connect
 from webapp.device import (
@@ -17,7 +17,6 @@ from webapp.device import (
     plain,
 )
 from webapp.settings import Settings
-from webapp.stores.store import StoreUnavailable
 
 
 def connect_here(environment: Mapping[str, str], *, provider: str | None, port: int) -> int:
@@ -46,7 +45,9 @@ async def _connect(settings: Settings, provider: str | None) -> int:
             is_connected = await connect_by_code(service, asked, terminal)
     except Unreadable as error:
         raise under_another_secret(settings) from error
-    except (ElicitError, StoreUnavailable) as error:
+    except StoreUnavailable as error:
+        raise Refused(plain(error.why, limit=LONGEST_QUOTATION)) from error
+    except ElicitError as error:
         raise Refused(plain(str(error), limit=LONGEST_QUOTATION)) from error
     return 0 if is_connected else 1
 

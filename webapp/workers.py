@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
-from webapp.stores.store import StoreUnavailable
+from flows.errors import StoreUnavailable
 
 _BY_VARIABLE = frozenset({"uvicorn", "gunicorn"})
 _STARTERS = _BY_VARIABLE | {"hypercorn", "granian"}

@@ -69,6 +69,8 @@ ROUTES: Mapping[str, Route] = {
     "POST /e/{token}/decline": Route(at="/e/{}/decline", names=LINK),
     "GET /e/{token}/live": Route(at="/e/{}/live", names=LINK),
     "GET /health": Route(at="/health"),
+    "GET /live": Route(at="/live"),
+    "GET /ready": Route(at="/ready"),
     "GET /pair/{token}": Route(at="/pair/{}", names=Purpose.PAIR, opens_by_itself=True),
     "POST /pair/{token}": Route(at="/pair/{}", names=Purpose.PAIR, opens_by_itself=True),
     "GET /return": Route(at="/return?elicitation={}", names=Purpose.RETURN),

@@ -1,6 +1,7 @@
 """`elicit keys`: the key file, and rotation beside a server that runs."""
 
 import asyncio
+import os
 import stat
 from asyncio.subprocess import Process
 from datetime import UTC, datetime, timedelta
@@ -230,3 +231,39 @@ async def _waiting(url: str, *, tool: str, home: Path) -> tuple[Process, str]:
             assert line, f"the demo ended before it waited:\n{(await ended(demo)).err}"
             said += line.decode()
     return demo, next(word for word in said.split() if word.startswith(f"{url}/e/"))
+
+
+async def test_no_key_is_made_beside_a_store_that_only_another_one_opens(tmp_path, file):
+    # finding: R8
+    async with serving(home=tmp_path):
+        pass
+    secret = file.path.read_bytes()
+    file.path.unlink()
+    for command in (("payments", "list"), ("serve",)):
+        refused = await run(*command, home=tmp_path)
+        assert refused.status == 2
+        assert "elicit.db holds what only its secrets open" in refused.err
+        assert not file.path.exists()
+    elsewhere = {"ELICIT_STORE": f"sqlite:///{tmp_path / 'another.db'}"}
+    refused = await run("payments", "list", home=tmp_path, extra=elsewhere)
+    assert f"take it out of {file.notes}" in refused.err
+    assert not file.path.exists()
+    written(file, secret)
+    assert (await run("payments", "list", home=tmp_path)).status == 0
+
+
+async def test_an_empty_store_may_have_a_new_key(tmp_path, file):
+    (file.path.parent / "elicit.db").touch(mode=0o600)
+    assert (await run("payments", "list", home=tmp_path)).status == 0
+    assert file.path.exists()
+
+
+@pytest.mark.parametrize("name", ["key", "key.stores"])
+async def test_a_pipe_in_place_of_the_key_is_refused_and_not_waited_for(tmp_path, file, name):
+    # finding: S6
+    if name == "key.stores":
+        written(file, OLD)
+    os.mkfifo(file.path.with_name(name), 0o600)
+    refused = await run("payments", "list", home=tmp_path)
+    assert refused.status in (1, 2)
+    assert f"{name} is no file" in refused.err

@@ -214,6 +214,9 @@ class DyingStore:
     ) -> int:
         return await self._inner.erase(owner=owner, before=before, limit=limit)
 
+    async def check(self) -> None:
+        await self._inner.check()
+
     async def aclose(self) -> None:
         await self._inner.aclose()
 

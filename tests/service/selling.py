@@ -23,6 +23,7 @@ import mcp_types as types
 from flows import Money, Receipt, elicit
 from flows.checkout_seller import Seller
 from flows.elicitation import Elicitation
+from flows.errors import StoreUnavailable
 from flows.receipt import Payment
 from flows.vault import Ring
 from tests.clock import Clock
@@ -49,7 +50,6 @@ from webapp.service import Service
 from webapp.settings import Settings, with_sandbox
 from webapp.stores import Record, Store, open_store
 from webapp.stores.memory import MemoryStore
-from webapp.stores.store import StoreUnavailable
 from webapp.sweeper import fall_due
 from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
@@ -145,9 +145,13 @@ class FrailStore(MemoryStore):
         return sibling
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
+        await self.check()
+        return await super().write(*records)
+
+    async def check(self) -> None:
+        await super().check()
         if self.troubles:
             raise StoreUnavailable(self.troubles[0])
-        return await super().write(*records)
 
 
 class Process:

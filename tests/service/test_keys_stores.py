@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.errors import StoreUnavailable
 from tests.clock import Clock
 from webapp.commands import Refused
 from webapp.connecting import connect
@@ -15,7 +16,6 @@ from webapp.keys_stores import open_noted
 from webapp.owners import open_owners
 from webapp.rotation import Keys, retire, rotate
 from webapp.settings import Settings, read_settings
-from webapp.stores.store import StoreUnavailable
 
 
 @pytest.fixture

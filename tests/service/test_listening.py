@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flows import elicit
+from flows.errors import StoreUnavailable
 from flows.question import Outcome, asking
 from tests.clock import NOON, Clock
 from tests.service.hand_loop import HandLoop
@@ -15,7 +16,6 @@ from tests.service.world import Holding, call_of, process
 from webapp.listening import LISTEN_AGAIN_SECONDS, listen
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
-from webapp.stores.store import StoreUnavailable
 from webapp.stores.watch import Watch
 
 QUESTION = elicit.url("Please go there.", "https://example.com/")
@@ -104,7 +104,7 @@ def test_what_was_written_while_the_watch_was_down_is_looked_for_when_it_is_back
         assert (await waiting).content == {"n": 1}
         assert stage.seconds < 2 * LISTEN_AGAIN_SECONDS
 
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.WARNING):
         play(scene)
     assert [record.message for record in caplog.records] == ["store.watch_failed"]
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from flows import Money, Receipt, elicit
 from flows.checkout_session import terms_of
 from flows.elicitation import Elicitation, Status
-from flows.errors import Expired, Failed
+from flows.errors import Expired, Failed, StoreUnavailable
 from flows.loose_end import Loose, LooseEnd
 from flows.mollie import mollie
 from flows.question import asking
@@ -35,7 +35,6 @@ from webapp.call import Call
 from webapp.kind import AskedBy
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
-from webapp.stores.store import StoreUnavailable
 from webapp.sweeper import fall_due
 
 
@@ -82,7 +81,7 @@ async def test_one_bad_row_holds_up_none_of_the_others(
             assert await fall_due(till.service) == 3
         assert [(await till.now(asked)).status for asked in others] == [Status.ACCEPTED] * 2
         assert await ledger(till) == [ReceiptStatus.OPEN] * 2
-        word = "sweeper.row_failed" if is_readable else "record.unreadable"
+        word = "store.unavailable" if is_readable else "record.unreadable"
         assert caplog.messages.count(word) == 2
         if is_readable:  # and it has its turn again
             store.bad = None

@@ -12,6 +12,7 @@ import pytest
 
 from flows.checkout_session import Mismatch, kept_of, sessions_of
 from flows.elicitation import Elicitation, Status
+from flows.errors import StoreUnavailable
 from flows.loose_end import Loose, LooseEnd, ask_again
 from flows.mollie import mollie
 from flows.paypal import paypal
@@ -45,7 +46,6 @@ from webapp.loose_ends import PAID_OTHERWISE
 from webapp.operator import end_payment
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
-from webapp.stores.store import StoreUnavailable
 from webapp.sweeper import fall_due
 from webapp.verdicts import ON_ITS_WAY
 

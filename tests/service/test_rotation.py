@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from flows.errors import Unreadable
+from flows.errors import StoreUnavailable, Unreadable
 from flows.tokens import Claims, Purpose, Tokens
 from flows.vault import Ring, fingerprint_of, wrapped_under
 from tests.clock import Clock
@@ -22,7 +22,6 @@ from webapp.rotation import Keys, list_keys, retire, rotate
 from webapp.stores import Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
-from webapp.stores.store import StoreUnavailable
 
 OLD, NEW, NEWER = (f"{word} secret of thirty-two bytes or so".encode() for word in ("1", "2", "3"))
 

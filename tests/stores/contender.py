@@ -12,9 +12,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from flows.errors import StoreUnavailable
 from webapp.stores import Conflict, Record
 from webapp.stores.sqlite import SqliteStore
-from webapp.stores.store import StoreUnavailable
 
 
 def record(id, *, status="pending", sealed=b"sealed"):
@@ -92,7 +92,7 @@ async def fill_the_disk(path):
             await store.write(record(name, sealed=bytes(60_000)))
             acknowledged.append(name)
         except StoreUnavailable as error:
-            message = str(error)
+            message = error.why
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     await store.write(record("after"))
     say({"acknowledged": acknowledged, "message": message})
@@ -108,7 +108,7 @@ async def open_as_nobody(path):
         store = await SqliteStore.open(path)
         await store.write(record("a-1"))
     except StoreUnavailable as error:
-        say(str(error))
+        say(error.why)
 
 
 async def main(what, path, *rest):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from flows.errors import StoreUnavailable
 from webapp.stores import Conflict, Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
-from webapp.stores.store import StoreUnavailable
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
 HOLD = timedelta(seconds=30)

@@ -10,13 +10,14 @@ from importlib.resources import files
 import pytest
 from msgspec.structs import replace
 
+from flows.errors import StoreUnavailable
 from tests.stores.contender import record
 from webapp.stores import open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.sqlite_batch import ROWS_AT_MOST
 from webapp.stores.sqlite_rows import must_be_new_enough
-from webapp.stores.store import Conflict, StoreUnavailable
+from webapp.stores.store import Conflict
 
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

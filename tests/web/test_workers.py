@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.errors import StoreUnavailable
 from tests.leaks import EARS
-from webapp.stores.store import StoreUnavailable
 from webapp.workers import must_share
 
 MODULE = """

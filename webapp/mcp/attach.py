@@ -6,16 +6,18 @@ in the server or its tools is changed; a FastMCP server gets one for calls among
 """
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.shared.exceptions import MCPError
 from msgspec.json import encode
 from pydantic import BaseModel
 
-from flows.errors import Cancelled, ElicitError
+from flows.errors import Cancelled, ElicitError, StoreUnavailable
 from flows.question import asking
 from webapp.call import Call
 from webapp.identity import Caller
@@ -46,6 +48,7 @@ from webapp.runs import ToolCall
 from webapp.service import Service
 from webapp.wire import Wires, wire_of
 
+_log = logging.getLogger(__name__)
 _NOBODY_WITHOUT_FORMS = (
     "Nobody can be asked: a caller without a name is asked by a code from the page to the chat, "
     "for which its client must declare the elicitation modes url and form."
@@ -89,11 +92,23 @@ class Middleware:
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
-        if context.method != "tools/call" or context.request_id is None:
-            return await self._no_call(context, call_next)
+        is_call = context.method == "tools/call" and context.request_id is not None
+        try:
+            handle = self._called if is_call else self._no_call
+            return await handle(context, call_next)
+        except StoreUnavailable as error:
+            _log.warning("store.unavailable", extra={"why": error.why})
+            if not is_call:
+                raise MCPError(error.code, str(error)) from error
+            return error_result(error, protocol_version=context.protocol_version)
+
+    async def _called(
+        self, context: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
         if context.request is not None:
             wire = wire_of(context.request.scope)
         else:
+            assert context.request_id is not None
             wire = self._wires.find(context.request_id)
         service, declared = self._service, declared_by(context)
         params = dict(context.params or {})
@@ -202,7 +217,9 @@ class Middleware:
         """The result of a body that came to its end; an error of ours stands in its place."""
         if error is not None:
             own = error_result(error, protocol_version=protocol_version)
-            if isinstance(error, Cancelled):
+            if isinstance(error, Cancelled | StoreUnavailable):
+                if isinstance(error, StoreUnavailable):
+                    _log.warning("store.unavailable", extra={"why": error.why})
                 await call.finish()  # the same call goes on
                 return own
         if own.get("isError"):

@@ -15,7 +15,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import NotificationParams, ToolListChangedNotification
 
-from flows.errors import ElicitError
+from flows.errors import ElicitError, StoreUnavailable
 from flows.page import Secret
 from flows.question import Request
 from flows.requests import AccountRequest, PaymentRequest
@@ -107,6 +107,8 @@ class Hiding:
             for request in _needed(tool):
                 if not await _is_there(self._kinds, request, by):
                     return False
+        except StoreUnavailable:
+            raise
         except ElicitError:  # it is not set up: nobody has it
             return False
         return True

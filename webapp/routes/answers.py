@@ -13,13 +13,14 @@ from litestar.exceptions import HTTPException
 from litestar.response.base import ASGIResponse
 from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
-from flows.errors import ElicitError, InvalidToken, TooManyAttempts
+from flows.errors import ElicitError, InvalidToken, StoreUnavailable, TooManyAttempts
 from webapp.browser import page_headers
 from webapp.locales import Locales
 from webapp.pages import Pages
 from webapp.rates import TooOften
 from webapp.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
 
+RETRY_SECONDS = 30
 _log = logging.getLogger(__name__)
 
 
@@ -80,6 +81,12 @@ class Answers:
                     status=HTTPStatus.TOO_MANY_REQUESTS,
                     headers={"retry-after": str(error.seconds)},
                 )
+            case StoreUnavailable():
+                return self.page(
+                    Trouble(server=self.server, error_id=_logged(request, error)),
+                    status=HTTPStatus.SERVICE_UNAVAILABLE,
+                    headers={"retry-after": str(RETRY_SECONDS)},
+                )
             case TooManyAttempts():
                 return self.page(TooMany(server=self.server), status=HTTPStatus.TOO_MANY_REQUESTS)
             case HTTPException(status_code=HTTPStatus.NOT_FOUND):
@@ -103,6 +110,8 @@ class Answers:
         if isinstance(error, HTTPException) and error.status_code != HTTP_500_INTERNAL_SERVER_ERROR:
             return problem(error.status_code, detail=HTTPStatus(error.status_code).phrase)
         error_id = _logged(request, error)
+        if isinstance(error, StoreUnavailable):
+            return problem(error.http_status, detail=str(error), code=error.name)
         return problem(
             HTTPStatus.INTERNAL_SERVER_ERROR, detail="Something broke here.", code=error_id
         )

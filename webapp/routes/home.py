@@ -1,4 +1,4 @@
-"""Home, assets and health."""
+"""Home, assets, and how this process is: live, ready."""
 
 from http import HTTPStatus
 from pathlib import Path
@@ -57,17 +57,35 @@ def static(name: FromPath[str]) -> Response[bytes]:
     )
 
 
-@get("/health")
-async def health(
+@get("/live", sync_to_thread=False)
+def alive() -> Response[dict[str, str]]:
+    """200 as long as this process answers at all: whoever restarts it asks here."""
+    return _told({"status": "ok"}, is_well=True)
+
+
+@get(["/ready", "/health"])
+async def ready(
     request: Request[Any, Any, Any], service: NamedDependency[Service]
 ) -> Response[dict[str, str]]:
-    """200 if the store answers; with a nonce, the proof that it is the store of whoever asks."""
-    await service.elicitations.store.read("~", "pepper", "~")
-    told = {"status": "ok"}
+    """200 if the store takes a write and has room, else 503: whoever sends requests here asks.
+
+    With a nonce it is the proof that this is the store of whoever asks, and nothing is tried.
+    """
+    nonce = request.query_params.get("nonce")
+    is_ready = nonce is not None or await service.readiness.is_ready()
+    told = {"status": "ok" if is_ready else "unavailable"}
     if service.sandbox_url is not None:
         told["sandbox"] = service.sandbox_url
-    nonce = request.query_params.get("nonce")
     if nonce is not None:
         pepper = service.elicitations.owners.pepper
         told["proof"] = proof(pepper, url=service.public_url, nonce=nonce)
-    return Response(told, status_code=HTTPStatus.OK, headers={"cache-control": "no-store"})
+    return _told(told, is_well=is_ready)
+
+
+def _told(content: dict[str, str], *, is_well: bool) -> Response[dict[str, str]]:
+    """Not why: that is the operator's, and in the log."""
+    return Response(
+        content,
+        status_code=HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE,
+        headers={"cache-control": "no-store"},
+    )

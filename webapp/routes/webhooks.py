@@ -21,13 +21,12 @@ from litestar.params import FromPath, RawBody
 from litestar.response.base import ASGIResponse
 
 from flows.checkout_session import Malformed, Mismatch
-from flows.errors import Failed, Unverified
+from flows.errors import Failed, StoreUnavailable, Unverified
 from flows.gateway import Certifies, Hints, Signs
 from flows.signature_items import ADYEN, verify_items
 from flows.signatures import BODY_BYTES_AT_MOST, Delivery, verify
 from webapp.rates import address_key
 from webapp.service import Service
-from webapp.stores.store import StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ async def hooked(
         if hinting is not None:
             return await _hinted(hinting, body, request=request, service=service)
     except StoreUnavailable as error:
-        _log.warning("webhook.not_kept", extra={"seller": seller, "why": str(error)})
+        _log.warning("webhook.not_kept", extra={"seller": seller, "why": error.why})
         raise ServiceUnavailableException from error
     raise NotFoundException
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from weakref import WeakSet
 
+from flows.errors import StoreUnavailable
 from webapp.stores.store import (
     Conflict,
     Record,
-    StoreUnavailable,
     as_written,
     check_erasure,
     check_limit,
@@ -120,6 +120,10 @@ class MemoryStore:
         for name in names:
             contents.drop(name)
         return len(names)
+
+    async def check(self) -> None:
+        """See Store."""
+        self._open_contents()
 
     async def aclose(self) -> None:
         """See Store."""

@@ -3,6 +3,8 @@
 An address may hold a password one day, so a refusal names its scheme and nothing more of it.
 """
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from webapp.stores.memory import MemoryStore
@@ -10,6 +12,24 @@ from webapp.stores.sqlite import SqliteStore
 from webapp.stores.store import Store
 
 _POSSIBLE = "sqlite:///relative.db, sqlite:////absolute.db or memory:"
+
+
+def holds_something(url: str) -> bool:
+    """Whether records are kept at the address; also if that cannot be seen. Blocks on the disk."""
+    path = Path(url.removeprefix("sqlite:///"))
+    try:
+        if not url.startswith("sqlite:///") or path.stat().st_size == 0:
+            return False
+        address = f"{path.absolute().as_uri()}?mode=rw"  # not ro: its log may be all there is
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'records'")
+            if tables.fetchone() is None:
+                return False
+            return connection.execute("SELECT 1 FROM records LIMIT 1").fetchone() is not None
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, sqlite3.Error):
+        return True
 
 
 async def open_store(url: str) -> Store:

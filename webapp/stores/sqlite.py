@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from flows.errors import StoreUnavailable
 from webapp.stores.sqlite_batch import prepare
+from webapp.stores.sqlite_file import OpenedFile
 from webapp.stores.sqlite_news import SqliteNews
 from webapp.stores.sqlite_rows import (
     SELECT_RECORDS,
@@ -23,7 +25,6 @@ from webapp.stores.sqlite_rows import (
 from webapp.stores.sqlite_writer import SqliteWriter
 from webapp.stores.store import (
     Record,
-    StoreUnavailable,
     as_written,
     check_erasure,
     check_limit,
@@ -42,27 +43,32 @@ _CONDITIONS = {
 }
 
 
-def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    writer, reader = open_file(path)
+def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, OpenedFile]:
+    writer, reader, file = open_file(path)
     try:
         prepare(writer)
     except sqlite3.Error as error:
         writer.close()
         reader.close()
         raise unavailable(path, error) from error
-    return writer, reader
+    return writer, reader, file
 
 
 class SqliteStore:
     """One opening of the file; another process, or another handle, is another opening."""
 
     def __init__(
-        self, reader: sqlite3.Connection, *, writer: SqliteWriter, news: SqliteNews, path: Path
+        self,
+        reader: sqlite3.Connection,
+        *,
+        writer: SqliteWriter,
+        news: SqliteNews,
+        file: OpenedFile,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._news = news
-        self._path = path
+        self._file = file
         self._is_closed = False
 
     @classmethod
@@ -71,15 +77,15 @@ class SqliteStore:
 
         A watcher that lags by more than `remembered_commits` is told to look again.
         """
-        connection, reader = await asyncio.to_thread(_open, path)
+        connection, reader, file = await asyncio.to_thread(_open, path)
         opening = secrets.randbits(62)
         return cls(
             reader,
             writer=SqliteWriter(
-                connection, path=path, opening=opening, remembered_commits=remembered_commits
+                connection, file=file, opening=opening, remembered_commits=remembered_commits
             ),
-            news=SqliteNews(reader, path=path, opening=opening),
-            path=path,
+            news=SqliteNews(reader, file=file, opening=opening),
+            file=file,
         )
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
@@ -136,6 +142,15 @@ class SqliteStore:
         moment = None if before is None else microseconds(before)
         return await self._writer.erase(owner=owner, before=moment, limit=limit)
 
+    async def check(self) -> None:
+        """See Store."""
+        self._refuse_if_closed()
+        try:
+            await asyncio.to_thread(self._file.must_have_room)
+        except OSError as error:
+            raise unavailable(self._file.path, error) from error
+        await self._writer.check()
+
     async def aclose(self) -> None:
         """See Store."""
         if not self._is_closed:
@@ -146,12 +161,13 @@ class SqliteStore:
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
-            raise StoreUnavailable(f"the store {self._path} is closed")
+            raise StoreUnavailable(f"the store {self._file.path} is closed")
 
     def _records(self, statement: str, values: Mapping[str, str | int | None]) -> Iterator[Record]:
         self._refuse_if_closed()
         try:
             rows = self._reader.execute(statement, values).fetchall()
+            self._file.must_be_there()
         except sqlite3.Error as error:
-            raise unavailable(self._path, error) from error
+            raise unavailable(self._file.path, error) from error
         return map(record_of, rows)

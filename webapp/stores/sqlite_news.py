@@ -7,9 +7,10 @@ commit and ours, and a gap means that the oldest were forgotten before we looked
 
 import asyncio
 import sqlite3
-from pathlib import Path
 from weakref import WeakSet
 
+from flows.errors import StoreUnavailable
+from webapp.stores.sqlite_file import OpenedFile
 from webapp.stores.sqlite_rows import SELECT_RECORDS, record_of, unavailable
 from webapp.stores.store import Record
 from webapp.stores.watch import Watch
@@ -29,9 +30,9 @@ WHERE (owner, kind, id) IN (
 class SqliteNews:
     """Polls on the event loop's connection and feeds the watches; without a watch, no poll."""
 
-    def __init__(self, reader: sqlite3.Connection, *, path: Path, opening: int) -> None:
+    def __init__(self, reader: sqlite3.Connection, *, file: OpenedFile, opening: int) -> None:
         self._reader = reader
-        self._path = path
+        self._file = file
         self._opening = opening
         self._loop = asyncio.get_running_loop()
         self._watches: WeakSet[Watch] = WeakSet()
@@ -45,7 +46,7 @@ class SqliteNews:
             try:
                 self._seen_sequence = self._number("SELECT max(sequence) FROM commits")
             except sqlite3.Error as error:
-                raise unavailable(self._path, error) from error
+                raise unavailable(self._file.path, error) from error
             self._timer = self._loop.call_later(_POLL_SECONDS, self._poll)
         watch = Watch()
         self._watches.add(watch)
@@ -65,11 +66,12 @@ class SqliteNews:
             return
         before = self._data_version
         try:
+            self._file.must_be_there()
             news = self._news()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, StoreUnavailable) as error:
             for watch in tuple(self._watches):
                 self._watches.discard(watch)
-                watch.end(unavailable(self._path, error))
+                watch.end(unavailable(self._file.path, error))
             return
         is_busy = self._data_version != before and not news
         seconds = _POLL_SECONDS_BUSY if is_busy else _POLL_SECONDS

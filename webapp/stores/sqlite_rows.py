@@ -5,11 +5,14 @@ A foreign file, a newer layout, a folder that is not ours to write: all refused 
 
 import os
 import sqlite3
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 
-from webapp.stores.store import Record, StoreUnavailable
+from flows.errors import StoreUnavailable
+from webapp.stores.sqlite_file import OpenedFile, identity_of
+from webapp.stores.store import Record
 
 SELECT_RECORDS = (
     "SELECT owner, kind, id, status, key, due_at, erase_at, version, sealed FROM records "
@@ -51,30 +54,37 @@ def microseconds(moment: datetime) -> int:
 
 def unavailable(path: Path, error: Exception) -> StoreUnavailable:
     """Return the store's own error for one of SQLite's or the system's, with its cause."""
+    if isinstance(error, StoreUnavailable):
+        return error
     refusal = StoreUnavailable(f"the store {path} is not usable: {error}")
     refusal.__cause__ = error
     return refusal
 
 
-def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """Open the file, made if it is not there, and return a connection to write and one to read.
+def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, OpenedFile]:
+    """Open the file, made if it is not there; a connection to write, one to read, and the file.
 
     Blocks on the disk, so call it in a thread.
     """
     must_be_new_enough(sqlite3.sqlite_version_info)
-    try:
-        _make_private(path)
-        writer = _connect(path, busy_milliseconds=_WRITER_BUSY_MILLISECONDS)
+    with ExitStack() as stack:
         try:
+            _make_private(path)
+            before = identity_of(path)
+            writer = _connect(path, busy_milliseconds=_WRITER_BUSY_MILLISECONDS)
+            stack.callback(writer.close)
             _prepare(writer, path)
             reader = _connect(path, busy_milliseconds=_READER_BUSY_MILLISECONDS)
-        except BaseException:
-            writer.close()
-            raise
-        reader.execute("PRAGMA query_only = ON")
-    except (sqlite3.Error, OSError) as error:
-        raise unavailable(path, error) from error
-    return writer, reader
+            stack.callback(reader.close)
+            reader.execute("PRAGMA query_only = ON")
+            reader.execute("SELECT count(*) FROM sqlite_master").fetchone()  # it opens the log
+        except (sqlite3.Error, OSError) as error:
+            raise unavailable(path, error) from error
+        opened = OpenedFile(path)
+        if before is None or not opened.is_of(before):
+            raise StoreUnavailable(f"the store {path} was replaced while it was opened")
+        stack.pop_all()
+    return writer, reader, opened
 
 
 def must_be_new_enough(version: tuple[int, int, int]) -> None:

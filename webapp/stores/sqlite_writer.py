@@ -10,7 +10,6 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -24,6 +23,7 @@ from webapp.stores.sqlite_batch import (
     rows_of,
     write_rows,
 )
+from webapp.stores.sqlite_file import OpenedFile
 from webapp.stores.sqlite_rows import SELECT_RECORDS, record_of, unavailable
 from webapp.stores.store import Conflict, Record
 
@@ -61,11 +61,16 @@ class SqliteWriter:
     """A thread with its own connection: jobs go in by a queue, answers out by the event loop."""
 
     def __init__(
-        self, connection: sqlite3.Connection, *, path: Path, opening: int, remembered_commits: int
+        self,
+        connection: sqlite3.Connection,
+        *,
+        file: OpenedFile,
+        opening: int,
+        remembered_commits: int,
     ) -> None:
         """`connection` is prepared by `sqlite_batch`."""
         self._connection = connection
-        self._path = path
+        self._file = file
         self._opening = opening
         self._remembered_commits = remembered_commits
         self._is_ending = False
@@ -88,6 +93,10 @@ class SqliteWriter:
     def erase(self, *, owner: str | None, before: int | None, limit: int) -> "asyncio.Future[int]":
         """Queue an erasure under at least one of the conditions; the time in microseconds."""
         return self._queue(partial(self._erase, owner, before, limit))
+
+    def check(self) -> "asyncio.Future[None]":
+        """Queue a commit that changes no record."""
+        return self._queue(self._check)
 
     async def aclose(self) -> None:
         """Finish every job, then close the connection; nothing may be queued afterwards."""
@@ -146,11 +155,12 @@ class SqliteWriter:
             return self._one_by_one(jobs)
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, all are told
             self._roll_back()
-            return [(future, unavailable(self._path, error)) for future, _ in jobs]
+            return [(future, unavailable(self._file.path, error)) for future, _ in jobs]
 
     def _write_at_once(self, records: list[Record]) -> None:
         # Without a BEGIN it is a transaction of its own.
         write_rows(self._connection, [*rows_of(records), self._commit_row(records)])
+        self._file.must_be_there()
 
     def _one_by_one(self, jobs: list[_Job]) -> list[_Answer]:
         answers: list[_Answer] = []
@@ -169,6 +179,7 @@ class SqliteWriter:
         if written:
             write_rows(self._connection, [self._commit_row(written)])
         self._connection.execute("COMMIT")
+        self._file.must_be_there()  # else nobody is told that it was written
         return answers
 
     def _roll_back(self) -> None:
@@ -209,6 +220,9 @@ class SqliteWriter:
     def _first(self, statement: str, values: tuple[str | None, ...]) -> Record | None:
         row = self._connection.execute(statement, values).fetchone()
         return None if row is None else record_of(row)
+
+    def _check(self) -> None:
+        write_rows(self._connection, [self._commit_row(())])
 
     def _due(self, now: int, until: int, limit: int) -> list[Record]:
         records = [record_of(row) for row in self._connection.execute(_DUE, (now, limit))]

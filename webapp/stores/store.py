@@ -50,13 +50,6 @@ class Conflict(Exception):
         )
 
 
-class StoreUnavailable(Exception):
-    """The store cannot answer: closed, full, read-only, damaged or locked for too long.
-
-    After a write it means "not acknowledged", not "not written".
-    """
-
-
 class Store(Protocol):
     """A place for records; every method raises StoreUnavailable when the place is not usable."""
 
@@ -112,6 +105,10 @@ class Store(Protocol):
 
         Returns how many; ValueError if neither condition is given.
         """
+        ...
+
+    async def check(self) -> None:
+        """Write something that changes nothing; raises StoreUnavailable also if room gets short."""
         ...
 
     async def aclose(self) -> None:
