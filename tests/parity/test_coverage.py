@@ -1,7 +1,8 @@
 """What other systems have and what went wrong with them: each is cited by a test of ours.
 
-A test cites what it covers on a line of its own, `parity: F12`, `finding: S1` or `defect: lynq early
-completion`, after the mark of a comment. T is Toolshed, F is FrontMCP, E is Tesseron, L is lynq.
+A test cites what it covers on a line of its own, `parity: F12`, `finding: S1` or
+`defect: lynq early completion`, after the mark of a comment. T is Toolshed, F is FrontMCP,
+E is Tesseron, L is lynq.
 """
 
 import ast

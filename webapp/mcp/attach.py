@@ -28,7 +28,7 @@ from webapp.mcp.naming import must_be_named
 from webapp.mcp.presenting import presenter_of
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
-from webapp.mcp.results import RESULT_TOOL, Result, error_result, escaped, masked
+from webapp.mcp.results import RESULT_TOOL, Result, error_result, escaped, is_whole, masked
 from webapp.mcp.retry import read_chain, with_kept
 from webapp.mcp.tools import ServedTool, tool_of
 from webapp.mcp.versions import version_of
@@ -37,6 +37,7 @@ from webapp.protected import CheckedToken
 from webapp.rates import TooOften, address_key
 from webapp.runs import ToolCall
 from webapp.service import Service
+from webapp.unasked import all_were_asked
 from webapp.wire import Wires, wire_of
 
 _NOBODY_WITHOUT_FORMS = (
@@ -158,14 +159,16 @@ class Middleware:
         call_next: CallNext,
     ) -> HandlerResult:
         call.begin()
-        result: HandlerResult = None
+        own: Result = {}
         error: ElicitError | None = None
         try:
-            with asking(call):
+            with asking(call) as unasked:
                 inner_calls.enter(call, self._server, tool)
                 await ask_first(call, tool, name=call.tool.tool, arguments=call.tool.arguments)
-                result = await call_next(context)
-        except ElicitError as refused:  # before the body: a tool's own errors are results
+                own = _wire_form(await call_next(context))
+            if not call.is_interrupted and is_whole(own):
+                await all_were_asked(unasked, tool=call.tool.tool)
+        except ElicitError as refused:  # not of the body: a tool's own errors are results
             error = refused
         except BaseException:
             # An interruption may come in a task group's wrapping, or a bare `except` may have
@@ -178,7 +181,6 @@ class Middleware:
             if isinstance(call.answer, Exception):
                 raise call.answer
             return _as_result(call.answer)
-        own = _wire_form(result)
         if error is None and _is_input_required(own):
             await call.go_on()
             state = presenter.carry(call, own.get("requestState"))
