@@ -257,7 +257,8 @@ def confirm(
 
 async def forget(name: str) -> bool:
     """Wipe what `secret(name=...)` has kept for this person; False if there was nothing."""
-    return await current_asker().forget(name)
+    with _telling():
+        return await current_asker().forget(name)
 
 
 async def once(name: str, work: Callable[[str], Awaitable[Json]], *, again: bool = False) -> Json:

@@ -4,6 +4,7 @@ ElicitError
 ├── InvalidQuestion      the verb's own arguments are wrong (raised by the verb, not at the await)
 ├── NoAsker              no tool call is going on here
 ├── CallOver             the call that this verb belongs to has ended
+├── NotAsked             a question was made in the call and never awaited
 ├── QuestionChanged      a retried tool asked something else than before
 ├── NotSupported         the client cannot show this kind of question
 ├── NotConfigured        the server lacks a setting that the question needs
@@ -70,6 +71,21 @@ class CallOver(ElicitError):
 
     def __init__(self) -> None:
         super().__init__("This call is over, so nothing can be asked for it any more.")
+
+
+class NotAsked(ElicitError):
+    """Questions were made in a call and not asked; `places` are the lines where they were made."""
+
+    name = "ELICITATION_NOT_ASKED"
+
+    def __init__(self, *places: str) -> None:
+        self.places = places
+        super().__init__(
+            f"The tool made a question at {', '.join(places)} and asked it nobody, so what it "
+            "returned is withheld. This is a fault of the tool, and calling it again changes "
+            "nothing: its author has to write `await` before the question, or to call discard() "
+            "on one that is not to be asked. What the tool did before is not undone."
+        )
 
 
 class QuestionChanged(ElicitError):

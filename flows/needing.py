@@ -76,6 +76,8 @@ def needs(
             )
     if decline_message is not None and not decline_message.strip():
         raise InvalidQuestion("decline_message is empty: leave it out or say something.")
+    for question in questions:
+        question.discard()  # each call asks it; the one that marks a tool does not
     need = Need(
         questions=questions,
         hides=hide,

@@ -28,6 +28,7 @@ from flows.errors import (
     NotAccepted,
     Superseded,
 )
+from flows.unasked import Made, Unasked
 
 T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT = timedelta(minutes=5)
@@ -126,6 +127,7 @@ class Question(Generic[T_co]):
     elicitation_id: str | None = None  # the author's own, by which trusted code knows it
     timeout: timedelta = DEFAULT_TIMEOUT
     again: bool = False  # its answer is for one call; the same call made again is another wish
+    _made: Made | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.message.strip():
@@ -139,6 +141,8 @@ class Question(Generic[T_co]):
             raise InvalidQuestion("key is empty or no text; leave it out or give it one.")
         if self.elicitation_id is not None:
             must_be_elicitation_id(self.elicitation_id)
+        if (here := _here.get(None)) is not None:
+            object.__setattr__(self, "_made", here.unasked.add(self.request.kind))
 
     def __hash__(self) -> int:
         # asyncio.gather asks what is one to it once: two questions are two, also where they are
@@ -166,11 +170,17 @@ class Question(Generic[T_co]):
 
     async def outcome(self) -> Outcome[T_co]:
         """What became of it; a no does not raise."""
+        self.discard()
         return await current_asker().ask(self)
 
     async def or_none(self) -> T_co | None:
         """The answer, or None for every no."""
         return (await self.outcome()).content
+
+    def discard(self) -> None:
+        """It is not to be asked: a call that makes a question and forgets it fails."""
+        if self._made is not None:
+            self._made.settle()
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a question has no truth before it is asked: write `await` before it")
@@ -250,32 +260,46 @@ class Asker(Protocol):
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion: ...
 
 
-_asker: ContextVar[Asker] = ContextVar("elicit_asker")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Here:
+    asker: Asker
+    unasked: Unasked
+
+
+_here: ContextVar[_Here] = ContextVar("elicit_asker")
 
 
 def current_asker() -> Asker:
     """Raises NoAsker where there is none."""
     try:
-        return _asker.get()
+        return _here.get().asker
     except LookupError:
         raise NoAsker from None
 
 
+def current_unasked() -> Unasked:
+    """What was made here and not asked; nothing where nobody asks."""
+    here = _here.get(None)
+    return here.unasked if here is not None else Unasked()
+
+
 def tell_asker(error: ElicitError) -> None:
     """Let whoever asks here, if anybody does, know what a verb raised."""
-    asker = _asker.get(None)
-    if asker is not None:
-        asker.failed(error)
+    here = _here.get(None)
+    if here is not None:
+        here.asker.failed(error)
 
 
 @contextmanager
-def asking(asker: Asker) -> Generator[None]:
-    """Within it, verbs go to `asker`."""
-    token = _asker.set(asker)
+def asking(asker: Asker) -> Generator[Unasked]:
+    """Within it, verbs go to `asker`; what is made within it, and not asked, is what it gives."""
+    outer = _here.get(None)
+    unasked = Unasked(outer.unasked if outer is not None and outer.asker is asker else None)
+    token = _here.set(_Here(asker=asker, unasked=unasked))
     try:
-        yield
+        yield unasked
     finally:
-        _asker.reset(token)
+        _here.reset(token)
 
 
 def _can_be_written(text: str) -> bool:

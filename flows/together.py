@@ -21,13 +21,20 @@ class Together(Generic[T_co]):
     questions: tuple[Question[Any], ...]
 
     def __await__(self) -> Generator[Any, Any, T_co]:
+        self.discard()
         asking = current_asker().ask_together(self.questions, stops_at_no=True)
         outcomes = yield from asking.__await__()
         return cast("T_co", tuple(map(_answer, self.questions, outcomes)))
 
     async def outcomes(self) -> tuple[Outcome[Any], ...]:
         """What became of each, once all are over; a no does not raise."""
+        self.discard()
         return await current_asker().ask_together(self.questions, stops_at_no=False)
+
+    def discard(self) -> None:
+        """They are not to be asked: a call that makes a question and forgets it fails."""
+        for question in self.questions:
+            question.discard()
 
     def __bool__(self) -> NoReturn:
         raise TypeError("questions have no truth before they are asked: write `await` before them")

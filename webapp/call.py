@@ -34,6 +34,7 @@ from webapp.outcomes import cancelled, outcome_of
 from webapp.presenter import Interrupted, Presenter
 from webapp.runs import ToolCall, run_of
 from webapp.taken import Taken
+from webapp.unasked import nothing_stands_before
 from webapp.verbs import Verbs
 from webapp.waiters import Waiter
 
@@ -123,6 +124,7 @@ class Call(Verbs):
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
         try:
+            await nothing_stands_before()
             outcome = await self._ask(question)
         except ElicitError as error:
             self.last_error = error

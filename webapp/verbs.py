@@ -22,6 +22,7 @@ from webapp.outbound import Outbound
 from webapp.reach import OwnersReach
 from webapp.runs import CurrentRun, ToolCall
 from webapp.together import ask_all
+from webapp.unasked import nothing_stands_before
 
 T = TypeVar("T")
 
@@ -81,6 +82,7 @@ class Verbs(ABC):
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
     ) -> tuple[Outcome[Any], ...]:
         try:
+            await nothing_stands_before()
             outcomes = await ask_all(self, questions, stops_at_no=stops_at_no)
         except ElicitError as error:
             self.last_error = error
@@ -98,6 +100,7 @@ class Verbs(ABC):
         bought happens once. `again` is None where it is not the tool's own work.
         """
         try:
+            await nothing_stands_before()
             result = await self._once(name, work)
             if again is not None:
                 self.note_use(again=again)
@@ -117,12 +120,15 @@ class Verbs(ABC):
             raise
 
     async def complete(self, elicitation_id: str, content: Json) -> Completion:
+        await nothing_stands_before()
         return await self._completing.complete(elicitation_id, content)
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
+        await nothing_stands_before()
         return await self._completing.complete_return(request, content)
 
     async def forget(self, name: str) -> bool:
+        await nothing_stands_before()
         await self._must_be_going_on()
         owner = self.caller.must_be_known()
         return await self.kinds.secrets.forget(owner=owner, server=self.tool.server, name=name)

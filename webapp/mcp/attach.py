@@ -37,6 +37,7 @@ from webapp.mcp.results import (
     error_result,
     escaped,
     given_again,
+    is_whole,
     masked,
 )
 from webapp.mcp.retry import read_chain, with_kept
@@ -46,6 +47,7 @@ from webapp.presenter import Presenter
 from webapp.rates import TooOften, address_key
 from webapp.runs import ToolCall
 from webapp.service import Service
+from webapp.unasked import all_were_asked
 from webapp.wire import Wires, wire_of
 
 _log = logging.getLogger(__name__)
@@ -180,14 +182,16 @@ class Middleware:
         call_next: CallNext,
     ) -> HandlerResult:
         call.begin()
-        result: HandlerResult = None
+        own: Result = {}
         error: ElicitError | None = None
         try:
-            with asking(call):
+            with asking(call) as unasked:
                 inner_calls.enter(call, self._server, tool)
                 await ask_first(call, tool, name=call.tool.tool, arguments=call.tool.arguments)
-                result = await call_next(context)
-        except ElicitError as refused:  # before the body: a tool's own errors are results
+                own = _wire_form(await call_next(context))
+            if not call.is_interrupted and is_whole(own):
+                await all_were_asked(unasked, tool=call.tool.tool)
+        except ElicitError as refused:  # not of the body: a tool's own errors are results
             error = refused
         except BaseException:
             # An interruption may come in a task group's wrapping, or a bare `except` may have
@@ -202,7 +206,6 @@ class Middleware:
             answer = _as_result(call.answer)
             until = call.repeats_until
             return answer if until is None else given_again(answer, until=until)
-        own = _wire_form(result)
         if error is None and _is_input_required(own):
             await call.go_on()
             state = presenter.carry(call, own.get("requestState"))

@@ -22,11 +22,12 @@ from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from flows.errors import NoAsker
-from flows.question import current_asker
+from flows.errors import NoAsker, NotAsked
+from flows.question import asking, current_asker
 from webapp.call import Call
 from webapp.mcp.before import ask_first
 from webapp.mcp.tools import ServedTool, tool_of
+from webapp.unasked import all_were_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,26 @@ async def _ask(server: Any, message: Any) -> None:
     _enter_inside(call, tool, arguments=arguments, is_clients=is_clients)  # after a yes only
 
 
+async def _run(context: Any, call_next: Any) -> Any:
+    """Run it; what its body made, it asks. Raises NotAsked, as the tool's own error."""
+    from fastmcp.tools.base import InputRequiredToolResult, ToolResult  # noqa: PLC0415 - optional
+
+    try:
+        call = current_asker()
+    except NoAsker:
+        return await call_next(context)
+    with asking(call) as unasked:
+        result = await call_next(context)
+    is_whole = isinstance(result, ToolResult) and not isinstance(result, InputRequiredToolResult)
+    if is_whole and not result.is_error:
+        try:
+            await all_were_asked(unasked, tool=str(context.message.name))
+        except NotAsked as error:
+            call.failed(error)
+            raise
+    return result
+
+
 def _enter_inside(call: Call, tool: ServedTool | None, *, arguments: str, is_clients: bool) -> None:
     for inside in tool.inside if tool is not None else ():
         _asked.setdefault(call, []).append(
@@ -152,6 +173,6 @@ def _middleware() -> Any:
     class InnerCalls(Middleware):
         async def on_call_tool(self, context: Any, call_next: Any) -> Any:
             await _ask(context.fastmcp_context.fastmcp, context.message)
-            return await call_next(context)
+            return await _run(context, call_next)
 
     return InnerCalls

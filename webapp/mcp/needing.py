@@ -57,6 +57,7 @@ async def _ask(call: Call, need: Need, arguments: Mapping[str, Json], *, place: 
 async def _yes(call: Call, question: Question[Any], decline_message: str | None) -> Outcome[Json]:
     """With the answer as it came; raises what stands for a no."""
     as_it_came: Question[Json] = replace(question, answer=_unchanged)
+    as_it_came.discard()  # asked past its own await
     outcome = await call.ask(as_it_came)
     if outcome.error is not None:
         call.last_error = _in_other_words(outcome.error, decline_message)

@@ -154,6 +154,12 @@ def error_result(error: ElicitError, *, protocol_version: str) -> Result:
     )
 
 
+def is_whole(result: Result) -> bool:
+    """Whether it is what a body returned: not an error, a request of its own, or a task."""
+    is_complete = result.get("resultType", "complete") == "complete"
+    return is_complete and "content" in result and not result.get("isError")
+
+
 def escaped(error: ElicitError | None) -> bool:
     """Whether this error left the tool: a frame of the serving library is in its traceback.
 
