@@ -126,7 +126,11 @@ class Account:
         return self._access_token
 
     def client(self) -> httpx.AsyncClient:
-        """Make a client for the provider's API, authorised there and nowhere else."""
+        """Make a client for the provider's API, authorised there and nowhere else.
+
+        It is httpx's own: it unpacks what comes, of any size. Where that is not to be trusted, ask
+        for `accept-encoding: identity` and stream.
+        """
         return self._reach.client(base_url=self.api, auth=self._auth)
 
     def __eq__(self, other: object) -> bool:

@@ -65,7 +65,8 @@ def url(
     """Ask the person to visit an address, and wait until its service says that it is done.
 
     `url` is text, or a function of the link; a function needs `origins`, the places it may lead
-    to, as literals. The answer is the object that the completion carried. With
+    to, as literals. It is called when the question stands, which may be completed from then on;
+    after a crash it is called again. The answer is the object that the completion carried. With
     `wait_for_completion=False` the answer is there as soon as the person agrees to go.
     Raises InvalidQuestion for an address that is not https (http on loopback).
     """

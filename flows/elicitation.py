@@ -312,6 +312,13 @@ def deliver(elicitation: Elicitation, *, run: str, now: datetime) -> Elicitation
     return replace(elicitation, delivered_at=now, content=None, holds_key=False)
 
 
+def lead_to(elicitation: Elicitation, url: str) -> Elicitation:
+    """With the address, unless there is one or nobody is to go there any more."""
+    if elicitation.asked.url is not None or elicitation.status.is_final:
+        return elicitation
+    return replace(elicitation, asked=replace(elicitation.asked, url=url))
+
+
 def let_go(elicitation: Elicitation) -> Elicitation:
     """Free the question for a new elicitation and wipe what was kept for it."""
     if not elicitation.status.is_final:

@@ -1,7 +1,9 @@
 """The line: one elicitation for each question of an owner, and the leg that waits for it.
 
 The same question joins what is there; a new one is started. The record is durable and the waiter
-registered before anything leaves the process.
+registered before anything leaves the process, and before a function of the author's hears of it:
+what it tells others may come back at once. The address that it makes is in the record before the
+link is shown; where the process died between the two, the next same call asks the function again.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ from flows.elicitation import Asked, Elicitation, Status
 from flows.errors import CallOver, InvalidQuestion
 from flows.question import Question
 from flows.run import Asking, Place, Run
+from flows.visit import Visit
 from webapp.aliases import give_alias
 from webapp.elicitations import Elicitations
 from webapp.gates import holds
@@ -72,11 +75,13 @@ class Line:
             if self._is_over():  # a sibling has ended the leg: nobody would be shown this one
                 raise CallOver
             current = await self._stand(question, place, waiter, is_ordered=is_ordered)
+            if question.elicitation_id is not None:
+                await self._name(question.elicitation_id, current)
+            if isinstance(question.request, Visit):
+                current = await self._addressed(question.request, current)
             if current.id == self._fresh:
                 self._fresh = None
                 await self._elicitations.plugins.started(current)
-            if question.elicitation_id is not None:
-                await self._name(question.elicitation_id, current)
             return current
 
     def shown(self, current: Elicitation, place: Place, *, is_again: bool, group: Group) -> Shown:
@@ -153,6 +158,27 @@ class Line:
         except InvalidQuestion:
             await self._elicitations.end(current, Status.CANCELLED)
             raise
+
+    async def _addressed(self, visit: Visit, current: Elicitation) -> Elicitation:
+        """With the address that the author's function makes, if it is not there yet.
+
+        It may be over when the function returns: what that told others has come back. Raises what
+        the function raises; the question is over then, and the same call asks afresh, unless a late
+        answer has come by then.
+        """
+        if current.asked.url is not None or current.status.is_final:
+            return current
+        link = self._links.for_author(
+            elicitation_id=current.id,
+            expires_at=current.expires_at,
+            now=self._elicitations.clock(),
+        )
+        try:
+            url = visit.address(link)
+        except Exception:
+            await self._elicitations.end(current, Status.CANCELLED)
+            raise
+        return await self._elicitations.change(current.id, lambda e: states.lead_to(e, url))
 
     async def _look(
         self, run: Run, known: Asking | None, join: str

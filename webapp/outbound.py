@@ -1,8 +1,10 @@
 """Outbound: runs a flow's talk over the network, within limits.
 
 What could go wrong: a provider that is slow, endless, redirects elsewhere, or an address that leads
-into our own network. Each limit below is one of them. Not closed yet: the name is looked up again
-when the request is sent, so whoever owns it can answer differently.
+into our own network. Each limit below is one of them. A packed reply is unpacked before its size
+can be looked at, and three kilobytes become gigabytes: each request asks for none, and a reply that
+is packed all the same is refused unread. Not closed yet: the name is looked up again when the
+request is sent, so whoever owns it can answer differently.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ from flows.flow import Talk
 T = TypeVar("T")
 SECONDS_A_REQUEST = 10.0
 REPLY_BYTES_AT_MOST = 1024 * 1024
+UNPACKED = {"accept-encoding": "identity"}
 
 # IPv6 that carries an IPv4 address, which may be one of our own network: NAT64, 6to4, Teredo,
 # compatible and mapped.
@@ -56,7 +59,10 @@ class Outbound:
         return cls(None, allow_loopback=False)
 
     def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
-        """A client of the tool's own for a provider's API; whoever asked for it closes it."""
+        """A client of the tool's own for a provider's API; whoever asked for it closes it.
+
+        It unpacks what comes and has no limit on its size: that is for the tool to know.
+        """
         return httpx.AsyncClient(
             base_url=base_url,
             auth=auth,
@@ -91,18 +97,20 @@ class Outbound:
         bytes_at_most: int = REPLY_BYTES_AT_MOST,
         may_be_loopback: bool = True,
     ) -> httpx.Response:
-        """One request as it is, following nothing. Raises Failed or httpx.HTTPError.
+        """One request, following nothing, unpacking nothing. Raises Failed or httpx.HTTPError.
 
         It reaches loopback only if this server's may and `may_be_loopback`.
         """
         if self._client is None:
             raise Failed("Nobody outside can be reached from here.")
+        request.headers.update(UNPACKED)
         try:
             async with asyncio.timeout(SECONDS_A_REQUEST):
                 await self._check_address(request.url, may_be_loopback=may_be_loopback)
                 reply = await self._client.send(request, stream=True, follow_redirects=False)
                 try:
-                    _check_encoding(request, reply)
+                    if _is_packed(reply):
+                        raise Failed("The other side's reply is packed, and was not to be.")
                     body = bytearray()
                     async for chunk in reply.aiter_bytes():
                         body += chunk
@@ -137,11 +145,15 @@ def no_proxy() -> dict[str, None]:
     return {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 
 
-def _check_encoding(request: httpx.Request, reply: httpx.Response) -> None:
-    """What is packed can be a thousand times as large before it is counted."""
-    is_plain = reply.headers.get("content-encoding", "identity") == "identity"
-    if request.headers.get("accept-encoding") == "identity" and not is_plain:
-        raise Failed("The other side's reply is packed, and was asked for as it is.")
+async def refuse_packed(reply: httpx.Response) -> None:
+    """A hook for a client's replies, called before one is read. Raises httpx.DecodingError."""
+    if _is_packed(reply):
+        raise httpx.DecodingError("it is packed, and was not to be", request=reply.request)
+
+
+def _is_packed(reply: httpx.Response) -> bool:
+    encodings = reply.headers.get_list("content-encoding", split_commas=True)
+    return any(each.strip().lower() not in {"", "identity"} for each in encodings)
 
 
 def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

@@ -45,7 +45,6 @@ _STARTS = {
 }
 _HEADERS = {
     "accept": "image/png, image/jpeg, image/webp, image/gif",
-    "accept-encoding": "identity",
     "user-agent": USER_AGENT,
 }
 _Place: TypeAlias = tuple[str, str | None]

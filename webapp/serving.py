@@ -30,6 +30,7 @@ from webapp.connecting import utc_now
 from webapp.demo.server import demo_server
 from webapp.locality import can_tell_users
 from webapp.mcp.naming import must_be_named
+from webapp.outbound import refuse_packed
 from webapp.pairing import address_of, key_of
 from webapp.port import PortUnusable, bind, listen
 from webapp.sandbox.settings import Sandbox, new_sandbox
@@ -150,7 +151,11 @@ async def _serve(
 
             client = await stack.enter_async_context(
                 # It delivers webhooks to this machine, where nothing speaks TLS.
-                httpx.AsyncClient(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False)
+                httpx.AsyncClient(
+                    verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                    trust_env=False,
+                    event_hooks={"response": [refuse_packed]},
+                )
             )
             outside = create_sandbox(annex.sandbox, clock=utc_now, deliver=client.send)
             running[annex.listener] = Pages(outside)

@@ -26,9 +26,9 @@ class Visits:
         return None
 
     async def asked(self, request: Visit, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
-        return replace(
-            asked, url=request.address(link), origins=request.origins, waits=request.waits
-        )
+        """Without the address where a function makes it, which is called when the row stands."""
+        url = None if callable(request.url) else request.address(link)
+        return replace(asked, url=url, origins=request.origins, waits=request.waits)
 
     async def answer(self, taken: Elicitation) -> Json:
         return taken.content

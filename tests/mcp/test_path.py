@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,6 +27,9 @@ from tests.mcp.stage import (
     text_of,
 )
 from webapp.connecting import connect
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+from webapp.stores.store import StoreUnavailable
 
 LOGIN = "https://example.org/login"
 ORIGIN = "https://example.org"
@@ -169,19 +173,12 @@ async def test_an_id_of_ones_own_stands_for_one_open_question_only(server: Any) 
 async def test_a_completion_before_anybody_waits_is_not_lost(server: Any, revision: str) -> None:
     # parity: L3
     # defect: lynq early completion
+    # finding: R3
     completions: list[asyncio.Task[Completion]] = []
 
     def quick(link: Link) -> str:
-        async def complete() -> Completion:
-            done = Completion.UNKNOWN
-            for _ in range(1000):
-                done = await complete_elicitation(link.id, {"fast": True})
-                if done != "unknown":
-                    break
-                await asyncio.sleep(0)
-            return done
-
-        completions.append(asyncio.create_task(complete()))
+        work = complete_elicitation(link.id, {"fast": True})
+        completions.append(asyncio.create_task(work))
         return LOGIN
 
     @server.tool()
@@ -191,6 +188,113 @@ async def test_a_completion_before_anybody_waits_is_not_lost(server: Any, revisi
     async with staged(server) as stage, stage.caller(revision) as caller:
         assert text_of(await soon(caller.call("race"))) == "fast: True"
         assert [await completion for completion in completions] == ["accepted"]
+
+
+async def test_a_completion_while_the_address_is_made_is_not_lost(
+    server: Any, revision: str, tmp_path: Path
+) -> None:
+    # finding: R3
+    # It is here before the function returns: another thread completes, in a loop of its own.
+    store = f"sqlite:///{tmp_path / 'elicit.db'}"
+    completions: list[Completion] = []
+    stages: list[Stage] = []
+
+    async def complete(id: str) -> Completion:
+        async with connect(stages[0].settings):
+            return await complete_elicitation(id, {"fast": True})
+
+    def quick(link: Link) -> str:
+        thread = Thread(target=lambda: completions.append(asyncio.run(complete(link.id))))
+        thread.start()
+        thread.join()
+        return LOGIN
+
+    @server.tool()
+    async def race() -> str:
+        return f"fast: {(await elicit.url('Race', quick, origins=[ORIGIN]))['fast']}"
+
+    async with staged(server, store=store) as stage, stage.caller(revision) as caller:
+        stages.append(stage)
+        assert text_of(await soon(caller.call("race"))) == "fast: True"
+        assert completions == ["accepted"]
+
+
+async def test_a_function_that_raises_leaves_no_question(server: Any, revision: str) -> None:
+    # finding: R3
+    made: list[Link] = []
+
+    def breaks_once(link: Link) -> str:
+        made.append(link)
+        if len(made) == 1:
+            raise RuntimeError("the shop is closed")
+        return LOGIN
+
+    @server.tool()
+    async def pay() -> str:
+        return f"paid {dict(await elicit.url('Pay', breaks_once, origins=[ORIGIN]))}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert (await soon(caller.call("pay"))).is_error
+        call = caller.call("pay")
+        link = await caller.link()
+        assert stage.id_of(link) == made[1].id != made[0].id
+        await stage.complete(link, {"by": "ann"})
+        assert text_of(await soon(call)) == "paid {'by': 'ann'}"
+
+
+async def test_what_a_function_told_before_it_raised_may_come_back(server: Any) -> None:
+    # finding: R3
+    made: list[Link] = []
+
+    def breaks(link: Link) -> str:
+        made.append(link)
+        raise RuntimeError("the shop is closed")
+
+    @server.tool()
+    async def pay() -> str:
+        return f"paid {dict(await elicit.url('Pay', breaks, origins=[ORIGIN]))}"
+
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        assert (await soon(caller.call("pay"))).is_error
+        assert await complete_elicitation(made[0].id, {"by": "ann"}) == "late"
+        assert text_of(await soon(caller.call("pay"))) == "paid {'by': 'ann'}"
+        assert len(made) == 1
+
+
+class LosingStore(MemoryStore):
+    """Does not write once, as where the process dies."""
+
+    loses_next = False
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        if self.loses_next:
+            self.loses_next = False
+            raise StoreUnavailable("gone")
+        return await super().write(*records)
+
+
+async def test_a_crash_before_the_address_is_kept_asks_the_function_again(server: Any) -> None:
+    # finding: R3
+    made, store = list[Link](), LosingStore()
+
+    def address(link: Link) -> str:
+        made.append(link)
+        store.loses_next = len(made) == 1
+        return LOGIN
+
+    @server.tool()
+    async def pay() -> str:
+        return f"paid {dict(await elicit.url('Pay', address, origins=[ORIGIN]))}"
+
+    async with staged(server, store=store) as stage, stage.caller(LEGACY) as caller:
+        assert (await soon(caller.call("pay"))).is_error
+        assert not store.loses_next
+        call = caller.call("pay")
+        link = await caller.link()
+        assert stage.id_of(link) == made[1].id == made[0].id
+        assert await (await stage.person()).go_on(link) == LOGIN
+        await stage.complete(link, {"by": "ann"})
+        assert text_of(await soon(call)) == "paid {'by': 'ann'}"
 
 
 @pytest.mark.every_way

@@ -2,14 +2,15 @@
 
 import asyncio
 import gzip
+import tracemalloc
 from collections.abc import AsyncIterator, Generator, Sequence
 
 import httpx
 import pytest
-from pytest_httpx import HTTPXMock, IteratorStream
+from pytest_httpx import HTTPXMock
 
 from flows.errors import Failed
-from webapp.outbound import REPLY_BYTES_AT_MOST, SECONDS_A_REQUEST, Outbound
+from webapp.outbound import REPLY_BYTES_AT_MOST, SECONDS_A_REQUEST, Outbound, refuse_packed
 
 URL = "https://provider.example/token"
 PUBLIC = "93.184.215.14"
@@ -93,28 +94,80 @@ async def test_an_endless_reply_is_cut_off(outbound: Outbound, httpx_mock: HTTPX
     assert sent <= REPLY_BYTES_AT_MOST / 65_536 + 2
 
 
-async def test_a_small_reply_that_unpacks_to_a_large_one_fails(
+async def test_every_request_asks_for_what_is_not_packed(
     outbound: Outbound, httpx_mock: HTTPXMock
 ) -> None:
-    packed = gzip.compress(b"\0" * (REPLY_BYTES_AT_MOST * 4))
-    httpx_mock.add_response(stream=IteratorStream([packed]), headers={"content-encoding": "gzip"})
-    with pytest.raises(Failed, match="too large"):
-        await outbound.run(talk())
+    # finding: S9
+    httpx_mock.add_response(text="one")
+
+    def packed() -> Talking:
+        reply = yield httpx.Request("GET", URL, headers={"Accept-Encoding": "gzip"})
+        return reply.text
+
+    assert await outbound.run(packed()) == "one"
+    (request,) = httpx_mock.get_requests()
+    assert request.headers.get_list("accept-encoding") == ["identity"]
 
 
-async def test_a_packed_reply_is_read_once_and_not_unpacked_twice(
-    outbound: Outbound, httpx_mock: HTTPXMock
+class Packed(httpx.AsyncByteStream):
+    """A few kilobytes that become gigabytes; `reads` counts who began to read them."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self._bytes = gzip.compress(gzip.compress(b"\0" * (64 * 1024 * 1024)))
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self.reads += 1
+        yield self._bytes
+
+
+@pytest.fixture(scope="module")
+def packed() -> Packed:
+    return Packed()
+
+
+@pytest.mark.parametrize(
+    "encodings",
+    [["gzip, gzip"], ["gzip", "gzip"], ["identity, gzip"], ["GZip"], ["deflate"], ["br"], ["new"]],
+    ids=" ".join,
+)
+async def test_what_is_packed_is_refused_unread_and_costs_no_memory(
+    outbound: Outbound, httpx_mock: HTTPXMock, packed: Packed, encodings: list[str]
 ) -> None:
-    httpx_mock.add_response(
-        stream=IteratorStream([gzip.compress(b"plain")]),
-        headers={"content-encoding": "gzip", "x-kept": "1"},
-    )
+    # finding: S9
+    headers = [("content-encoding", each) for each in encodings]
+    httpx_mock.add_response(stream=packed, headers=headers)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Failed, match="packed"):
+            await outbound.run(talk())
+        assert tracemalloc.get_traced_memory()[1] < 2 * REPLY_BYTES_AT_MOST
+    finally:
+        tracemalloc.stop()
+    assert packed.reads == 0
+
+
+@pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
+async def test_what_is_called_as_it_is_is_read(
+    outbound: Outbound, httpx_mock: HTTPXMock, encoding: str
+) -> None:
+    httpx_mock.add_response(text="plain", headers={"content-encoding": encoding, "x-kept": "1"})
 
     def kept() -> Talking:
         reply = yield httpx.Request("GET", URL)
         return reply.text + reply.headers["x-kept"]
 
     assert await outbound.run(kept()) == "plain1"
+
+
+async def test_a_client_that_reads_by_itself_refuses_what_is_packed(
+    httpx_mock: HTTPXMock, packed: Packed
+) -> None:
+    httpx_mock.add_response(stream=packed, headers={"content-encoding": "gzip, gzip"})
+    async with httpx.AsyncClient(event_hooks={"response": [refuse_packed]}) as client:
+        with pytest.raises(httpx.DecodingError, match="packed"):
+            await client.get(URL)
+    assert packed.reads == 0
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from flows.visit import is_loopback
 from webapp.commands import quieten
 from webapp.demo.waiting import Waiting
 from webapp.demo.walker import WalkFailed, walk
+from webapp.outbound import UNPACKED, refuse_packed
 
 MAIN_TOOLS = ("list_my_repositories", "buy_report", "use_key")
 WALK_SECONDS_AT_MOST = 60
@@ -144,7 +145,9 @@ def text_of(result: CallToolResult) -> str:
 
 async def _demonstrate(url: str, *, mode: str | None, tool: str | None, walks: bool) -> bool:
     # The person's browser, so to say: it keeps cookies from one page to the next.
-    async with httpx.AsyncClient(timeout=10) as browser:
+    async with httpx.AsyncClient(
+        timeout=10, headers=UNPACKED, event_hooks={"response": [refuse_packed]}
+    ) as browser:
         sandbox_url = await _find_server(browser, url)
         demo = Demo(url=url, browser=browser, walks=walks, sandbox_url=sandbox_url)
         if not walks:
@@ -172,7 +175,7 @@ async def _find_server(browser: httpx.AsyncClient, url: str) -> str | None:
         raise Unusable(
             f"No server answers at {url}. Start one in another terminal: make run"
         ) from None
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, httpx.DecodingError):
         is_ours = False
     if not is_ours:
         raise Unusable(
@@ -189,6 +192,8 @@ def _sentence(error: BaseException, url: str) -> str | None:
             return str(error)
         case TimeoutError():
             return f"The pages at {url} did not come to an end in time."
+        case httpx.DecodingError():
+            return f"What answers at {url} packs its replies, which `elicit serve` never does."
         case httpx.TransportError() | ConnectionError():
             return f"The server at {url} went away."
         case MCPError():

@@ -13,6 +13,8 @@ from typing import Annotated, TypeAlias
 import httpx
 import msgspec
 
+from webapp.outbound import UNPACKED
+
 RETRY_AFTER_SECONDS = (0.5, 2.0, 5.0)
 _DUPLICATES_AT_MOST = 20
 Deliver: TypeAlias = Callable[[httpx.Request], Awaitable[httpx.Response]]
@@ -142,5 +144,6 @@ class Deliveries:
                 await self._pause(seconds)
 
     def _request(self, one: Event) -> httpx.Request:
-        headers = [("user-agent", "elicit-sandbox"), *self._headers_of(one)]
+        general = [("user-agent", "elicit-sandbox"), *UNPACKED.items()]
+        headers = [*general, *self._headers_of(one)]
         return httpx.Request("POST", one.url, content=one.body, headers=headers)
