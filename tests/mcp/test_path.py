@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse
 
 from flows import Completion, NotAllowed, complete_elicitation, elicit
 from flows.elicitation import Json
+from flows.errors import StoreUnavailable
 from flows.question import Link
 from tests.mcp.stage import (
     LEGACY,
@@ -29,7 +30,6 @@ from tests.mcp.stage import (
 from webapp.connecting import connect
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
-from webapp.stores.store import StoreUnavailable
 
 LOGIN = "https://example.org/login"
 ORIGIN = "https://example.org"
