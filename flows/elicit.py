@@ -260,7 +260,8 @@ async def once(name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
 
     `work` is given an idempotency key to pass on to whom it calls: if the process dies between
     the work and its record, it runs again with the same key. What comes back has been through
-    JSON, the first time too. Raises InvalidQuestion if the result is no JSON.
+    JSON, the first time too. Raises InvalidQuestion if the result is no JSON, and NotAllowed for a
+    caller who is refused: nothing could be kept of it.
     """
     with _telling():
         if not name:

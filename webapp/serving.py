@@ -17,6 +17,7 @@ import uvicorn
 
 from flows.errors import Unreadable
 from flows.tokens import Tokens
+from webapp.accepting import Accepted
 from webapp.app import open_app
 from webapp.commands import (
     LOOPBACK,
@@ -179,6 +180,7 @@ class Pages(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=Accepted,
                 lifespan="off",
                 proxy_headers=False,  # the guard alone reads forwarded headers
                 server_header=False,
