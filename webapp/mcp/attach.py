@@ -26,6 +26,7 @@ from webapp.mcp.callers import issuer_of, subject_of
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.hiding import Hiding
 from webapp.mcp.naming import must_be_named
+from webapp.mcp.opened import note_call
 from webapp.mcp.presenting import presenter_of
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
@@ -85,6 +86,7 @@ class Middleware:
         if context.method != "tools/call" or context.request_id is None:
             return await self._no_call(context, call_next)
         if context.request is not None:
+            note_call(context.request.scope)
             wire = wire_of(context.request.scope)
         else:
             wire = self._wires.find(context.request_id)
