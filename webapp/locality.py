@@ -50,8 +50,10 @@ PEER_KEY = "elicit.peer"
 _NOBODY = 65534
 
 _RELAYED = re.compile(
-    r"forwarded|via|cdn-loop|client-ip|true-client-ip"
-    r"|x-(forwarded|original|envoy|azure|arr|amzn|cloud-trace|ngrok|tunnel|vercel|nf|appengine)(-.*)?"
+    r"forwarded|via|cdn-loop|max-forwards|surrogate-.*|x-(url-)?scheme"
+    r"|([a-z0-9]+-)*(client|connecting|real)-ip"
+    r"|x-(forwarded|original|envoy|azure|arr|amzn|cloud-trace|ngrok|tunnel|vercel|nf|appengine"
+    r"|nginx|varnish|haproxy)(-.*)?"
     r"|x-(real|client|remote|cluster-client|originating|proxyuser|true-client)-(ip|addr|host)"
     r"|(cf|fastly|fly|tailscale|akamai|ngrok)-.*"
 )
