@@ -1,15 +1,24 @@
 """Connections as they are accepted: whose each is, also when its client is gone already."""
 
+import asyncio
 import os
 import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.users import AS_ROOT, NOBODY
+import pytest
+
+from tests.users import AS_ROOT, NOBODY, PATIENCE_SECONDS
 from tests.web.serving import bound
 from tests.web.test_locality import ME, ON_LINUX
-from webapp.accepting import peer_of
+from webapp.accepting import Accepted, peer_of
+from webapp.limits import Arrivals
 from webapp.locality import Connection, Peer, uid_of_peer
+from webapp.serving import Pages
+from webapp.wire import Receive, Scope, Send
 
 
 def transport(accepted: socket.socket) -> Any:
@@ -68,3 +77,79 @@ def test_a_connection_from_elsewhere_is_not_looked_up() -> None:
     assert peer_of(cast("Any", SimpleNamespace(get_extra_info=known.get))) is None
     in_the_file_system = {"peername": "", "sockname": "/tmp/socket"}  # noqa: S108
     assert peer_of(cast("Any", SimpleNamespace(get_extra_info=in_the_file_system.get))) is None
+
+
+@asynccontextmanager
+async def served(arrivals: Arrivals) -> AsyncGenerator[int]:
+    """An app that reads each request to its end, on a port."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (message := await receive()).get("more_body"):
+            pass
+        if message["type"] != "http.disconnect":
+            head = [(b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 200, "headers": head})
+            await send({"type": "http.response.body"})
+
+    with bound("127.0.0.1") as listener:
+        listener.listen()
+        pages = Pages(app, arrivals=arrivals)
+        serving = asyncio.create_task(pages.serve(sockets=[listener]))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            pages.stop()
+            await serving
+
+
+async def heard(port: int, sent: bytes, *, until: bytes | None = None) -> bytes:
+    """What is answered until that, or until the server closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await (reader.read() if until is None else reader.readuntil(until))
+    finally:
+        writer.close()
+
+
+WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
+HALF_BODY = b"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\nhalf"
+
+
+@pytest.mark.parametrize("half", [b"", b"GET / HT", WHOLE[:-2], HALF_BODY])
+async def test_a_request_that_does_not_come_whole_is_not_waited_for(half: bytes) -> None:
+    # finding: R10
+    async with served(Arrivals(reading=timedelta(milliseconds=50))) as port:
+        assert (await heard(port, half)).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+
+
+async def test_a_second_request_of_a_connection_has_its_time_too() -> None:
+    # finding: R10
+    async with served(Arrivals(reading=timedelta(milliseconds=50))) as port:
+        answer = await heard(port, WHOLE + b"GET / HT")
+        assert b"HTTP/1.1 408 Request Timeout" in answer
+
+
+async def test_there_are_so_many_connections_at_most() -> None:
+    # finding: R10
+    async with served(Arrivals(connections=1, own_user=0)) as port:
+        _, first = await asyncio.open_connection("127.0.0.1", port)
+        assert (await heard(port, b"")).startswith(b"HTTP/1.1 503 ")
+        first.close()
+
+
+@ON_LINUX
+async def test_there_is_room_left_for_the_user_who_runs_the_server() -> None:
+    # finding: R10
+    async with served(Arrivals(connections=1, own_user=1)) as port:
+        _, first = await asyncio.open_connection("127.0.0.1", port)
+        answer = await heard(port, WHOLE, until=b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        first.close()
+
+
+def test_an_answer_that_takes_its_time_is_not_hurried() -> None:
+    protocol: Any = object.__new__(Accepted)
+    protocol.cycle = SimpleNamespace(response_complete=False, more_body=False)
+    assert protocol._what_is_read() is None
