@@ -269,7 +269,8 @@ async def once(name: str, work: Callable[[str], Awaitable[Json]], *, again: bool
     the work and its record, it runs again with the same key. What comes back has been through
     JSON, the first time too. The same call made again within two minutes of the tool's result gets
     that result again, as it may have been lost on its way; with `again` it does the work again at
-    once. Raises InvalidQuestion if the result is no JSON.
+    once. Raises InvalidQuestion if the result is no JSON, and NotAllowed for a caller who is
+    refused: nothing could be kept of it.
     """
     with _telling():
         if not name:

@@ -2,6 +2,7 @@
 
 import stat
 from collections.abc import Mapping
+from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from flows.checkout_seller import Seller
 from flows.gating import GatePolicy
+from webapp.limits import Arrivals
 from webapp.sandbox.settings import new_sandbox
 from webapp.settings import SECRET_NAMES, BadSettings, Settings, read_settings, with_sandbox
 
@@ -393,3 +395,14 @@ def test_the_operator_says_which_tools_wait_for_an_approval(
 def test_a_gate_is_not_off_and_on(home: dict[str, str]) -> None:
     with pytest.raises(BadSettings, match="ELICIT_GATE"):
         read_settings({**home, "ELICIT_GATE": "off,delete_*"})
+
+
+def test_how_long_a_request_may_take_and_how_many_connect_are_settings() -> None:
+    # finding: R10
+    given = {"ELICIT_SECRET": SECRET, "ELICIT_READ_SECONDS": "5", "ELICIT_CONNECTIONS": "50"}
+    assert read_settings(given).arrivals == Arrivals(reading=timedelta(seconds=5), connections=50)
+    assert read_settings({"ELICIT_SECRET": SECRET}).arrivals == Arrivals()
+    for name in ("ELICIT_READ_SECONDS", "ELICIT_CONNECTIONS"):
+        for wrong in ("0", "-1", "soon", "1.5"):
+            with pytest.raises(BadSettings, match=f"{name}: it is a number"):
+                read_settings({"ELICIT_SECRET": SECRET, name: wrong})

@@ -75,6 +75,7 @@ class Guard:
             return
         try:
             _check_path(scope)
+            _check_length(scope)
             scope = self._seen_past_proxies(scope)
             is_elsewhere = self._check_host(scope)
             self._check_origin(scope)
@@ -192,7 +193,10 @@ class Guard:
                 await send({"type": "websocket.close", "code": 1008})
                 return
             prefix = "websocket."
-        await _answer(send, refusal.status, body, ((b"content-type", media_type),), prefix=prefix)
+        headers = [(b"content-type", media_type)]
+        if refusal.code == "length-twice":  # nor is what follows on the connection believed
+            headers.append((b"connection", b"close"))
+        await _answer(send, refusal.status, body, tuple(headers), prefix=prefix)
 
 
 async def _answer(
@@ -269,6 +273,14 @@ def _check_path(scope: Scope) -> None:
         or _CROOKED_DECODED.search(scope["path"])
     ):
         raise _bad_request("path-malformed", "The path of this request is not in its plain form.")
+
+
+def _check_length(scope: Scope) -> None:
+    """A relay that believes the other of the two ends the request elsewhere (RFC 9112, 6.1)."""
+    if headers_of(scope, b"transfer-encoding") and headers_of(scope, b"content-length"):
+        raise _bad_request(
+            "length-twice", "A request says how long it is once: by its length, or in chunks."
+        )
 
 
 def _bad_request(code: str, detail: str) -> _Refusal:

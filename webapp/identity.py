@@ -18,6 +18,7 @@ from webapp.browser import Browser
 from webapp.locality import Locality
 from webapp.owners import Owners
 from webapp.pairing import Pairing
+from webapp.rates import address_key
 from webapp.sessions import LOCAL_ISSUER, Session, Sessions
 
 # What nobody in particular may be asked for: no account is kept, no secret typed for nobody.
@@ -68,6 +69,19 @@ class Caller:
         if self.refusal is not None or self.owner is None:
             raise NotAllowed(self.refusal or "It is not known who asks.")
         return self.owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who sent a request: `key` is the same for the same sender only.
+
+    `share` says who is counted as one: a person with all their clients, or an address.
+    """
+
+    key: str
+    share: str
+    is_nameless: bool = False
+    is_own_user: bool = False  # of this machine, who runs the server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +187,8 @@ class Identity:
         """Note in the scope what a connection tells, before anything acts on the request."""
         self._locality.settle(scope)
 
-    def who(self, scope: Mapping[str, Any], *, subject: Subject | None) -> str | None:
-        """A text that tells a sender from all others, without a name too.
+    def sender(self, scope: Mapping[str, Any], *, subject: Subject | None) -> Sender | None:
+        """Who sent this request, told from all others, without a name too.
 
         None if the connection ended before that was known. Those without a name who come from
         elsewhere are one: there is nothing to tell them apart by.
@@ -183,9 +197,12 @@ class Identity:
             return None
         client = "" if subject is None else subject.client_id
         owner = self.caller(scope, subject=subject, client=client).owner
-        if owner is not None or subject is not None:
-            return f"{owner}/{client}"
-        return f"uid:{self._locality.uid(scope)}"
+        if owner is not None:
+            return Sender(
+                key=f"{owner}/{client}", share=owner, is_own_user=owner == self.local_owner
+            )
+        key = f"uid:{self._locality.uid(scope)}" if subject is None else f"/{client}"
+        return Sender(key=key, share=f"{key}@{address_key(scope)}", is_nameless=True)
 
     async def viewer(self, scope: Mapping[str, Any], cookies: Mapping[str, str]) -> Viewer | None:
         """Who is at this browser, if that is known."""

@@ -1,4 +1,4 @@
-"""How long a call is held; how long a question lives is another matter, its own timeout."""
+"""How long a call is held, and how requests arrive; a question lives for its own timeout."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,3 +13,15 @@ class Limits:
     rounds: int = 10  # what the Python and TypeScript clients afford
     link: timedelta = timedelta(seconds=25)  # the same call made again, without URL mode
     progress: timedelta = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """What a stranger may hold of us by connecting, and by sending slowly.
+
+    The connections fit in what most systems let a process open (1,024 files).
+    """
+
+    reading: timedelta = timedelta(seconds=30)  # a request's head, and then its body
+    connections: int = 900
+    own_user: int = 50  # beyond that, for the user who runs the server, on the same machine

@@ -32,7 +32,15 @@ from typing import Any
 from webapp.address import PublicAddress, plain_ip
 from webapp.guard import PROXIED_KEY
 
-__all__ = ["PEER_KEY", "Connection", "Locality", "Peer", "can_tell_users", "uid_of_peer"]
+__all__ = [
+    "PEER_KEY",
+    "Connection",
+    "Locality",
+    "Peer",
+    "can_tell_users",
+    "loopback_of",
+    "uid_of_peer",
+]
 
 # In the scope of a request: whose connection it came by.
 PEER_KEY = "elicit.peer"
@@ -42,8 +50,10 @@ PEER_KEY = "elicit.peer"
 _NOBODY = 65534
 
 _RELAYED = re.compile(
-    r"forwarded|via|cdn-loop|client-ip|true-client-ip"
-    r"|x-(forwarded|original|envoy|azure|arr|amzn|cloud-trace|ngrok|tunnel|vercel|nf|appengine)(-.*)?"
+    r"forwarded|via|cdn-loop|max-forwards|surrogate-.*|x-(url-)?scheme"
+    r"|([a-z0-9]+-)*(client|connecting|real)-ip"
+    r"|x-(forwarded|original|envoy|azure|arr|amzn|cloud-trace|ngrok|tunnel|vercel|nf|appengine"
+    r"|nginx|varnish|haproxy)(-.*)?"
     r"|x-(real|client|remote|cluster-client|originating|proxyuser|true-client)-(ip|addr|host)"
     r"|(cf|fastly|fly|tailscale|akamai|ngrok)-.*"
 )
@@ -81,6 +91,14 @@ def uid_of_peer(connection: Connection) -> int | None:
     except ImportError:
         return None
     return _uid_by_processes(connection, psutil)
+
+
+def loopback_of(scope: Mapping[str, Any]) -> Connection | None:
+    """Return the two ends of a connection that comes from this machine, else None."""
+    connection = _connection_of(scope)
+    if connection is None or not _is_loopback(connection.client[0]):
+        return None
+    return connection
 
 
 def can_tell_users() -> bool:
@@ -123,12 +141,12 @@ class Locality:
 
         Looked up later it could be another one, or none: a client may close as soon as it has sent.
         """
-        if PEER_KEY not in scope and (connection := _loopback_of(scope)) is not None:
+        if PEER_KEY not in scope and (connection := loopback_of(scope)) is not None:
             scope[PEER_KEY] = Peer(uid=self._uid_of(connection))
 
     def uid(self, scope: Mapping[str, Any]) -> int | None:
         """The user of this machine who made the connection; None if it is not known for certain."""
-        connection = _loopback_of(scope)
+        connection = loopback_of(scope)
         if connection is None:
             return None
         peer = scope.get(PEER_KEY)
@@ -183,13 +201,6 @@ def _relaying(name: bytes) -> str | None:
 @lru_cache(maxsize=256)
 def _is_loopback(address: str) -> bool:
     return ip_address(address).is_loopback
-
-
-def _loopback_of(scope: Mapping[str, Any]) -> Connection | None:
-    connection = _connection_of(scope)
-    if connection is None or not _is_loopback(connection.client[0]):
-        return None
-    return connection
 
 
 def _connection_of(scope: Mapping[str, Any]) -> Connection | None:

@@ -25,10 +25,14 @@ REPLY_BYTES_AT_MOST = 1024 * 1024
 UNPACKED = {"accept-encoding": "identity"}
 
 # IPv6 that carries an IPv4 address, which may be one of our own network: NAT64, 6to4, Teredo,
-# compatible and mapped.
+# translated, compatible and mapped. And what Python's tables take for public: site-local addresses
+# (RFC 3879) and segment identifiers (RFC 9602).
 _CARRIERS = tuple(
     ipaddress.IPv6Network(network)
-    for network in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/80")
+    for network in (
+        *("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::ffff:0:0:0/96", "::/80"),
+        *("fec0::/10", "5f00::/16"),
+    )
 )
 CLIENT_SECONDS = 30.0
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]

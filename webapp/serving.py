@@ -10,13 +10,15 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import httpx
 import uvicorn
 
 from flows.errors import Unreadable
 from flows.tokens import Tokens
+from webapp.accepting import Accepted
 from webapp.app import open_app
 from webapp.commands import (
     LOOPBACK,
@@ -28,6 +30,7 @@ from webapp.commands import (
 )
 from webapp.connecting import utc_now
 from webapp.demo.server import demo_server
+from webapp.limits import Arrivals
 from webapp.locality import can_tell_users
 from webapp.mcp.naming import must_be_named
 from webapp.outbound import refuse_packed
@@ -145,7 +148,7 @@ async def _serve(
         store = await stack.enter_async_context(opened_store(settings))
         sandbox = annex.sandbox if annex is not None else None
         app = await opened_app(stack, settings, server, store=store, sandbox=sandbox)
-        running = {listener: Pages(app)}
+        running = {listener: Pages(app, arrivals=settings.arrivals)}
         if annex is not None:
             from webapp.sandbox.app import create_sandbox  # noqa: PLC0415 - most have none
 
@@ -158,7 +161,7 @@ async def _serve(
                 )
             )
             outside = create_sandbox(annex.sandbox, clock=utc_now, deliver=client.send)
-            running[annex.listener] = Pages(outside)
+            running[annex.listener] = Pages(outside, arrivals=settings.arrivals)
         try:
             for its_listener in running:
                 listen(its_listener)
@@ -180,10 +183,13 @@ async def _serve(
 class Pages(uvicorn.Server):
     """uvicorn that stops when told, and leaves it to us to end the process after the store."""
 
-    def __init__(self, app: ASGIApp, *, grace_seconds: int = GRACE_SECONDS) -> None:
+    def __init__(
+        self, app: ASGIApp, *, arrivals: Arrivals, grace_seconds: int = GRACE_SECONDS
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
+                http=cast("Any", partial(Accepted, arrivals=arrivals)),
                 lifespan="off",
                 proxy_headers=False,  # the guard alone reads forwarded headers
                 server_header=False,

@@ -22,6 +22,7 @@ from webapp.declarations import BadDeclaration, Declarations, read_declarations
 from webapp.durations import read_duration
 from webapp.guard import Network
 from webapp.keys import KeyFile, data_folder
+from webapp.limits import Arrivals
 from webapp.sandbox.settings import Sandbox
 from webapp.settings_identity import IdentitySettings, read_identity
 from webapp.settings_policies import PolicySettings, read_policies
@@ -69,6 +70,7 @@ class Settings:
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     policies: PolicySettings = field(default_factory=PolicySettings)
+    arrivals: Arrivals = field(default_factory=Arrivals)
 
     @property
     def is_local(self) -> bool:
@@ -121,6 +123,7 @@ def read_settings(
         gate=_gate(environment, problems),
         identity=identity,
         policies=read_policies(environment, problems),
+        arrivals=_arrivals(environment, problems),
     )
     if problems:
         raise BadSettings(problems)
@@ -292,3 +295,22 @@ def _gate(environment: Mapping[str, str], problems: list[str]) -> GatePolicy:
         problems.append("ELICIT_GATE: off stands alone, or leave it out.")
     patterns = tuple(word for word in names if word != "destructive")
     return GatePolicy(gates_destructive="destructive" in names, patterns=patterns)
+
+
+def _arrivals(environment: Mapping[str, str], problems: list[str]) -> Arrivals:
+    """How long a request may take to come, and how many connections there may be."""
+    usual = Arrivals()
+    found = {
+        "ELICIT_READ_SECONDS": int(usual.reading.total_seconds()),
+        "ELICIT_CONNECTIONS": usual.connections,
+    }
+    for name in found:
+        text = environment.get(name, "").strip()
+        if text and not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+            problems.append(f"{name}: it is a number from 1 to 999999.")
+        elif text:
+            found[name] = int(text)
+    return Arrivals(
+        reading=timedelta(seconds=found["ELICIT_READ_SECONDS"]),
+        connections=found["ELICIT_CONNECTIONS"],
+    )

@@ -245,7 +245,7 @@ async def _serve(settings: Settings, server: Any, source: int, target: int, *, p
             stack.enter_context(listener)
         wires = Wires()
         app = await opened_app(stack, settings, server, store=store, wires=wires)
-        pages = Pages(app, grace_seconds=_GRACE_SECONDS)
+        pages = Pages(app, arrivals=settings.arrivals, grace_seconds=_GRACE_SECONDS)
         incoming = Incoming(wires)
         outgoing = Outgoing(wires, on_broken=incoming.end)
         stack.enter_context(stopped_by_signals(incoming.end))

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from flows.elicitation import Completion, Elicitation, Json, Status
-from flows.errors import ElicitError
+from flows.errors import ElicitError, NotAllowed
 from flows.keeping import HOLDS_FOR_ITS_CALL
 from flows.question import Outcome, Question, Request, ReturningRequest, digest_of
 from flows.run import Asking, Place, Run
@@ -97,7 +97,8 @@ class Verbs(ABC):
         """Kept under the run: the same call made again after a crash carries it on.
 
         After a payment it is kept under the receipt: whichever call gets that again, what was
-        bought happens once. `again` is None where it is not the tool's own work.
+        bought happens once. `again` is None where it is not the tool's own work. Raises NotAllowed
+        for a caller who is refused: nothing could be kept, and the work would be done again.
         """
         try:
             await nothing_stands_before()
@@ -187,6 +188,11 @@ class Verbs(ABC):
     async def _once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
         await self._must_be_going_on()
         if self.caller.owner is None:
+            if self.caller.refusal is not None:
+                raise NotAllowed(
+                    f"once({name!r}) was not begun, as nothing of it could be kept. "
+                    f"{self.caller.refusal}"
+                )
             return await do_unkept(name, work)
         await self._the_run()
         run = await self.run.begin()

@@ -123,7 +123,7 @@ anonymous_join = Attack(
     how="makes the same call as another, to join its question or get its answer (anonymous join)",
     stopped="without an owner there is only the run: nothing of it is joined, kept or handed on",
     where=("webapp/call.py", "webapp/identity.py"),
-    elsewhere=("tests/mcp/test_wishes.py::test_nothing_is_kept_of_a_caller_that_nobody_knows",),
+    elsewhere=("tests/mcp/test_wishes.py::test_nothing_is_begun_for_a_caller_that_is_refused",),
 )
 
 

@@ -27,9 +27,10 @@ KEY = "gho_the-key"
 another_user = Attack(
     who="another user of this machine",
     how="connects from 127.0.0.1 and says the right Host (two users of one machine)",
-    stopped="the kernel is asked whose socket it is, at each request",
-    where=("webapp/locality.py",),
+    stopped="the kernel is asked whose socket it is when it is accepted; a closed one is nobody's",
+    where=("webapp/locality.py", "webapp/accepting.py"),
     elsewhere=(
+        "tests/web/test_accepting.py::test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before",
         "tests/web/test_locality.py::test_another_user_of_the_machine_is_not_local_to_a_real_server",
         "tests/web/test_locality.py::test_the_kernel_knows_another_users_connection",
         "tests/web/test_locality.py::test_a_connection_that_no_process_holds_has_no_owner",

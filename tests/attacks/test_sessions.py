@@ -21,6 +21,16 @@ another_users = Attack(
     stopped="whoever opened it is noted, and to others it is a session that does not exist",
     where=("webapp/mcp/opened.py",),
 )
+many = Attack(
+    who="whoever has no name",
+    how="opens one session after the other, until there is room for nobody (10,000 of initialize)",
+    stopped="an address, a person and all without a name have shares; unused ones end",
+    where=("webapp/mcp/shares.py",),
+    elsewhere=(
+        "tests/mcp/test_sessions.py::test_those_without_a_name_leave_room_for_everybody_else",
+        "tests/mcp/test_sessions.py::test_a_flood_of_sessions_keeps_the_owner_out_of_nothing",
+    ),
+)
 
 
 def shop(server: Any) -> list[str]:

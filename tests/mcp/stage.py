@@ -283,6 +283,11 @@ class Stage:
         self._rooms = AsyncExitStack()
 
     @property
+    def begun_posts(self) -> int:
+        """How many POST requests have come in."""
+        return self._posts.begun
+
+    @property
     def mcp_url(self) -> str:
         return f"{self.url}/mcp"
 
@@ -580,10 +585,12 @@ class _Posts:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self.running = 0
+        self.begun = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_post = scope.get("method") == "POST"
         self.running += is_post
+        self.begun += is_post
         try:
             await self._app(scope, receive, send)
         finally:

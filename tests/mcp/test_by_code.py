@@ -9,7 +9,7 @@ import pytest
 
 from flows import elicit
 from flows.binding import FRESH_WORDS, WRONG_WORDS
-from flows.elicitation import Status
+from flows.elicitation import Json, Status
 from tests.mcp.guarded import TOKEN, new_guarded_server
 from tests.mcp.stage import (
     Page,
@@ -251,3 +251,26 @@ async def test_the_tool_of_ours_takes_any_input(revision: str, tries: dict[str, 
         stage.caller(revision, headers=TOKEN, declares=None) as caller,
     ):
         assert (await soon(caller.call("elicitation_result", **tries))).is_error
+
+
+async def test_what_is_done_once_for_somebody_without_a_name_is_not_kept(
+    library: str, revision: str
+) -> None:
+    server = shop(new_server(library))
+    keys: list[str] = []
+
+    @server.tool()
+    async def order() -> str:
+        async def work(key: str) -> Json:
+            keys.append(key)
+            return {"seats": (1, 2)}  # a tuple is no JSON: it comes back as a list
+
+        return str(await elicit.once("order", work))
+
+    async with (
+        staged(server, who=ANONYMOUS) as stage,
+        stage.caller(revision, headers=FROM_AFAR) as caller,
+    ):
+        for _ in range(2):
+            assert text_of(await soon(caller.call("order"))) == "{'seats': [1, 2]}"
+    assert len(set(keys)) == 2

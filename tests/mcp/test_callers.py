@@ -1,5 +1,6 @@
 """Who calls: a program of this user, something relayed, somebody with a token, another site."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,7 +9,9 @@ import pytest
 from flows import elicit
 from tests.mcp.guarded import TOKEN, new_guarded_server
 from tests.mcp.stage import LEGACY, Stage, new_browser, soon, staged, text_of
+from tests.users import AS_ROOT, NOBODY, answered, calling, opened_session
 
+README = Path(__file__).parents[2] / "README.md"
 LOGIN = "https://example.org/login"
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
@@ -113,3 +116,22 @@ async def test_a_relayed_browser_may_not_open_a_link(server: Any) -> None:
         assert page.csrf is None
         await stage.complete(link)
         await soon(call)
+
+
+@AS_ROOT
+async def test_another_user_of_the_machine_may_run_what_asks_nothing(server: Any) -> None:
+    # finding: S7
+    ran = add_tools(server)
+    async with staged(server) as stage:
+        session = await opened_session(stage.mcp_url, uid=NOBODY)
+        heard = {
+            tool: (
+                await answered(stage.mcp_url, message=calling(tool), uid=NOBODY, headers=session)
+            ).body
+            for tool in ("plain", "sure", "sign_in")
+        }
+        assert ran == ["plain"]
+        assert "sure: False" in heard["sure"]
+        assert "[ELICITATION_NOT_ALLOWED]" in heard["sign_in"]
+        assert not await stage.elicitations()
+    assert "being a program of another user of the same machine" in README.read_text()

@@ -150,12 +150,15 @@ async def test_work_that_fails_is_done_again_by_the_call_that_waited_for_it(
         assert keys[0] == keys[1]
 
 
-async def test_nothing_is_kept_of_a_caller_that_nobody_knows(server: Any, revision: str) -> None:
+async def test_nothing_is_begun_for_a_caller_that_is_refused(server: Any, revision: str) -> None:
+    # finding: R1
+    begun: list[str] = []
+
     @server.tool()
     async def order() -> str:
         async def work(key: str) -> Json:
-            assert key
-            return {"seats": (1, 2)}  # a tuple is no JSON: it comes back as a list
+            begun.append(key)
+            return "ordered"
 
         return str(await elicit.once("order", work))
 
@@ -170,5 +173,8 @@ async def test_nothing_is_kept_of_a_caller_that_nobody_knows(server: Any, revisi
     ):
         before = await rows()
         for _ in range(3):
-            assert text_of(await soon(caller.call("order"))) == "{'seats': [1, 2]}"
+            refused = await soon(caller.call("order"))
+            assert "[ELICITATION_NOT_ALLOWED]" in text_of(refused)
+            assert "once('order') was not begun" in text_of(refused)
         assert await rows() == before
+    assert not begun

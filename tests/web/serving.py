@@ -15,6 +15,7 @@ import httpx
 import uvicorn
 
 from tests.leaks import overheard
+from webapp.accepting import Accepted
 from webapp.wire import ASGIApp
 
 
@@ -35,6 +36,7 @@ async def serving_at(
         url = f"http://{shown}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
             overheard(make(url)),
+            http=Accepted,
             log_config=None,
             access_log=False,
             proxy_headers=False,

@@ -146,6 +146,17 @@ async def test_a_missing_repeated_or_malformed_host_is_a_bad_request(hosts: list
     assert json.loads(answer.body)["code"] == "host-malformed"
 
 
+async def test_a_request_that_says_twice_how_long_it_is_is_a_bad_request() -> None:
+    # finding: S6
+    host = ("Host", "127.0.0.1:8765")
+    for path in ("/mcp", "/connections"):
+        both = [host, ("Content-Length", "4"), ("Transfer-Encoding", "chunked")]
+        answer = await ask(LOCAL, path, both)
+        assert answer.status == 400
+        assert json.loads(answer.body)["code"] == "length-twice"
+        assert answer.headers["connection"] == "close"
+
+
 ALIASES = pytest.mark.parametrize("host", ["localhost:8765", "[::1]:8765", "LOCALHOST:8765"])
 
 

@@ -254,11 +254,15 @@ async def test_nobody_inside_is_talked_to(client: httpx.AsyncClient, address: st
 
 @pytest.mark.parametrize(
     "address",
-    ["64:ff9b::a9fe:a9fe", "64:ff9b::7f00:1", "2002:7f00:1::", "::7f00:1", "224.0.0.1", "ff02::1"],
+    [
+        *("64:ff9b::a9fe:a9fe", "64:ff9b::7f00:1", "2002:7f00:1::", "::7f00:1", "224.0.0.1"),
+        *("ff02::1", "fec0::1", "::ffff:0:127.0.0.1", "::ffff:0:10.0.0.1", "5f00::1"),
+    ],
 )
 async def test_an_inner_address_in_an_outer_one_is_not_talked_to(
     client: httpx.AsyncClient, address: str
 ) -> None:
+    # finding: S6
     outbound = Outbound(client, allow_loopback=False, resolve=resolving(address))
     with pytest.raises(Failed, match="public internet"):
         await outbound._check_address(httpx.URL(URL))

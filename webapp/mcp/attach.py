@@ -28,6 +28,7 @@ from webapp.mcp.callers import issuer_of, subject_of
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.hiding import Hiding
 from webapp.mcp.naming import must_be_named
+from webapp.mcp.opened import note_call
 from webapp.mcp.presenting import presenter_of
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
@@ -108,6 +109,7 @@ class Middleware:
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         if context.request is not None:
+            note_call(context.request.scope)
             wire = wire_of(context.request.scope)
         else:
             assert context.request_id is not None

@@ -6,7 +6,7 @@ from typing import Any
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 
-from webapp.identity import Identity, Subject
+from webapp.identity import Identity, Sender, Subject
 from webapp.protected import CheckedToken
 
 
@@ -28,8 +28,8 @@ def issuer_of(server: Any) -> str:
     return f"server:{server.name}"
 
 
-def sender_of(scope: Mapping[str, Any], *, identity: Identity, issuer: str) -> str | None:
-    """What tells whoever sent this request from all others; None if that cannot be known."""
+def sender_of(scope: Mapping[str, Any], *, identity: Identity, issuer: str) -> Sender | None:
+    """Who sent this request; None if that cannot be known any more."""
     user = scope.get("user")
     token = user.access_token if isinstance(user, AuthenticatedUser) else None
-    return identity.who(scope, subject=subject_of(token, identity, issuer=issuer))
+    return identity.sender(scope, subject=subject_of(token, identity, issuer=issuer))

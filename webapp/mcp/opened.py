@@ -8,6 +8,7 @@ only, and on one machine there are none. To others it is a session that does not
 
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -16,29 +17,41 @@ from mcp_types import INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from webapp.address import headers_of
+from webapp.identity import Sender
+from webapp.mcp.shares import Room, Session, Shares
 from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 SESSION_HEADER = b"mcp-session-id"
 VERSION_HEADER = b"mcp-protocol-version"
+_SESSION_KEY = "elicit.session"
 _log = logging.getLogger(__name__)
 
 
 class OpenedSessions:
     """Passes to the library what a session's opener sends, and what is of no session."""
 
-    def __init__(self, app: ASGIApp, *, who: Callable[[Mapping[str, Any]], str | None]) -> None:
-        """`who` tells senders apart; None where a connection ended before that was known."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        sender: Callable[[Mapping[str, Any]], Sender | None],
+        room: Room | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`sender` is None where a connection ended before it was known; `clock` is in seconds."""
         self._app = app
-        self._who = who
-        self._openers: dict[str, str] = {}
+        self._sender = sender
+        self._clock = clock
+        self._shares = Shares(room=room or Room())
+        self._open_ones: dict[str, Session] = {}
+        self._ids: dict[Session, str] = {}
 
     def __len__(self) -> int:
-        return len(self._openers)
+        return len(self._open_ones)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        who = self._who(scope)
-        if who is None:  # its answer would reach nobody, and a body may do what lasts
-            _log.info("session.refused", extra={"why": "gone"})
+        sender = self._sender(scope)
+        if sender is None:  # its answer would reach nobody, and a body may do what lasts
             await _refuse(send, HTTPStatus.FORBIDDEN, "It is not known who sent this.")
             return
         ids, versions = headers_of(scope, SESSION_HEADER), headers_of(scope, VERSION_HEADER)
@@ -47,34 +60,110 @@ class OpenedSessions:
         elif versions and versions[0] not in HANDSHAKE_PROTOCOL_VERSIONS:
             await self._app(scope, receive, send)  # later revisions have no sessions
         elif not ids:
-            await self._open(scope, receive, send, who=who)
-        elif self._openers.get(ids[0]) != who:
-            _log.info("session.refused", extra={"why": "of another"})
+            await self._open(scope, receive, send, sender=sender)
+        elif (session := self._open_ones.get(ids[0])) is None or session.sender.key != sender.key:
             await _refuse(send, HTTPStatus.NOT_FOUND, "Session not found")
         else:
-            await self._use(ids[0], scope, receive, send)
+            await self._use(ids[0], session, scope, receive, send)
 
-    async def _open(self, scope: Scope, receive: Receive, send: Send, *, who: str) -> None:
+    async def _open(self, scope: Scope, receive: Receive, send: Send, *, sender: Sender) -> None:
+        if not await self._make_room(sender):
+            _log.warning("session.no_room", extra={"nameless": sender.is_nameless})
+            await _refuse(
+                send,
+                HTTPStatus.TOO_MANY_REQUESTS,
+                "Too many sessions are open. End those that you do not use, or wait a minute.",
+            )
+            return
+        session = self._shares.open(sender, user=scope.get("user"), now=self._clock())
+
         async def noting(message: Message) -> None:
-            if (
-                message["type"] == "http.response.start"
-                and message["status"] < HTTPStatus.BAD_REQUEST
-            ):
+            is_start = message["type"] == "http.response.start"
+            if is_start and message["status"] < HTTPStatus.BAD_REQUEST:
                 for id in headers_of(message, SESSION_HEADER):
-                    self._openers[id] = who
+                    self._open_ones[id] = session
+                    self._ids[session] = id
             await send(message)
 
-        await self._app(scope, receive, noting)
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            self._rest(session)
+            if session not in self._ids:  # nothing was opened
+                self._shares.close(session)
 
-    async def _use(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _use(
+        self, id: str, session: Session, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
                 is_deleted = scope["method"] == "DELETE" and message["status"] == HTTPStatus.OK
                 if is_deleted or message["status"] == HTTPStatus.NOT_FOUND:
-                    self._openers.pop(id, None)
+                    self._forget(id)
             await send(message)
 
-        await self._app(scope, receive, noting)
+        session.in_flight += 1
+        scope[_SESSION_KEY] = session
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            self._rest(session)
+
+    def _rest(self, session: Session) -> None:
+        session.in_flight -= 1
+        session.used_at = self._clock()
+
+    async def _make_room(self, sender: Sender) -> bool:
+        for session in self._shares.unused(self._clock()):
+            await self._end(session)
+        if not self._shares.has_room(sender) and not sender.is_nameless:
+            unused = self._shares.longest_unused_of(sender)
+            if unused is not None:
+                await self._end(unused)
+        return self._shares.has_room(sender)
+
+    async def _end(self, session: Session) -> None:
+        """End it at the library, as its client would."""
+        id = self._ids.get(session)
+        if id is None or session.in_flight:
+            return
+        self._forget(id)
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "DELETE",
+            "scheme": "http",
+            "path": "/mcp",
+            "raw_path": b"/mcp",
+            "root_path": "",
+            "query_string": b"",
+            "headers": [(SESSION_HEADER, id.encode())],
+            "user": session.user,
+        }
+        _log.info("session.ended", extra={"why": "unused"})
+        await self._app(scope, _nothing_more, _to_nobody)
+
+    def _forget(self, id: str) -> None:
+        session = self._open_ones.pop(id, None)
+        if session is not None:
+            self._ids.pop(session, None)
+            self._shares.close(session)
+
+
+def note_call(scope: Mapping[str, Any]) -> None:
+    """A tool is called in the session of this request, if it is of one."""
+    session = scope.get(_SESSION_KEY)
+    if isinstance(session, Session):
+        session.has_called = True
+
+
+async def _nothing_more() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def _to_nobody(message: Message) -> None:
+    pass
 
 
 async def _refuse(send: Send, status: HTTPStatus, why: str) -> None:
@@ -82,6 +171,7 @@ async def _refuse(send: Send, status: HTTPStatus, why: str) -> None:
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": why}}
     body = json.dumps(error).encode()
     headers = [
+        *([(b"retry-after", b"60")] if status == HTTPStatus.TOO_MANY_REQUESTS else []),
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
