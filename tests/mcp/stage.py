@@ -288,18 +288,23 @@ class Stage:
         headers: Mapping[str, str] | None = None,
         typed: asyncio.Queue[str] | None = None,
         fills: Sequence[Mapping[str, Json] | str] = (),
+        slow: Callable[[], Awaitable[tuple[str, Any]]] | None = None,
         name: str = "mcp",
     ) -> AsyncIterator[Caller]:
         """A connected client. It answers with `answers` one by one, then with accept.
 
         `typed` are letters that somebody types where they are asked for by a form. `fills` are the
-        answers to a tool's own forms: contents, or actions that are no yes.
+        answers to a tool's own forms: contents, or actions that are no yes. `slow` is who answers
+        whatever is asked, when they like.
         """
         shown: asyncio.Queue[str] = asyncio.Queue()
         completed: list[str] = []
         pending, filled = iter(answers), iter(fills)
 
         async def answer(_: Any, question: Any) -> types.ElicitResult:
+            if slow is not None:
+                action, content = await slow()
+                return types.ElicitResult(action=cast("Any", action), content=content)
             if typed is not None and getattr(question, "url", None) is None:
                 caller.told.append(question.message)
                 return types.ElicitResult(action="accept", content={"code": await typed.get()})
@@ -460,7 +465,11 @@ async def staged(
 
 @asynccontextmanager
 async def attached(
-    server: Any, application: ASGIApp, *, clock: Callable[[], datetime] = utc_now
+    server: Any,
+    application: ASGIApp,
+    *,
+    clock: Callable[[], datetime] = utc_now,
+    policies: PolicySettings | None = None,
 ) -> AsyncIterator[Stage]:
     """Attach to a server that its own library serves: no pages, and nothing of ours around it."""
     before = _tasks()
@@ -471,7 +480,9 @@ async def attached(
         store = await open_store(settings.store)
         stack.push_async_callback(store.aclose)
         service = await stack.enter_async_context(
-            open_service(store=store, ring=RING, public_url=url, uid=UID, clock=clock)
+            open_service(
+                store=store, ring=RING, public_url=url, uid=UID, clock=clock, policies=policies
+            )
         )
         attach(server, service)
         stage = Stage(url=url, service=service, settings=settings, posts=posts)

@@ -21,6 +21,7 @@ from webapp.call import Call
 from webapp.identity import Caller, Subject
 from webapp.logs import mask_tool_logs
 from webapp.mcp import inner_calls
+from webapp.mcp.asks import Connections
 from webapp.mcp.before import ask_first
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.hiding import Hiding
@@ -84,6 +85,7 @@ class Middleware:
         self._hiding = Hiding(server, service)
         self._result_tool = ResultTool(service, server=server.name)
         self._wires = wires
+        self._connections = Connections()
         self._issuer = issuer or f"server:{server.name}"
 
     async def __call__(
@@ -116,6 +118,7 @@ class Middleware:
             now=service.clock(),
         )
         tool = await tool_of(self._server, str(params.get("name", "")), meta=params.get("_meta"))
+        asks = self._connections.of(context)
         presenter = presenter_of(
             context,
             declared,
@@ -125,6 +128,7 @@ class Middleware:
             service=service,
             has_result_tool=has_result_tool,
             dismissed=None if going_on is None else going_on.dismissed,
+            asks=asks,
         )
         run_id = chain.run_id or (None if going_on is None else going_on.run_id)
         version = version_of(tool, params)
@@ -152,7 +156,10 @@ class Middleware:
         async def body() -> HandlerResult:
             return await self._body(call, presenter, tool, context, call_next)
 
+        service.patience.watch(caller, wire)
         result = await service.bodies.run(call, body, wire)
+        for id in await asks.ended(service.elicitations):  # while no call was there to tell it
+            await context.session.send_elicit_complete(id, related_request_id=context.request_id)
         service.bodies.deliver(call, wire)
         return result
 
