@@ -106,7 +106,7 @@ async def open_app(
             )
         )
         attach(server, service, issuer=settings.identity.server_issuer, wires=wires)
-        served = Served(server)
+        served = Served(server, clock=clock)
         pages = _pages(service, served, settings=settings)
         background = await stack.enter_async_context(asyncio.TaskGroup())
         loops = (

@@ -3,8 +3,9 @@
 import importlib
 import logging
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.routing import Match
 
+from webapp.mcp.resuming import Streams
 from webapp.wire import Receive, Scope, Send, watched
 
 _log = logging.getLogger(__name__)
@@ -23,11 +25,12 @@ _MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no
 class Served:
     """An MCPServer or a FastMCP server, and the application that the library makes of it."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Any, *, clock: Callable[[], datetime]) -> None:
         self.server = server
         self.name: str = server.name
-        self._application = _application(server)
-        self._watched = watched(self._application)
+        streams = Streams(clock=clock)
+        self._application = _application(server, streams)
+        self._watched = watched(streams.around(self._application))
 
     @property
     def has_own_sign_in(self) -> bool:
@@ -115,12 +118,15 @@ def _place(module: ModuleType) -> str:
     return getattr(module, "__file__", None) or "a namespace package"
 
 
-def _application(server: Any) -> Starlette:
+def _application(server: Any, streams: Streams) -> Starlette:
     # Host and Origin are checked for everything by our own layer, in one place.
     if isinstance(server, MCPServer):
         return server.streamable_http_app(
             streamable_http_path="/mcp",
+            event_store=streams,
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
-    application: Starlette = server.http_app(path="/mcp", host_origin_protection=False)
+    application: Starlette = server.http_app(
+        path="/mcp", event_store=streams, host_origin_protection=False
+    )
     return application

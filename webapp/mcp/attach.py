@@ -8,6 +8,7 @@ in the server or its tools is changed; a FastMCP server gets one for calls among
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -37,6 +38,7 @@ from webapp.mcp.results import (
     given_again,
     masked,
 )
+from webapp.mcp.resuming import when_read_later
 from webapp.mcp.retry import read_chain, with_kept
 from webapp.mcp.tools import ServedTool, tool_of
 from webapp.mcp.versions import version_of
@@ -160,7 +162,8 @@ class Middleware:
         result = await service.bodies.run(call, body, wire)
         for id in await asks.ended(service.elicitations):  # while no call was there to tell it
             await context.session.send_elicit_complete(id, related_request_id=context.request_id)
-        service.bodies.deliver(call, wire)
+        later = partial(when_read_later, context.request_id)
+        service.bodies.deliver(call, wire, later=later)
         return result
 
     async def _body(
