@@ -94,8 +94,12 @@ class Bodies:
         """Keep what running bodies have taken; runs until cancelled."""
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
-            for call in tuple(self._calls.values()):
-                await _logged(call.renew())
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Keep it for another while."""
+        for call in tuple(self._calls.values()):
+            await _logged(call.renew())
 
     async def aclose(self) -> None:
         """End what still runs, after the deliveries that are under way."""

@@ -211,8 +211,8 @@ class CutOffCaller:
     """A client by hand: it shows links to nobody, answers nothing, and its line can be cut."""
 
     def __init__(self, http: httpx.AsyncClient, url: str, revision: str) -> None:
-        self._http = http
-        self._url = url
+        self.http = http
+        self.url = url
         self._capabilities: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
         self._is_modern = revision == MODERN
         self.headers = {"accept": "application/json, text/event-stream"}
@@ -253,8 +253,8 @@ class CutOffCaller:
     async def _post(
         self, message: dict[str, Any], headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
-        return await self._http.post(
-            self._url,
+        return await self.http.post(
+            self.url,
             json={"jsonrpc": "2.0", **message},
             headers={**self.headers, **(headers or {})},
         )

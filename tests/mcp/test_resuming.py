@@ -81,7 +81,7 @@ class Reader:
 
 async def reader_on(stage: Stage) -> Reader:
     by_hand = await stage.cut_off_caller(LEGACY)
-    return Reader(by_hand._http, by_hand._url, by_hand.headers)
+    return Reader(by_hand.http, by_hand.url, by_hand.headers)
 
 
 async def results_are_noted(stage: Stage) -> None:
@@ -231,11 +231,11 @@ async def test_events_are_bounded_in_number_bytes_and_time() -> None:
         await streams.store_event("last", None)
         kept.append(b"x" * streams.bytes)
 
-    scope = {"type": "http", "method": "POST", "headers": []}
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "headers": []}
     await streams.around(session)(scope, _nothing, _nothing)
     full, empty = map(len, kept)
-    assert 0 < full <= min(BYTES_AT_MOST, EVENTS_AT_MOST * 1100)
-    assert empty == 0
+    assert 0 < full <= min(BYTES_AT_MOST, EVENTS_AT_MOST * 2000)
+    assert 0 < empty < 1000, "the last one"
     gc.collect()
     assert streams.bytes == 0
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -128,7 +128,7 @@ class Losing:
 
 
 @contextlib.asynccontextmanager
-async def losing(port: int, *, marker: bytes, reads_on: bool) -> AsyncIterator[tuple[Losing, str]]:
+async def losing(port: int, *, marker: bytes, reads_on: bool) -> AsyncGenerator[tuple[Losing, str]]:
     """The proxy, and the address of /mcp through it."""
     proxy = Losing(port, marker=marker, reads_on=reads_on)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)

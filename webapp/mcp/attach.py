@@ -93,12 +93,13 @@ class Middleware:
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
-        if context.method != "tools/call" or context.request_id is None:
+        request_id = context.request_id
+        if context.method != "tools/call" or request_id is None:
             return await self._no_call(context, call_next)
         if context.request is not None:
             wire = wire_of(context.request.scope)
         else:
-            wire = self._wires.find(context.request_id)
+            wire = self._wires.find(request_id)
         service, declared = self._service, declared_by(context)
         params = dict(context.params or {})
         caller = self._caller(context, declared)
@@ -161,8 +162,8 @@ class Middleware:
         service.patience.watch(caller, wire)
         result = await service.bodies.run(call, body, wire)
         for id in await asks.ended(service.elicitations):  # while no call was there to tell it
-            await context.session.send_elicit_complete(id, related_request_id=context.request_id)
-        later = partial(when_read_later, context.request_id)
+            await context.session.send_elicit_complete(id, related_request_id=request_id)
+        later = partial(when_read_later, request_id)
         service.bodies.deliver(call, wire, later=later)
         return result
 

@@ -40,6 +40,7 @@ EVENTS_AT_MOST: Final = 1000  # of a session
 BYTES_AT_MOST: Final = 2 * 1024 * 1024  # of a session
 BYTES_IN_ALL: Final = 64 * 1024 * 1024
 READ_AT_MOST: Final = timedelta(minutes=30)  # then the client may take it up again
+_EVENT_COSTS: Final = 300  # bytes, beside its text
 _PING_SECONDS: Final = 15.0
 _CALLS_AT_MOST: Final = 64
 _SESSION, _LAST_EVENT = b"mcp-session-id", b"last-event-id"
@@ -86,17 +87,26 @@ class _Stream:
         return None
 
 
+@dataclass(slots=True, kw_only=True)
+class _Shelf:
+    """The streams of one session, and how much that is."""
+
+    streams: dict[str, _Stream] = field(default_factory=dict[str, _Stream])
+    events: int = 0
+    bytes: int = 0
+
+
 class _Session:
     """What one session has sent, and who is told when a part of that is read later."""
 
     def __init__(self) -> None:
-        self.streams: dict[str, _Stream] = {}
+        self.shelf = _Shelf()
         self.is_over = False
         self.wanted: OrderedDict[RequestId, Callable[[Wire], None]] = OrderedDict()
         self.read: OrderedDict[RequestId, Wire] = OrderedDict()
 
     def find(self, event_id: str) -> _Stream | None:
-        streams = self.streams.values()
+        streams = self.shelf.streams.values()
         return next((one for one in streams if one.after(event_id) is not None), None)
 
 
@@ -139,35 +149,39 @@ class Streams(EventStore):
         self._clock = clock
         # What runs a session holds it, and with that its events.
         self._sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
-        self._open: OrderedDict[_Stream, dict[str, _Stream]] = OrderedDict()
-        self._over: OrderedDict[_Stream, dict[str, _Stream]] = OrderedDict()
+        self._open: OrderedDict[_Stream, _Shelf] = OrderedDict()
+        self._over: OrderedDict[_Stream, _Shelf] = OrderedDict()
         self.bytes = 0
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         """Called by the library, for every message of a session."""
-        now = self._clock()
-        session = self._session()
-        stream = session.streams.get(stream_id)
+        id, now, shelf = secrets.token_urlsafe(16), self._clock(), self._shelf()
+        if shelf is None:
+            return id  # served without our layer: nobody comes back to it
+        stream = shelf.streams.get(stream_id)
         if stream is not None and (stream.over_at is not None or message is None):
-            self._drop(stream, session.streams)  # the client uses the number of a request again
+            self._drop(stream, shelf)  # the client uses the number of a request again
             stream = None
         if stream is None:
-            stream = session.streams[stream_id] = _Stream(name=stream_id)
-            self._open[stream] = session.streams
+            stream = shelf.streams[stream_id] = _Stream(name=stream_id)
+            self._open[stream] = shelf
         event = _Event(
-            id=secrets.token_urlsafe(16),
+            id=id,
             text=b"" if message is None else _text_of(message),
             answers=message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None,
         )
+        cost = len(event.text) + _EVENT_COSTS
         stream.events.append(event)
-        stream.bytes += len(event.text)
-        self.bytes += len(event.text)
+        stream.bytes += cost
+        shelf.bytes += cost
+        shelf.events += 1
+        self.bytes += cost
         if event.answers is not None and not stream.is_standalone:
             stream.over_at = now
             del self._open[stream]
-            self._over[stream] = session.streams
+            self._over[stream] = shelf
         stream.wake()
-        self._make_room(session, now)
+        self._make_room(shelf, now)
         return event.id
 
     async def replay_events_after(
@@ -223,7 +237,7 @@ class Streams(EventStore):
                     self._sessions[given.decode("latin-1")] = here.session
                 elif scope["method"] == "DELETE" and message["status"] == 200:
                     here.session.is_over = True
-                    for stream in here.session.streams.values():
+                    for stream in here.session.shelf.streams.values():
                         stream.wake()
             await send(message)
 
@@ -253,40 +267,37 @@ class Streams(EventStore):
             for message in held:
                 await send(message)
 
-    def _session(self) -> _Session:
+    def _shelf(self) -> _Shelf | None:
         here = _here.get(None)
-        if here is None:  # served without our layer: nobody comes back to it
-            return _Session()
+        if here is None:
+            return None
         if here.session is None:
             here.session = _Session()
-            finalize(here.session, self._forget, here.session.streams)
-        return here.session
+            finalize(here.session, self._forget, here.session.shelf)
+        return here.session.shelf
 
-    def _make_room(self, session: _Session, now: datetime) -> None:
+    def _make_room(self, shelf: _Shelf, now: datetime) -> None:
         while self._over:
-            oldest = next(iter(self._over))
+            oldest, its_shelf = next(iter(self._over.items()))
             if oldest.over_at is None or now < oldest.over_at + KEPT:
                 break
-            self._drop(oldest, self._over[oldest])
-        while session.streams and (
-            sum(len(each.events) for each in session.streams.values()) > EVENTS_AT_MOST
-            or sum(each.bytes for each in session.streams.values()) > BYTES_AT_MOST
-        ):
-            self._drop(_first(session.streams), session.streams)
+            self._drop(oldest, its_shelf)
+        while shelf.events > EVENTS_AT_MOST or shelf.bytes > BYTES_AT_MOST:
+            self._drop(_first(shelf.streams), shelf)
         while self.bytes > BYTES_IN_ALL:
-            kept = self._over or self._open
-            oldest = next(iter(kept))
-            self._drop(oldest, kept[oldest])
+            self._drop(*next(iter((self._over or self._open).items())))
 
-    def _forget(self, streams: dict[str, _Stream]) -> None:
-        for stream in tuple(streams.values()):
-            self._drop(stream, streams)
+    def _forget(self, shelf: _Shelf) -> None:
+        for stream in tuple(shelf.streams.values()):
+            self._drop(stream, shelf)
 
-    def _drop(self, stream: _Stream, streams: dict[str, _Stream]) -> None:
-        if streams.get(stream.name) is stream:
-            del streams[stream.name]
+    def _drop(self, stream: _Stream, shelf: _Shelf) -> None:
+        if shelf.streams.pop(stream.name, None) is None:
+            return
         self._open.pop(stream, None)
         self._over.pop(stream, None)
+        shelf.bytes -= stream.bytes
+        shelf.events -= len(stream.events)
         self.bytes -= stream.bytes
         stream.is_dropped = True
         stream.wake()
