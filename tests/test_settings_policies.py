@@ -97,3 +97,8 @@ def test_all_problems_come_with_the_others(tmp_path: Path) -> None:
         read_settings(wrong)
     assert len(refused.value.problems) == len(NAMES) + 1
     assert read_settings({"HOME": str(tmp_path), NAMES[1]: "1"}).policies.one_per_session
+
+
+def test_patient_clients_are_named_with_commas() -> None:
+    found, problems = read({"ELICIT_PATIENT_CLIENTS": "my editor, , another"})
+    assert (found.patient_clients, problems) == (frozenset({"my editor", "another"}), [])

@@ -112,7 +112,7 @@ async def open_app(
         attach(server, service, issuer=settings.identity.server_issuer, wires=wires)
         vouching = settings.identity.server_issuer or issuer_of(server)
         sender = partial(sender_of, identity=service.identity, issuer=vouching)
-        served = Served(server, around=lambda app: OpenedSessions(app, sender=sender))
+        served = Served(server, clock=clock, around=lambda app: OpenedSessions(app, sender=sender))
         pages = _pages(service, served, settings=settings)
         background = await stack.enter_async_context(asyncio.TaskGroup())
         loops = (

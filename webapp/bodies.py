@@ -7,7 +7,7 @@ body half way. From then on a body runs to its end, 60 seconds at most, and its 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 
@@ -15,6 +15,7 @@ from webapp.call import Call
 from webapp.wire import Wire
 
 T = TypeVar("T")
+Later: TypeAlias = Callable[[Callable[[Wire], None]], None]
 LEFT_ALONE_SECONDS = 60.0
 RENEWAL_SECONDS = 10.0
 ARRIVAL_SECONDS = 5.0
@@ -55,8 +56,11 @@ class Bodies:
                         await asyncio.wait({task})
             raise
 
-    def deliver(self, call: Call, wire: Wire | None) -> None:
-        """Once the response is out, note that it arrived. Identical calls wait for that."""
+    def deliver(self, call: Call, wire: Wire | None, *, later: Later | None = None) -> None:
+        """Once the response is out, note that it arrived. Identical calls wait for that.
+
+        `later` knows of another exchange that brings it, where this one has not.
+        """
         if not call.run.is_loaded:
             return
         run_id = call.run.value.id
@@ -72,6 +76,8 @@ class Bodies:
                 task.add_done_callback(self._deliveries.discard)
             else:
                 self._land(run_id, over)
+                if later is not None:
+                    later(lambda other: self.deliver(call, other))
 
         if wire is None:
             end(True)  # no connection to watch: written is all that can be known
@@ -88,8 +94,12 @@ class Bodies:
         """Keep what running bodies have taken; runs until cancelled."""
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
-            for call in tuple(self._calls.values()):
-                await _logged(call.renew())
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Keep it for another while."""
+        for call in tuple(self._calls.values()):
+            await _logged(call.renew())
 
     async def aclose(self) -> None:
         """End what still runs, after the deliveries that are under way."""

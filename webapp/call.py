@@ -126,6 +126,9 @@ class Call(Verbs):
         try:
             await nothing_stands_before()
             outcome = await self._ask(question)
+            is_gate = question.request.kind in HOLDS_FOR_ITS_CALL
+            if is_gate and outcome.accepted and self.run.value.result is not None:
+                await self._the_run()  # what is done is given, and no body starts for it again
         except ElicitError as error:
             self.last_error = error
             raise

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.routing import Match, Route
 
+from webapp.mcp.resuming import Streams
 from webapp.wire import ASGIApp, Receive, Scope, Send, watched
 
 MCP_PATH = "/mcp"
@@ -26,18 +28,23 @@ class Served:
     """An MCPServer or a FastMCP server, and the application that the library makes of it."""
 
     def __init__(
-        self, server: Any, *, around: Callable[[ASGIApp], ASGIApp] = lambda app: app
+        self,
+        server: Any,
+        *,
+        clock: Callable[[], datetime],
+        around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
     ) -> None:
         """`around` makes a layer about the MCP endpoint, inside the author's own sign-in."""
         self.server = server
         self.name: str = server.name
-        self._application = _application(server)
+        streams = Streams(clock=clock)
+        self._application = _application(server, streams)
         for route in self._application.routes:
             if isinstance(route, Route) and route.path == MCP_PATH:
                 is_checked = isinstance(route.app, RequireAuthMiddleware)
                 holder: Any = route.app if is_checked else route
                 holder.app = around(holder.app)
-        self._watched = watched(self._application)
+        self._watched = watched(streams.around(self._application))
 
     @property
     def has_own_sign_in(self) -> bool:
@@ -125,12 +132,15 @@ def _place(module: ModuleType) -> str:
     return getattr(module, "__file__", None) or "a namespace package"
 
 
-def _application(server: Any) -> Starlette:
+def _application(server: Any, streams: Streams) -> Starlette:
     # Host and Origin are checked for everything by our own layer, in one place.
     if isinstance(server, MCPServer):
         return server.streamable_http_app(
             streamable_http_path=MCP_PATH,
+            event_store=streams,
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
-    application: Starlette = server.http_app(path=MCP_PATH, host_origin_protection=False)
+    application: Starlette = server.http_app(
+        path=MCP_PATH, event_store=streams, host_origin_protection=False
+    )
     return application

@@ -32,6 +32,7 @@ from webapp.locality import Locality
 from webapp.outbound import Outbound
 from webapp.owners import open_owners
 from webapp.pairing import Pairing
+from webapp.patience import Patience
 from webapp.pictures import Pictures
 from webapp.plugins import Plugins
 from webapp.rates import Rates
@@ -80,6 +81,7 @@ class Service:
     clock: Clock
     limits: Limits
     readiness: Readiness
+    patience: Patience
     public_url: str
     sandbox_url: str | None
     request_state_keys: Callable[[], tuple[bytes, ...]] = field(repr=False)
@@ -115,6 +117,7 @@ async def open_service(
     of itself. Raises Unreadable if the store was made under secrets that the ring lacks.
     """
     owners = await open_owners(store=store, ring=ring)
+    policies = policies or PolicySettings()
     origin = "{0.scheme}://{0.netloc}".format(urlsplit(public_url))
     elicitations = Elicitations(
         store=store, owners=owners, waiters=Waiters(), clock=clock, plugins=Plugins(plugins)
@@ -167,7 +170,7 @@ async def open_service(
         sellers=sellers or {},
         refund_unused=refund_unused,
         gate=gate or GatePolicy(),
-        policies=policies or PolicySettings(),
+        policies=policies,
     )
     service = Service(
         elicitations=elicitations,
@@ -194,6 +197,7 @@ async def open_service(
         clock=clock,
         limits=limits or Limits(),
         readiness=Readiness(store),
+        patience=Patience(named=policies.patient_clients, clock=clock),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,
         request_state_keys=partial(ring.derive_all, "request state"),

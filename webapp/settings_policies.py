@@ -18,13 +18,17 @@ _SECONDS_DIGITS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
-    """`forms_on_pages`: a form whose client has none is a page of ours, else it is not asked."""
+    """`forms_on_pages`: a form whose client has none is a page of ours, else it is not asked.
+
+    `patient_clients`, by the names that they declare, wait for a call as long as it takes.
+    """
 
     forms_on_pages: bool = True
     one_per_session: bool = False
     pending_per_owner: int = PER_OWNER
     pending_at_most: int = IN_ALL
     timeout_at_most: timedelta = TIMEOUT_AT_MOST
+    patient_clients: frozenset[str] = frozenset()
 
 
 def read_policies(environment: Mapping[str, str], problems: list[str]) -> PolicySettings:
@@ -47,7 +51,13 @@ def read_policies(environment: Mapping[str, str], problems: list[str]) -> Policy
             at_most=_IN_ALL_AT_MOST,
         ),
         timeout_at_most=_timeout(environment, problems),
+        patient_clients=_names(environment, "ELICIT_PATIENT_CLIENTS"),
     )
+
+
+def _names(environment: Mapping[str, str], name: str) -> frozenset[str]:
+    names = (each.strip() for each in environment.get(name, "").split(","))
+    return frozenset(each for each in names if each)
 
 
 def _count(

@@ -47,6 +47,7 @@ from tests.service.test_sessions import (
 )
 from tests.web.serving import serving_at
 from tests.web.test_protected import Door, bearer
+from webapp.connecting import utc_now
 from webapp.protected import Protected
 from webapp.served import Served
 from webapp.sessions import Sessions
@@ -246,7 +247,7 @@ async def test_another_persons_session_of_the_protocol(library: str) -> None:
     door = Door()
     headers = {"accept": "application/json, text/event-stream"}
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
-    served = Served(new_server(library))
+    served = Served(new_server(library), clock=utc_now)
 
     def protected(_: str) -> Protected:
         return Protected(

@@ -42,6 +42,31 @@ from webapp.stores.memory import MemoryStore
 LOGIN = "https://example.org/login"
 SHORT = Limits(leg=timedelta(milliseconds=50), leg_at_least=timedelta(milliseconds=50))
 
+foreign_stream = Attack(
+    who="whoever got hold of an id of another session's event",
+    how="takes that session's stream up in a session of their own, to read its results",
+    stopped="an event is known to the session that it was made in, and its id is chance; "
+    "every other is refused",
+    where=("webapp/mcp/resuming.py",),
+    elsewhere=(
+        "tests/mcp/test_resuming.py::test_an_event_that_is_not_this_sessions_is_refused",
+        "tests/mcp/test_resuming.py::test_ids_of_events_are_not_to_be_guessed",
+    ),
+)
+again_refunded = Attack(
+    who="a person, or their model",
+    how="gets the money back, and makes the same call again to have the result for nothing",
+    stopped="a result is given again only behind the checks of a new call, and not where its "
+    "money has gone back",
+    where=("webapp/call.py", "webapp/delivery.py"),
+    elsewhere=(
+        "tests/service/test_given_again_paid.py::test_what_was_given_back_is_not_given_again",
+        (
+            "tests/mcp/test_given_again.py"
+            "::test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps"
+        ),
+    ),
+)
 own_yes = Attack(
     who="a client, or the model that speaks through it",
     how="answers for the person: accepts the link with content of its own",

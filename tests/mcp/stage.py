@@ -219,8 +219,8 @@ class CutOffCaller:
     """A client by hand: it shows links to nobody, answers nothing, and its line can be cut."""
 
     def __init__(self, http: httpx.AsyncClient, url: str, revision: str) -> None:
-        self._http = http
-        self._url = url
+        self.http = http
+        self.url = url
         self._capabilities: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
         self._is_modern = revision == MODERN
         self.headers = {"accept": "application/json, text/event-stream"}
@@ -261,8 +261,8 @@ class CutOffCaller:
     async def _post(
         self, message: dict[str, Any], headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
-        return await self._http.post(
-            self._url,
+        return await self.http.post(
+            self.url,
             json={"jsonrpc": "2.0", **message},
             headers={**self.headers, **(headers or {})},
         )
@@ -301,18 +301,23 @@ class Stage:
         headers: Mapping[str, str] | None = None,
         typed: asyncio.Queue[str] | None = None,
         fills: Sequence[Mapping[str, Json] | str] = (),
+        slow: Callable[[], Awaitable[tuple[str, Any]]] | None = None,
         name: str = "mcp",
     ) -> AsyncIterator[Caller]:
         """A connected client. It answers with `answers` one by one, then with accept.
 
         `typed` are letters that somebody types where they are asked for by a form. `fills` are the
-        answers to a tool's own forms: contents, or actions that are no yes.
+        answers to a tool's own forms: contents, or actions that are no yes. `slow` is who answers
+        whatever is asked, when they like.
         """
         shown: asyncio.Queue[str] = asyncio.Queue()
         completed: list[str] = []
         pending, filled = iter(answers), iter(fills)
 
         async def answer(_: Any, question: Any) -> types.ElicitResult:
+            if slow is not None:
+                action, content = await slow()
+                return types.ElicitResult(action=cast("Any", action), content=content)
             if typed is not None and getattr(question, "url", None) is None:
                 caller.told.append(question.message)
                 return types.ElicitResult(action="accept", content={"code": await typed.get()})
@@ -473,7 +478,11 @@ async def staged(
 
 @asynccontextmanager
 async def attached(
-    server: Any, application: ASGIApp, *, clock: Callable[[], datetime] = utc_now
+    server: Any,
+    application: ASGIApp,
+    *,
+    clock: Callable[[], datetime] = utc_now,
+    policies: PolicySettings | None = None,
 ) -> AsyncIterator[Stage]:
     """Attach to a server that its own library serves: no pages, and nothing of ours around it."""
     before = _tasks()
@@ -484,7 +493,9 @@ async def attached(
         store = await open_store(settings.store)
         stack.push_async_callback(store.aclose)
         service = await stack.enter_async_context(
-            open_service(store=store, ring=RING, public_url=url, uid=UID, clock=clock)
+            open_service(
+                store=store, ring=RING, public_url=url, uid=UID, clock=clock, policies=policies
+            )
         )
         attach(server, service)
         stage = Stage(url=url, service=service, settings=settings, posts=posts)

@@ -57,10 +57,13 @@ async def test_a_client_that_gives_up_waiting_ends_the_wait_and_not_the_question
         await eventually(lambda: not len(stage.service.elicitations.waiters))
         assert await stage.status(link) == "pending"
         call = caller.call("buy")
-        assert stage.id_of(await caller.link()) == stage.id_of(link)
+        if revision == MODERN:  # on the older one the client has it, in this session
+            assert stage.id_of(await caller.link()) == stage.id_of(link)
+        await stage.pending()
         await stage.complete(link)
         assert text_of(await soon(call)) == "bought 1 {}"
         assert work.began == 1
+        assert not caller.has_links_left
 
 
 async def test_an_answer_that_finds_nobody_waiting_is_there_for_the_same_call(

@@ -44,8 +44,9 @@ CLIENTS = (
 class Caller:
     """A running client; one call at a time."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._process = process
+        self._patience_seconds = patience_seconds
         self.speaks = ""
         self.tools: list[str] = []
         self.completed: list[str] = []  # ids of the complete notifications
@@ -81,13 +82,17 @@ class Caller:
         assert "result" in said, said
         return cast("dict[str, Any]", said["result"])
 
+    async def said(self) -> dict[str, Any]:
+        """What comes next: something that it was asked, a result or an error."""
+        return await self._next()
+
     async def _next(self) -> dict[str, Any]:
         while "completed" in (said := await self._line()):
             self.completed.append(said["completed"])
         return said
 
     async def _line(self) -> dict[str, Any]:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(self._patience_seconds):
             line = await cast("asyncio.StreamReader", self._process.stdout).readline()
             if not line:
                 raise AssertionError(f"the client ended: {error_of(self._process)}")
@@ -102,6 +107,7 @@ async def calling(
     *,
     declares: Mapping[str, Json] | None,
     answers: Sequence[Mapping[str, Json] | str] = (),
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> AsyncIterator[Caller]:
     """A connected client. It gives `answers` one by one, contents or actions, then accepts."""
     given = [
@@ -118,7 +124,7 @@ async def calling(
     command = (node, str(HERE / "client.mjs"), json.dumps(wanted))
     process = await start(*command, name="the client", stdin=PIPE)
     try:
-        caller = Caller(process)
+        caller = Caller(process, patience_seconds=patience_seconds)
         await caller.connected()
         yield caller
         cast("asyncio.StreamWriter", process.stdin).close()

@@ -6,6 +6,7 @@ second (`@modelcontextprotocol/client`) on both revisions.
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Literal
 
 import httpx
@@ -20,6 +21,7 @@ from tests.mcp.stage import new_server, staged
 from tests.typescript.stage import BOTH, FORM, OLDER, URL, Official, calling, text_of
 from webapp.demo.client import ANSWERS, EXPECTED
 from webapp.demo.walker import walk
+from webapp.limits import Limits
 
 
 class Expense(BaseModel):
@@ -301,3 +303,29 @@ def _link_in(result: dict[str, Any]) -> str:
     link = re.search(r"http://\S+/e/\S+", text_of(result))
     assert link is not None, result
     return link[0]
+
+
+async def test_a_call_that_goes_on_shows_its_link_once_a_session(
+    node: str, official: Official, server: Any
+) -> None:
+    """What `tests.typescript.slow_person` shows in real time."""
+    # finding: R4
+    limits = Limits(
+        call=timedelta(seconds=1), leg=timedelta(seconds=0.2), leg_at_least=timedelta(), rounds=3
+    )
+    async with (
+        staged(server, limits=limits) as stage,
+        calling(node, official, stage.mcp_url, declares=URL) as caller,
+    ):
+        caller.begin("visit")
+        link = await caller.link()
+        assert text_of(await caller.result()).startswith("Still waiting")
+        caller.begin("visit")
+        if official.revision == OLDER:
+            assert text_of(await caller.result()).startswith("Still waiting")
+            await stage.complete(link, {"who": "Ann"})
+            caller.begin("visit")
+        else:
+            assert stage.id_of(await caller.link()) == stage.id_of(link)
+            await stage.complete(link, {"who": "Ann"})
+        assert text_of(await caller.result()) == "done as Ann"

@@ -20,6 +20,7 @@ from tests.clock import NOON, Clock
 from tests.flows.test_access_token import HERE, ISSUER, KEYS, RESOURCE, token
 from tests.mcp.stage import LEGACY, LIBRARIES, MODERN, TLS, new_server
 from tests.web.serving import serving_at
+from webapp.connecting import utc_now
 from webapp.issuer import Issuer
 from webapp.protected import Protected
 from webapp.served import Served
@@ -274,7 +275,7 @@ async def test_tools_of_both_libraries_see_who_calls(library: str, revision: str
         return f"{(found.claims or {})['iss']} {found.subject} {found.client_id}"
 
     server.tool()(who)
-    served = Served(server)
+    served = Served(server, clock=utc_now)
     there = There()
     issuers: list[Issuer] = []
 

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -23,6 +24,7 @@ from webapp.call import Call
 from webapp.identity import Caller
 from webapp.logs import mask_tool_logs
 from webapp.mcp import inner_calls
+from webapp.mcp.asks import Connections
 from webapp.mcp.before import ask_first
 from webapp.mcp.callers import issuer_of, subject_of
 from webapp.mcp.declared import Declared, declared_by
@@ -41,6 +43,7 @@ from webapp.mcp.results import (
     is_whole,
     masked,
 )
+from webapp.mcp.resuming import when_read_later
 from webapp.mcp.retry import read_chain, with_kept
 from webapp.mcp.tools import ServedTool, tool_of
 from webapp.mcp.versions import version_of
@@ -91,6 +94,7 @@ class Middleware:
         self._result_tool = ResultTool(service, server=server.name)
         self._wires = wires
         self._issuer = issuer or issuer_of(server)
+        self._connections = Connections()
 
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
@@ -108,12 +112,13 @@ class Middleware:
     async def _called(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
+        request_id = context.request_id
+        assert request_id is not None
         if context.request is not None:
             note_call(context.request.scope)
             wire = wire_of(context.request.scope)
         else:
-            assert context.request_id is not None
-            wire = self._wires.find(context.request_id)
+            wire = self._wires.find(request_id)
         service, declared = self._service, declared_by(context)
         params = dict(context.params or {})
         caller = self._caller(context, declared)
@@ -135,6 +140,7 @@ class Middleware:
             now=service.clock(),
         )
         tool = await tool_of(self._server, str(params.get("name", "")), meta=params.get("_meta"))
+        asks = self._connections.of(context)
         presenter = presenter_of(
             context,
             declared,
@@ -144,6 +150,7 @@ class Middleware:
             service=service,
             has_result_tool=has_result_tool,
             dismissed=None if going_on is None else going_on.dismissed,
+            asks=asks,
         )
         run_id = chain.run_id or (None if going_on is None else going_on.run_id)
         version = version_of(tool, params)
@@ -171,8 +178,12 @@ class Middleware:
         async def body() -> HandlerResult:
             return await self._body(call, presenter, tool, context, call_next)
 
+        service.patience.watch(caller, wire)
         result = await service.bodies.run(call, body, wire)
-        service.bodies.deliver(call, wire)
+        for id in await asks.ended(service.elicitations):  # while no call was there to tell it
+            await context.session.send_elicit_complete(id, related_request_id=request_id)
+        later = partial(when_read_later, request_id)
+        service.bodies.deliver(call, wire, later=later)
         return result
 
     async def _body(

@@ -6,7 +6,7 @@ to the link; it never means that it is done.
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -18,6 +18,7 @@ from flows.elicitation import Elicitation, Status
 from webapp.call import Call
 from webapp.group import REQUIRED, Part
 from webapp.letters import Letters
+from webapp.mcp.asks import Asks
 from webapp.mcp.letters import LETTERS_SCHEMA, letters_in, typed_letters
 from webapp.mcp.on_stream import OnStream
 from webapp.presenter import Shown
@@ -34,10 +35,13 @@ class Hold(OnStream):
         context: ServerRequestContext[Any, Any],
         *,
         modes: frozenset[str],
+        asks: Asks,
+        held_until: datetime | None,
+        is_error: bool,
         progress: timedelta,
         letters: Letters,
     ) -> None:
-        super().__init__(context, modes=modes)
+        super().__init__(context, modes=modes, asks=asks, held_until=held_until, is_error=is_error)
         self._letters = letters
         self._progress = progress
 
@@ -46,12 +50,14 @@ class Hold(OnStream):
             part = Part(shown=shown)
             parts = await shown.group.stand(part, way=REQUIRED, is_urgent=True)
             call.interrupt(_required(parts))
-        async with self._asking(self._ask(call, shown), waiter) as asking:
+        id = shown.elicitation.id
+        async with self._asking(id, lambda: self._ask(call, shown), waiter) as asking:
             current = await self._wait(call, shown, waiter, asking)
         if current is not None and current.status.is_final:
             await self._context.session.send_elicit_complete(
                 current.id, related_request_id=self._context.request_id
             )
+            self._asks.end(current.id)
         return current
 
     async def _wait(
@@ -61,7 +67,7 @@ class Hold(OnStream):
         is_answered = False
         step = 0
         while call.is_waiting_for(current):
-            until = call.now + self._progress
+            until = self._at_most(call.now + self._progress)
             stops = asking.done if not is_answered else _never
             current = await call.hold(current, waiter, until=until, stops=stops)
             if not call.is_waiting_for(current):
@@ -77,6 +83,8 @@ class Hold(OnStream):
                     current = await call.elicitations.end(current, Status.DECLINED)
                 elif action == "accept" and not current.asked.waits:
                     current = await call.elicitations.end(current, Status.ACCEPTED, content={})
+            elif self._held_until is not None and call.now >= self._held_until:
+                await self._still_waiting(call, shown, asking)
             else:
                 step += 1
                 await self._report(step, current)
@@ -84,10 +92,15 @@ class Hold(OnStream):
 
     async def _ask(self, call: Call, shown: Shown) -> str:
         """What the client answered; an accept comes after the letters, where there are any."""
-        answer = await self._send(_link_to(shown))
-        if answer.action == "accept" and shown.elicitation.is_by_code:
-            return await self._ask_letters(call, shown.elicitation)
-        return answer.action
+        asked = shown.elicitation
+        if self._asks.has_accepted(asked.id):
+            return "accept"
+        action = (await self._send(_link_to(shown))).action
+        if action == "accept" and asked.is_by_code:
+            action = await self._ask_letters(call, asked)
+        if action == "accept":
+            self._asks.accept(asked.id)
+        return action
 
     async def _ask_letters(self, call: Call, asked: Elicitation) -> str:
         words = CHAT_WORDS

@@ -23,10 +23,13 @@ class HoldForm(OnStream):
         form = ElicitRequestFormParams(
             message=message_of(call, asked), requested_schema=schema_of(call, asked)
         )
-        async with self._asking(self._send(form), waiter) as asking:
-            current = await call.hold(asked, waiter, until=asked.expires_at, stops=asking.done)
-            if not call.is_waiting_for(current) or not asking.done():
+        async with self._asking(asked.id, lambda: self._send(form), waiter) as asking:
+            until = self._at_most(asked.expires_at)
+            current = await call.hold(asked, waiter, until=until, stops=asking.done)
+            if not call.is_waiting_for(current):
                 return current
+            if not asking.done():
+                await self._still_waiting(call, shown, asking)
             answer = asking.result()
         if answer is not None:
             return await acted(call, current, answer.action, answer.content)

@@ -23,6 +23,7 @@ class LinkInResult:
         protocol_version: str,
         modes: frozenset[str],
         held: timedelta,
+        held_until: datetime,
         is_error: bool,
         has_result_tool: bool,
         dismissed: str | None,
@@ -30,6 +31,7 @@ class LinkInResult:
         self._protocol_version = protocol_version
         self._modes = modes
         self._held = held
+        self._held_until = held_until
         self._is_error = is_error
         self._has_result_tool = has_result_tool
         self._dismissed = dismissed
@@ -44,7 +46,7 @@ class LinkInResult:
         return state
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        return now + self._held
+        return min(now + self._held, self._held_until)
 
     def busy(self) -> Result:
         return text_result(busy_text(), protocol_version=self._protocol_version, is_error=True)
@@ -52,7 +54,9 @@ class LinkInResult:
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
         if shown.elicitation.id == self._dismissed:
             return None
-        limit = call.now + (self._held if shown.is_again else timedelta())
+        now = call.now
+        limit = self.limit(shown.elicitation.kind, now=now, timeout=self._held)
+        limit = limit if shown.is_again else now
         current = await call.hold(
             shown.elicitation, waiter, until=limit, stops=lambda: shown.group.is_urgent
         )

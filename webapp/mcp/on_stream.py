@@ -7,7 +7,7 @@ would say nothing to anybody. It is therefore read here as it came.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar
@@ -21,7 +21,8 @@ from pydantic import BaseModel, field_validator
 
 from webapp.call import Call
 from webapp.group import RESULT, Part
-from webapp.mcp.results import Result, busy_text, link_result, text_result
+from webapp.mcp.asks import Asks
+from webapp.mcp.results import Result, busy_text, form_text, link_result, text_result
 from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
@@ -45,9 +46,21 @@ class Answer(BaseModel):
 class OnStream:
     """Implements all of webapp.presenter.Presenter but `wait`."""
 
-    def __init__(self, context: ServerRequestContext[Any, Any], *, modes: frozenset[str]) -> None:
+    def __init__(
+        self,
+        context: ServerRequestContext[Any, Any],
+        *,
+        modes: frozenset[str],
+        asks: Asks,
+        held_until: datetime | None,
+        is_error: bool,
+    ) -> None:
+        """`held_until` is None for a client that waits as long as it takes."""
         self._context = context
         self._modes = modes
+        self._asks = asks
+        self._held_until = held_until
+        self._is_error = is_error
 
     def can(self, mode: str) -> bool:
         return mode in self._modes
@@ -56,7 +69,7 @@ class OnStream:
         return False
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        return now + timeout
+        return self._at_most(now + timeout)
 
     def busy(self) -> Result:
         version = self._context.protocol_version
@@ -72,17 +85,45 @@ class OnStream:
 
     @asynccontextmanager
     async def _asking(
-        self, request: Coroutine[Any, Any, T], waiter: Waiter
+        self, id: str, request: Callable[[], Coroutine[Any, Any, T]], waiter: Waiter
     ) -> "AsyncGenerator[asyncio.Task[T | None]]":
         """The request on its way; its answer wakes the waiter, and None is an error's."""
-        asking = asyncio.create_task(_answer_to(request))
-        asking.add_done_callback(lambda _: waiter.wake(None))
+
+        def wake(_: object) -> None:
+            waiter.wake(None)
+
+        asking = self._asks.begin(id, lambda: _answer_to(request()))
+        asking.add_done_callback(wake)
         try:
             yield asking
         finally:
-            asking.cancel()
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait({asking})
+            asking.remove_done_callback(wake)
+            if not self._asks.has_left(id):
+                asking.cancel()
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait({asking})
+
+    def _at_most(self, until: datetime) -> datetime:
+        return until if self._held_until is None else min(until, self._held_until)
+
+    async def _still_waiting(
+        self, call: Call, shown: Shown, asking: "asyncio.Task[Any]"
+    ) -> NoReturn:
+        """End the call before its client gives up on it; what it was asked stays open for it."""
+        asked = shown.elicitation
+        self._asks.leave(asked.id, asking, life=asked.expires_at - call.now)
+        part = Part(shown=shown, is_out=True)
+        parts = await shown.group.stand(part, way=RESULT, is_urgent=False)
+        call.interrupt(self._still(call, parts))
+
+    def _still(self, call: Call, parts: Sequence[Part]) -> Result:
+        version, is_error = self._context.protocol_version, self._is_error
+        is_for_client_only = call.kinds.policies.is_for_client_only
+        with_page = [p for p in parts if not is_for_client_only(p.shown.elicitation.kind)]
+        if with_page:
+            return link_result(with_page, protocol_version=version, is_error=is_error)
+        text = form_text(parts[0].shown)
+        return text_result(text, protocol_version=version, is_error=is_error)
 
     async def _link_instead(self, call: Call, shown: Shown) -> NoReturn:
         """Give the link to a client that cannot be asked after all; the same call goes on."""

@@ -9,6 +9,7 @@ from flows.elicitation import Elicitation
 from flows.form import FORM_KINDS
 from webapp.call import Call
 from webapp.identity import Caller
+from webapp.mcp.asks import Asks
 from webapp.mcp.declared import Declared
 from webapp.mcp.hold import Hold
 from webapp.mcp.hold_form import HoldForm
@@ -30,9 +31,11 @@ def presenter_of(
     service: Service,
     has_result_tool: bool,
     dismissed: str | None,
+    asks: Asks,
 ) -> Presenter:
     """`dismissed` is a question that the model no longer waits for."""
     limits, letters, modes = service.limits, service.letters, declared.modes
+    began_at = service.clock()
     shows = declared.shows(by_code=caller.by_code)
     is_error = tool is not None and tool.has_output_schema
     in_result = LinkInResult(
@@ -40,16 +43,30 @@ def presenter_of(
         modes=modes,
         # A retry follows a form: its links are new to the client, whatever the run says.
         held=limits.link if chain.run_id is None else timedelta(),
+        held_until=began_at + limits.call,
         is_error=is_error,
         has_result_tool=has_result_tool,
         dismissed=dismissed,
     )
     if not declared.is_modern:
+        is_patient = service.patience.is_long(caller, name=declared.name)
+        held_until = None if is_patient else began_at + limits.call
         links: Presenter = in_result
         if shows:
-            links = Hold(context, modes=modes, progress=limits.progress, letters=letters)
+            links = Hold(
+                context,
+                modes=modes,
+                asks=asks,
+                held_until=held_until,
+                is_error=is_error,
+                progress=limits.progress,
+                letters=letters,
+            )
         if declared.asks:
-            return ByKind(forms=HoldForm(context, modes=modes), links=links)
+            forms = HoldForm(
+                context, modes=modes, asks=asks, held_until=held_until, is_error=is_error
+            )
+            return ByKind(forms=forms, links=links)
         return links
     if not (shows or declared.asks):
         return in_result
@@ -57,7 +74,7 @@ def presenter_of(
         chain=chain,
         links=service.links,
         modes=modes,
-        began_at=service.clock(),
+        began_at=began_at,
         limits=limits,
         letters=letters,
         is_error=is_error,

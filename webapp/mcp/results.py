@@ -135,7 +135,8 @@ def given_again(result: Result, *, until: datetime) -> Result:
 def busy_text() -> str:
     return (
         "Another call is waiting for this: the same tool was called again with the same "
-        "arguments, and that call goes on. Nothing is lost."
+        "arguments, and that call goes on. Nothing is lost: where its result does not come, call "
+        "again."
     )
 
 

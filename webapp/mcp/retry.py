@@ -138,7 +138,8 @@ class Retry:
         return self._held_until(now)
 
     def _held_until(self, now: datetime) -> datetime:
-        return max(self._began_at + self._limits.leg, now + self._limits.leg_at_least)
+        wanted = max(self._began_at + self._limits.leg, now + self._limits.leg_at_least)
+        return min(wanted, self._began_at + self._limits.call)
 
     def busy(self) -> Result:
         return text_result(busy_text(), protocol_version=MODERN, is_error=True)

@@ -1,0 +1,383 @@
+"""Resuming: a stream of 2025-11-25 that broke goes on where it broke (Last-Event-ID).
+
+The library gives each event of a stream to a store, and replays what came after an id. What could
+go wrong: its replay asks neither whose events they are nor whether they are there still, loses what
+comes while it replays, and never ends. So the library is asked only whether this caller may read
+this session's streams. What is read is sent from here: events of that very session, by an id that
+nobody can guess, in order, until the call's response, which ends the stream. An id of anybody
+else's, or of what is not kept any more, is refused.
+
+Events live as long as their session, in this process's memory: a stream five minutes after its
+response, and of all streams as much as the limits say, the oldest going first.
+"""
+
+import asyncio
+import json
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Final
+from weakref import WeakValueDictionary, finalize
+
+from mcp.server.streamable_http import GET_STREAM_KEY, EventCallback, EventMessage, EventStore
+from mcp_types import (
+    INVALID_REQUEST,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
+    RequestId,
+    jsonrpc_message_adapter,
+)
+
+from webapp.wire import ASGIApp, Message, Receive, Scope, Send, Wire, wire_of
+
+KEPT: Final = timedelta(minutes=5)
+EVENTS_AT_MOST: Final = 1000  # of a session
+BYTES_AT_MOST: Final = 2 * 1024 * 1024  # of a session
+BYTES_IN_ALL: Final = 64 * 1024 * 1024
+READ_AT_MOST: Final = timedelta(minutes=30)  # then the client may take it up again
+_EVENT_COSTS: Final = 300  # bytes, beside its text
+_PING_SECONDS: Final = 15.0
+_CALLS_AT_MOST: Final = 64
+_SESSION, _LAST_EVENT = b"mcp-session-id", b"last-event-id"
+_REFUSED: Final = (
+    "This stream cannot be resumed: the id in Last-Event-ID is none of an event that is kept for "
+    "this session. Make the call again: what it came to is kept for it."
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Event:
+    id: str
+    text: bytes  # empty: it only names the place where a stream begins
+    answers: RequestId | None  # the request whose response it is
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Stream:
+    """The events of one request, or of the session's own stream."""
+
+    name: str
+    events: list[_Event] = field(default_factory=list[_Event])
+    bytes: int = 0
+    over_at: datetime | None = None
+    is_dropped: bool = False
+    reader: object = None  # the last that took it up; an older one makes way
+    waiting: list[asyncio.Future[None]] = field(default_factory=list[asyncio.Future[None]])
+
+    @property
+    def is_standalone(self) -> bool:
+        return self.name.endswith(GET_STREAM_KEY)
+
+    def wake(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
+
+    def after(self, id: str) -> Sequence[_Event] | None:
+        """What came after that event; None if it is not there."""
+        for number, event in enumerate(self.events):
+            if event.id == id:
+                return list(islice(self.events, number + 1, None))
+        return None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Shelf:
+    """The streams of one session, and how much that is."""
+
+    streams: dict[str, _Stream] = field(default_factory=dict[str, _Stream])
+    events: int = 0
+    bytes: int = 0
+
+
+class _Session:
+    """What one session has sent, and who is told when a part of that is read later."""
+
+    def __init__(self) -> None:
+        self.shelf = _Shelf()
+        self.is_over = False
+        self.wanted: OrderedDict[RequestId, Callable[[Wire], None]] = OrderedDict()
+        self.read: OrderedDict[RequestId, Wire] = OrderedDict()
+
+    def find(self, event_id: str) -> _Stream | None:
+        streams = self.shelf.streams.values()
+        return next((one for one in streams if one.after(event_id) is not None), None)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Here:
+    """The exchange that code runs for; what a session runs in has that of its first one."""
+
+    session: _Session | None
+    wire: Wire | None
+    last_event_id: str | None = None
+    found: _Stream | None = None
+    is_refused: bool = False
+    is_the_librarys: bool = False
+
+
+_here: ContextVar[_Here] = ContextVar("elicit_stream")
+
+
+def when_read_later(request_id: RequestId, callback: Callable[[Wire], None]) -> None:
+    """Call once a client takes up the stream of this request, whose own exchange broke.
+
+    The callback gets the exchange in which the response goes out.
+    """
+    here = _here.get(None)
+    session = here.session if here is not None else None
+    if session is None:
+        return
+    if (wire := session.read.get(request_id)) is not None:
+        callback(wire)
+        return
+    session.wanted[request_id] = callback
+    if len(session.wanted) > _CALLS_AT_MOST:
+        session.wanted.popitem(last=False)
+
+
+class Streams(EventStore):
+    """The events of every session of one served server."""
+
+    def __init__(self, *, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        # What runs a session holds it, and with that its events.
+        self._sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
+        self._open: OrderedDict[_Stream, _Shelf] = OrderedDict()
+        self._over: OrderedDict[_Stream, _Shelf] = OrderedDict()
+        self.bytes = 0
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        """Called by the library, for every message of a session."""
+        id, now, shelf = secrets.token_urlsafe(16), self._clock(), self._shelf()
+        if shelf is None:
+            return id  # served without our layer: nobody comes back to it
+        stream = shelf.streams.get(stream_id)
+        if stream is not None and (stream.over_at is not None or message is None):
+            self._drop(stream, shelf)  # the client uses the number of a request again
+            stream = None
+        if stream is None:
+            stream = shelf.streams[stream_id] = _Stream(name=stream_id)
+            self._open[stream] = shelf
+        event = _Event(
+            id=id,
+            text=b"" if message is None else _text_of(message),
+            answers=message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None,
+        )
+        cost = len(event.text) + _EVENT_COSTS
+        stream.events.append(event)
+        stream.bytes += cost
+        shelf.bytes += cost
+        shelf.events += 1
+        self.bytes += cost
+        if event.answers is not None and not stream.is_standalone:
+            stream.over_at = now
+            del self._open[stream]
+            self._over[stream] = shelf
+        stream.wake()
+        self._make_room(shelf, now)
+        return event.id
+
+    async def replay_events_after(
+        self, last_event_id: str, send_callback: EventCallback
+    ) -> str | None:
+        """Called by the library, which has let this caller in; for most streams we take over."""
+        here = _here.get(None)
+        session = here.session if here is not None else None
+        if here is None or session is None or last_event_id != here.last_event_id:
+            return None
+        found = session.find(last_event_id)
+        if found is None:
+            here.is_refused = True
+            return None
+        if not found.is_standalone:
+            here.found = found
+            return None
+        here.is_the_librarys = True
+        for event in found.after(last_event_id) or ():
+            message = jsonrpc_message_adapter.validate_json(event.text)
+            await send_callback(EventMessage(message, event.id))
+        return found.name
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """The library's application, whose streams can be taken up."""
+
+        async def resuming(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            headers = dict(scope["headers"])
+            session_id = headers.get(_SESSION, b"").decode("latin-1")
+            here = _Here(session=self._sessions.get(session_id), wire=wire_of(scope))
+            token = _here.set(here)
+            try:
+                if session_id and scope["method"] == "GET" and headers.get(_LAST_EVENT):
+                    here.last_event_id = headers[_LAST_EVENT].decode("latin-1")
+                    await self._resume(app, scope, receive, send, here)
+                else:
+                    await app(scope, receive, self._noting(scope, send, here, session_id))
+            finally:
+                _here.reset(token)
+
+        return resuming
+
+    def _noting(self, scope: Scope, send: Send, here: _Here, session_id: str) -> Send:
+        """Note the id that the library gives a session, and that the client ends one."""
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start" and here.session is not None:
+                given = dict(message.get("headers", ())).get(_SESSION)
+                if not session_id and given:
+                    self._sessions[given.decode("latin-1")] = here.session
+                elif scope["method"] == "DELETE" and message["status"] == 200:
+                    here.session.is_over = True
+                    for stream in here.session.shelf.streams.values():
+                        stream.wake()
+            await send(message)
+
+        return noting
+
+    async def _resume(
+        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, here: _Here
+    ) -> None:
+        held: list[Message] = []
+
+        async def hold(message: Message) -> None:
+            """The library begins its answer before it looks for the events."""
+            is_begun = message["type"] == "http.response.start"
+            if is_begun and message["status"] != 200:
+                here.is_the_librarys = True  # it has let nobody in
+            held.append(message)
+            if here.is_the_librarys:
+                while held:
+                    await send(held.pop(0))
+
+        await app(scope, receive, hold)
+        if here.found is not None and here.session is not None:
+            await _read(here.session, here.found, here, receive, send, headers=dict(held[0]))
+        elif here.is_refused:
+            await _refuse(send)
+        else:
+            for message in held:
+                await send(message)
+
+    def _shelf(self) -> _Shelf | None:
+        here = _here.get(None)
+        if here is None:
+            return None
+        if here.session is None:
+            here.session = _Session()
+            finalize(here.session, self._forget, here.session.shelf)
+        return here.session.shelf
+
+    def _make_room(self, shelf: _Shelf, now: datetime) -> None:
+        while self._over:
+            oldest, its_shelf = next(iter(self._over.items()))
+            if oldest.over_at is None or now < oldest.over_at + KEPT:
+                break
+            self._drop(oldest, its_shelf)
+        while shelf.events > EVENTS_AT_MOST or shelf.bytes > BYTES_AT_MOST:
+            self._drop(_first(shelf.streams), shelf)
+        while self.bytes > BYTES_IN_ALL:
+            self._drop(*next(iter((self._over or self._open).items())))
+
+    def _forget(self, shelf: _Shelf) -> None:
+        for stream in tuple(shelf.streams.values()):
+            self._drop(stream, shelf)
+
+    def _drop(self, stream: _Stream, shelf: _Shelf) -> None:
+        if shelf.streams.pop(stream.name, None) is None:
+            return
+        self._open.pop(stream, None)
+        self._over.pop(stream, None)
+        shelf.bytes -= stream.bytes
+        shelf.events -= len(stream.events)
+        self.bytes -= stream.bytes
+        stream.is_dropped = True
+        stream.wake()
+
+
+def _first(streams: Mapping[str, _Stream]) -> _Stream:
+    """What goes first: what is over before what goes on, the oldest of those."""
+    return next((one for one in streams.values() if one.over_at), next(iter(streams.values())))
+
+
+async def _read(
+    session: _Session,
+    stream: _Stream,
+    here: _Here,
+    receive: Receive,
+    send: Send,
+    *,
+    headers: Message,
+) -> None:
+    """Send what came after the event, and what comes, until the response or the client's end."""
+    assert here.last_event_id is not None
+    stream.reader = me = object()
+    stream.wake()
+    await send({**headers, "status": 200})
+    leaving = asyncio.create_task(_left(receive))
+    loop = asyncio.get_running_loop()
+    last, ends_at = here.last_event_id, loop.time() + READ_AT_MOST.total_seconds()
+    try:
+        while not leaving.done():
+            for event in stream.after(last) or ():
+                if event.answers is not None and here.wire is not None:
+                    _tell(session, event.answers, here.wire)
+                await send(_body(_on_the_wire(event)))
+                last = event.id
+            is_over = stream.over_at is not None or stream.is_dropped or session.is_over
+            if is_over or stream.reader is not me or loop.time() >= ends_at:
+                break
+            turn = loop.create_future()
+            stream.waiting.append(turn)
+            await asyncio.wait(
+                {turn, leaving}, timeout=_PING_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not turn.done():
+                stream.waiting.remove(turn)
+                await send(_body(b": ping\r\n\r\n"))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    finally:
+        leaving.cancel()
+        await asyncio.wait({leaving})
+
+
+def _tell(session: _Session, request_id: RequestId, wire: Wire) -> None:
+    session.read[request_id] = wire
+    if len(session.read) > _CALLS_AT_MOST:
+        session.read.popitem(last=False)
+    if (callback := session.wanted.pop(request_id, None)) is not None:
+        callback(wire)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refuse(send: Send) -> None:
+    error = {"code": INVALID_REQUEST, "message": _REFUSED}
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _body(text: bytes) -> Message:
+    return {"type": "http.response.body", "body": text, "more_body": True}
+
+
+def _on_the_wire(event: _Event) -> bytes:
+    name = b"event: message\r\n" if event.text else b""
+    return b"id: " + event.id.encode() + b"\r\n" + name + b"data: " + event.text + b"\r\n\r\n"
+
+
+def _text_of(message: JSONRPCMessage) -> bytes:
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()

@@ -1,0 +1,44 @@
+"""Patience: which clients wait for a call longer than most do.
+
+What could go wrong: a client gives up on its call while its person is busy, and its model reads a
+timeout. Most clients allow 60 s, some whatever is reported meanwhile; none of them says how long.
+So a call is held for less than that, unless its client was seen to wait longer, or the operator
+says that it does.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from webapp.identity import Caller
+from webapp.wire import Wire
+
+MOST_ALLOW = timedelta(seconds=60)
+_CLIENTS_AT_MOST = 10_000
+
+
+class Patience:
+    """Of one process: what was seen is seen again soon, where it was forgotten."""
+
+    def __init__(self, *, named: frozenset[str], clock: Callable[[], datetime]) -> None:
+        self._named = named
+        self._clock = clock
+        self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def is_long(self, caller: Caller, *, name: str | None) -> bool:
+        """Whether its client waits as long as it takes; `name` is what it declares."""
+        return name in self._named or (caller.owner or "", caller.client) in self._seen
+
+    def watch(self, caller: Caller, wire: Wire | None) -> None:
+        """A call begins; if its answer finds the client there after that time, it is patient."""
+        owner, began_at = caller.owner, self._clock()
+        if wire is None or owner is None:
+            return
+
+        def end(arrived: bool) -> None:  # noqa: FBT001 - the wire's callback
+            if arrived and self._clock() - began_at >= MOST_ALLOW:
+                self._seen[owner, caller.client] = None
+                if len(self._seen) > _CLIENTS_AT_MOST:
+                    self._seen.popitem(last=False)
+
+        wire.on_end(end)
