@@ -163,7 +163,6 @@ async def test_what_no_page_shows_as_it_is_refuses_the_call(
     server: Any, revision: str, tool: str, arguments: str
 ) -> None:
     # finding: S8
-    # finding: S27
     async with staged(server) as stage:
         caller = await stage.cut_off_caller(revision)
         answer = await soon(_call_raw(caller, tool, arguments))
