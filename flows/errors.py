@@ -9,6 +9,7 @@ ElicitError
 ├── NotSupported         the client cannot show this kind of question
 ├── NotConfigured        the server lacks a setting that the question needs
 ├── NotAllowed           nobody could safely answer this caller's question
+├── InvalidArguments     a gated tool was called with what cannot be shown as it would run
 ├── NotAccepted          the person or the time said no
 │   ├── Declined         in the client or on our page
 │   ├── Denied           at the provider
@@ -132,6 +133,14 @@ class NotAllowed(ElicitError):
     name = "ELICITATION_NOT_ALLOWED"
     code = -32600
     http_status = 403
+
+
+class InvalidArguments(ElicitError):
+    """A gated tool was called with what cannot be shown to a person as it would run."""
+
+    name = "ELICITATION_INVALID_ARGUMENTS"
+    code = -32602
+    http_status = 422
 
 
 class NotAccepted(ElicitError):

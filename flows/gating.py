@@ -1,9 +1,9 @@
 """The gate: a tool that waits for a person's approval before its body starts.
 
 What could go wrong: a person approves what they did not see. What an approval covers is the digest
-of all arguments, and what is shown says where it was cut. A mark that is on another machine is not
-seen: of a remote server's tool (FastMCP's ProxyTool), its annotation and the operator's patterns
-are.
+of all arguments and of what is shown, which is all that the body will receive. A mark that is on
+another machine is not seen: of a remote server's tool (FastMCP's ProxyTool), its annotation and the
+operator's patterns are.
 """
 
 import hashlib
@@ -27,8 +27,6 @@ APPROVED_FOR: Final = timedelta(minutes=15)  # the same tool with the same argum
 REMEMBERED_FOR: Final = timedelta(hours=1)  # the tool with any, where a person chose that
 _MARK: Final = "__elicit_gate__"
 _TOOL_CHARACTERS = 200
-_VALUE_CHARACTERS = 400  # fewer than where the page cuts
-_ARGUMENTS_AT_MOST = 49  # and a line that counts the others: the page shows 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,8 @@ def gate(
     mark = Gate(message=message, timeout=timeout, is_off=off)
     if message is not None and not message.strip():
         raise InvalidQuestion("The gate's message is empty: leave it out or say what a yes does.")
-    _ = gate_question(mark, tool="t", arguments="{}", can_be_kept=False)  # a bad one fails here
+    # A bad one fails here.
+    _ = gate_question(mark, tool="t", arguments="{}", shown={}, can_be_kept=False)
 
     def marked(function: Any) -> Any:
         if not (_open(function, mark) if off else _shut(function, mark)):
@@ -111,11 +110,12 @@ def mark_of(function: Callable[..., Any] | None) -> Gate | None:
 
 
 def gate_question(
-    gate: Gate, *, tool: str, arguments: str, can_be_kept: bool
+    gate: Gate, *, tool: str, arguments: str, shown: Mapping[str, Json], can_be_kept: bool
 ) -> Question[Mapping[str, Json]]:
     """Ask for an approval of one call; `arguments` are its own, as canonical JSON.
 
-    `can_be_kept`: a yes holds for later calls too.
+    `shown` is what the body will receive, all of it. A yes covers both, and `can_be_kept`: it holds
+    for later calls too.
     """
     name = tool[:_TOOL_CHARACTERS]
     message = gate.message
@@ -123,16 +123,13 @@ def gate_question(
         message = f"Run {name}?"
     elif name not in message and len(message) + len(name) + 3 <= MESSAGE_AT_MOST:
         message = f"{message} ({name})"
-    given: object = json.loads(arguments)
-    if not isinstance(given, dict):  # the library will refuse it; nobody is shown nothing
-        given = {"arguments": given}
     return Question(
         message=message,
         request=Form(
             message=message,
             schema=schema_of({"type": "object", "properties": {}}),
-            arguments=shown_arguments(cast("Mapping[str, Json]", given)),
-            covers=digest_of_arguments(arguments),
+            arguments=shown,
+            covers=digest_of_arguments(f"{arguments}\n{json.dumps(shown, sort_keys=True)}"),
             can_be_kept=can_be_kept,
         ),
         answer=_nothing_more,
@@ -141,22 +138,8 @@ def gate_question(
 
 
 def digest_of_arguments(arguments: str) -> str:
-    """What an approval covers: all of them, whatever is shown; they are canonical JSON."""
+    """Of all of them; they are canonical JSON."""
     return hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def shown_arguments(arguments: Mapping[str, Json]) -> dict[str, Json]:
-    """The arguments to show: long ones are cut, and say how long they were."""
-    shown: dict[str, Json] = {}
-    for number, (name, value) in enumerate(arguments.items()):
-        if number == _ARGUMENTS_AT_MOST:
-            shown["..."] = f"and {len(arguments) - number} more"
-            break
-        called = _text(name)
-        if len(called) > _TOOL_CHARACTERS:  # two of them may begin alike
-            called = f"{called[:_TOOL_CHARACTERS]}... ({number + 1})"
-        shown[called] = _cut(value)
-    return shown
 
 
 def _shut(function: object, mark: Gate) -> bool:
@@ -186,25 +169,6 @@ def _open(function: object, mark: Gate) -> bool:
             "that an author set: take that mark away, or leave out functools.wraps."
         )
     return keep_mark_on(own, _MARK, mark)
-
-
-def _cut(value: Json) -> Json:
-    if value is None or isinstance(value, bool | int | float):
-        text = json.dumps(value)
-        return value if len(text) <= _VALUE_CHARACTERS else _shortened(text)
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = _text(text)
-    if len(text) > _VALUE_CHARACTERS:
-        return _shortened(text)
-    return text if isinstance(value, str) else value
-
-
-def _shortened(text: str) -> str:
-    return f"{text[:_VALUE_CHARACTERS]}... ({len(text)} characters in all)"
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()  # half a letter cannot be stored
 
 
 def _nothing_more(_: Json) -> Mapping[str, Json]:

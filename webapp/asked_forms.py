@@ -11,7 +11,7 @@ import msgspec
 
 from flows.elicitation import Elicitation, Json, Status
 from flows.errors import NotPossible
-from flows.form import Form, Terms
+from flows.form import FORM_KINDS, Form, Terms
 from flows.schema import Schema, schema_of
 from webapp.kind import AskedBy
 from webapp.typed import Typed
@@ -44,6 +44,12 @@ class AskedForms(Typed):
 
 def terms_in(elicitation: Elicitation) -> Terms:
     return msgspec.convert(elicitation.asked.terms, Terms)
+
+
+def arguments_in(elicitation: Elicitation) -> Json:
+    """What a yes to it is about; None for every other kind of question."""
+    is_form = elicitation.kind in FORM_KINDS
+    return terms_in(elicitation).arguments if is_form else None
 
 
 def schema_in(elicitation: Elicitation) -> Schema[Any]:

@@ -11,13 +11,14 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from msgspec.json import encode
 
 from flows import run as runs
-from flows.elicitation import Elicitation, Status
+from flows.elicitation import Elicitation, Json, Status
 from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported
+from flows.form import Form
 from flows.keeping import HOLDS_FOR_ITS_CALL
 from flows.question import Outcome, Question
 from flows.run import Place, Run
@@ -237,7 +238,10 @@ class Call(Verbs):
         is_ordered = fact[0] not in HOLDS_FOR_ITS_CALL and asyncio.current_task() is self._task
         await self._must_be_going_on()
         try:
-            self._must_be_askable(fact[0], in_client=self._presenter.asks_in_client(fact[0]))
+            request = question.request
+            about = request.arguments if isinstance(request, Form) else None
+            in_client = self._presenter.asks_in_client(fact[0], cast("Json", about))
+            self._must_be_askable(fact[0], in_client=in_client)
         except (NotAllowed, NotSupported) as error:
             return question.unasked(error)
         run = await (self._a_gates_run() if fact[0] in HOLDS_FOR_ITS_CALL else self._the_run())

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import idna
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from webapp.views import View
 
@@ -63,14 +63,14 @@ _LONGEST_PLACE = 60
 _JOINERS = "\u200c\u200d"
 # Marks piled on one letter cover the lines above it.
 _MARK = r"[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]"
-_PILED_MARKS = re.compile(f"({_MARK}{{3}}){_MARK}+")
+PILED_MARKS = re.compile(f"({_MARK}{{3}}){_MARK}+")
 
 
 def _printable(value: object) -> object:
     """What any expression of a template becomes before it is escaped."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    text = _PILED_MARKS.sub(r"\1", value)
+    text = PILED_MARKS.sub(r"\1", value)
     return text if text.isprintable() else "".join(map(_harmless, "\n".join(text.splitlines())))
 
 
@@ -87,6 +87,11 @@ def _quoted(text: str, limit: int = _LONGEST_QUOTATION) -> str:
     whole = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     *first, last = whole.split("\n", _MOST_LINES - 1)
     return _cut("\n".join([*first, " ".join(last.split())]), limit)
+
+
+def _whole(text: str) -> Markup:
+    """What somebody decides about: nothing left out. Whoever wrote it spelled what is not seen."""
+    return Markup(escape(text))  # noqa: S704 - escaped, and kept from `_printable`
 
 
 def _named(text: str | None, otherwise: str = "") -> str:
@@ -176,5 +181,6 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "named": _named,
     "place": _place,
     "quoted": _quoted,
+    "whole": _whole,
     "whole_seconds": _whole_seconds,
 }

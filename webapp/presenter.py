@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from flows.elicitation import Elicitation
+from flows.elicitation import Elicitation, Json
 from webapp.group import Group
 from webapp.waiters import Waiter
 
@@ -55,8 +55,11 @@ class Presenter(Protocol):
         """The result for a leg that another one outran."""
         ...
 
-    def asks_in_client(self, kind: str) -> bool:
-        """Whether the client's own form takes the answer, so that nobody opens a link."""
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        """Whether the client's own form takes the answer, so that nobody opens a link.
+
+        `arguments` are what a yes is about, which it has to show whole.
+        """
         ...
 
     def carry(self, call: "Call", state: object) -> object:

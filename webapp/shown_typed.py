@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from flows.elicitation import BY_MODEL, Elicitation, Json
 from webapp.forms import Form, form_of
 from webapp.kinds import Kinds
+from webapp.pages import PILED_MARKS
 from webapp.views import View
 from webapp.views_typed import (
     Argument,
@@ -17,7 +18,7 @@ from webapp.views_typed import (
     StartSecret,
 )
 
-ARGUMENTS_AT_MOST = 50
+_LINE = 60  # letters of JSON: what is longer stands in several lines
 
 
 def start_view(
@@ -60,20 +61,26 @@ def done_view(elicitation: Elicitation, kinds: Kinds) -> View:
     )
 
 
-def arguments_of(arguments: Json) -> tuple[Argument, ...]:
-    """A tool's arguments as a person reads them; a very long list is cut."""
+def arguments_of(arguments: Json, *, in_a_line: bool = False) -> tuple[Argument, ...]:
+    """A tool's arguments as a person reads them: all of them, each whole.
+
+    No two that differ look alike. `in_a_line`: each stands in a line of its own.
+    """
     if not isinstance(arguments, Mapping):
         return ()
-    listed = list(arguments.items())
-    shown = [Argument(name=name, value=_words(value)) for name, value in listed[:ARGUMENTS_AT_MOST]]
-    if len(listed) > ARGUMENTS_AT_MOST:
-        shown.append(Argument(name="...", value=f"and {len(listed) - ARGUMENTS_AT_MOST} more"))
-    return tuple(shown)
+    return tuple(
+        Argument(name=_name(name), value=_words(value, in_a_line=in_a_line))
+        for name, value in arguments.items()
+    )
 
 
-def _words(value: Json) -> str:
+def _name(name: str) -> str:
+    return name if name.isidentifier() and name.isprintable() else _in_json(name)
+
+
+def _words(value: Json, *, in_a_line: bool) -> str:
     match value:
-        case str():
+        case str() if _is_plain(value, in_a_line=in_a_line):
             return value
         case True:
             return "yes"
@@ -81,7 +88,29 @@ def _words(value: Json) -> str:
             return "no"
         case None:
             return "nothing"
-        case list() | tuple() if all(isinstance(one, str) for one in value):
-            return ", ".join(cast("list[str]", value))
         case _:
-            return json.dumps(value, ensure_ascii=False)
+            text = _in_json(value)
+            return text if in_a_line or len(text) <= _LINE else _in_json(value, indent=2)
+
+
+def _is_plain(text: str, *, in_a_line: bool) -> bool:
+    """Whether it looks like nothing else: no number, no JSON, none of our own words."""
+    signs = text if in_a_line else text.replace("\n", "").replace("\t", "")
+    if not signs.isprintable() or PILED_MARKS.search(text) or text in ("yes", "no", "nothing"):
+        return False
+    if text.strip() != text.rstrip("\n") or text[:1] in ("", '"', "[", "{"):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _in_json(value: Json, *, indent: int | None = None) -> str:
+    """As JSON, in which what cannot be seen is spelled; a line end can only be ours."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    text = PILED_MARKS.sub(lambda marks: json.dumps(marks[0])[1:-1], text)
+    return "".join(
+        sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text
+    )

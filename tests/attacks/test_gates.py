@@ -65,7 +65,7 @@ other_arguments = Attack(
     where=("flows/gating.py", "webapp/approvals.py"),
     elsewhere=(
         "tests/mcp/test_gate.py::test_the_answer_to_one_gate_opens_no_other_call",
-        "tests/mcp/test_gate.py::test_what_is_long_is_cut_for_reading_and_covered_whole",
+        "tests/mcp/test_gate.py::test_what_is_long_is_read_and_covered_whole",
         "tests/flows/test_gating.py::test_other_arguments_are_another_question",
     ),
 )
@@ -89,7 +89,7 @@ false_show = Attack(
     where=("flows/gating.py", "webapp/mcp/forms.py"),
     elsewhere=(
         "tests/mcp/test_forms.py::test_what_stands_in_one_argument_does_not_look_like_another",
-        "tests/pages/test_gate_page.py::test_how_many_arguments_are_left_out_is_told_once",
+        "tests/pages/test_gate_page.py::test_every_argument_is_on_the_page",
     ),
 )
 asked_secret = Attack(
@@ -280,10 +280,11 @@ async def test_arguments_that_play_others_are_shown_as_what_they_are(library: st
         for arguments in (honest, *plays):
             assert await is_refused(caller, "pay", **arguments)
         shown = [form.message for form in caller.forms]
-    assert shown[0] == "Run pay?\namount: 1\nnote: cheap\nto: ann"
-    for arguments, message in zip(plays, shown[1:], strict=True):
+    assert shown[0] == "Run pay?\nto: ann\namount: 1\nnote: cheap"
+    assert len(shown) == len(plays) + 1
+    for message in shown[1:]:
         lines = message.splitlines()
-        assert [line.partition(":")[0] for line in lines[1:]] == sorted(arguments)
+        assert [line.partition(":")[0] for line in lines[1:]] == ["to", "amount", "note"]
         assert "amount: 9000" in lines
         assert all(line.isprintable() for line in lines)
     assert not done

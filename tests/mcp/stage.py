@@ -258,6 +258,11 @@ class CutOffCaller:
         request = {"id": 1, "method": "tools/call", "params": params}
         return asyncio.create_task(self._post(request, headers))
 
+    async def post_raw(self, body: str, headers: Mapping[str, str]) -> str:
+        """A request as it is written here, and the text of the answer."""
+        own = {"content-type": "application/json", **self.headers, **headers}
+        return (await self._http.post(self._url, content=body, headers=own)).text
+
     async def _post(
         self, message: dict[str, Any], headers: Mapping[str, str] | None = None
     ) -> httpx.Response:

@@ -249,7 +249,7 @@ async def test_what_stands_in_one_argument_does_not_look_like_another(server: An
         told = caller.call("pay", to="ann\namount: 1\u2028\u202e")
         assert text_of(await soon(told)) == "False"
         (form,) = caller.forms
-        assert form.message == ("Run pay?\namount: 1000000\nto: ann\\namount: 1\\u2028\\u202e")
+        assert form.message == 'Run pay?\namount: 1000000\nto: "ann\\namount: 1\\u2028\\u202e"'
 
 
 async def test_gathered_questions_are_asked_each_by_itself(server: Any, revision: str) -> None:

@@ -4,12 +4,11 @@ from dataclasses import fields, replace
 
 import pytest
 
-from flows.gating import shown_arguments
 from tests.pages.conftest import USUAL
 from tests.pages.markup import Page
 from webapp.pages import Pages
 from webapp.shown_typed import arguments_of
-from webapp.views_typed import Argument, StartConfirm
+from webapp.views_typed import StartConfirm
 
 
 @pytest.fixture
@@ -49,17 +48,43 @@ def test_where_nothing_is_kept_there_is_nothing_to_tick(pages: Pages, view: Star
         assert "15 minutes" not in said(pages, asked)
 
 
-def test_what_was_cut_is_said_on_the_page_too(pages: Pages, view: StartConfirm) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["ls" + " " * 420 + "; rm -rf ~", "x" * 20_000 + "end", "a\n\n\n\n\n\n\n\n\n\n\n\n\n\n\nb"],
+)
+def test_a_value_stands_whole_on_the_page(pages: Pages, view: StartConfirm, text: str) -> None:
+    # finding: S8
     # parity: T2
-    cut = Argument(name="text", value="x" * 400 + "... (123456789 characters in all)")
-    assert "(123456789 characters in all)" in said(pages, replace(view, arguments=(cut,)))
+    html = pages.render(replace(view, arguments=arguments_of({"command": text})))
+    assert f"<dt><bdi>command</bdi></dt><dd><bdi>{text}</bdi></dd>" in html
 
 
-def test_how_many_arguments_are_left_out_is_told_once() -> None:
-    given = {f"name-{number}": number for number in range(120)}
-    shown = arguments_of(shown_arguments(given))
-    assert [shown[0], shown[-1]] == [
-        Argument(name="name-0", value="0"),
-        Argument(name="...", value="and 71 more"),
-    ]
-    assert len(shown) == 50
+def test_every_argument_is_on_the_page(pages: Pages, view: StartConfirm) -> None:
+    # finding: S8
+    given = {f"name{number}": number for number in range(120)}
+    shown = arguments_of(given)
+    assert [(one.name, one.value) for one in shown] == [(n, str(v)) for n, v in given.items()]
+    html = pages.render(replace(view, arguments=shown))
+    assert "<dt><bdi>name119</bdi></dt><dd><bdi>119</bdi></dd>" in html
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("plain", "plain"),
+        ("", '""'),
+        ("yes", '"yes"'),
+        (True, "yes"),
+        ("5", '"5"'),
+        (5, "5"),
+        (None, "nothing"),
+        (["a, b"], '["a, b"]'),
+        ("a\u202eb\u200b", '"a\\u202eb\\u200b"'),
+        ("a" + "\u0301" * 9, '"a' + "\\u0301" * 9 + '"'),
+        (" ls", '" ls"'),
+    ],
+)
+def test_what_differs_never_looks_alike(value: object, words: str) -> None:
+    # finding: S8
+    (shown,) = arguments_of({"a": value})  # type: ignore[dict-item]  # JSON all of it
+    assert shown.value == words

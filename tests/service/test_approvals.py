@@ -37,7 +37,13 @@ async def passes(call: Call, *, tool: str = "t") -> None:
     """What stands before the body, as the middleware asks it."""
     call.begin()
     with asking(call):
-        await gate_question(Gate(), tool=tool, arguments=call.tool.arguments, can_be_kept=True)
+        await gate_question(
+            Gate(),
+            tool=tool,
+            arguments=call.tool.arguments,
+            shown=json.loads(call.tool.arguments),
+            can_be_kept=True,
+        )
 
 
 @asynccontextmanager

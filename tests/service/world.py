@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from flows.elicitation import EXCHANGE_AT_MOST, Asked, Elicitation, Status
+from flows.elicitation import EXCHANGE_AT_MOST, Asked, Elicitation, Json, Status
 from flows.vault import Ring
 from tests.clock import Clock
 from webapp.call import Call
@@ -88,7 +88,7 @@ class Holding:
     def can(self, mode: str) -> bool:
         return mode == "url"
 
-    def asks_in_client(self, kind: str) -> bool:
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
 
     def carry(self, call: Call, state: object) -> object:

@@ -14,22 +14,26 @@ from webapp.call import Call
 from webapp.shown_typed import arguments_of
 
 DOES_NOT_FIT = "the client's answer did not fit"
-_VALUE_AT_MOST = 500
+# What a client's form shows whole, as far as anybody knows.
+_ARGUMENTS_AT_MOST = 20
+_LINE_AT_MOST = 300
+_LETTERS_AT_MOST = 2000
+
+
+def fits(arguments: Json) -> bool:
+    """Whether a client's form can show them whole: what is longer goes to our page."""
+    shown = arguments_of(arguments, in_a_line=True)
+    return (
+        len(shown) <= _ARGUMENTS_AT_MOST
+        and all(len(one.name) + len(one.value) <= _LINE_AT_MOST for one in shown)
+        and sum(len(one.name) + len(one.value) for one in shown) <= _LETTERS_AT_MOST
+    )
 
 
 def message_of(call: Call, asked: Elicitation) -> str:
     """The question, and what it is about: a client shows no arguments by itself."""
-    arguments = arguments_of(call.kinds.forms.terms(asked).arguments)
-    lines = [f"{_in_a_line(one.name)}: {_in_a_line(one.value)}" for one in arguments]
-    return "\n".join([asked.asked.message, *lines])
-
-
-def _in_a_line(text: str) -> str:
-    """A line for each: what stands in one argument must not look like another one's."""
-    seen = "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
-    )
-    return seen if len(seen) <= _VALUE_AT_MOST else f"{seen[:_VALUE_AT_MOST]}..."
+    arguments = arguments_of(call.kinds.forms.terms(asked).arguments, in_a_line=True)
+    return "\n".join([asked.asked.message, *(f"{one.name}: {one.value}" for one in arguments)])
 
 
 def schema_of(call: Call, asked: Elicitation) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from mcp_types import ElicitRequestFormParams
 
-from flows.elicitation import Elicitation, Status
+from flows.elicitation import Elicitation, Json, Status
 from flows.form import FORM_KINDS
 from webapp.call import Call
-from webapp.mcp.forms import acted, message_of, schema_of
+from webapp.mcp.forms import acted, fits, message_of, schema_of
 from webapp.mcp.on_stream import OnStream
 from webapp.policies import NO_FORM
 from webapp.presenter import Shown
@@ -15,8 +15,8 @@ from webapp.waiters import Waiter
 class HoldForm(OnStream):
     """Presents by a form of the client's."""
 
-    def asks_in_client(self, kind: str) -> bool:
-        return kind in FORM_KINDS
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        return kind in FORM_KINDS and fits(arguments)
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation

@@ -97,7 +97,14 @@ async def _ask(server: Any, message: Any) -> None:
     if any(asked.arguments in (None, arguments) for asked in alike):
         return
     is_clients = any(asked.is_clients for asked in alike)
-    await ask_first(call, tool, name=message.name, arguments=arguments, is_inner=not is_clients)
+    await ask_first(
+        call,
+        tool,
+        name=message.name,
+        arguments=arguments,
+        given=message.arguments or {},
+        is_inner=not is_clients,
+    )
     _enter_inside(call, tool, arguments=arguments, is_clients=is_clients)  # after a yes only
 
 

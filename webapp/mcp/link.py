@@ -6,7 +6,7 @@ The model can wait or give up; it can never say yes for the person.
 
 from datetime import datetime, timedelta
 
-from flows.elicitation import Elicitation
+from flows.elicitation import Elicitation, Json
 from webapp.call import Call
 from webapp.group import RESULT, Part
 from webapp.mcp.results import Result, busy_text, link_result, text_result
@@ -39,7 +39,7 @@ class LinkInResult:
     def can(self, mode: str) -> bool:
         return mode in self._modes
 
-    def asks_in_client(self, kind: str) -> bool:
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
 
     def carry(self, call: Call, state: object) -> object:

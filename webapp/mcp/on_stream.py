@@ -19,6 +19,7 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams
 from pydantic import BaseModel, field_validator
 
+from flows.elicitation import Json
 from webapp.call import Call
 from webapp.group import RESULT, Part
 from webapp.mcp.asks import Asks
@@ -65,7 +66,7 @@ class OnStream:
     def can(self, mode: str) -> bool:
         return mode in self._modes
 
-    def asks_in_client(self, kind: str) -> bool:
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:

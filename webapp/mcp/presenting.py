@@ -5,8 +5,9 @@ from typing import Any
 
 from mcp.server.context import ServerRequestContext
 
-from flows.elicitation import Elicitation
+from flows.elicitation import Elicitation, Json
 from flows.form import FORM_KINDS
+from webapp.asked_forms import arguments_in
 from webapp.call import Call
 from webapp.identity import Caller
 from webapp.mcp.asks import Asks
@@ -92,8 +93,8 @@ class ByKind:
     def can(self, mode: str) -> bool:
         return self._links.can(mode)
 
-    def asks_in_client(self, kind: str) -> bool:
-        return self._of(kind).asks_in_client(kind)
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        return self._of(kind).asks_in_client(kind, arguments)
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return self._of(kind).limit(kind, now=now, timeout=timeout)
@@ -105,7 +106,9 @@ class ByKind:
         return self._forms.carry(call, state)
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
-        return await self._of(shown.elicitation.kind).wait(call, shown, waiter)
+        asked = shown.elicitation
+        in_client = self._forms.asks_in_client(asked.kind, arguments_in(asked))
+        return await (self._forms if in_client else self._links).wait(call, shown, waiter)
 
     def _of(self, kind: str) -> Presenter:
         return self._forms if kind in FORM_KINDS else self._links

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias, cast
 from flows.elicitation import Elicitation, Json
 from flows.errors import ElicitError, Expired, InvalidAnswer, NotAccepted
 from flows.form import FORM_KINDS, on_the_wire
-from flows.gating import shown_arguments
 from flows.run import REPEATED_FOR
 from webapp.group import Part
 from webapp.logs import mask
@@ -18,6 +17,8 @@ Result: TypeAlias = dict[str, Any]
 MODERN = "2026-07-28"
 REQUIRES_INPUT = "This tool requires user input to continue"
 RESULT_TOOL = "elicitation_result"
+_ARGUMENTS_AT_MOST = 49
+_VALUE_CHARACTERS = 400
 _HOW_TO_WAIT = f"{RESULT_TOOL} with elicitId and action wait, decline or cancel"
 
 
@@ -90,7 +91,7 @@ def _facts(shown: Shown, *, has_result_tool: bool) -> dict[str, Any]:
         "elicitId": elicitation.id,
         # What the client called, and with what: not what its tool gives to another one.
         "tool": elicitation.asked.tool,
-        "arguments": shown_arguments(_called_with(shown)),
+        "arguments": _in_short(_called_with(shown)),
         "message": elicitation.asked.message,
         "schema": _schema(elicitation),
         "mode": "url",
@@ -106,6 +107,33 @@ def _facts(shown: Shown, *, has_result_tool: bool) -> dict[str, Any]:
 def _called_with(shown: Shown) -> Mapping[str, Json]:
     given: object = json.loads(shown.arguments)
     return cast("Mapping[str, Json]", given) if isinstance(given, dict) else {}
+
+
+def _in_short(arguments: Mapping[str, Json]) -> dict[str, Json]:
+    """What tells the model which call it was; a person is shown all of them."""
+    listed = [
+        (_whole_letters(name)[:_VALUE_CHARACTERS], value) for name, value in arguments.items()
+    ]
+    named = dict(listed[:_ARGUMENTS_AT_MOST])
+    short: dict[str, Json] = {name: _cut(value) for name, value in named.items()}
+    if len(named) < len(arguments):
+        mark = "..."
+        while mark in short:
+            mark += "."
+        short[mark] = f"and {len(arguments) - len(named)} more"
+    return short
+
+
+def _cut(value: Json) -> Json:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = _whole_letters(text)
+    if len(text) > _VALUE_CHARACTERS:
+        return f"{text[:_VALUE_CHARACTERS]}... ({len(text)} characters in all)"
+    return text if isinstance(value, str) else value
+
+
+def _whole_letters(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 def _schema(elicitation: Elicitation) -> dict[str, Any] | None:

@@ -12,17 +12,18 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, cast
 
 from flows.binding import CHAT_WORDS
-from flows.elicitation import Elicitation, Status
+from flows.elicitation import Elicitation, Json, Status
 from flows.errors import InvalidToken
 from flows.form import FORM_KINDS
 from flows.run import keep_responses
 from flows.tokens import Purpose
+from webapp.asked_forms import arguments_in
 from webapp.call import Call
 from webapp.group import RETRY, Part
 from webapp.letters import Letters
 from webapp.limits import Limits
 from webapp.links import LINK_OUTLIVES, Links
-from webapp.mcp.forms import acted, message_of, schema_of
+from webapp.mcp.forms import acted, fits, message_of, schema_of
 from webapp.mcp.letters import LETTERS_SCHEMA, letters_in, typed_letters
 from webapp.mcp.results import MODERN, Result, busy_text, form_text, link_result, text_result
 from webapp.presenter import Shown
@@ -131,8 +132,11 @@ class Retry:
     def can(self, mode: str) -> bool:
         return mode in self._modes
 
-    def asks_in_client(self, kind: str) -> bool:
-        return kind in FORM_KINDS and "form" in self._modes
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        return kind in FORM_KINDS and "form" in self._modes and fits(arguments)
+
+    def _asks_in_client(self, asked: Elicitation) -> bool:
+        return self.asks_in_client(asked.kind, arguments_in(asked))
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return self._held_until(now)
@@ -255,7 +259,7 @@ class Retry:
         requests: dict[str, Any] = {}
         if not part.is_out:
             requests[_key(shown.name)] = self._request(call, shown)
-            is_link = not self.asks_in_client(shown.elicitation.kind)
+            is_link = not self._asks_in_client(shown.elicitation)
             letters = CHAT_WORDS if is_link and shown.elicitation.is_by_code else None
         if letters is not None:
             requests[_key(shown.name) + _LETTERS] = _asks_for(
@@ -265,7 +269,7 @@ class Retry:
 
     def _request(self, call: Call, shown: Shown) -> dict[str, Any]:
         asked = shown.elicitation
-        if self.asks_in_client(asked.kind):
+        if self._asks_in_client(asked):
             schema = schema_of(call, asked)
             return _asks_for(mode="form", message=message_of(call, asked), requestedSchema=schema)
         return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
@@ -273,7 +277,7 @@ class Retry:
     def _mode(self, part: Part, before: Mapping[int, str]) -> str:
         if part.is_out:
             return before[part.shown.index]
-        return _FORM if self.asks_in_client(part.shown.elicitation.kind) else _LINK
+        return _FORM if self._asks_in_client(part.shown.elicitation) else _LINK
 
     def _state(self, call: Call, *, shown: Mapping[int, str], foreign: str | None) -> str:
         run = call.run.value

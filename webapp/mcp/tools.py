@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from flows.gating import Gate, mark_of
 from flows.needing import Need, needs_of
+from webapp.mcp.received import validated_by
 
 _INSIDE_AT_MOST = 20
 
@@ -35,6 +36,9 @@ class ServedTool:
     has_output_schema: bool  # clients refuse a text as its result unless it is an error
     functions: tuple[Callable[..., Any], ...] = ()  # that one, and those of tools made from it
     inside: tuple[Inside, ...] = ()
+    schema: Mapping[str, Any] | None = None  # of its arguments
+    # The library's own look at them, where what is served is what runs; it runs no body.
+    validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
 
     @property
     def gate(self) -> Gate | None:
@@ -82,7 +86,7 @@ async def _listed(server: Any) -> Sequence[Any]:
 
 async def _served(server: Any, tool: Any) -> ServedTool:
     annotations = getattr(tool, "annotations", None)
-    functions, inside = await _layers_of(tool)
+    functions, inside, innermost = await _layers_of(tool)
     if not functions and (own := _function_of(server, tool.name)) is not None:
         functions = [own]
     return ServedTool(
@@ -93,13 +97,38 @@ async def _served(server: Any, tool: Any) -> ServedTool:
         has_output_schema=getattr(tool, "output_schema", None) is not None,
         functions=tuple(functions),
         inside=tuple(inside),
+        schema=_schema_of(tool),
+        validate=_validation_of(inside[-1].server if inside else server, innermost),
     )
 
 
-async def _layers_of(tool: Any) -> tuple[list[Callable[..., Any]], list[Inside]]:
+def _schema_of(tool: Any) -> Mapping[str, Any] | None:
+    found = getattr(tool, "parameters", None) or getattr(tool, "input_schema", None)
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else None
+
+
+def _validation_of(server: Any, tool: Any) -> Callable[[dict[str, Any]], Mapping[str, Any]] | None:
+    """Of a tool whose own function runs with what it gives; None for every other."""
+    if (metadata := getattr(tool, "fn_metadata", None)) is not None:
+        return cast("Callable[[dict[str, Any]], Mapping[str, Any]]", metadata.validate_arguments)
+    if tool is None or not _is_fastmcp(server):
+        # MCPServer lists its tools as they stand on the wire.
+        manager = getattr(server, "_tool_manager", None)
+        known = manager.get_tool(tool.name) if manager is not None and tool is not None else None
+        return None if known is None else known.fn_metadata.validate_arguments
+    from fastmcp.tools import FunctionTool  # noqa: PLC0415 - an optional library
+
+    kind: Any = cast("Any", type)(tool)
+    if kind.run is not FunctionTool.run:
+        return None
+    return validated_by(tool.fn, is_strict=bool(server.strict_input_validation))
+
+
+async def _layers_of(tool: Any) -> tuple[list[Callable[..., Any]], list[Inside], Any]:
     """The functions of a tool, which may be made from another one, or a mounted server's.
 
-    What stands for it has no marks, so a gate would stand open.
+    What stands for it has no marks, so a gate would stand open. And the tool that is given what
+    the call is given, where it is known.
     """
     functions: list[Callable[..., Any]] = []
     inside: list[Inside] = []
@@ -123,7 +152,7 @@ async def _layers_of(tool: Any) -> tuple[list[Callable[..., Any]], list[Inside]]
             tool = await _found(mounted, name, version={"eq": version} if version else None)
         else:
             break
-    return functions, inside
+    return functions, inside, tool if is_given_the_same else None
 
 
 def _version_of(tool: Any) -> str | None:

@@ -1,0 +1,27 @@
+"""An accept of a link, carried by a leg that declares forms: nobody opened a page."""
+
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.outside.gated import LIBRARIES, calling
+
+FINDING = "S2"
+
+
+async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
+    for library in LIBRARIES:
+        with tempfile.TemporaryDirectory() as folder:
+            async with calling(library, Path(folder)) as call:
+                for number in range(times):
+                    arguments = json.dumps({"command": f"rm {number}"})
+                    asked = (await call(arguments, modes='{"url": {}}')).json()["result"]
+                    answers = {key: {"action": "accept"} for key in asked["inputRequests"]}
+                    carried = {"requestState": asked["requestState"], "inputResponses": answers}
+                    answer = await call(arguments, modes='{"form": {}, "url": {}}', more=carried)
+                    is_over = "ELICITATION_TIMEOUT" in answer.text
+                    yield (
+                        f"{library}: an accept of a link in another mode",
+                        (is_over and not call.has_run),
+                    )

@@ -1,0 +1,256 @@
+"""What a tool's body will receive: the arguments of a call, as a person is to be shown them.
+
+What could go wrong: a person approves one thing and another one runs. A library drops what a tool
+does not declare, fills in defaults, and turns texts into numbers and moments; so its own validation
+is asked here, on the way to the gate, and nobody is asked about a call that it would refuse.
+A model may pad a call with arguments of its own making: those that the schema does not admit refuse
+it. So does what is not finite, and half a letter, which no page shows as it is.
+
+Not known here: what a tool of another machine (a proxy), or one that was made from another tool,
+does with what it is given. Those are shown as sent, with the defaults of the schema.
+"""
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final, cast, get_type_hints
+
+from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
+from pydantic_core import to_json, to_jsonable_python
+
+from flows.elicitation import Json
+from flows.errors import InvalidArguments
+
+SHOWN_BYTES_AT_MOST: Final = 48 * 1024  # they are kept in one record of the store
+OF_ITS_OWN: Final = "made by the tool itself"
+_NAMED_AT_MOST = 5
+_NAME_CHARACTERS = 60
+_WORDS_CHARACTERS = 500
+_FIT_NO_PERSON = "Nobody was asked, and {tool} did not run: "
+
+
+def received(
+    given: Mapping[str, Any],
+    *,
+    tool: str,
+    schema: Mapping[str, Any] | None,
+    validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None,
+) -> dict[str, Json]:
+    """What to show of a call, declared parameters first, in the schema's order.
+
+    Raises InvalidArguments where the call is not to be made at all.
+    """
+    properties = cast("Mapping[str, Any]", (schema or {}).get("properties", {}))
+    try:
+        _must_be_whole(given)
+        if schema is not None and not _admits_others(schema):
+            _must_be_declared(given, list(properties))
+        shown = (
+            _as_sent(given, properties)
+            if validate is None
+            else _as_validated(given, properties, validate)
+        )
+        _must_be_whole(shown)
+    except InvalidArguments as refused:
+        raise InvalidArguments(_FIT_NO_PERSON.format(tool=_named(tool)) + str(refused)) from None
+    return shown
+
+
+@lru_cache(maxsize=1000)
+def echo_of(function: Callable[..., Any]) -> Any:
+    """What FastMCP's own validation would hand to this function, with a body that gives it back."""
+    from fastmcp.server.dependencies import (  # noqa: PLC0415 - an optional library
+        without_injected_parameters,
+    )
+    from fastmcp.utilities.types import get_cached_typeadapter  # noqa: PLC0415 - as above
+
+    asked = without_injected_parameters(function)
+    signature = inspect.signature(asked)
+
+    def echo(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    try:
+        hints = get_type_hints(asked, include_extras=True)
+    except Exception:  # noqa: BLE001 - as the library does: a partial has none
+        hints = {}
+    kinds = {
+        name: hints.get(name, parameter.annotation)
+        for name, parameter in signature.parameters.items()
+        if name in hints or parameter.annotation is not inspect.Parameter.empty
+    }
+    vars(echo)["__signature__"] = signature.replace(return_annotation=inspect.Signature.empty)
+    echo.__annotations__ = kinds
+    return get_cached_typeadapter(echo)
+
+
+def validated_by(
+    function: Callable[..., Any], *, is_strict: bool
+) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
+    """FastMCP's validation of a function's arguments, without the function."""
+
+    def validate(given: dict[str, Any]) -> Mapping[str, Any]:
+        adapter = echo_of(function)
+        if is_strict:
+            return cast("dict[str, Any]", adapter.validate_json(to_json(given), strict=True))
+        return cast("dict[str, Any]", adapter.validate_python(given))
+
+    return validate
+
+
+def _must_be_whole(given: object) -> None:
+    """Raises InvalidArguments for what no page can show as it is."""
+    try:
+        text = json.dumps(given, allow_nan=False, ensure_ascii=False, default=str)
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidArguments(
+            "an argument has half a letter in it (a lone surrogate), which cannot be shown."
+        ) from None
+    except (ValueError, RecursionError):
+        raise InvalidArguments(
+            "an argument is no finite number, or is nested too deep to be shown."
+        ) from None
+    if size > SHOWN_BYTES_AT_MOST:
+        raise InvalidArguments(
+            f"its arguments have {size} bytes, and a person can be shown {SHOWN_BYTES_AT_MOST} at "
+            "most. Call it with less at once."
+        )
+
+
+def _admits_others(schema: Mapping[str, Any]) -> bool:
+    """Whether it says so: a library that says nothing drops them."""
+    others = schema.get("additionalProperties")
+    return others is True or isinstance(others, Mapping) or bool(schema.get("patternProperties"))
+
+
+def _must_be_declared(given: Mapping[str, Any], declared: list[str]) -> None:
+    unknown = [name for name in given if name not in declared]
+    if unknown:
+        takes = _listed(declared) if declared else "nothing"
+        raise InvalidArguments(
+            f"it has no argument {_listed(unknown)}. It takes {takes}: call it with that alone."
+        )
+
+
+def _as_sent(given: Mapping[str, Any], properties: Mapping[str, Any]) -> dict[str, Json]:
+    shown: dict[str, Json] = {}
+    for name, about in properties.items():
+        if name in given:
+            shown[name] = given[name]
+        elif isinstance(about, Mapping) and "default" in about:
+            shown[name] = cast("Json", about["default"])
+    return shown | {name: value for name, value in given.items() if name not in shown}
+
+
+def _as_validated(
+    given: Mapping[str, Any],
+    properties: Mapping[str, Any],
+    validate: Callable[[dict[str, Any]], Mapping[str, Any]],
+) -> dict[str, Json]:
+    try:
+        # Twice: what is made anew each time (a moment, a number by chance) is not what will run.
+        first, second = validate(dict(given)), validate(dict(given))
+    except ValidationError as error:
+        raise InvalidArguments(_faults(error)) from None
+    except Exception as error:  # noqa: BLE001 - a validator of the author's may raise anything
+        raise InvalidArguments(
+            f"its arguments could not be checked ({type(error).__name__})."
+        ) from None
+    shown: dict[str, Json] = {}
+    ordered = [name for name in properties if name in first]
+    for name in [*ordered, *(name for name in first if name not in properties)]:
+        try:
+            value, again = as_json(first[name]), as_json(second.get(name))
+            is_known = json.dumps(value) == json.dumps(again)
+        except _NotShownError:
+            value, is_known = None, False
+        if is_known:
+            shown[name] = value
+        else:
+            shown[name] = given.get(name, OF_ITS_OWN)
+    return shown
+
+
+def _faults(error: ValidationError) -> str:
+    """What does not fit and where; without what was given, which may be a secret."""
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    told = [
+        f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"
+        for one in faults[:_NAMED_AT_MOST]
+    ]
+    return "; ".join(told)[:_WORDS_CHARACTERS] + ". Call it with arguments that fit its schema."
+
+
+class _NotShownError(Exception):
+    """A value of a type that only its author knows how to read."""
+
+
+def as_json(value: Any) -> Json:  # noqa: C901 - one line for each type
+    """A value as a body has it, in JSON: all of it, whatever its type leaves out when it is dumped.
+
+    Raises _NotShownError.
+    """
+    match value:
+        case Enum():
+            return as_json(value.value)
+        case None | bool() | int() | float() | str():
+            return value
+        case Decimal():
+            return str(value) if value.is_finite() else float(value)
+        case SecretStr() | SecretBytes():
+            return as_json(value.get_secret_value())
+        case BaseModel():
+            return as_json({**vars(value), **(value.model_extra or {})})
+        case Mapping():
+            each_of = cast("Mapping[object, object]", value)
+            pairs = [(_key(name), as_json(each)) for name, each in each_of.items()]
+            if len(dict(pairs)) < len(pairs):
+                raise _NotShownError
+            return dict(pairs)
+        case list() | tuple():
+            return [as_json(each) for each in cast("Sequence[object]", value)]
+        case AbstractSet():
+            members = cast("AbstractSet[object]", value)
+            return sorted((as_json(each) for each in members), key=json.dumps)
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {
+                one.name: as_json(getattr(value, one.name)) for one in dataclasses.fields(value)
+            }
+        case _:
+            return _known(value)
+
+
+def _key(name: object) -> str:
+    plain = as_json(name)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _known(value: object) -> Json:
+    """Moments, addresses, identifiers: what the library writes as one text or number."""
+    try:
+        plain = to_jsonable_python(value)
+    except Exception as error:
+        raise _NotShownError from error
+    if not isinstance(plain, str | int | float):
+        raise _NotShownError
+    return plain
+
+
+def _listed(names: list[str]) -> str:
+    told = ", ".join(map(_named, names[:_NAMED_AT_MOST]))
+    others = len(names) - _NAMED_AT_MOST
+    return told if others <= 0 else f"{told} and {others} more"
+
+
+def _named(name: str) -> str:
+    return json.dumps(name[:_NAME_CHARACTERS], ensure_ascii=True)
