@@ -88,10 +88,19 @@ class Checkouts:
 
         Raises as `ask_seller` does.
         """
-        with suppress(Failed):  # one whose reply is lost or still to come; it may never have been
-            elicitation = await self.reconcile(elicitation)
         failure: Failed | None = None
         is_past = self._is_past(elicitation)
+        try:
+            elicitation = await self.reconcile(elicitation)
+        except Failed as error:
+            elicitation = await self._elicitations.get(elicitation.id) or elicitation
+            # Refused, it never was; who cannot be asked has not said that.
+            failure = None if error.is_refusal else error
+            if failure is not None and is_past:
+                now = self._elicitations.clock()
+                elicitation = await self._elicitations.change(
+                    elicitation.id, lambda e: attempts.close_later(e, now=now)
+                )
         for session in sessions_of(elicitation):
             try:
                 if not await self._end(elicitation, session):
@@ -134,11 +143,19 @@ class Checkouts:
             await self._loose_ends.ask_again(loose)
 
     async def reconcile(self, elicitation: Elicitation) -> Elicitation:
-        """Learn which sessions are ours where the reply to their making was lost."""
+        """Learn which sessions are ours where the reply to their making was lost.
+
+        Raises Failed where one cannot be learned, after the others: a refusal if each was refused.
+        """
+        failure: Failed | None = None
         for attempt in (elicitation.attempt, *elicitation.former):
             known = kept_of(attempt)
             if attempt is not None and known is not None and known.session is None:
-                kept = await self._talk(self._flow.repeat(elicitation, attempt))
+                try:
+                    kept = await self._talk(self._flow.repeat(elicitation, attempt))
+                except Failed as error:
+                    failure = error if failure is None or failure.is_refusal else failure
+                    continue
                 number, learned = attempt.number, msgspec.to_builtins(kept)
                 elicitation = await self._elicitations.change(
                     elicitation.id,
@@ -146,6 +163,8 @@ class Checkouts:
                         e, number=n, kept=k, is_sent=False
                     ),
                 )
+        if failure is not None:
+            raise failure
         return elicitation
 
     async def _end(self, elicitation: Elicitation, session: str) -> bool:
