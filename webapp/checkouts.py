@@ -9,6 +9,7 @@ session is asked about once at a time. What follows from the answers is with `we
 import asyncio
 import logging
 from contextlib import suppress
+from datetime import timedelta
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -25,9 +26,14 @@ from flows.loose_end import Loose, LooseEnd
 from webapp.elicitations import Elicitations
 from webapp.loose_ends import LooseEnds
 from webapp.outbound import Outbound
+from webapp.rates import Rates
 from webapp.verdicts import Verdicts
 
 T = TypeVar("T")
+BETWEEN_FETCHES = timedelta(seconds=2)
+# Of one merchant account, which others of its programs ask as well.
+FETCHES_AT_ONCE = 10
+BETWEEN_FETCHES_THERE = timedelta(seconds=0.25)
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +53,9 @@ class Checkouts:
         self._loose_ends = loose_ends
         self._verdicts = verdicts
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
+        clock = elicitations.clock
+        self._moments = Rates(burst=1, every=BETWEEN_FETCHES, clock=clock)  # by question
+        self._fetches = Rates(burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES_THERE, clock=clock)
 
     async def ask_seller(self, elicitation: Elicitation, *, collects: bool = True) -> list[Verdict]:
         """Fetch the sessions that may have been paid, and act on what they say.
@@ -66,6 +75,27 @@ class Checkouts:
         if failure is not None:
             raise failure
         return verdicts
+
+    async def ask_once(self, elicitation: Elicitation) -> Elicitation:
+        """Ask about what may be paid by now, unless that was done a moment ago; how it stands then.
+
+        Held back for each merchant account: what is not asked now is told, or asked later.
+        """
+        if elicitation.status.is_final or not sessions_of(elicitation):
+            return elicitation
+        try:
+            seller = self._flow.of(elicitation).seller
+        except NotConfigured:
+            return elicitation
+        if not self._flow.answers(elicitation) or self._moments.allow(elicitation.id):
+            return elicitation
+        if not self._fetches.allow(f"{seller.name} {seller.account}"):
+            try:
+                await self.ask_seller(elicitation)
+            except (Failed, Mismatch) as error:
+                about = {"id": elicitation.id, "why": str(error)}
+                _log.warning("provider.failed", extra=about)
+        return await self._elicitations.get(elicitation.id) or elicitation
 
     async def leave(self, elicitation: Elicitation, *, number: int) -> None:
         """The person came back by a checkout's cancel: unless it is paid, that is a no.
