@@ -5,7 +5,7 @@ attempt alone has a state, and coming back uses it up: that is single-use, and t
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -13,6 +13,8 @@ from flows.elicitation import LATE, Attempt, Elicitation, Json, Status, Trouble,
 from flows.errors import NotPossible, TooManyAttempts
 
 ATTEMPTS_AT_MOST = 10
+CLOSE_AGAIN_AT_LEAST = timedelta(minutes=1)
+CLOSE_AGAIN_AT_MOST = timedelta(hours=1)
 
 
 def open_attempt(
@@ -102,7 +104,14 @@ def hold_open(elicitation: Elicitation) -> Elicitation:
 
 def close(elicitation: Elicitation) -> Elicitation:
     """The provider holds nothing open any more."""
-    return replace(elicitation, is_open_there=False)
+    return replace(elicitation, is_open_there=False, look_at=None)
+
+
+def close_later(elicitation: Elicitation, *, now: datetime) -> Elicitation:
+    """The provider cannot be asked what it holds open: tried again, after as long a time."""
+    ended = elicitation.settled_at or elicitation.expires_at
+    pause = min(max(now - ended, CLOSE_AGAIN_AT_LEAST), CLOSE_AGAIN_AT_MOST)
+    return replace(elicitation, look_at=now + pause)
 
 
 def come_back_unpaid(elicitation: Elicitation, *, number: int) -> Elicitation:

@@ -148,7 +148,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     why: str | None = None
     take: Take | None = None
     delivered_at: datetime | None = None
-    look_at: datetime | None = None  # when the sweeper looks again at an outcome nobody used
+    look_at: datetime | None = None  # when the sweeper looks again, at what nobody used or closed
     is_open_there: bool = False  # the provider holds something open that must end with this
     progress: str | None = None  # what the provider has said on the way, for the page
     is_by_code: bool = False  # whoever asked gives letters from the page to the chat
@@ -184,7 +184,8 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         if not self.status.is_final:
             return self.expires_at
         if self.is_open_there and (self.status is not Status.ACCEPTED or self.former):
-            return self.settled_at  # also where one attempt was answered and another is open
+            # Also where one attempt was answered and another is open.
+            return self.look_at or self.settled_at
         if self.delivered_at is None and (self.holds_key or self.content is not None):
             # An end leaves it where it was: to move it would cost more than all the rest.
             return self.look_at or min(self.expires_at, self.kept_until)

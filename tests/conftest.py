@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# How long one example takes says more of the machine than of what is tested.
-settings.register_profile("house", deadline=None)
+# How long one example takes says more of the machine than of what is tested. What one run has found
+# is kept from the next: it prints how to find it again.
+settings.register_profile("house", deadline=None, database=None, print_blob=True)
 settings.load_profile("house")
 
 pytest_plugins = ("tests.leaks",)

@@ -274,6 +274,8 @@ class Call(Verbs):
         limit = self._presenter.limit(place.kind, now=self.now, timeout=question.timeout)
         while True:
             current = await self._line.stand(question, place, waiter, is_ordered=is_ordered)
+            if current.is_open_there and not current.status.is_final:
+                current = await self.kinds.payments.checkouts.ask_once(current)
             if not current.status.is_final:
                 # A new question at a place of old has been shown to nobody.
                 is_again = before is not None and before.elicitation_id == current.id

@@ -9,6 +9,7 @@ session is asked about once at a time. What follows from the answers is with `we
 import asyncio
 import logging
 from contextlib import suppress
+from datetime import timedelta
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -25,9 +26,14 @@ from flows.loose_end import Loose, LooseEnd
 from webapp.elicitations import Elicitations
 from webapp.loose_ends import LooseEnds
 from webapp.outbound import Outbound
+from webapp.rates import Rates
 from webapp.verdicts import Verdicts
 
 T = TypeVar("T")
+BETWEEN_FETCHES = timedelta(seconds=2)
+# Of one merchant account, which others of its programs ask as well.
+FETCHES_AT_ONCE = 10
+BETWEEN_FETCHES_THERE = timedelta(seconds=0.25)
 _log = logging.getLogger(__name__)
 
 
@@ -48,6 +54,9 @@ class Checkouts:
         self._verdicts = verdicts
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
         self._pressing = WeakValueDictionary[str, asyncio.Lock]()
+        clock = elicitations.clock
+        self._moments = Rates(burst=1, every=BETWEEN_FETCHES, clock=clock)  # by question
+        self._fetches = Rates(burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES_THERE, clock=clock)
 
     async def ask_seller(self, elicitation: Elicitation, *, collects: bool = True) -> list[Verdict]:
         """Fetch the sessions that may have been paid, and act on what they say.
@@ -112,6 +121,27 @@ class Checkouts:
         is_going_on = not elicitation.status.is_final
         return is_going_on and stands_in_the_way(elicitation, browser=browser, now=now)
 
+    async def ask_once(self, elicitation: Elicitation) -> Elicitation:
+        """Ask about what may be paid by now, unless that was done a moment ago; how it stands then.
+
+        Held back for each merchant account: what is not asked now is told, or asked later.
+        """
+        if elicitation.status.is_final or not sessions_of(elicitation):
+            return elicitation
+        try:
+            seller = self._flow.of(elicitation).seller
+        except NotConfigured:
+            return elicitation
+        if not self._flow.answers(elicitation) or self._moments.allow(elicitation.id):
+            return elicitation
+        if not self._fetches.allow(f"{seller.name} {seller.account}"):
+            try:
+                await self.ask_seller(elicitation)
+            except (Failed, Mismatch) as error:
+                about = {"id": elicitation.id, "why": str(error)}
+                _log.warning("provider.failed", extra=about)
+        return await self._elicitations.get(elicitation.id) or elicitation
+
     async def leave(self, elicitation: Elicitation, *, number: int) -> None:
         """The person came back by a checkout's cancel: unless it is paid, that is a no.
 
@@ -133,10 +163,19 @@ class Checkouts:
 
         Raises as `ask_seller` does.
         """
-        with suppress(Failed):  # one whose reply is lost or still to come; it may never have been
-            elicitation = await self.reconcile(elicitation)
         failure: Failed | None = None
         is_past = self._is_past(elicitation)
+        try:
+            elicitation = await self.reconcile(elicitation)
+        except Failed as error:
+            elicitation = await self._elicitations.get(elicitation.id) or elicitation
+            # Refused, it never was; who cannot be asked has not said that.
+            failure = None if error.is_refusal else error
+            if failure is not None and is_past:
+                now = self._elicitations.clock()
+                elicitation = await self._elicitations.change(
+                    elicitation.id, lambda e: attempts.close_later(e, now=now)
+                )
         for session in sessions_of(elicitation):
             try:
                 if not await self._end(elicitation, session):
@@ -179,13 +218,21 @@ class Checkouts:
             await self._loose_ends.ask_again(loose)
 
     async def reconcile(self, elicitation: Elicitation) -> Elicitation:
-        """Learn which sessions are ours where the reply to their making was lost."""
+        """Learn which sessions are ours where the reply to their making was lost.
+
+        Raises Failed where one cannot be learned, after the others: a refusal if each was refused.
+        """
+        failure: Failed | None = None
         for attempt in (elicitation.attempt, *elicitation.former):
             known = kept_of(attempt)
             if attempt is None or known is None or attempt.trouble == "refused":
                 continue
             if known.session is None:
-                kept = await self._talk(self._flow.repeat(elicitation, attempt))
+                try:
+                    kept = await self._talk(self._flow.repeat(elicitation, attempt))
+                except Failed as error:
+                    failure = error if failure is None or failure.is_refusal else failure
+                    continue
                 number, learned = attempt.number, msgspec.to_builtins(kept)
                 elicitation = await self._elicitations.change(
                     elicitation.id,
@@ -193,6 +240,8 @@ class Checkouts:
                         e, number=n, kept=k, is_sent=False
                     ),
                 )
+        if failure is not None:
+            raise failure
         return elicitation
 
     async def _end(self, elicitation: Elicitation, session: str) -> bool:

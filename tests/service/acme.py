@@ -40,6 +40,7 @@ class Acme:
         self.calls: list[str] = []
         self.is_down = False
         self.loses: str | None = None  # the replies to what ends so
+        self.refuses: str | None = None  # what ends so
         self.says: Body = {}  # what it says otherwise of a checkout that it makes
         self.before_it_answers: Callable[[Body], Awaitable[object]] | None = None
         self._by_key: dict[str, Body] = {}
@@ -51,6 +52,8 @@ class Acme:
         self.calls.append(f"{request.method} {path}")
         if self.is_down:
             return httpx.Response(503)
+        if self.refuses is not None and path.endswith(self.refuses):
+            return httpx.Response(422, json={"code": "no_such_shop"})
         if path.endswith("/refunds") and self._is_too_much(request, path.split("/")[2]):
             return httpx.Response(422, json={"error": "more than is left of it"})
         answer = self._answer(request, path)

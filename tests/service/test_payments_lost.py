@@ -12,7 +12,7 @@ import pytest
 
 from flows.checkout_session import Mismatch, kept_of, sessions_of
 from flows.elicitation import Elicitation, Status
-from flows.errors import StoreUnavailable
+from flows.errors import Failed, StoreUnavailable
 from flows.loose_end import Loose, LooseEnd, ask_again
 from flows.mollie import mollie
 from flows.paypal import paypal
@@ -96,6 +96,49 @@ async def test_so_it_is_at_stripe(shop: Shop) -> None:
         await shop.sweep()
         assert await shop.ledger() == ["open"]
         assert await buy.again() == "paid 9.00 EUR"
+
+
+@pytest.mark.parametrize("becomes", ["closed", "paid"])
+async def test_a_checkout_whose_reply_was_lost_is_asked_for_until_its_provider_answers(
+    till: Till, acme: Acme, becomes: str
+) -> None:
+    # finding: M11
+    asked = await till.asked()
+    acme.loses = "/checkouts"
+    with pytest.raises(Failed):
+        await till.go_on(asked)
+    acme.loses = None
+    acme.is_down = True
+    await till.sweep(minutes=61)
+    for _ in range(30):
+        await till.sweep(hours=8)
+    assert (await till.now(asked)).is_open_there
+    assert sum("POST" in call for call in acme.calls) < 500
+    acme.is_down = False
+    if becomes == "paid":
+        acme.pay()
+    await till.sweep(hours=3)
+    assert not (await till.now(asked)).is_open_there
+    assert acme.checkouts["co-1"]["state"] == becomes
+    assert await ledger(till) == [ReceiptStatus.OPEN] * (becomes == "paid")
+    calls = len(acme.calls)
+    await till.sweep(days=2)
+    assert len(acme.calls) == calls
+
+
+async def test_one_that_its_provider_would_not_make_is_closed_at_once(
+    till: Till, acme: Acme
+) -> None:
+    # finding: M11
+    asked = await till.asked()
+    acme.refuses = "/checkouts"
+    with pytest.raises(Failed):
+        await till.go_on(asked)
+    await till.sweep(minutes=31)
+    assert not (await till.now(asked)).is_open_there
+    calls = len(acme.calls)
+    await till.sweep(days=2)
+    assert len(acme.calls) == calls
 
 
 async def test_a_page_that_nobody_paid_at_is_left_after_one_answer(till: Till, acme: Acme) -> None:

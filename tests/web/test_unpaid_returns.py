@@ -7,6 +7,9 @@ import pytest
 
 from flows.attempts import ATTEMPTS_AT_MOST
 from tests.service.selling import CREATE, FETCH, Shop, buying, open_shop
+from tests.service.test_payments import give_up
+from webapp.checkouts import BETWEEN_FETCHES, FETCHES_AT_ONCE
+from webapp.rates import Rates
 
 
 @pytest.fixture
@@ -55,6 +58,48 @@ async def test_a_transfer_that_has_not_arrived_is_not_to_be_paid_again(shop: Sho
         assert "Then do not pay again" in page.text
         await buy.person.come_back(await buy.person.press_there(there, "paid"))
         assert await buy.result() == "paid 9.00 EUR"
+
+
+async def test_what_was_paid_in_another_browser_is_found_though_its_way_back_is_refused(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        back = await buy.person.pay(buy.link)
+        shop.post.clear()
+        other = await shop.person()
+        page = await other.visit(back)
+        assert page.status == 403
+        assert await buy.result() == "paid 9.00 EUR"
+
+
+async def test_a_call_that_is_made_again_asks_once_in_two_seconds_and_finds_what_was_paid(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        await give_up(shop, buy)
+        there = await buy.person.go_on(buy.link)
+        for _ in range(3):  # at one moment
+            link = await buy.is_asked_again()
+            assert shop.stage.id_of(link) == shop.stage.id_of(buy.link)
+        assert shop.line.count(FETCH) == 1
+        await buy.person.press_there(there, "card")
+        shop.post.clear()
+        shop.clock.tick(seconds=2)
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+async def test_one_account_is_asked_so_often_and_no_more(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await buy.person.go_on(buy.link)
+        (asked,) = await shop.asked()
+        checkouts = shop.service.kinds.payments.checkouts
+        for number in range(FETCHES_AT_ONCE + 5):  # as many questions, each at its first moment
+            checkouts._moments = Rates(burst=1, every=BETWEEN_FETCHES, clock=shop.clock)
+            await checkouts.ask_once(asked)
+            assert shop.line.count(FETCH) == min(number + 1, FETCHES_AT_ONCE)
+        shop.clock.tick(seconds=1)
+        await checkouts.ask_once(asked)
+        assert shop.line.count(FETCH) == FETCHES_AT_ONCE
 
 
 async def test_the_way_back_of_an_earlier_press_says_nothing_of_the_latest(shop: Shop) -> None:

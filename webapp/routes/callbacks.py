@@ -97,6 +97,7 @@ async def seller_returns(
         raise InvalidToken("another seller")
     refused = await _refuse(elicitation, request, service, answers)
     if refused is not None:
+        await payments.checkouts.ask_once(elicitation)  # whoever it is, it may be paid
         return refused
     try:
         if arrival.all("cancelled"):
