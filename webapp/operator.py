@@ -177,6 +177,8 @@ def _standing(payment: Payment) -> str:
     words = str(payment.status)
     if payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
         words = f"open, given back by itself on {payment.refund_at:%Y-%m-%d}"
+        if payment.surplus_to is not None:
+            words = "paid twice: given back as soon as the provider shows both"
     elif payment.status is ReceiptStatus.REFUNDING:
         words = "being given back"
         if payment.refund_at is None:

@@ -107,6 +107,8 @@ class Verdicts:
                 id = payment_id if was_news else await self._ledger.id_for(elicitation, session)
                 payment = await self._ledger.payment_of(changed, session, id=id)
             if not was_news:
+                if payment is not None and changed.status is Status.ACCEPTED:
+                    payment = await self._ledger.as_surplus(changed, payment)
                 return await self._unless_there(payment, hook)
             return [row for row in (payment, hook) if row is not None]
 
