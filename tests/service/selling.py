@@ -74,6 +74,7 @@ class Line:
         self.broken: list[str] = []  # calls that do not arrive
         self.held: dict[str, asyncio.Event] = {}  # calls that wait on their way there
         self.after: dict[str, asyncio.Event] = {}  # calls whose reply waits on its way back
+        self.refused: dict[str, tuple[int, str]] = {}  # calls that get this status and code
         self.amends: dict[str, Any] = {}  # what the provider says otherwise of a fetched session
         self.made: asyncio.Queue[str] = asyncio.Queue()  # addresses in replies that wait
 
@@ -90,6 +91,9 @@ class Line:
         if self.is_down or any(words in call for words in self.broken):
             await _gateway_failed(send)
             return
+        app = next(
+            (_refusing(*no) for words, no in self.refused.items() if words in call), self.app
+        )
         for words in self.lost:
             if words in call:
                 self.lost.remove(words)
@@ -101,7 +105,7 @@ class Line:
                 await self.app(scope, receive, self._slowly(send, gate))
                 return
         is_fetch = call.startswith(FETCH) and self.amends
-        await self.app(scope, receive, self._amended(send) if is_fetch else send)
+        await app(scope, receive, self._amended(send) if is_fetch else send)
 
     def _amended(self, send: Send) -> Send:
         head: list[Message] = []
@@ -441,6 +445,17 @@ async def _told(receipt: Receipt) -> str:
 
 async def _nowhere(message: Any) -> None:
     """A reply that is lost."""
+
+
+def _refusing(status: int, code: str) -> ASGIApp:
+    body = json.dumps({"error": {"code": code}}).encode()
+    headers = [(b"content-length", str(len(body)).encode())]
+
+    async def refuse(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return refuse
 
 
 async def _gateway_failed(send: Send) -> None:
