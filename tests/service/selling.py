@@ -42,6 +42,7 @@ from tests.mcp.stage import (
 )
 from tests.web.serving import serving_at, transport_to
 from webapp.app import open_app
+from webapp.limits import Limits
 from webapp.rows import Hook
 from webapp.sandbox import Sandbox, new_sandbox, signing
 from webapp.sandbox.app import create_sandbox
@@ -158,9 +159,15 @@ class Process:
     """One life of the shop: it is started and ended in a task of its own."""
 
     def __init__(
-        self, settings: Settings, server: Any, *, store: Store | None, clock: Clock
+        self,
+        settings: Settings,
+        server: Any,
+        *,
+        store: Store | None,
+        clock: Clock,
+        limits: Limits | None = None,
     ) -> None:
-        self._opening = open_app(settings, server, store=store, clock=clock)
+        self._opening = open_app(settings, server, store=store, clock=clock, limits=limits)
         self._is_up = asyncio.Event()
         self._is_over = asyncio.Event()
         self.app: ASGIApp
@@ -206,6 +213,7 @@ class Shop:
         self.post: list[bytes] = []  # what the checkout has to tell, oldest first
         self.price = Money("9.00", "EUR")
         self.timeout = timedelta(minutes=30)
+        self.limits: Limits | None = None  # how long calls are held
         self.is_for_good = False
         self.provider: str | None = None  # who takes the money; none: the checkout
         self.body: Body = _told
@@ -247,7 +255,9 @@ class Shop:
         server = new_server("mcp")
         self._sell(server)
         store = self.store.sibling() if isinstance(self.store, MemoryStore) else None
-        return await Process(self.settings, server, store=store, clock=self.clock).started()
+        return await Process(
+            self.settings, server, store=store, clock=self.clock, limits=self.limits
+        ).started()
 
     async def aclose(self) -> None:
         await self.stage.aclose()
