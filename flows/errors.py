@@ -187,15 +187,22 @@ class Expired(NotAccepted):
 class Failed(NotAccepted):
     """The provider, or this server, could not finish what the person began.
 
-    `is_refusal`: the provider understood what it was asked for, and would not.
+    `is_refusal`: the provider understood what it was asked for, and would not. `is_permanent`: it
+    would not the next time either, for what is wrong is what was asked.
     """
 
     name = "ELICITATION_FAILED"
 
     def __init__(
-        self, message: str, *, elicitation_id: str | None = None, is_refusal: bool = False
+        self,
+        message: str,
+        *,
+        elicitation_id: str | None = None,
+        is_refusal: bool = False,
+        is_permanent: bool = False,
     ) -> None:
         self.is_refusal = is_refusal
+        self.is_permanent = is_permanent
         super().__init__(message, elicitation_id=elicitation_id)
 
 

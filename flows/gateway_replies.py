@@ -23,6 +23,9 @@ from flows.visit import origin_of
 T = TypeVar("T")
 # Of the refusals those that may be none the next time: slow, at it already, too early, too often.
 _NOT_NOW = (408, 409, 425, 429)
+# And those that are about the request itself, such as an amount that is too small: not about who
+# asks, or what this server is set up with.
+_NEVER = (400, 402, 422)
 _WRITTEN = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?", re.ASCII)
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -74,7 +77,11 @@ def decode(
     """Raises Failed for anything but 200 or 201 with that shape."""
     if reply.status_code not in (200, 201):
         why = problem(reply, code_of=code_of)
-        raise Failed(f"{seller.label} could not {doing} ({why}).", is_refusal=is_refusal(reply))
+        raise Failed(
+            f"{seller.label} could not {doing} ({why}).",
+            is_refusal=is_refusal(reply),
+            is_permanent=reply.status_code in _NEVER,
+        )
     try:
         return msgspec.json.decode(reply.content, type=shape)
     except (ValueError, RecursionError):

@@ -88,6 +88,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     refund_id: str | None = None
     reason: str | None = None
     spent_by: str | None = None  # the run, which may see it again
+    surplus_to: str | None = None  # the payment that the same question was paid by before
     once: bool = False  # bought for good: spent, it still answers the same question
     refund_at: datetime | None = None  # when it is given back by itself, or is tried again
     refund_tries: int = 0
@@ -173,6 +174,17 @@ def begin_refund(
         refund_at=now + REFUND_AGAIN_AFTER,
         refund_tries=0,
     )
+
+
+def as_surplus(payment: Payment, now: datetime, *, to: str) -> Payment:
+    """Paid twice: it is given back at once, as soon as its provider shows both."""
+    return replace(payment, surplus_to=to, refund_at=now)
+
+
+def no_surplus(payment: Payment, refund_at: datetime | None) -> Payment:
+    """The other one is not there any more, so that this is a payment as any other."""
+    is_open = payment.status is ReceiptStatus.OPEN
+    return replace(payment, surplus_to=None, refund_at=refund_at) if is_open else payment
 
 
 def try_again(payment: Payment, now: datetime) -> Payment:

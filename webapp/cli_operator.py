@@ -37,9 +37,15 @@ def add_payments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="list what was paid, the latest first")
     listing.add_argument(
-        "--open", action="store_true", help="only what no call has used and nobody has back"
+        "--open",
+        action="store_true",
+        help="only what no call has used and nobody has back, or a bank has claimed",
     )
+    listing.add_argument("--json", action="store_true", help="one JSON object a line")
     listing.set_defaults(run=_operate, work="list payments")
+    showing = commands.add_parser("show", help="show one, with all that is known of it")
+    showing.add_argument("id", metavar="ID", type=_id, help="as elicit payments list shows it")
+    showing.set_defaults(run=_operate, work="show payment")
     refund = commands.add_parser("refund", help="give one payment back; again does nothing more")
     refund.add_argument("id", metavar="ID", type=_id, help="as elicit payments list shows it")
     refund.add_argument("--reason", metavar="WORDS", help="kept with it, here and at the provider")
@@ -93,7 +99,10 @@ def _operate(options: argparse.Namespace) -> int:
     from webapp import operator, operator_approvals, operator_pending  # noqa: PLC0415
 
     works: dict[str, Callable[[], operator.Work]] = {
-        "list payments": lambda: partial(operator.list_payments, only_open=options.open),
+        "list payments": lambda: partial(
+            operator.list_payments, only_open=options.open, as_json=options.json
+        ),
+        "show payment": lambda: partial(operator.show_payment, id=options.id),
         "refund payment": lambda: partial(
             operator.refund_payment, id=options.id, reason=options.reason, also_spent=options.spent
         ),

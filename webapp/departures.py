@@ -6,6 +6,7 @@ is sent on.
 """
 
 import hashlib
+import logging
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from webapp.kind import Kind
 from webapp.service import Service
 
 STATE_BYTES = 16
+_log = logging.getLogger(__name__)
 
 
 def state_hash(rest: str) -> str:
@@ -73,6 +75,12 @@ async def _depart(
             await service.elicitations.change(
                 opened.id, lambda e: attempts.lead_nowhere(e, number=number, trouble=trouble)
             )
+        if kind.holds_open and isinstance(error, Failed) and error.is_permanent:
+            # Pressed again it would be refused again: whoever waits hears the provider's reason.
+            _log.warning("payment.refused", extra={"id": opened.id, "why": str(error)})
+            why = str(error).rstrip(".")
+            ended = await service.elicitations.end(opened, Status.FAILED, why=why)
+            raise NotPossible(status=ended.status, wanted="gone on with") from error
         raise
     if departure.kept is not None:
         number, kept = trip.number, departure.kept

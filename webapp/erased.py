@@ -4,7 +4,8 @@ What could go wrong: a bank takes the money months later, and what was bought is
 or money comes for a question that is gone, and nobody hears of it. So the row in the ledger, which
 is kept for years, is found by what it was for. Where there is none, none is made: anybody who pays
 at our account can give a reference of ours, and by itself a row would be given back. Such an event
-is refused, and its payment listed as one that somebody has to look at.
+is refused, and its payment listed as one that somebody has to look at. So is one of a question
+that this store never had, as where it was put back from a backup.
 """
 
 from msgspec.structs import replace
@@ -18,6 +19,11 @@ from webapp.ids import made_at, owner_of
 from webapp.owners import SERVICE
 from webapp.payments import Payments
 from webapp.rows import Hook
+
+_ABOUT = {
+    "erased": "a payment whose question is erased",
+    "missing": "a payment whose question is not in this store",
+}
 
 
 class Erased:
@@ -49,14 +55,13 @@ class Erased:
         session = event.session
         if payment is None or session is None:
             is_ours = event.account == seller.account and event.is_live == seller.is_live
-            was_ours = is_ours and await self._was_ours(event.reference or "")
-            if not was_ours or _is_no_money(session):
+            made = made_at(event.reference or "")
+            if made is None or not is_ours or _is_no_money(session):
                 return replace(hook, status="unknown", why=None)
+            why = "erased" if made + RECORD_KEPT <= self._elicitations.clock() else "missing"
             if session is not None:
-                await self._payments.loose_ends.of_erased(
-                    event.reference or "", session, seller=seller
-                )
-            return replace(hook, status="refused", why="erased")
+                await self._list(event.reference or "", session, seller=seller, why=why)
+            return replace(hook, status="refused", why=why)
         wrong = contradicts(payment, event, session.currency, seller=seller)
         if wrong is None and session.amount != payment.amount:
             wrong = "amount"
@@ -81,11 +86,18 @@ class Erased:
             event.reference, session.id, seller=seller.name, payment=session.payment
         )
 
-    async def _was_ours(self, reference: str) -> bool:
-        """Whether it can be a question that is erased: of an owner that we know, and old enough."""
-        made = made_at(reference)
-        is_old = made is not None and made + RECORD_KEPT <= self._elicitations.clock()
-        return is_old and await self._elicitations.owners.knows(owner_of(reference))
+    async def _list(
+        self, reference: str, session: Session, *, seller: Registration, why: str
+    ) -> None:
+        """Somebody has to look; where nobody is known by that name, the row is nobody's."""
+        is_known = await self._elicitations.owners.knows(owner_of(reference))
+        await self._payments.loose_ends.of_nobody(
+            reference,
+            session,
+            seller=seller,
+            owner=owner_of(reference) if is_known else SERVICE,
+            what=_ABOUT[why],
+        )
 
 
 def _is_no_money(session: Session | None) -> bool:

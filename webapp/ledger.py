@@ -7,7 +7,7 @@ with the question that leads to it, so that no call takes it in the same moment.
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 from msgspec.structs import replace
@@ -92,6 +92,18 @@ class Ledger:
             paid_at=now,
             refund_at=None if unused is None else now + unused,
         )
+
+    async def as_surplus(self, elicitation: Elicitation, payment: Payment) -> Payment:
+        """The row of what was paid when its question had been paid by another page already."""
+        settled = await self.paid(elicitation)
+        is_twice = settled is not None and settled.session != payment.session
+        if settled is None or not is_twice or settled.is_over or payment.refund_at is None:
+            return payment
+        return receipts.as_surplus(payment, self._elicitations.clock(), to=settled.id)
+
+    def unused_until(self, payment: Payment) -> datetime | None:
+        """When it is given back by itself, if nobody uses it."""
+        return None if self._refund_unused is None else payment.paid_at + self._refund_unused
 
     def bought(self, terms: Terms, *, server: str, tool: str) -> str:
         """The key of what is bought for good: by this question, at this very seller."""

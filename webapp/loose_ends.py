@@ -70,21 +70,27 @@ class LooseEnds:
             with suppress(KeyError):  # erased meanwhile
                 await self._elicitations.change(elicitation.id, _told_otherwise)
 
-    async def of_erased(self, reference: str, session: Session, *, seller: Registration) -> None:
-        """Paid for a question that is gone: somebody has to look."""
+    async def of_nobody(
+        self, reference: str, session: Session, *, seller: Registration, owner: str, what: str
+    ) -> None:
+        """Paid for a question that is not there: somebody has to look."""
         amount, currency = session.amount or 0, session.currency or ""
         try:
             Money.from_minor_units(amount, currency)
         except InvalidQuestion:
             return  # no price at all: it stays among what was told
         now = self._elicitations.clock()
+        id = self._id(reference, seller.name, session.id)
+        if owner != owner_of(reference):
+            pepper = self._elicitations.owners.pepper
+            id = beside(owner, pepper.tag("loose", seller.name, reference, session.id, size=18))
         fresh = LooseEnd(
-            id=self._id(reference, seller.name, session.id),
-            owner=owner_of(reference),
+            id=id,
+            owner=owner,
             elicitation_id=reference,
             tool="",
             seller=seller.name,
-            what="a payment whose question is erased",
+            what=what,
             amount=amount,
             currency=currency,
             is_live=session.is_live,

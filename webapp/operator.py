@@ -2,13 +2,18 @@
 
 What could go wrong: a terminal that obeys what a tool or a provider wrote, or a list that shows
 whose it is. So signs that are no letters are shown as such, owners are cut short, and no key of a
-provider's is in what is printed, and no session but one that somebody has to look for there.
+provider's is in what is printed. What a provider calls a payment and its page is: by that it is
+found in its dashboard and on a bank's statement.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
+import msgspec
+
+from flows.checkout_session import sessions_of, terms_of
+from flows.elicitation import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
 from flows.loose_end import Loose, LooseEnd
 from flows.receipt import Payment, ReceiptStatus, Refund
@@ -19,11 +24,12 @@ from webapp.refunds import NoRefunds
 from webapp.rows import Hook, TurnedAway
 from webapp.service import Service
 from webapp.settings import DEFAULT_PORT, Settings
+from webapp.verdicts import ON_ITS_WAY
 
 OWNER_CHARACTERS = 6
 WHAT_CHARACTERS = 60
 REASON_CHARACTERS = 500
-OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING)
+OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
 Work = Callable[[Service], Awaitable[Sequence[str]]]
 
 
@@ -39,14 +45,32 @@ def operate(environment: Mapping[str, str], work: Work, *, say: Callable[[str], 
     return 0
 
 
-async def list_payments(service: Service, *, only_open: bool) -> list[str]:
-    """What was paid, the latest first; `only_open`: what nobody has used and nobody has back."""
+async def list_payments(service: Service, *, only_open: bool, as_json: bool = False) -> list[str]:
+    """What was paid, the latest first; `only_open`: what nobody has used and nobody has back.
+
+    What a bank has claimed is open, too. `as_json`: one object a line.
+    """
     payments = [p for p in await _payments(service) if not only_open or p.status in OPEN]
     loose = await service.kinds.payments.loose_ends.open()
-    if not payments and not loose:
+    pending = await _on_their_way(service)
+    if as_json:
+        told = [*map(_of_loose, loose), *map(_of_pending, pending), *map(_of_payment, payments)]
+        return [msgspec.json.encode(one).decode() for one in told]
+    if not payments and not loose and not pending:
         return ["Nothing is open." if only_open else "Nothing was paid."]
     lines = [line for one in loose for line in _left_open(one)]
+    lines += [line for one in pending for line in _on_its_way(one)]
     return [*lines, *(line for payment in payments for line in _told(payment))]
+
+
+async def show_payment(service: Service, id: str) -> list[str]:
+    """One payment, with all that is known of it. Raises Refused."""
+    payment = next((p for p in await _payments(service) if tail_of(p) == id), None)
+    if payment is None:
+        raise Refused(f"There is no payment {printed(id)}: elicit payments list shows them.")
+    facts = {name: fact for name, fact in _of_payment(payment).items() if fact not in (None, {})}
+    width = max(map(len, facts))
+    return [f"{name:{width}}  {printed(str(fact))}" for name, fact in facts.items()]
 
 
 async def refund_payment(
@@ -157,10 +181,76 @@ def _told(payment: Payment) -> list[str]:
     when = f"{payment.paid_at:%Y-%m-%d %H:%M}"
     where = payment.seller if payment.is_live else f"{payment.seller}, a test"
     who = payment.owner[:OWNER_CHARACTERS]
+    charge = printed(payment.payment_intent or "-")
+    question = payment.elicitation_id.removeprefix(payment.owner)
     return [
         f"{tail_of(payment)}  {when}  {payment.price}  {_standing(payment)}",
         f"  {_quoted(payment.what)} for {_quoted(payment.tool)}, at {where}, by {who}",
+        f"  session {printed(payment.session)}, payment {charge}, question {question}",
     ]
+
+
+def _of_payment(payment: Payment) -> dict[str, object]:
+    """As JSON; amounts in minor units of ISO 4217."""
+    return {
+        "id": tail_of(payment),
+        "standing": payment.status.value,
+        "question": payment.elicitation_id.removeprefix(payment.owner),
+        "owner": payment.owner[:OWNER_CHARACTERS],
+        "tool": payment.tool,
+        "what": payment.what,
+        "seller": payment.seller,
+        "is_live": payment.is_live,
+        "session": payment.session,
+        "payment": payment.payment_intent,
+        "amount": payment.amount,
+        "currency": payment.currency,
+        "paid_at": payment.paid_at,
+        "spent_at": payment.spent_at,
+        "refunded": payment.refunded,
+        "refunded_at": payment.refunded_at,
+        "refund": payment.refund_id,
+        "reason": payment.reason,
+        "given_back_by_itself_at": payment.refund_at,
+        "disputes": {id: dispute.value for id, dispute in payment.disputes.items()},
+    }
+
+
+def _of_loose(loose: LooseEnd) -> dict[str, object]:
+    return {
+        "id": tail_of(loose),
+        "standing": f"look: {loose.status.value}",
+        "question": loose.elicitation_id.removeprefix(loose.owner),
+        "owner": loose.owner[:OWNER_CHARACTERS],
+        "tool": loose.tool,
+        "what": loose.what,
+        "seller": loose.seller,
+        "is_live": loose.is_live,
+        "session": loose.session,
+        "amount": loose.amount,
+        "currency": loose.currency,
+        "paid": loose.paid,
+        "paid_currency": loose.paid_currency,
+        "found_at": loose.found_at,
+    }
+
+
+def _of_pending(asked: Elicitation) -> dict[str, object]:
+    terms = terms_of(asked)
+    return {
+        "id": tail_of(asked),
+        "standing": "on its way",
+        "question": tail_of(asked),
+        "owner": asked.owner[:OWNER_CHARACTERS],
+        "tool": asked.asked.tool,
+        "what": terms.what,
+        "seller": terms.seller,
+        "is_live": terms.is_live,
+        "session": next(iter(sessions_of(asked)), None),
+        "amount": terms.amount,
+        "currency": terms.currency,
+        "asked_at": asked.created_at,
+    }
 
 
 def _left_open(loose: LooseEnd) -> list[str]:
@@ -178,10 +268,35 @@ def _left_open(loose: LooseEnd) -> list[str]:
     ]
 
 
+async def _on_their_way(service: Service) -> list[Elicitation]:
+    """Whose payer chose a way that takes time, also where their question is over, latest first."""
+    rows = service.elicitations
+    found = {
+        one.id: one
+        for status in (Status.OPENED, Status.EXPIRED)
+        for one in await rows.all(Elicitation, status=status, skips_unreadable=True)
+        if one.kind == "payment" and one.progress == ON_ITS_WAY
+    }
+    return sorted(found.values(), key=lambda one: (one.created_at, one.id), reverse=True)
+
+
+def _on_its_way(asked: Elicitation) -> list[str]:
+    terms, sessions = terms_of(asked), sessions_of(asked)
+    where = terms.seller if terms.is_live else f"{terms.seller}, a test"
+    session, who = printed(next(iter(sessions), "-")), asked.owner[:OWNER_CHARACTERS]
+    return [
+        f"{tail_of(asked)}  {asked.created_at:%Y-%m-%d %H:%M}  {terms.price}  on its way",
+        f"  {_quoted(terms.what)} for {_quoted(asked.asked.tool)}, at {where}, by {who}",
+        f"  session {session}, question {tail_of(asked)}",
+    ]
+
+
 def _standing(payment: Payment) -> str:
     words = str(payment.status)
     if payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
         words = f"open, given back by itself on {payment.refund_at:%Y-%m-%d}"
+        if payment.surplus_to is not None:
+            words = "paid twice: given back as soon as the provider shows both"
     elif payment.status is ReceiptStatus.REFUNDING:
         words = "being given back"
         if payment.refund_at is None:

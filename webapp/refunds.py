@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from flows import receipt as receipts
 from flows.declared_seller import DeclaredSeller
 from flows.errors import Failed, NotConfigured, NotPossible
-from flows.gateway import Registration
+from flows.gateway import Registration, State
 from flows.gateways import Gateways
 from flows.receipt import REFUND_AGAIN_AFTER, REFUND_AGAIN_AT_MOST, Payment, ReceiptStatus, Refund
 from webapp.elicitations import Elicitations
@@ -25,6 +25,7 @@ from webapp.ledger import Ledger
 from webapp.outbound import Outbound
 
 UNUSED = "nobody used it"
+PAID_TWICE = "paid twice"
 # How long whoever asks the provider is left alone: a refund is three requests at most.
 ASKING_AT_MOST = timedelta(minutes=1)
 _log = logging.getLogger(__name__)
@@ -99,9 +100,21 @@ class Refunds:
             await self._postpone(payment, pause=REFUND_AGAIN_AT_MOST)
             return
         owner, id = payment.owner, payment.id
+        if payment.surplus_to is not None and payment.status is ReceiptStatus.OPEN:
+            try:
+                is_twice = await self._is_paid_twice(payment)
+            except Failed as error:
+                _log.warning("payment.not_refunded", extra={"id": id, "why": str(error)})
+                await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
+                return
+            if not is_twice:
+                until = self._ledger.unused_until(payment)
+                await self._ledger.change(owner, id, lambda p: receipts.no_surplus(p, until))
+                return
+        reason = UNUSED if payment.surplus_to is None else PAID_TWICE
         try:
             async with self._asking.setdefault(id, asyncio.Lock()):
-                begun = await self._ledger.begin_refund(owner, id, reason=UNUSED)
+                begun = await self._ledger.begin_refund(owner, id, reason=reason)
                 await self._ask(begun, then=lambda current: _tried_again(current, now))
         except NotPossible:
             await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
@@ -114,6 +127,26 @@ class Refunds:
             _log.warning("payment.not_refunded", extra=about)
         else:
             _log.info("payment.refunded", extra={"id": id})
+
+    async def _is_paid_twice(self, payment: Payment) -> bool:
+        """Whether its provider shows two charges for one question, of which this is the second.
+
+        Raises Failed if it cannot be asked.
+        """
+        elicitation = await self._elicitations.get(payment.elicitation_id)
+        other = await self._ledger.read(payment.owner, payment.surplus_to or "")
+        if elicitation is None or other is None or other.is_over:
+            return False
+        charges: set[str] = set()
+        for one in (other, payment):
+            try:
+                found = await self._outbound.run(self._flow.fetch(elicitation, one.session))
+            except NotConfigured as error:
+                raise Failed("The payment provider is not set up here any more.") from error
+            is_there = found.state is State.PAID and not found.gone
+            if is_there and found.payment is not None and found.payment == one.payment_intent:
+                charges.add(found.payment)
+        return len(charges) == len((other, payment))
 
     def _why_not(self, payment: Payment) -> str | None:
         """Why nobody can be asked to give it back; None: somebody can."""

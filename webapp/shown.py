@@ -9,7 +9,13 @@ from babel import Locale
 
 from flows.checkout_session import kept_of, terms_of
 from flows.connection import Connection
-from flows.elicitation import EXCHANGE_AT_MOST, INTERRUPTED, Elicitation, Status
+from flows.elicitation import (
+    EXCHANGE_AT_MOST,
+    INTERRUPTED,
+    NOT_ARRIVED,
+    Elicitation,
+    Status,
+)
 from flows.visit import is_loopback
 from webapp.forms import Form
 from webapp.ids import OWNER_TAG_CHARACTERS
@@ -329,10 +335,11 @@ class Shown:
         return tuple(Scope(words=words.get(scope, scope), raw=scope) for scope in scopes)
 
     def _problem(self) -> str | None:
-        """What broke an account's exchange, where it is known."""
+        """What broke an account's exchange, or why a payment was refused, where it is known."""
         why = self._elicitation.why
-        is_said = self._elicitation.kind == "oauth" and self._elicitation.status is Status.FAILED
-        return why if is_said and why != INTERRUPTED else None
+        kind = self._elicitation.kind
+        is_said = kind in ("oauth", "payment") and self._elicitation.status is Status.FAILED
+        return why if is_said and why not in (INTERRUPTED, NOT_ARRIVED) else None
 
     def _label(self) -> str:
         return self._service.kinds.label(self._elicitation)

@@ -120,6 +120,8 @@ class Verdicts:
                 whole = await self.early.whole(heard(paid, session, now=self._elicitations.clock()))
                 payment, told_before[:] = whole.payment, whole.hooks
             if not was_news:
+                if payment is not None and changed.status is Status.ACCEPTED:
+                    payment = await self._ledger.as_surplus(changed, payment)
                 return await self._unless_there(payment, hook)
             return [row for row in (payment, hook) if row is not None]
 

@@ -43,6 +43,7 @@ from tests.mcp.stage import (
 )
 from tests.web.serving import serving_at, transport_to
 from webapp.app import open_app
+from webapp.limits import Limits
 from webapp.rows import Hook
 from webapp.sandbox import Sandbox, new_sandbox, signing
 from webapp.sandbox.app import create_sandbox
@@ -74,6 +75,7 @@ class Line:
         self.broken: list[str] = []  # calls that do not arrive
         self.held: dict[str, asyncio.Event] = {}  # calls that wait on their way there
         self.after: dict[str, asyncio.Event] = {}  # calls whose reply waits on its way back
+        self.refused: dict[str, tuple[int, str]] = {}  # calls that get this status and code
         self.amends: dict[str, Any] = {}  # what the provider says otherwise of a fetched session
         self.made: asyncio.Queue[str] = asyncio.Queue()  # addresses in replies that wait
 
@@ -90,6 +92,9 @@ class Line:
         if self.is_down or any(words in call for words in self.broken):
             await _gateway_failed(send)
             return
+        app = next(
+            (_refusing(*no) for words, no in self.refused.items() if words in call), self.app
+        )
         for words in self.lost:
             if words in call:
                 self.lost.remove(words)
@@ -101,7 +106,7 @@ class Line:
                 await self.app(scope, receive, self._slowly(send, gate))
                 return
         is_fetch = call.startswith(FETCH) and self.amends
-        await self.app(scope, receive, self._amended(send) if is_fetch else send)
+        await app(scope, receive, self._amended(send) if is_fetch else send)
 
     def _amended(self, send: Send) -> Send:
         head: list[Message] = []
@@ -158,9 +163,15 @@ class Process:
     """One life of the shop: it is started and ended in a task of its own."""
 
     def __init__(
-        self, settings: Settings, server: Any, *, store: Store | None, clock: Clock
+        self,
+        settings: Settings,
+        server: Any,
+        *,
+        store: Store | None,
+        clock: Clock,
+        limits: Limits | None = None,
     ) -> None:
-        self._opening = open_app(settings, server, store=store, clock=clock)
+        self._opening = open_app(settings, server, store=store, clock=clock, limits=limits)
         self._is_up = asyncio.Event()
         self._is_over = asyncio.Event()
         self.app: ASGIApp
@@ -206,6 +217,7 @@ class Shop:
         self.post: list[bytes] = []  # what the checkout has to tell, oldest first
         self.price = Money("9.00", "EUR")
         self.timeout = timedelta(minutes=30)
+        self.limits: Limits | None = None  # how long calls are held
         self.is_for_good = False
         self.is_bought_again = False
         self.provider: str | None = None  # who takes the money; none: the checkout
@@ -248,7 +260,9 @@ class Shop:
         server = new_server("mcp")
         self._sell(server)
         store = self.store.sibling() if isinstance(self.store, MemoryStore) else None
-        return await Process(self.settings, server, store=store, clock=self.clock).started()
+        return await Process(
+            self.settings, server, store=store, clock=self.clock, limits=self.limits
+        ).started()
 
     async def aclose(self) -> None:
         await self.stage.aclose()
@@ -447,6 +461,17 @@ async def _told(receipt: Receipt) -> str:
 
 async def _nowhere(message: Any) -> None:
     """A reply that is lost."""
+
+
+def _refusing(status: int, code: str) -> ASGIApp:
+    body = json.dumps({"error": {"code": code}}).encode()
+    headers = [(b"content-length", str(len(body)).encode())]
+
+    async def refuse(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return refuse
 
 
 async def _gateway_failed(send: Send) -> None:

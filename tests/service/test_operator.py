@@ -2,21 +2,24 @@
 
 import argparse
 import asyncio
+import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from flows import Receipt
-from tests.mcp.stage import eventually
+from tests.mcp.stage import LEGACY, MODERN, eventually, link_in, soon, text_of
 from tests.service.selling import REFUND, Buying, Shop, buying, open_shop
 from tests.service.test_afterwards import claimed
 from tests.service.test_payments import give_up, results_are_noted, two_tabs
 from webapp.cli import main
 from webapp.cli_operator import add_payments, add_webhooks, with_ids
 from webapp.commands import Refused
-from webapp.operator import list_hooks, list_payments, operate, refund_payment
+from webapp.limits import Limits
+from webapp.operator import list_hooks, list_payments, operate, refund_payment, show_payment
 from webapp.sweeper import fall_due
 
 RUDE = "\x1b[2J\r\nspent\u202e" + "x" * 500
@@ -73,14 +76,19 @@ async def test_what_was_paid_is_listed_with_who_what_and_when(shop: Shop) -> Non
         id = await paid_in_vain(shop, buy)
         (payment,) = await shop.payments()
         for only_open in (False, True):
-            first, second = await list_payments(shop.service, only_open=only_open)
+            first, second, third = await list_payments(shop.service, only_open=only_open)
             stands = "open, given back by itself on 2026-03-08"
             assert first == f"{id}  2026-03-01 12:00  9.00 EUR  {stands}"
             assert second == (
                 f'  "Premium report" for "report", at stripe, a test, by {payment.owner[:6]}'
             )
-            for hidden in (payment.owner, payment.session, str(payment.payment_intent), "cs_"):
-                assert hidden not in first + second
+            # finding: M8
+            question = payment.elicitation_id.removeprefix(payment.owner)
+            assert third == (
+                f"  session {payment.session}, payment {payment.payment_intent}, "
+                f"question {question}"
+            )
+            assert payment.owner not in first + second + third
 
 
 async def test_the_open_ones_are_what_nobody_used_or_has_back(shop: Shop) -> None:
@@ -93,8 +101,8 @@ async def test_the_open_ones_are_what_nobody_used_or_has_back(shop: Shop) -> Non
         await buy.result()
         while sorted(await shop.ledger()) != ["open", "spent"]:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        assert len(await list_payments(shop.service, only_open=False)) == 4
-        (first, _) = await list_payments(shop.service, only_open=True)
+        assert len(await list_payments(shop.service, only_open=False)) == 6
+        (first, _, _) = await list_payments(shop.service, only_open=True)
         await refund(shop, first[:24])
         assert await list_payments(shop.service, only_open=True) == ["Nothing is open."]
 
@@ -169,7 +177,7 @@ async def test_a_provider_that_is_down_is_said_and_asked_again(shop: Shop) -> No
         shop.line.is_down = True
         with pytest.raises(Refused, match="tried again"):
             await refund(shop, id)
-        (line, _) = await list_payments(shop.service, only_open=True)
+        (line, *_) = await list_payments(shop.service, only_open=True)
         assert line.endswith("being given back")
         shop.line.is_down = False
         shop.clock.tick(minutes=5)
@@ -191,7 +199,7 @@ async def test_a_part_is_shown_beside_what_it_is_a_part_of(shop: Shop) -> None:
         await paid_in_vain(shop, buy)
         await shop.refund_by_hand(amount="300")
         await shop.tell_all()
-        (line, _) = await list_payments(shop.service, only_open=True)
+        (line, *_) = await list_payments(shop.service, only_open=True)
         assert line.endswith(", 3.00 EUR of it given back there")
 
 
@@ -268,3 +276,55 @@ def test_an_id_of_nothing_ends_with_one_also_where_it_begins_as_an_option(
     said = capsys.readouterr()
     assert said.err.startswith("elicit: There is no ")
     assert said.out == ""
+
+
+async def test_each_is_told_as_json_and_one_is_shown_with_all_that_is_known(shop: Shop) -> None:
+    # finding: M8
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        (payment,) = await shop.payments()
+    (line,) = await list_payments(shop.service, only_open=True, as_json=True)
+    told = json.loads(line)
+    ours = payment.elicitation_id.removeprefix(payment.owner)
+    assert (told["id"], told["question"]) == (id, ours)
+    assert (told["session"], told["payment"]) == (payment.session, payment.payment_intent)
+    assert (told["amount"], told["currency"], told["standing"]) == (900, "EUR", "open")
+    assert payment.owner not in line
+    shown = await show_payment(shop.service, id)
+    assert any(one.split() == ["session", payment.session] for one in shown)
+    assert any(one.split() == ["payment", payment.payment_intent] for one in shown)
+    with pytest.raises(Refused, match="There is no payment"):
+        await show_payment(shop.service, "x" * 24)
+
+
+async def test_what_a_bank_has_claimed_is_among_the_open_ones(shop: Shop) -> None:
+    # finding: M8
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+        (payment,) = await shop.payments()
+        assert await claimed(shop, payment) == "disputed"
+    (line, *_) = await list_payments(shop.service, only_open=True)
+    assert line.endswith("  disputed")
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_a_transfer_on_its_way_is_told_to_the_model_and_the_operator(
+    shop: Shop, revision: str
+) -> None:
+    # finding: M5
+    shop.limits = Limits(link=timedelta())
+    await shop.restart()
+    async with shop.stage.caller(revision, declares=None) as caller:
+        link = link_in(await soon(caller.call("report")))
+        person = await shop.person()
+        await person.press_there(await person.go_on(link), "bank")
+        await shop.tell_all()
+        told = text_of(await soon(caller.call("report")))
+        assert "the payment is on its way" in told
+        assert "not to pay again" in told
+        assert link not in told
+        first, _, third = await list_payments(shop.service, only_open=True)
+        assert first.endswith("9.00 EUR  on its way")
+        assert "session cs_" in third
+        (line,) = await list_payments(shop.service, only_open=True, as_json=True)
+        assert json.loads(line)["standing"] == "on its way"

@@ -78,18 +78,59 @@ async def test_what_was_paid_after_its_time_is_given_back_as_well(shop: Shop) ->
     assert await shop.ledger() == ["refunded"]
 
 
-async def test_what_was_paid_twice_is_given_back_once(shop: Shop) -> None:
+async def paid_twice(shop: Shop, buy: Buying) -> None:
+    for tab in await two_tabs(shop, buy):
+        await buy.person.press_there(tab, "card")
+    await shop.tell_all()
+    await buy.result()
+    await eventually_spent(shop)
+
+
+async def eventually_spent(shop: Shop) -> None:
+    while sorted(await shop.ledger()) != ["open", "spent"]:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def test_what_was_paid_twice_is_given_back_at_once_and_once(shop: Shop) -> None:
+    # finding: M4
     async with buying(shop) as buy:
-        for tab in await two_tabs(shop, buy):
-            await buy.person.press_there(tab, "card")
-        await shop.tell_all()
-        await buy.result()
-        while sorted(await shop.ledger()) != ["open", "spent"]:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    shop.clock.tick(days=7)
+        await paid_twice(shop, buy)
+    (surplus,) = [p for p in await shop.payments() if p.status == "open"]
+    assert await fall_due(shop.service)
+    assert sorted(await shop.ledger()) == ["refunded", "spent"]
+    (refund,) = await shop.refunds()
+    assert (refund["amount"], refund["metadata"]["reason"]) == (900, "paid twice")
+    assert shop.line.keys[-1] == f"refund:{surplus.id}"
+    await shop.sweep()
+    assert len(await shop.refunds()) == 1
+
+
+async def test_nothing_is_given_back_at_once_before_both_charges_are_shown(shop: Shop) -> None:
+    # finding: M4
+    async with buying(shop) as buy:
+        await paid_twice(shop, buy)
+    shop.line.broken.append(FETCH)
+    await shop.sweep()
+    assert (await shop.refunds(), sorted(await shop.ledger())) == ([], ["open", "spent"])
+    shop.line.broken.clear()
+    shop.clock.tick(minutes=5)
     await shop.sweep()
     assert sorted(await shop.ledger()) == ["refunded", "spent"]
-    assert len(await shop.refunds()) == 1
+
+
+async def test_where_the_first_charge_is_gone_the_second_is_kept_as_any_other(shop: Shop) -> None:
+    # finding: M4
+    async with buying(shop) as buy:
+        await paid_twice(shop, buy)
+        (spent,) = [p for p in await shop.payments() if p.status == "spent"]
+        assert spent.payment_intent is not None
+        await shop.give_back_there(spent.payment_intent)
+        await shop.tell_all()
+    await shop.sweep()
+    assert sorted(await shop.ledger()) == ["open", "refunded"]
+    shop.clock.tick(days=7)
+    await shop.sweep()
+    assert await shop.ledger() == ["refunded", "refunded"]
 
 
 async def test_it_is_kept_as_long_as_the_operator_says(shop: Shop) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from flows.attempts import ATTEMPTS_AT_MOST
+from tests.mcp.stage import LEGACY, MODERN
 from tests.service.selling import CREATE, FETCH, Shop, buying, open_shop
 from tests.service.test_payments import give_up
 from webapp.checkouts import BETWEEN_FETCHES, FETCHES_AT_ONCE
@@ -196,3 +197,34 @@ async def test_a_page_whose_reply_was_lost_is_led_to_by_the_next_press(shop: Sho
         await buy.person.go_on(buy.link)
         assert "Waiting for" in (await buy.person.visit(buy.link)).heading
         assert len(set(shop.line.keys)) == 1, "it was made once"
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_what_is_refused_for_good_ends_with_the_providers_reason(
+    shop: Shop, revision: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: M6
+    shop.line.refused[CREATE] = (400, "amount_too_small")
+    async with buying(shop, revision=revision) as buy:
+        page = await buy.person.press(buy.link)
+        assert (page.status, page.location) == (303, buy.link)
+        told = await buy.result()
+        assert "ELICITATION_FAILED" in told
+        assert "could not open its payment page (HTTP 400, amount_too_small)" in told
+        page = await buy.person.visit(buy.link)
+        assert page.heading == "The payment was refused"
+        assert "amount_too_small" in page.text
+        assert await shop.statuses() == ["failed"]
+    (record,) = [record for record in caplog.records if record.message == "payment.refused"]
+    assert "amount_too_small" in vars(record)["why"]
+
+
+async def test_what_is_refused_for_now_ends_nothing(shop: Shop) -> None:
+    # finding: M6
+    async with buying(shop) as buy:
+        for status, code in ((429, "rate_limit"), (409, "lock_timeout"), (403, "not_yet")):
+            shop.line.refused[CREATE] = (status, code)
+            assert (await buy.person.press(buy.link)).status == 502
+        shop.line.refused.clear()
+        await buy.person.come_back(await buy.person.pay(buy.link))
+        assert await buy.result() == "paid 9.00 EUR"

@@ -4,6 +4,7 @@ The same call made again goes on: it is held for a while, and then says again wh
 The model can wait or give up; it can never say yes for the person.
 """
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from flows.elicitation import Elicitation, Json
@@ -61,7 +62,7 @@ class LinkInResult:
             shown.elicitation, waiter, until=limit, stops=lambda: shown.group.is_urgent
         )
         if call.is_waiting_for(current):
-            part = Part(shown=shown, is_out=shown.is_again)
+            part = Part(shown=replace(shown, elicitation=current), is_out=shown.is_again)
             parts = await shown.group.stand(part, way=RESULT, is_urgent=not shown.is_again)
             call.interrupt(
                 link_result(

@@ -12,6 +12,7 @@ from flows.run import REPEATED_FOR
 from webapp.group import Part
 from webapp.logs import mask
 from webapp.presenter import Shown
+from webapp.verdicts import ON_ITS_WAY
 
 Result: TypeAlias = dict[str, Any]
 MODERN = "2026-07-28"
@@ -41,6 +42,8 @@ def link_result(
     opening = f"{REQUIRES_INPUT}: the person has to do something in a browser."
     if all(part.is_out for part in parts):
         opening = "Still waiting for the person."
+    if all(part.shown.elicitation.progress == ON_ITS_WAY for part in parts):
+        opening = "Still waiting, and not for the person."
     links = "\n".join(_link_text(part.shown) for part in parts)
     by_tool = f", or {RESULT_TOOL} with its elicitId" if has_result_tool else ""
     facts = [_facts(part.shown, has_result_tool=has_result_tool) for part in parts]
@@ -49,7 +52,7 @@ def link_result(
     if len(facts) > 1:
         meta["elicitationsPending"] = facts
     return text_result(
-        f"{opening}\n{links}\nWhen they say that they are done, call this tool again with the same "
+        f"{opening}\n{links}\n{_when(parts)}, call this tool again with the same "
         f"arguments{by_tool}: it goes on from there. You cannot answer for them.",
         protocol_version=protocol_version,
         is_error=is_error,
@@ -58,6 +61,14 @@ def link_result(
 
 
 def _link_text(shown: Shown) -> str:
+    if shown.elicitation.progress == ON_ITS_WAY:
+        return (
+            f"What for: {shown.elicitation.asked.message}\n"
+            "The person has paid in a way that takes time, such as a bank transfer: the payment is "
+            "on its way. They have nothing more to do, and are not to pay again; do not show them "
+            "the link.\nIt is waited for until "
+            f"{shown.elicitation.expires_at:%H:%M} UTC, and kept if it arrives later."
+        )
     return (
         f"What for: {shown.elicitation.asked.message}\n"
         f"Show the person this link, whole and unchanged: {shown.url}\n{_by_letters(shown)}"
@@ -73,6 +84,12 @@ def form_text(shown: Shown) -> str:
         f"{shown.elicitation.expires_at:%H:%M} UTC: the form is shown again. "
         "You cannot answer for the person."
     )
+
+
+def _when(parts: Sequence[Part]) -> str:
+    if all(part.shown.elicitation.progress == ON_ITS_WAY for part in parts):
+        return "Later"
+    return "When they say that they are done"
 
 
 def _by_letters(shown: Shown) -> str:
