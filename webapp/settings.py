@@ -22,6 +22,7 @@ from webapp.declarations import BadDeclaration, Declarations, read_declarations
 from webapp.durations import read_duration
 from webapp.guard import Network
 from webapp.keys import KeyFile, data_folder
+from webapp.log_lines import LogSettings, read_log
 from webapp.sandbox.settings import Sandbox
 from webapp.settings_identity import IdentitySettings, read_identity
 from webapp.settings_policies import PolicySettings, read_policies
@@ -69,6 +70,7 @@ class Settings:
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     policies: PolicySettings = field(default_factory=PolicySettings)
+    log: LogSettings = field(default_factory=LogSettings)
 
     @property
     def is_local(self) -> bool:
@@ -121,6 +123,7 @@ def read_settings(
         gate=_gate(environment, problems),
         identity=identity,
         policies=read_policies(environment, problems),
+        log=read_log(environment, problems),
     )
     if problems:
         raise BadSettings(problems)
