@@ -11,7 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from flows.errors import StoreUnavailable
-from webapp.stores.sqlite_file import OpenedFile, identity_of
+from webapp.permissions import must_be_private
+from webapp.stores.sqlite_file import SIDES, OpenedFile, identity_of
 from webapp.stores.store import Record
 
 SELECT_RECORDS = (
@@ -69,6 +70,8 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, Opene
     must_be_new_enough(sqlite3.sqlite_version_info)
     with ExitStack() as stack:
         try:
+            for side in SIDES:
+                must_be_private(path.with_name(f"{path.name}{side}"))
             _make_private(path)
             before = identity_of(path)
             writer = _connect(path, busy_milliseconds=_WRITER_BUSY_MILLISECONDS)
