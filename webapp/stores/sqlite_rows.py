@@ -144,7 +144,7 @@ def _must_be_whole(writer: sqlite3.Connection, path: Path) -> None:
         what = " ".join(str(found).split())[:_DAMAGE_LETTERS]
         raise StoreUnavailable(
             f"the store {path} is damaged ({what}): move it away with the files beside it that "
-            "begin with its name, and put a copy of before there"
+            "begin with its name, and put a copy of before there (elicit restore)"
         )
 
 
