@@ -83,7 +83,7 @@ def test_an_error_is_one_dated_line_with_its_cause_and_where_it_was_raised() -> 
 
 
 def test_a_text_of_a_callers_is_cut_to_a_stated_length() -> None:
-    # finding: S30
+    # finding: R9
     said = Events().format(failed(ValueError("x" * 40_000)))
     assert len(said) < 2 * LETTERS_AT_MOST
     assert "more letters]" in said
@@ -130,7 +130,7 @@ def test_another_trouble_is_not_counted_with_it() -> None:
 
 
 def test_a_handler_only_hands_over_and_its_end_writes_all() -> None:
-    # finding: S30
+    # finding: R9
     written: list[logging.LogRecord] = []
 
     class Call:

@@ -26,7 +26,7 @@ LIBRARIES = [("mcp.server.mcpserver", "MCPServer"), ("fastmcp", "FastMCP")]
 async def test_a_tool_that_raises_a_long_text_is_one_line_in_the_log(
     tmp_path: Path, module: str, name: str
 ) -> None:
-    # finding: S30
+    # finding: R9
     (tmp_path / "my_tools.py").write_text(TOOLS.format(module=module, name=name))
     async with serving("my_tools:mcp", home=tmp_path, extra={"ELICIT_LOG": "json"}) as server:
         async with Client(f"{server.url}/mcp", mode="legacy") as client:
