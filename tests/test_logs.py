@@ -1,10 +1,13 @@
 """The log: an event, its ids, and nothing that was not meant for it."""
 
+import json
 import logging
+import re
 from typing import cast
 
 from flows.question import Asker, asking
-from webapp.logs import Events, mask_secrets
+from webapp.log_lines import WINDOW_SECONDS, Counted, Lines, LogSettings, read_log
+from webapp.logs import LETTERS_AT_MOST, Events, JsonEvents, mask_secrets
 
 
 def line(message: str, **extra: object) -> str:
@@ -47,3 +50,122 @@ def test_outside_of_a_call_a_record_stays_as_it_is() -> None:
     record = logging.LogRecord("mcp", logging.ERROR, "", 0, "Error in %s", ("tool",), None)
     assert mask_secrets(record)
     assert (record.msg, record.args) == ("Error in %s", ("tool",))
+
+
+def failed(error: Exception, message: str = "Tool %r failed", **extra: object) -> logging.LogRecord:
+    """What a library logs of an exception that was really raised."""
+    record = logging.LogRecord("mcp.server", logging.ERROR, "", 0, message, ("buy",), None)
+    if "%" not in message:
+        record.args = ()
+    vars(record).update(extra)
+    wrapped = RuntimeError("wrapped")
+    wrapped.__cause__ = raised(error)
+    record.exc_info = (RuntimeError, wrapped, None)
+    return record
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except type(error) as caught:
+        return caught
+
+
+def test_an_error_is_one_dated_line_with_its_cause_and_where_it_was_raised() -> None:
+    # finding: R9
+    said = Events().format(failed(ValueError("two\nlines \x1b[2J")))
+    assert re.match(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ERROR mcp.server Tool 'buy' failed ", said
+    )
+    assert "error=RuntimeError: wrapped cause=ValueError: two\\nlines \\x1b[2J at=" in said
+    assert "test_logs.py" in said
+    assert "\n" not in said
+
+
+def test_a_text_of_a_callers_is_cut_to_a_stated_length() -> None:
+    # finding: R9
+    said = Events().format(failed(ValueError("x" * 40_000)))
+    assert len(said) < 2 * LETTERS_AT_MOST
+    assert "more letters]" in said
+
+
+def test_on_request_a_line_is_json_with_the_traceback_in_it() -> None:
+    said = JsonEvents().format(failed(ValueError("no"), error_id="ab12", hidden=frozenset()))
+    facts = json.loads(said)
+    assert facts["event"] == "Tool 'buy' failed"
+    assert (facts["level"], facts["error_id"], facts["cause"]) == (
+        "ERROR",
+        "ab12",
+        "ValueError: no",
+    )
+    assert "in raised" in facts["trace"]
+    assert "\n" not in said
+
+
+def test_a_trouble_that_repeats_is_counted_and_told_once_a_minute() -> None:
+    # finding: R9
+    counted, seconds = Counted(), 0.0
+    for _ in range(3092):
+        first = counted.is_first(failed(OSError("full"), "route.failed", error_id=_), seconds)
+        assert first == (_ == 0)
+        seconds += 12 / 3092
+    assert counted.due(seconds) == []
+    (told,) = counted.due(WINDOW_SECONDS)
+    line = Events().format(told)
+    assert "repeated=3091" in line
+    assert "error_ids=1,2,3," in line
+    assert counted.due(WINDOW_SECONDS) == []
+
+
+def test_another_trouble_is_not_counted_with_it() -> None:
+    counted = Counted()
+    others = [
+        failed(OSError("full"), "route.failed"),
+        failed(ValueError("full"), "route.failed"),
+        failed(OSError("full"), "sweeper.failed"),
+        failed(OSError("full"), "route.failed", route="home"),
+    ]
+    assert [counted.is_first(each, 0.0) for each in others] == [True] * 4
+    assert not counted.is_first(others[0], 1.0)
+
+
+def test_a_handler_only_hands_over_and_its_end_writes_all() -> None:
+    # finding: R9
+    written: list[logging.LogRecord] = []
+
+    class Call:
+        leg = "leg-1"
+        hidden = frozenset({"an-open-sesame"})
+
+    lines = Lines(LogSettings(), write=written.append)
+    with asking(cast("Asker", Call())):
+        lines.handle(failed(ValueError("an-open-sesame")))
+        lines.handle(failed(ValueError("an-open-sesame")))
+    lines.close()
+    first, repeated = map(Events().format, written)
+    assert "call=leg-1" in first
+    assert "an-open-sesame" not in first
+    assert "repeated=1" in repeated
+
+
+def test_an_upload_that_was_aborted_is_one_short_line() -> None:
+    # finding: R9
+    class ClientDisconnect(Exception):
+        pass
+
+    written: list[logging.LogRecord] = []
+    lines = Lines(LogSettings(), write=written.append)
+    lines.handle(failed(ClientDisconnect()))
+    lines.close()
+    (said,) = map(Events().format, written)
+    assert said.endswith("ERROR mcp.server request.aborted")
+
+
+def test_how_the_log_is_written_is_set_and_what_is_wrong_is_named() -> None:
+    problems: list[str] = []
+    read = read_log({"ELICIT_LOG": "json", "ELICIT_LOG_LEVEL": "INFO"}, problems)
+    assert read == LogSettings(level=logging.INFO, is_json=True)
+    assert read_log({}, problems) == LogSettings()
+    assert not problems
+    read_log({"ELICIT_LOG": "xml", "ELICIT_LOG_LEVEL": "loud"}, problems)
+    assert [each.split(":")[0] for each in problems] == ["ELICIT_LOG", "ELICIT_LOG_LEVEL"]

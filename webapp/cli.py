@@ -16,8 +16,11 @@ from pathlib import Path
 
 from webapp.cli_operator import (
     add_approvals,
+    add_backup,
+    add_doctor,
     add_payments,
     add_pending,
+    add_restore,
     add_webhooks,
     say,
     with_ids,
@@ -259,6 +262,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     pairing.set_defaults(run=_pair)
 
+    add_doctor(commands.add_parser("doctor", help="say what is wrong with settings, key and store"))
+    add_backup(commands.add_parser("backup", help="copy the store and its key, while servers run"))
+    add_restore(commands.add_parser("restore", help="put a backup back; no server may run"))
     _add_keys(commands.add_parser("keys", help="make, replace and retire secrets"))
     add_payments(commands.add_parser("payments", help="list what was paid, and give it back"))
     add_approvals(commands.add_parser("approvals", help="list what tools may do unasked, end it"))

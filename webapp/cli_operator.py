@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 UNREAD = 128 + 13  # as a shell says of what ends by SIGPIPE
 # As the lists show it, or as a tool knows it: with its owner's tag before it.
@@ -92,6 +93,33 @@ def add_pending(parser: argparse.ArgumentParser) -> None:
         "list", help="list what people are asked and have not answered, the latest first"
     )
     listing.set_defaults(run=_operate, work="list pending")
+
+
+def add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_keep, work="doctor")
+
+
+def add_backup(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path, help="made; the key goes to FILE.key")
+    parser.set_defaults(run=_keep, work="backup")
+
+
+def add_restore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path, help="as elicit backup made it")
+    parser.set_defaults(run=_keep, work="restore")
+
+
+def _keep(options: argparse.Namespace) -> int:
+    from webapp import backups  # noqa: PLC0415 - only after the same check
+    from webapp.connecting import utc_now  # noqa: PLC0415
+
+    match options.work:
+        case "doctor":
+            return backups.examine(os.environ, say=say)
+        case "backup":
+            return backups.back_up(os.environ, options.file, say=say)
+        case _:
+            return backups.restore(os.environ, options.file, now=utc_now(), say=say)
 
 
 def _operate(options: argparse.Namespace) -> int:

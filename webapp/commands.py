@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 
 from flows.errors import ElicitError, StoreUnavailable
 from webapp.keys_stores import open_noted
+from webapp.log_lines import LogSettings, take_over
 from webapp.logs import TOOL_LOGGERS, mask_tool_logs, show_events
 from webapp.settings import BadSettings, Settings, read_settings
 from webapp.stores import Store
@@ -38,9 +39,15 @@ def settings_for(environment: Mapping[str, str], *, host: str, port: int) -> Set
         raise Refused(*error.problems, status=2) from error
 
 
-def quieten(level: int = logging.WARNING) -> None:
-    """Keep addresses out of the log, whatever a server's author configured for the root logger."""
-    show_events()
+def quieten(level: int = logging.WARNING, *, log: LogSettings | None = None) -> None:
+    """Keep addresses out of the log, whatever a server's author configured for the root logger.
+
+    `log` is how a process that serves writes it.
+    """
+    if log is None:
+        show_events()
+    else:
+        take_over(log)
     for logger in TALKATIVE_LOGGERS:
         logging.getLogger(logger).setLevel(level)
     for logger in TOOL_LOGGERS:

@@ -25,6 +25,7 @@ import msgspec
 
 from flows.errors import WeakSecret
 from flows.vault import SECRET_BYTES, Ring, fingerprint_of
+from webapp.permissions import must_be_ours, must_be_private
 
 _HEADER = (
     b"# The secrets of elicit, newest first; with the time at which each of the others "
@@ -74,6 +75,7 @@ class KeyFile:
         `is_needed` tells of its address. It could be read by nobody under another key.
         """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        must_be_private(self.path)
         if not self.path.exists():
             for each in (store, *self.stores()):
                 if is_needed is not None and each and is_needed(each):
@@ -137,8 +139,7 @@ class KeyFile:
     def _read(self) -> tuple[tuple[Secret, ...], _Seen]:
         with _opened(self.path) as file:
             status = os.fstat(file.fileno())
-            if status.st_mode & 0o077:
-                raise OSError(f"{self.path} can be read by others; chmod 600 it")
+            must_be_ours(self.path, status)
             content = file.read()
         found = _decode(content)
         Ring([secret.value for secret in found])  # refuses a weak one

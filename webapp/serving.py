@@ -82,7 +82,7 @@ def _serve_bound(
         has_sandbox = name is None and settings.is_local
     annex = stack.enter_context(_annex(settings, listener)) if has_sandbox else None
     server = demo_server(settings.url) if name is None else load(name)
-    quieten()
+    quieten(log=settings.log)
     return asyncio.run(_serve(settings, server, listener, annex=annex, is_demo=name is None))
 
 

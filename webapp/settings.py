@@ -23,6 +23,7 @@ from webapp.durations import read_duration
 from webapp.guard import Network
 from webapp.keys import KeyFile, data_folder
 from webapp.limits import Arrivals
+from webapp.log_lines import LogSettings, read_log
 from webapp.sandbox.settings import Sandbox
 from webapp.settings_identity import IdentitySettings, read_identity
 from webapp.settings_policies import PolicySettings, read_policies
@@ -71,6 +72,7 @@ class Settings:
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     policies: PolicySettings = field(default_factory=PolicySettings)
     arrivals: Arrivals = field(default_factory=Arrivals)
+    log: LogSettings = field(default_factory=LogSettings)
 
     @property
     def is_local(self) -> bool:
@@ -124,6 +126,7 @@ def read_settings(
         identity=identity,
         policies=read_policies(environment, problems),
         arrivals=_arrivals(environment, problems),
+        log=read_log(environment, problems),
     )
     if problems:
         raise BadSettings(problems)

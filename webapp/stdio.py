@@ -49,7 +49,7 @@ def serve_stdio(name: str, *, environment: Mapping[str, str], port: int) -> int:
     try:
         settings = _local_settings(environment, port=port)
         server = load(name)
-        quieten()
+        quieten(log=settings.log)
         return asyncio.run(_serve(settings, server, source, target, port=port))
     except Refused as refusal:
         return refusal.tell()

@@ -151,6 +151,7 @@ async def test_another_program_s_file_is_refused_and_left_alone(path):
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE theirs (x)")
     connection.close()
+    path.chmod(0o600)
     before = path.read_bytes()
     with pytest.raises(StoreUnavailable, match="another program's"):
         await SqliteStore.open(path)
@@ -159,13 +160,14 @@ async def test_another_program_s_file_is_refused_and_left_alone(path):
 
 async def test_a_file_of_rubbish_is_refused_and_left_alone(path):
     path.write_bytes(b"rubbish " * 1000)
+    path.chmod(0o600)
     with pytest.raises(StoreUnavailable, match=r"store\.db is not usable: file is not a database"):
         await SqliteStore.open(path)
     assert path.read_bytes() == b"rubbish " * 1000
 
 
 async def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
-    with pytest.raises(StoreUnavailable, match="unable to open database file"):
+    with pytest.raises(StoreUnavailable, match="is no file"):
         await SqliteStore.open(tmp_path)
 
 
@@ -175,20 +177,36 @@ async def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
         await SqliteStore.open(tmp_path / "file" / "store.db")
 
 
-async def test_a_damaged_page_is_a_clear_error_to_readers_and_writers(path):
+async def full_of_records(path):
     store = await SqliteStore.open(path)
     await store.write(*(record(f"a-{n:03}", sealed=bytes(1000)) for n in range(100)))
     await store.aclose()
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(b"\xff" * (size - 4096))
-    store = await SqliteStore.open(path)
+    return path.stat().st_size
 
+
+def overwrite(path, start, size, what=b"\xff"):
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(what * size)
+
+
+@pytest.mark.parametrize("what", [b"\xff", b"\x00"])
+@pytest.mark.parametrize("page", [2, 5, 9, 20])
+async def test_a_damaged_page_is_found_when_the_file_is_opened(path, page, what):
+    # finding: R7
+    size = await full_of_records(path)
+    assert size > page * 4096
+    overwrite(path, (page - 1) * 4096, 4096, what)
+    with pytest.raises(StoreUnavailable, match="is damaged .*put a copy of before there"):
+        await SqliteStore.open(path)
+
+
+async def test_a_page_that_is_damaged_later_is_a_clear_error_to_readers(path):
+    size = await full_of_records(path)
+    store = await SqliteStore.open(path)
+    overwrite(path, 4096, size - 4096)
     with pytest.raises(StoreUnavailable, match="malformed"):
         await store.read("a", "elicitation", "a-050")
-    with pytest.raises(StoreUnavailable, match="malformed"):
-        await store.write(record("b-1"))
     with pytest.raises(StoreUnavailable, match="malformed"):
         store.watch()
     await store.aclose()

@@ -93,7 +93,7 @@ async def test_it_is_noticed_and_said_once_though_nothing_is_asked_of_the_store(
         await store.read("a", "elicitation", "a-1")
     said = [each for each in caplog.records if each.message == "store.gone"]
     assert [each.levelno for each in said] == [logging.ERROR]
-    assert "elicit restore" in vars(said[0])["why"]
+    assert "put it back" in vars(said[0])["why"]
 
 
 async def test_a_move_that_is_undone_lets_it_go_on(store: SqliteStore, path: Path) -> None:

@@ -21,6 +21,7 @@ from webapp.rates import TooOften
 from webapp.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
 
 RETRY_SECONDS = 30
+_LEFT = "client disconnected prematurely"  # as the framework says it, while a body is read
 _log = logging.getLogger(__name__)
 
 
@@ -150,5 +151,8 @@ def _logged(request: Request[Any, Any, Any], error: Exception) -> str:
     # The route's template, never the path: there is a token in that.
     error_id = secrets.token_hex(6)
     route = getattr(request.route_handler, "name", None) or str(request.route_handler)
+    if isinstance(error, HTTPException) and error.detail == _LEFT:
+        _log.warning("request.aborted", extra={"route": route})
+        return error_id
     _log.error("route.failed", exc_info=error, extra={"error_id": error_id, "route": route})
     return error_id

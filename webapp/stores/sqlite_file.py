@@ -14,7 +14,7 @@ from pathlib import Path
 from flows.errors import StoreUnavailable
 
 FREE_BYTES_AT_LEAST = 32 * 1024 * 1024
-_SIDES = ("", "-wal", "-shm")
+SIDES = ("", "-wal", "-shm")
 _log = logging.getLogger(__name__)
 
 Identity = tuple[int, int]
@@ -25,7 +25,7 @@ class OpenedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._names = tuple(f"{path}{side}" for side in _SIDES)
+        self._names = tuple(f"{path}{side}" for side in SIDES)
         self._was = self._identities()
         self._is_noticed = False
 
@@ -42,8 +42,8 @@ class OpenedFile:
             if identity_of(name) != was:
                 why = (
                     f"the store's file {name} was deleted or replaced while it was open, so "
-                    "nothing is kept any more: stop the server, put the file back (elicit restore "
-                    "has a backup's) and start it again"
+                    "nothing is kept any more: put it back, or stop the server, put a copy of "
+                    "before there and start it again"
                 )
                 if not self._is_noticed:
                     self._is_noticed = True

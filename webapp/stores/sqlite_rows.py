@@ -11,7 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from flows.errors import StoreUnavailable
-from webapp.stores.sqlite_file import OpenedFile, identity_of
+from webapp.permissions import must_be_private
+from webapp.stores.sqlite_file import SIDES, OpenedFile, identity_of
 from webapp.stores.store import Record
 
 SELECT_RECORDS = (
@@ -23,6 +24,7 @@ _APPLICATION_ID = 0x656C6963
 _LAYOUT_VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WAL_ATTEMPTS = 100
+_DAMAGE_LETTERS = 200
 _OLDEST_SQLITE = (3, 32, 0)
 # The writer's thread may wait for another process; the event loop may not wait long.
 _WRITER_BUSY_MILLISECONDS = 10_000
@@ -69,11 +71,14 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, Opene
     must_be_new_enough(sqlite3.sqlite_version_info)
     with ExitStack() as stack:
         try:
+            for side in SIDES:
+                must_be_private(path.with_name(f"{path.name}{side}"))
             _make_private(path)
             before = identity_of(path)
             writer = _connect(path, busy_milliseconds=_WRITER_BUSY_MILLISECONDS)
             stack.callback(writer.close)
             _prepare(writer, path)
+            _must_be_whole(writer, path)
             reader = _connect(path, busy_milliseconds=_READER_BUSY_MILLISECONDS)
             stack.callback(reader.close)
             reader.execute("PRAGMA query_only = ON")
@@ -125,6 +130,22 @@ def _prepare(writer: sqlite3.Connection, path: Path) -> None:
             writer.execute("ROLLBACK")
     if _use_wal(writer) != "wal":
         raise StoreUnavailable(f"the store {path} is on a disk where SQLite can't use its WAL mode")
+
+
+def _must_be_whole(writer: sqlite3.Connection, path: Path) -> None:
+    """Every page that a tree leads to is looked at: a list would else end where a torn one is."""
+    try:
+        (found,) = writer.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise
+    if found != "ok":
+        what = " ".join(str(found).split())[:_DAMAGE_LETTERS]
+        raise StoreUnavailable(
+            f"the store {path} is damaged ({what}): move it away with the files beside it that "
+            "begin with its name, and put a copy of before there (elicit restore)"
+        )
 
 
 def _use_wal(writer: sqlite3.Connection) -> str:
