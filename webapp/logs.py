@@ -8,14 +8,13 @@ given in confidence in this very call is taken out of what is logged of its exce
 
 import logging
 import traceback
-from collections.abc import Collection
 
 from flows.errors import NoAsker
 from flows.question import current_asker
+from webapp.masking import mask
 
 # Of the libraries, which log what a tool raised.
 TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
-HIDDEN_AT_LEAST = 4  # letters
 _OURS = ("webapp", "flows")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -53,14 +52,6 @@ def mask_tool_logs() -> None:
     """Have the served libraries' own records of what tools raised pass through `mask_secrets`."""
     for name in TOOL_LOGGERS:
         logging.getLogger(name).addFilter(mask_secrets)
-
-
-def mask(text: str, hidden: Collection[str]) -> str:
-    """Without what is hidden; words of less than four letters are in any text."""
-    for word in sorted(hidden, key=len, reverse=True):
-        if len(word) >= HIDDEN_AT_LEAST:
-            text = text.replace(word, "***")
-    return text
 
 
 def show_events(level: int = logging.WARNING) -> None:

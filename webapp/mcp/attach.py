@@ -20,6 +20,7 @@ from flows.question import asking
 from webapp.call import Call
 from webapp.identity import Caller, Subject
 from webapp.logs import mask_tool_logs
+from webapp.masking import masked
 from webapp.mcp import inner_calls
 from webapp.mcp.before import ask_first
 from webapp.mcp.declared import Declared, declared_by
@@ -28,7 +29,7 @@ from webapp.mcp.naming import must_be_named
 from webapp.mcp.presenting import presenter_of
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
-from webapp.mcp.results import RESULT_TOOL, Result, error_result, escaped, is_whole, masked
+from webapp.mcp.results import RESULT_TOOL, Result, error_result, escaped, is_whole, without
 from webapp.mcp.retry import read_chain, with_kept
 from webapp.mcp.tools import ServedTool, tool_of
 from webapp.mcp.versions import version_of
@@ -170,11 +171,14 @@ class Middleware:
                 await all_were_asked(unasked, tool=call.tool.tool)
         except ElicitError as refused:  # not of the body: a tool's own errors are results
             error = refused
-        except BaseException:
+        except BaseException as raised:
             # An interruption may come in a task group's wrapping, or a bare `except` may have
             # swallowed it: what the call knows decides, not what was raised.
             if not call.is_interrupted:
                 await call.finish()
+                if isinstance(raised, Exception):
+                    cleared = without(raised, call.hidden)
+                    raise cleared from (raised.__cause__ if cleared is raised else None)
                 raise
         if call.is_interrupted:
             await call.finish()
