@@ -26,7 +26,7 @@ from webapp.sandbox.settings import Sandbox
 from webapp.settings_identity import IdentitySettings, read_identity
 from webapp.settings_policies import PolicySettings, read_policies
 from webapp.settings_sellers import read_sellers
-from webapp.variables import words
+from webapp.variables import Variables, words
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -82,6 +82,7 @@ def read_settings(
     Local use needs none: a key file and a store are made in the data folder. Raises BadSettings.
     """
     problems: list[str] = []
+    environment = variables = Variables(environment)
     url = _url(environment, problems, host=host, port=port)
     is_local = _is_local(url)
     identity = read_identity(environment, problems)
@@ -120,6 +121,7 @@ def read_settings(
         identity=identity,
         policies=read_policies(environment, problems),
     )
+    problems += variables.unknown(more=_names_of(settings.providers))
     if problems:
         raise BadSettings(problems)
     return settings
@@ -154,7 +156,7 @@ def with_sandbox(settings: Settings, sandbox: Sandbox) -> Settings:
 
 def _url(environment: Mapping[str, str], problems: list[str], *, host: str, port: int) -> str:
     shown = f"[{host}]" if ":" in host else host
-    url = environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/")
+    url = _shortest(environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/"))
     try:
         if origin_of(url) != url:
             problems.append("ELICIT_URL: it must be scheme://host[:port], without a path.")
@@ -164,6 +166,13 @@ def _url(environment: Mapping[str, str], problems: list[str], *, host: str, port
         else:
             problems.append(f"ELICIT_URL: needed, as people reach this server not at {url}.")
     return url
+
+
+def _shortest(origin: str) -> str:
+    """Without the port that its scheme has anyway, as browsers and clients name it."""
+    scheme, _, rest = origin.partition("://")
+    default = {"http": ":80", "https": ":443"}.get(scheme)
+    return origin if default is None else f"{scheme}://{rest.removesuffix(default)}"
 
 
 def _is_local(url: str) -> bool:
@@ -195,7 +204,7 @@ def _ring(
 
 
 def _origins(environment: Mapping[str, str], problems: list[str]) -> frozenset[str]:
-    origins = words(environment, "ELICIT_ORIGINS")
+    origins = [_shortest(origin) for origin in words(environment, "ELICIT_ORIGINS")]
     for origin in origins:
         try:
             if origin_of(origin) != origin:
@@ -261,6 +270,13 @@ def _credentials(
             missing = "CLIENT_SECRET" if id else "CLIENT_ID"
             problems.append(f"ELICIT_{name}_{missing}: not set, and the other one is.")
     return found
+
+
+def _names_of(providers: Mapping[str, Provider]) -> list[str]:
+    """The variables of those that we know; an author's code may have others."""
+    return [
+        f"ELICIT_{name.upper()}_CLIENT_{which}" for name in providers for which in ("ID", "SECRET")
+    ]
 
 
 def _refund_unused(environment: Mapping[str, str], problems: list[str]) -> timedelta | None:
