@@ -6,7 +6,6 @@ import logging
 import signal
 import socket
 import ssl
-import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from webapp.locality import can_tell_users
 from webapp.mcp.naming import must_be_named
 from webapp.pairing import address_of, key_of
 from webapp.port import PortUnusable, bind, listen
+from webapp.printing import tell
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.served import find_server
 from webapp.settings import Settings
@@ -91,7 +91,7 @@ def pair(environment: Mapping[str, str], *, port: int) -> int:
     if not settings.is_local or settings.identity.issuer is not None:
         return Refused("Where people sign in, or beyond this machine, nothing is paired.").tell()
     lines = [*_pairing(settings), "The address works once, for ten minutes, while it serves."]
-    sys.stdout.write("\n".join(lines) + "\n")
+    tell("\n".join(lines))
     return 0
 
 
@@ -260,5 +260,4 @@ def _announce(settings: Settings, name: str, *, is_demo: bool, sandbox: Sandbox 
     if is_demo:
         at = "" if settings.url == "http://127.0.0.1:8765" else f" --url {settings.url}"
         lines.append(f"  try      .venv/bin/elicit demo{at}   (in a second terminal)")
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+    tell("\n".join(lines))
