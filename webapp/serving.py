@@ -59,6 +59,9 @@ def serve(
             return refusal.tell()
 
 
+_FLEETING = "   (all that is kept in it is lost when this ends: for trying only)"
+
+
 def _serve_bound(
     stack: contextlib.ExitStack,
     name: str | None,
@@ -250,7 +253,7 @@ def _announce(settings: Settings, name: str, *, is_demo: bool, sandbox: Sandbox 
         f"{name} is served.",
         f"  address  {settings.url}",
         f"  MCP      {settings.url}/mcp",
-        f"  store    {settings.store}",
+        f"  store    {settings.store}{_FLEETING if settings.store == 'memory:' else ''}",
     ]
     if sandbox is not None:
         lines.append(f"  sandbox  {sandbox.url}")

@@ -37,6 +37,8 @@ SECRET_NAMES = (
     "MCP_SERVER_SECRET",
 )
 
+# Names of tools, with * and ? and [abc] for what differs.
+_PATTERN = re.compile(r"(?:[\w.:/*?-]|\[!?[\w.:/-]+\])+")
 _CLIENT = re.compile(r"ELICIT_(?!ISSUER_)([A-Z][A-Z0-9_]{0,31})_CLIENT_(?:ID|SECRET)")
 
 
@@ -300,4 +302,9 @@ def _gate(environment: Mapping[str, str], problems: list[str]) -> GatePolicy:
     if "off" in names:
         problems.append("ELICIT_GATE: off stands alone, or leave it out.")
     patterns = tuple(word for word in names if word != "destructive")
+    problems += [
+        f"ELICIT_GATE: {word!r} is no tool's name and no pattern of names, as delete_*."
+        for word in patterns
+        if not _PATTERN.fullmatch(word)
+    ]
     return GatePolicy(gates_destructive="destructive" in names, patterns=patterns)
