@@ -146,6 +146,8 @@ class InvalidArguments(ElicitError):
 class NotAccepted(ElicitError):
     """The question was not answered with a yes."""
 
+    http_status = 409
+
     elicitation_id: str | None
 
     def __init__(self, message: str, *, elicitation_id: str | None = None) -> None:
@@ -157,12 +159,14 @@ class Declined(NotAccepted):
     """The person said no, in the client or on our page."""
 
     name = "ELICITATION_DECLINED"
+    http_status = 403
 
 
 class Denied(NotAccepted):
     """The person said no at the provider."""
 
     name = "ELICITATION_DENIED"
+    http_status = 403
 
 
 class Cancelled(NotAccepted):
@@ -192,6 +196,7 @@ class Failed(NotAccepted):
     """
 
     name = "ELICITATION_FAILED"
+    http_status = 502
 
     def __init__(
         self,

@@ -144,6 +144,10 @@ class Question(Generic[T_co]):
         if (here := _here.get(None)) is not None:
             object.__setattr__(self, "_made", here.unasked.add(self.request.kind))
 
+    def __repr__(self) -> str:
+        # What it says may come from anywhere, and a forgotten one may be printed to a model.
+        return f"<Question of the kind {self.request.kind}, not asked: await it>"
+
     def __hash__(self) -> int:
         # asyncio.gather asks what is one to it once: two questions are two, also where they are
         # equal, and a schema has no hash.

@@ -40,7 +40,7 @@ def chromium() -> str:
         [sys.executable, "-c", ASK_PLAYWRIGHT],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     path = asked.stdout.strip()

@@ -1,5 +1,6 @@
 """Settings: every problem at once, each naming its variable, and no secret in sight."""
 
+import re
 import stat
 from collections.abc import Mapping
 from datetime import timedelta
@@ -406,3 +407,66 @@ def test_how_long_a_request_may_take_and_how_many_connect_are_settings() -> None
         for wrong in ("0", "-1", "soon", "1.5"):
             with pytest.raises(BadSettings, match=f"{name}: it is a number"):
                 read_settings({"ELICIT_SECRET": SECRET, name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "url"),
+    [("127.0.0.1", 80, "http://127.0.0.1"), ("::1", 80, "http://[::1]")],
+)
+def test_a_server_at_the_port_that_its_scheme_has_anyway_is_named_without_it(
+    home: dict[str, str], host: str, port: int, url: str
+) -> None:
+    # finding: A2
+    assert read_settings(home, host=host, port=port).url == url
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://127.0.0.1:80", "http://127.0.0.1"),
+        ("https://elicit.example:443/", "https://elicit.example"),
+        ("https://elicit.example:80", "https://elicit.example:80"),
+    ],
+)
+def test_a_default_port_may_be_written_out(home: dict[str, str], given: str, url: str) -> None:
+    # finding: A2
+    named = {"ELICIT_URL": given, "ELICIT_SECRET": SECRET, "ELICIT_ORIGINS": given.rstrip("/")}
+    settings = read_settings({**home, **named})
+    assert settings.url == url
+    assert settings.origins == {url}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("ELICIT_GTE", "perhaps ELICIT_GATE is meant"),
+        ("ELICIT_STRIPE_KYE", "perhaps ELICIT_STRIPE_KEY is meant"),
+        ("ELICIT_GITHUB_CLIENT_IDD", "perhaps ELICIT_GITHUB_CLIENT_ID is meant"),
+        ("ELICIT_POLAR_KEYS", "perhaps ELICIT_POLAR_KEY is meant"),
+        ("ELICIT_ISSUER_CLIENT_SECRT", "perhaps ELICIT_ISSUER_CLIENT_SECRET is meant"),
+        ("ELICIT_XYZZY_QQQ_WWW", "README.md names them"),
+    ],
+)
+def test_a_setting_that_there_is_not_is_refused_with_the_nearest(
+    home: dict[str, str], wrong: str, right: str
+) -> None:
+    # finding: A3
+    assert problems({**home, wrong: "off"}) == [f"{wrong}: there is no such setting; {right}."]
+
+
+def test_what_declared_and_an_authors_own_providers_need_is_known(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    # finding: A3
+    mine = {"ELICIT_ACME_CLIENT_ID": "id", "ELICIT_ACME_CLIENT_SECRET": "secret"}
+    assert read_settings({**home, **mine}).credentials == {"acme": ("id", "secret")}
+    assert read_settings({**home, "ELICIT_UNHEARD_OF": " ", "OTHER": "1"}).is_local
+
+
+def test_every_setting_that_the_readme_names_is_known(home: dict[str, str]) -> None:
+    # finding: A3
+    readme = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    named = set(re.findall(r"\bELICIT_[A-Z0-9_]*[A-Z0-9]\b(?![{_])", readme))
+    said = problems({**home, **dict.fromkeys(named, "x"), "ELICIT_NO_SUCH_THING": "1"})
+    unknown = [each for each in said if "there is no such setting" in each]
+    assert [each for each in unknown if "NO_SUCH_THING" not in each] == []

@@ -20,9 +20,10 @@ _PLAIN = "id:"
 
 def say(line: str) -> None:
     """Print a line. Where nobody reads any more, as behind `head`, the command ends quietly."""
+    from webapp.printing import tell  # noqa: PLC0415 - only after the check of whose `webapp` it is
+
     try:
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+        tell(line)
     except BrokenPipeError:
         # Python flushes once more at its end, and would complain there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,6 +9,7 @@ from flows.errors import ElicitError, StoreUnavailable
 from webapp.keys_stores import open_noted
 from webapp.log_lines import LogSettings, take_over
 from webapp.logs import TOOL_LOGGERS, mask_tool_logs, show_events
+from webapp.printing import tell
 from webapp.settings import BadSettings, Settings, read_settings
 from webapp.stores import Store
 
@@ -27,7 +28,7 @@ class Refused(Exception):
 
     def tell(self) -> int:
         for sentence in self.sentences:
-            sys.stderr.write(f"elicit: {sentence}\n")
+            tell(f"elicit: {sentence}", out=sys.stderr)
         return self.status
 
 

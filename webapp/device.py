@@ -17,13 +17,13 @@ from flows.errors import Failed, NotConfigured
 from flows.oauth import Client, Grant
 from flows.oauth_device import DeviceCode, Pending, poll, start
 from webapp.grants import why_not
+from webapp.printing import printed
 from webapp.service import Service
 
 LONGEST_NAME = 80
 LONGEST_QUOTATION = 500
 SANDBOX_PREFIX = "elicit-sandbox-"  # of what we are called at the sandbox
 _MINUTE = timedelta(minutes=1)
-_TRACE = "\N{REPLACEMENT CHARACTER}"  # so that a trick can be seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +94,7 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
 def plain(text: str, *, limit: int = LONGEST_NAME) -> str:
     """Words that are not ours, on one line, without what a terminal obeys or turns around."""
     # Cut first: a name may be a megabyte long.
-    letters = (one if one.isprintable() or one.isspace() else _TRACE for one in text[: 4 * limit])
-    words = " ".join("".join(letters).split())
+    words = " ".join(printed(" ".join(text[: 4 * limit].split())).split())
     return words if len(words) <= limit else words[: limit - 1].rstrip() + "…"
 
 

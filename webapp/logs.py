@@ -9,17 +9,19 @@ given in confidence in this very call is taken out of what is logged of its exce
 import json
 import logging
 import traceback
-from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from flows.errors import NoAsker
 from flows.question import current_asker
+from webapp.masking import mask
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 # Of the libraries, which log what a tool raised.
 TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
-HIDDEN_AT_LEAST = 4  # letters
 LETTERS_AT_MOST = 2000  # of one text in the log
 TRACE_LETTERS_AT_MOST = 8000
 PLACES_AT_MOST = 6
@@ -159,14 +161,6 @@ def mask_tool_logs() -> None:
     """Have the served libraries' own records of what tools raised pass through `mask_secrets`."""
     for name in TOOL_LOGGERS:
         logging.getLogger(name).addFilter(mask_secrets)
-
-
-def mask(text: str, hidden: Collection[str]) -> str:
-    """Without what is hidden; words of less than four letters are in any text."""
-    for word in sorted(hidden, key=len, reverse=True):
-        if len(word) >= HIDDEN_AT_LEAST:
-            text = text.replace(word, "***")
-    return text
 
 
 def show_events(level: int = logging.WARNING) -> None:

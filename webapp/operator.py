@@ -20,6 +20,7 @@ from flows.receipt import Payment, ReceiptStatus, Refund
 from webapp.commands import LOOPBACK, Refused, quieten, settings_for, under_another_secret
 from webapp.connecting import connect
 from webapp.ids import tail_of
+from webapp.printing import printed
 from webapp.refunds import NoRefunds
 from webapp.rows import Hook, TurnedAway
 from webapp.service import Service
@@ -343,8 +344,3 @@ def _turned_away(row: TurnedAway) -> str:
 
 def _quoted(text: str) -> str:
     return f'"{printed(text[:WHAT_CHARACTERS])}"'
-
-
-def printed(text: str) -> str:
-    """Without signs that a terminal obeys."""
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)

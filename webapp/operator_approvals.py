@@ -6,7 +6,8 @@ that are no letters as such.
 
 from webapp.commands import Refused
 from webapp.ids import tail_of
-from webapp.operator import OWNER_CHARACTERS, WHAT_CHARACTERS, printed
+from webapp.operator import OWNER_CHARACTERS, WHAT_CHARACTERS
+from webapp.printing import printed
 from webapp.rows import Approval
 from webapp.service import Service
 

@@ -6,7 +6,8 @@ nor a word of any question, and owners and ids are cut short.
 
 from flows.elicitation import Elicitation, Status
 from webapp.ids import tail_of
-from webapp.operator import OWNER_CHARACTERS, WHAT_CHARACTERS, printed
+from webapp.operator import OWNER_CHARACTERS, WHAT_CHARACTERS
+from webapp.printing import printed
 from webapp.service import Service
 
 

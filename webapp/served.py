@@ -85,10 +85,13 @@ def find_server(name: str) -> Any:
     words for the terminal; whatever else the module raises comes through as it is.
     """
     module_name, colon, attribute = name.partition(":")
-    if not all(part.isidentifier() for part in module_name.split(".")) or (colon and not attribute):
+    is_dotted = all(part.isidentifier() for part in module_name.split("."))
+    if not is_dotted or module_name.endswith(".py") or (colon and not attribute):
+        meant = module_name.removeprefix("./").removesuffix(".py").replace("/", ".")
+        is_near = all(part.isidentifier() for part in meant.split("."))
         raise ImportError(
-            f"{name!r} does not name a server: write module:attribute, as in my_tools:mcp "
-            "(no path, no .py)."
+            f"{name!r} does not name a server: write module:attribute, as in "
+            f"{meant if is_near else 'my_tools'}:{attribute or 'mcp'} (no path, no .py)."
         )
     here = Path.cwd()
     if str(here) not in sys.path:

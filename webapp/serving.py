@@ -6,7 +6,6 @@ import logging
 import signal
 import socket
 import ssl
-import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from webapp.mcp.naming import must_be_named
 from webapp.outbound import refuse_packed
 from webapp.pairing import address_of, key_of
 from webapp.port import PortUnusable, bind, listen
+from webapp.printing import tell
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.served import find_server
 from webapp.settings import Settings
@@ -61,6 +61,9 @@ def serve(
             )
         except Refused as refusal:
             return refusal.tell()
+
+
+_FLEETING = "   (all that is kept in it is lost when this ends: for trying only)"
 
 
 def _serve_bound(
@@ -95,7 +98,7 @@ def pair(environment: Mapping[str, str], *, port: int) -> int:
     if not settings.is_local or settings.identity.issuer is not None:
         return Refused("Where people sign in, or beyond this machine, nothing is paired.").tell()
     lines = [*_pairing(settings), "The address works once, for ten minutes, while it serves."]
-    sys.stdout.write("\n".join(lines) + "\n")
+    tell("\n".join(lines))
     return 0
 
 
@@ -261,7 +264,7 @@ def _announce(settings: Settings, name: str, *, is_demo: bool, sandbox: Sandbox 
         f"{name} is served.",
         f"  address  {settings.url}",
         f"  MCP      {settings.url}/mcp",
-        f"  store    {settings.store}",
+        f"  store    {settings.store}{_FLEETING if settings.store == 'memory:' else ''}",
     ]
     if sandbox is not None:
         lines.append(f"  sandbox  {sandbox.url}")
@@ -271,5 +274,4 @@ def _announce(settings: Settings, name: str, *, is_demo: bool, sandbox: Sandbox 
     if is_demo:
         at = "" if settings.url == "http://127.0.0.1:8765" else f" --url {settings.url}"
         lines.append(f"  try      .venv/bin/elicit demo{at}   (in a second terminal)")
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+    tell("\n".join(lines))

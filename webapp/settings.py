@@ -29,7 +29,7 @@ from webapp.settings_identity import IdentitySettings, read_identity
 from webapp.settings_policies import PolicySettings, read_policies
 from webapp.settings_sellers import read_sellers
 from webapp.stores import holds_something
-from webapp.variables import words
+from webapp.variables import Variables, words
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -40,6 +40,8 @@ SECRET_NAMES = (
     "MCP_SERVER_SECRET",
 )
 
+# Names of tools, with * and ? and [abc] for what differs.
+_PATTERN = re.compile(r"(?:[\w.:/*?-]|\[!?[\w.:/-]+\])+")
 _CLIENT = re.compile(r"ELICIT_(?!ISSUER_)([A-Z][A-Z0-9_]{0,31})_CLIENT_(?:ID|SECRET)")
 
 
@@ -87,6 +89,7 @@ def read_settings(
     Local use needs none: a key file and a store are made in the data folder. Raises BadSettings.
     """
     problems: list[str] = []
+    environment = variables = Variables(environment)
     url = _url(environment, problems, host=host, port=port)
     is_local = _is_local(url)
     identity = read_identity(environment, problems)
@@ -128,6 +131,7 @@ def read_settings(
         arrivals=_arrivals(environment, problems),
         log=read_log(environment, problems),
     )
+    problems += variables.unknown(more=_names_of(settings.providers))
     if problems:
         raise BadSettings(problems)
     return settings
@@ -162,7 +166,7 @@ def with_sandbox(settings: Settings, sandbox: Sandbox) -> Settings:
 
 def _url(environment: Mapping[str, str], problems: list[str], *, host: str, port: int) -> str:
     shown = f"[{host}]" if ":" in host else host
-    url = environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/")
+    url = _shortest(environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/"))
     try:
         if origin_of(url) != url:
             problems.append("ELICIT_URL: it must be scheme://host[:port], without a path.")
@@ -172,6 +176,13 @@ def _url(environment: Mapping[str, str], problems: list[str], *, host: str, port
         else:
             problems.append(f"ELICIT_URL: needed, as people reach this server not at {url}.")
     return url
+
+
+def _shortest(origin: str) -> str:
+    """Without the port that its scheme has anyway, as browsers and clients name it."""
+    scheme, _, rest = origin.partition("://")
+    default = {"http": ":80", "https": ":443"}.get(scheme)
+    return origin if default is None else f"{scheme}://{rest.removesuffix(default)}"
 
 
 def _is_local(url: str) -> bool:
@@ -208,7 +219,7 @@ def _ring(
 
 
 def _origins(environment: Mapping[str, str], problems: list[str]) -> frozenset[str]:
-    origins = words(environment, "ELICIT_ORIGINS")
+    origins = [_shortest(origin) for origin in words(environment, "ELICIT_ORIGINS")]
     for origin in origins:
         try:
             if origin_of(origin) != origin:
@@ -276,6 +287,13 @@ def _credentials(
     return found
 
 
+def _names_of(providers: Mapping[str, Provider]) -> list[str]:
+    """The variables of those that we know; an author's code may have others."""
+    return [
+        f"ELICIT_{name.upper()}_CLIENT_{which}" for name in providers for which in ("ID", "SECRET")
+    ]
+
+
 def _refund_unused(environment: Mapping[str, str], problems: list[str]) -> timedelta | None:
     """How long a payment that nobody used is kept; None: until somebody gives it back."""
     text = environment.get("ELICIT_REFUND_UNUSED", "").strip()
@@ -297,6 +315,11 @@ def _gate(environment: Mapping[str, str], problems: list[str]) -> GatePolicy:
     if "off" in names:
         problems.append("ELICIT_GATE: off stands alone, or leave it out.")
     patterns = tuple(word for word in names if word != "destructive")
+    problems += [
+        f"ELICIT_GATE: {word!r} is no tool's name and no pattern of names, as delete_*."
+        for word in patterns
+        if not _PATTERN.fullmatch(word)
+    ]
     return GatePolicy(gates_destructive="destructive" in names, patterns=patterns)
 
 

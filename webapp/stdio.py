@@ -34,6 +34,7 @@ from webapp.commands import (
 )
 from webapp.owners import open_owners
 from webapp.port import PortUnusable, own_or_find, take_over
+from webapp.printing import tell
 from webapp.serving import Pages, load, opened_app, stopped_by_signals
 from webapp.settings import Settings
 from webapp.wire import Wires
@@ -306,5 +307,4 @@ def _name_transport(server: Any) -> None:
 
 
 def _say(sentence: str) -> None:
-    sys.stderr.write(f"elicit: {sentence}\n")
-    sys.stderr.flush()
+    tell(f"elicit: {sentence}", out=sys.stderr)

@@ -16,6 +16,7 @@ from webapp.device import (
     open_questions,
     plain,
 )
+from webapp.printing import tell
 from webapp.settings import Settings
 
 
@@ -30,7 +31,7 @@ def connect_here(environment: Mapping[str, str], *, provider: str | None, port: 
 
 
 async def _connect(settings: Settings, provider: str | None) -> int:
-    terminal = Terminal(say=_say, choose=_choose, is_right=_is_right, pause=_pause)
+    terminal = Terminal(say=tell, choose=_choose, is_right=_is_right, pause=_pause)
     try:
         async with connect(settings) as service:
             waiting = await open_questions(service, provider=provider)
@@ -52,11 +53,6 @@ async def _connect(settings: Settings, provider: str | None) -> int:
     return 0 if is_connected else 1
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
 async def _choose(number: int) -> int | None:
     line = await _line(f"Which one? [1-{number}] ")
     return (
@@ -70,8 +66,7 @@ async def _is_right(question: str) -> bool:
 
 async def _line(prompt: str) -> str:
     """What is typed; nothing where the input has ended."""
-    sys.stdout.write(prompt)
-    sys.stdout.flush()
+    tell(prompt, end="")
     line: str = await asyncio.to_thread(sys.stdin.readline)
     return line.strip()
 

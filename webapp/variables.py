@@ -1,6 +1,45 @@
 """Variables of the environment, as all the settings read them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+
+PREFIX = "ELICIT_"
+
+
+class Variables(Mapping[str, str]):
+    """An environment that knows which of its names were asked for, whether they are set or not.
+
+    What is set and nobody asked for is a mistake in its name. So whoever reads a setting reads it
+    in any case, also where it would change nothing.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._asked = set[str]()
+
+    def __getitem__(self, name: str) -> str:
+        self._asked.add(name)
+        return self._environment[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._environment)
+
+    def __len__(self) -> int:
+        return len(self._environment)
+
+    def unknown(self, *, more: Iterable[str] = ()) -> list[str]:
+        """A sentence for each of ours that is set and is no setting; `more` are right ones too."""
+        known = sorted({name for name in self._asked if name.startswith(PREFIX)} | {*more})
+        return [
+            f"{name}: there is no such setting{_nearest(name, known)}."
+            for name, value in sorted(self._environment.items())
+            if name.startswith(PREFIX) and value.strip() and name not in known
+        ]
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"; perhaps {near[0]} is meant" if near else "; README.md names them"
 
 
 def words(environment: Mapping[str, str], name: str) -> list[str]:

@@ -232,5 +232,7 @@ def _texts(content: Json) -> list[str]:
             return [text for value in content.values() for text in _texts(value)]
         case list() | tuple():
             return [text for value in content for text in _texts(value)]
+        case int() | float() if not isinstance(content, bool):
+            return [str(content)]
         case _:
             return []

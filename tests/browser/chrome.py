@@ -67,7 +67,7 @@ async def visitor(
         reduced_motion="reduce",  # without a graphics card a moving bar takes a whole core
         **options,
     )
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(300_000)
     try:
         yield Visitor(context=context)
     finally:

@@ -69,11 +69,11 @@ class Calling:
     links: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
 
     async def link(self) -> str:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             return await self.links.get()
 
     async def result(self) -> CallToolResult:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             return await self.task
 
     async def text(self) -> str:
@@ -108,7 +108,7 @@ class Shop:
 
         async def run() -> CallToolResult:
             async with (
-                httpx2.AsyncClient(verify=no_certificates(), timeout=60) as http_client,
+                httpx2.AsyncClient(verify=no_certificates(), timeout=300) as http_client,
                 Client(
                     streamable_http_client(f"{self.url}/mcp", http_client=http_client),
                     mode=mode,

@@ -151,7 +151,7 @@ class Stage:
 
         async def run() -> CallToolResult:
             async with (
-                httpx2.AsyncClient(verify=no_certificates(), timeout=60) as http_client,
+                httpx2.AsyncClient(verify=no_certificates(), timeout=300) as http_client,
                 Client(
                     streamable_http_client(f"{self.url}/mcp", http_client=http_client),
                     mode=mode,

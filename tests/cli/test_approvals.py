@@ -46,7 +46,6 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 def test_they_are_listed_revoked_and_cleared(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # parity: T7
     given(home, "delete", "wipe", "burn")
     lines = said(capsys, "list")
     assert {line.split()[-1] for line in lines[::2]} == {"delete", "wipe", "burn"}

@@ -39,7 +39,7 @@ async def test_a_person_is_led_through_an_account_a_payment_and_a_secret(tmp_pat
         demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
         assert demo.stdout is not None
         said = ""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             for _ in MAIN_TOOLS:
                 link = ""
                 while not link:
@@ -66,7 +66,7 @@ async def test_a_person_is_waited_for_and_the_result_is_printed(tmp_path, mode):
         )
         assert demo.stdout is not None
         said = ""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while "Waiting for you to open the link" not in said:
                 said += (await demo.stdout.readline()).decode()
         link = next(word for word in said.split() if word.startswith(f"{server.url}/e/"))
@@ -86,7 +86,7 @@ async def test_a_no_on_the_page_ends_the_demo_with_the_tools_words(tmp_path):
         )
         assert demo.stdout is not None
         said = ""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while "left)" not in said:
                 said += (await demo.stdout.readline()).decode()
         link = next(word for word in said.split() if word.startswith(f"{server.url}/e/"))
@@ -134,7 +134,7 @@ async def test_the_server_going_away_is_said_in_a_sentence(tmp_path):
     async with serving(home=tmp_path) as server:
         demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
         assert demo.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while b"left)" not in await demo.stdout.readline():
                 pass
         server.process.terminate()
@@ -165,7 +165,7 @@ async def test_the_demos_forms_can_only_be_finished_by_the_browser_that_was_sent
         )
         assert demo.stdout is not None
         said = ""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while "left)" not in said:
                 said += (await demo.stdout.readline()).decode()
         link = next(word for word in said.split() if word.startswith(f"{server.url}/e/"))
@@ -223,7 +223,7 @@ async def test_on_a_terminal_the_time_left_is_updated_in_place():
         await send({"type": "http.response.body", "body": b"data: accepted\n\n"})
 
     out = Terminal()
-    async with serving_app(page) as url, httpx.AsyncClient() as client, asyncio.timeout(30):
+    async with serving_app(page) as url, httpx.AsyncClient() as client, asyncio.timeout(300):
         showing = asyncio.create_task(Waiting(client, f"{url}/e/token", out=out).show())
         await out.opened.wait()
         gone_on.set()

@@ -225,7 +225,7 @@ async def _waiting(url: str, *, tool: str, home: Path) -> tuple[Process, str]:
     )
     assert demo.stdout is not None
     said = ""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while "Waiting for you to open the link" not in said:
             line = await demo.stdout.readline()
             assert line, f"the demo ended before it waited:\n{(await ended(demo)).err}"

@@ -67,7 +67,6 @@ def moment(when: datetime) -> str:
 def test_what_is_asked_is_listed_the_latest_first(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # parity: T6
     assert said(capsys) == ["Nobody is asked anything."]
     first, second = asked(home, {"tool": "stir"}, {"tool": "pour", "of": BOB, "kind": "gate"})
     lines = said(capsys)
@@ -84,7 +83,6 @@ def test_what_is_asked_is_listed_the_latest_first(
 def test_what_was_answered_or_is_over_is_not_listed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # parity: T6
     now = utc_now()
     over = {"created_at": now - timedelta(minutes=9), "expires_at": now - timedelta(minutes=4)}
     ended = [

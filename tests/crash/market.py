@@ -112,19 +112,19 @@ class Market:
 
     async def until(self, status: str, kind: str = "elicitation") -> None:
         """Wait until something stands so; the server's first sweep may be over before it serves."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             while status not in await self.statuses(kind):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0)
 
     async def come_to(self, kind: str, *statuses: str) -> None:
         """Wait until there are just these: a result is noted as delivered after it went out."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             while sorted(await self.statuses(kind)) != sorted(statuses):  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
     async def none_is(self, status: str, kind: str = "elicitation") -> None:
         """Wait until nothing stands so any more."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             while status in await self.statuses(kind):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0)
 
@@ -214,7 +214,7 @@ async def open_market(nursery: Nursery, folder: Path) -> AsyncIterator[Market]:
             async with (
                 nursery.start(orders),
                 httpx.AsyncClient(
-                    base_url=sandbox.url, verify=no_certificates(), timeout=20
+                    base_url=sandbox.url, verify=no_certificates(), timeout=300
                 ) as outside,
             ):
                 yield Market(
@@ -231,5 +231,5 @@ async def open_market(nursery: Nursery, folder: Path) -> AsyncIterator[Market]:
 
 @asynccontextmanager
 async def open_customer() -> AsyncIterator[Customer]:
-    async with httpx.AsyncClient(verify=no_certificates(), timeout=20) as browser:
+    async with httpx.AsyncClient(verify=no_certificates(), timeout=300) as browser:
         yield Customer(browser)

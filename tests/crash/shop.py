@@ -101,7 +101,7 @@ class Server:
 
     async def says(self, words: str, *, before: str | None = None) -> None:
         """Read on until it has said that, and has not said `before` first."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             async for line in self._reader:
                 assert before is None or not line.decode().startswith(before)
                 if line.decode().startswith(words):
@@ -110,7 +110,7 @@ class Server:
 
     async def died(self) -> None:
         """Wait until it has killed itself."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             while await self._reader.readline():
                 pass
         self._exit = self._nursery.wait(self._pid)
@@ -203,11 +203,11 @@ class Calling:
     may_go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def link(self) -> str:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             return await self.links.get()
 
     async def result(self) -> str:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             return await self.task
 
     @property
@@ -237,7 +237,7 @@ async def calling(
         async with (
             httpx2.AsyncClient(
                 verify=no_certificates(),
-                timeout=30,
+                timeout=300,
                 event_hooks={"request": [Road(server)]},
             ) as http_client,
             Client(

@@ -75,7 +75,7 @@ async def serve(orders: StandOrders, line: socket.socket) -> None:
         none_kept = httpx.Limits(max_keepalive_connections=0)
         async with (
             httpx.AsyncClient(
-                verify=no_certificates(), trust_env=False, limits=none_kept, timeout=20
+                verify=no_certificates(), trust_env=False, limits=none_kept, timeout=300
             ) as client,
             asyncio.TaskGroup() as group,
         ):

@@ -112,9 +112,9 @@ async def results_of(server: Server, *, mode: str, calls: int) -> list[str]:
     url = f"http://127.0.0.1:{server.orders.public_port}/mcp"
     road: dict[str, list[Any]] = {"request": [Road(server)]}
     async with (
-        httpx2.AsyncClient(verify=no_certificates(), timeout=30, event_hooks=road) as http_client,
+        httpx2.AsyncClient(verify=no_certificates(), timeout=300, event_hooks=road) as http_client,
         Client(streamable_http_client(url, http_client=http_client), mode=mode) as client,
-        asyncio.timeout(30),
+        asyncio.timeout(300),
     ):
         results = await asyncio.gather(*(client.call_tool("connect", {}) for _ in range(calls)))
     return ["".join(getattr(part, "text", "") for part in each.content) for each in results]

@@ -224,7 +224,6 @@ def test_an_authors_own_message_names_the_tool_too() -> None:
 
 
 def test_other_arguments_are_another_question() -> None:
-    # parity: T7
     digests = {_asked(arguments).digest for arguments in ({"a": 1}, {"a": "1"}, {"b": 1}, {})}
     assert len(digests) == 4
     assert _asked({"a": 1, "b": 2}).digest == _asked({"b": 2, "a": 1}).digest

@@ -16,7 +16,7 @@ from joserfc.jwk import ECKey
 from flows.elicitation import Asked, Attempt, Elicitation, Status
 from flows.errors import Denied, Failed, NotConfigured
 from flows.flow import Arrival, Departure, Talk, Trip
-from flows.oauth import Client, Grant, OauthFlow, Terms
+from flows.oauth import Client, Grant, Mixed, OauthFlow, Terms
 from flows.oauth_requests import authorize_url
 from flows.provider import PersonProbe, Provider
 from flows.providers import github, google, openid
@@ -248,6 +248,16 @@ class TestComingBack:
         with pytest.raises(Failed) as failed:
             a_flow().code_of(away, back)
         assert str(failed.value) == said
+
+    def test_an_answer_without_the_issuer_that_a_declared_provider_sends_is_refused(self) -> None:
+        # finding: T4
+        provider = replace(github, issuer="https://login.example", sends_issuer=True)
+        assert not provider.discovers
+        _, away = departed(provider)
+        with pytest.raises(Mixed):
+            a_flow(provider).code_of(away, arrived(code="c"))
+        back = arrived(code="c", iss="https://login.example")
+        assert a_flow(provider).code_of(away, back) == "c"
 
     def test_a_provider_that_names_no_issuer_may_begin_to(self) -> None:
         provider = replace(github, issuer=None, sends_issuer=False)

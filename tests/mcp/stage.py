@@ -49,7 +49,7 @@ OLD_FORM = types.ElicitationCapability()
 LEGACY = "legacy"
 MODERN = "2026-07-28"
 LIBRARIES = ("mcp", "fastmcp")
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 300.0
 RING = Ring([b"k" * 32])
 UID = os.getuid()
 # Nothing here speaks TLS, and reading the roots of the world takes a tenth of a second each time.
@@ -343,7 +343,7 @@ class Stage:
 
         async with AsyncExitStack() as stack:
             http = await stack.enter_async_context(
-                httpx2.AsyncClient(headers=dict(headers or {}), timeout=30, verify=TLS)
+                httpx2.AsyncClient(headers=dict(headers or {}), timeout=300, verify=TLS)
             )
             client = _Declaring(
                 streamable_http_client(self.mcp_url, http_client=http),

@@ -83,7 +83,7 @@ async def test_letters_in_the_chat_open_the_page(library: str, revision: str) ->
 
 
 async def confirmed(stage: Stage, link: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(300):
         while True:
             row = await stage.service.elicitations.get(stage.id_of(link))
             assert row is not None

@@ -172,7 +172,6 @@ async def test_a_client_with_nothing_gets_a_link_and_goes_on_by_the_same_call(
 async def test_the_same_arguments_are_approved_for_a_while_and_others_are_not(
     server: Any, revision: str
 ) -> None:
-    # parity: T7
     async with (
         staged(server) as stage,
         stage.caller(revision, declares=BOTH, fills=[{}, {}, "decline"]) as caller,
@@ -191,7 +190,6 @@ async def test_the_same_arguments_are_approved_for_a_while_and_others_are_not(
 async def test_only_the_page_makes_it_wider_and_for_this_tool_alone(
     server: Any, revision: str
 ) -> None:
-    # parity: T7
     async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
         call = caller.call("delete", count=5)
         link = await caller.link()
@@ -505,7 +503,6 @@ async def test_the_mark_is_found_on_tools_of_mounted_servers(ran: list[object]) 
 async def test_a_caller_without_a_name_has_no_approval_beyond_its_call(
     server: Any, revision: str, ran: list[object]
 ) -> None:
-    # parity: T7
     async with (
         staged(server, who=IdentitySettings(asks_anonymous=True)) as stage,
         stage.caller(revision, declares=BOTH, headers=FROM_AFAR, fills=[{}, "decline"]) as caller,

@@ -44,7 +44,7 @@ def server(server: Any, ran: list[str]) -> Any:
 
 async def result_of(stage: Stage, tool: str, answer: object) -> dict[str, Any]:
     """The result of a call whose one question is answered with this."""
-    async with httpx.AsyncClient(timeout=30) as http:
+    async with httpx.AsyncClient(timeout=300) as http:
         caller = CutOffCaller(http, stage.mcp_url, LEGACY)
         await caller.connect()
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flows import CallOver, elicit
-from tests.mcp.stage import cut, eventually, soon, staged, text_of
+from tests.mcp.stage import LEGACY, cut, eventually, soon, staged, text_of
 
 LOGIN = "https://example.org/login"
 
@@ -52,6 +52,28 @@ async def test_a_new_call_takes_the_second_question_over_from_the_one_that_was_l
         assert len(shop.acted) == 1
         assert len(await stage.elicitations()) == 2
         assert not other.has_links_left
+
+
+async def test_whoever_was_taken_over_is_not_told_that_it_is_complete(server: Any) -> None:
+    # finding: T4
+    Shop(server)
+    async with (
+        staged(server) as stage,
+        stage.caller(LEGACY) as caller,
+        stage.caller(LEGACY) as other,
+    ):
+        left = caller.call("buy")
+        first = await caller.link()
+        again = other.call("buy")
+        await other.link()
+        assert "Another call is waiting" in text_of(await soon(left))
+        assert caller.completed == []
+        await stage.complete(first, {})
+        second = await other.link()
+        await stage.complete(second, {})
+        await soon(again)
+        assert other.completed == [stage.id_of(first), stage.id_of(second)]
+        assert caller.completed == []
 
 
 @pytest.mark.every_way

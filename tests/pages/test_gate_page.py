@@ -24,7 +24,6 @@ def test_it_says_that_nothing_has_run_and_how_long_a_yes_holds(
     pages: Pages, view: StartConfirm
 ) -> None:
     # parity: T1
-    # parity: T7
     words = said(pages, view)
     assert "book_a_table has not started." in words
     assert "again without asking if your assistant calls it the same way within 15 minutes" in words
@@ -32,7 +31,6 @@ def test_it_says_that_nothing_has_run_and_how_long_a_yes_holds(
 
 
 def test_it_widens_nothing_unless_it_is_ticked(pages: Pages, view: StartConfirm) -> None:
-    # parity: T7
     html = pages.render(view)
     assert html.count('type="checkbox"') == 1
     assert "checked" not in html

@@ -12,8 +12,8 @@ from pathlib import Path
 TESTS = Path(__file__).parent.parent
 CITATION = re.compile(r"^\s*# (parity|defect|finding): (.*\S)\s*$")
 ROWS = {
-    "T": [1, 2, 3, 4, 5, 6, 7, 8, 9, 11],
-    "F": [1, 3, 4, 5, 6, 7, 8, 11, 12, 13, 15, 16],
+    "T": [1, 2, 3, 4, 5, 8, 9, 11],
+    "F": [1, 3, 4, 5, 6, 7, 8, 11, 12, 15, 16],
     "E": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
     "L": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13],
 }
@@ -21,7 +21,7 @@ ROWS = {
 # P speed, T tests, H machines, I identity providers, C the card.
 FOUND = {"S": 14, "R": 11, "M": 11, "A": 4, "P": 1, "T": 4}
 FINDINGS = [f"{about}{number}" for about, last in FOUND.items() for number in range(1, last + 1)]
-LATER = {"T10", "F2", "F9", "F10", "F14"}
+LATER = {"T6", "T7", "T10", "F2", "F9", "F10", "F13", "F14"}
 DUE = [f"{system}{number}" for system, numbers in ROWS.items() for number in numbers]
 DEFECTS = [
     "lynq early completion",
@@ -101,6 +101,11 @@ def test_every_defect_of_theirs_has_a_test_here() -> None:
 def test_everything_that_was_found_from_outside_has_a_test_here() -> None:
     shown = cited("finding")
     assert [row for row in FINDINGS if row not in shown] == []
+
+
+def test_what_is_due_later_is_not_said_to_be_shown() -> None:
+    # finding: T2
+    assert cited("parity") & LATER == set()
 
 
 def test_every_citation_is_of_something_and_within_a_test() -> None:

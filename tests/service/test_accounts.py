@@ -189,6 +189,7 @@ async def give_up(*askings: Asking) -> None:
 
 
 async def test_the_second_call_asks_nothing() -> None:
+    # parity: L13
     async with serving_accounts(network := Network()) as service:
         first = await connect(service, "repo")
         again = Asking(service, "repo")
@@ -297,6 +298,7 @@ async def test_another_served_server_never_gets_it() -> None:
 
 
 async def test_another_owner_never_gets_it() -> None:
+    # parity: L13
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", subject="alice")
         asked = Asking(service, "repo", subject="bob")

@@ -85,7 +85,6 @@ async def is_asked(service: Service, arguments: object = FIVE, **about: Any) -> 
 
 
 async def test_it_covers_the_same_call_for_fifteen_minutes(service: Service, clock: Clock) -> None:
-    # parity: T7
     await approved(service)
     clock.tick(minutes=14, seconds=59)
     assert not await is_asked(service)
@@ -94,7 +93,6 @@ async def test_it_covers_the_same_call_for_fifteen_minutes(service: Service, clo
 
 
 async def test_it_covers_no_other_arguments_tool_or_person(service: Service) -> None:
-    # parity: T7
     await approved(service)
     assert await is_asked(service, {"count": 6})
     assert await is_asked(service, tool="other")
@@ -105,7 +103,6 @@ async def test_it_covers_no_other_arguments_tool_or_person(service: Service) -> 
 async def test_a_wide_one_covers_any_arguments_of_one_tool_for_an_hour(
     service: Service, clock: Clock
 ) -> None:
-    # parity: T7
     await approved(service, is_wide=True)
     assert not await is_asked(service, {"count": 6})
     assert await is_asked(service, {"count": 6}, tool="other")
@@ -213,7 +210,6 @@ async def test_after_a_crash_the_yes_waits_for_its_lease_and_is_not_asked_again(
 
 
 async def test_they_are_listed_by_owner_revoked_one_by_one_and_cleared(service: Service) -> None:
-    # parity: T7
     # parity: L13
     approvals = service.kinds.gates.approvals
     await approved(service)
@@ -261,7 +257,6 @@ async def test_two_processes_that_write_the_same_one_agree(here: Service, there:
 
 
 async def test_what_is_waited_for_is_told_by_owner(service: Service) -> None:
-    # parity: T6
     alice, bob = (
         service.elicitations.owners.tag(issuer="tests", subject=subject)
         for subject in ("alice", "bob")

@@ -503,6 +503,19 @@ async def test_a_transfer_whose_events_come_in_the_wrong_order_is_paid(shop: Sho
         assert (await shop.statuses(), len(await shop.payments())) == (["accepted"], 1)
 
 
+async def test_a_transfer_of_an_earlier_tab_is_not_said_of_the_latest_one(shop: Shop) -> None:
+    # finding: T4
+    async with buying(shop) as buy:
+        earlier, latest = await two_tabs(shop, buy)
+        await buy.person.press_there(earlier, "bank")
+        await shop.tell_all()
+        page = await buy.person.visit(buy.link)
+        assert "on its way" not in page.text
+        await buy.person.press_there(latest, "bank")
+        await shop.tell_all()
+        assert "on its way" in (await buy.person.visit(buy.link)).text
+
+
 async def test_a_failed_transfer_of_an_earlier_tab_leaves_the_latest_one_alone(
     shop: Shop,
 ) -> None:

@@ -134,6 +134,35 @@ async def test_what_a_process_that_died_had_begun_is_asked_again_in_a_minute(
     assert (there.given_back, await standing(till, payment)) == (900, ReceiptStatus.REFUNDED)
 
 
+async def test_one_that_fails_too_late_leaves_the_turn_of_the_next_one_as_it_is(
+    till: Till, there: LemonSqueezy, payment: Payment
+) -> None:
+    # finding: T4
+    async def give_back(service: Service) -> Refund:
+        return await refunds_of(service).give_back(payment.owner, payment.id, reason=None)
+
+    to_the_first, there.is_down = there.answers, True
+    to_the_first.clear()
+    async with another_process(till, there) as other, another_process(till, there) as third:
+        first = asyncio.create_task(give_back(till.service))
+        await eventually(lambda: there.refunds == 1)
+        till.clock.now += ASKING_AT_MOST + timedelta(seconds=1)
+        there.answers = asyncio.Event()
+        second = asyncio.create_task(give_back(other))
+        await eventually(lambda: there.refunds == 2)
+        to_the_first.set()
+        with pytest.raises(Failed):
+            await first
+        there.is_down = False
+        asking = asyncio.create_task(give_back(third))
+        await eventually(lambda: asking.done() or there.refunds > 2)
+        there.answers.set()
+        with pytest.raises(UnderWay):
+            await asking
+        await second
+    assert (there.refunds, there.given_back) == (2, 900)
+
+
 async def test_one_that_did_not_work_is_in_nobodys_way(
     till: Till, there: LemonSqueezy, payment: Payment
 ) -> None:

@@ -112,7 +112,7 @@ async def open_as_nobody(path):
 
 
 async def main(what, path, *rest):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await globals()[what](Path(path), *rest)
 
 

@@ -27,7 +27,7 @@ async def contender(*arguments) -> AsyncIterator[Process]:
         cwd=_TOP,
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             yield process
     finally:
         await killed(process)

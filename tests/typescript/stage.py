@@ -16,7 +16,7 @@ from flows.elicitation import Json
 from tests.processes import ended, error_of, killed, start
 from tests.typescript.packages import HERE
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 300.0
 OLDER, NEWER = "2025-11-25", "2026-07-28"
 URL: Mapping[str, Json] = {"url": {}}
 FORM: Mapping[str, Json] = {"form": {}}

@@ -19,7 +19,7 @@ async def test_the_application_starts_answers_and_stops_with_its_lifespan() -> N
     app = create_app(settings, MCPServer("my tools"))
     told = asyncio.Queue[Message]()
     said = asyncio.Queue[Message]()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(300):
         living = asyncio.create_task(app({"type": "lifespan"}, told.get, said.put))
         await told.put({"type": "lifespan.startup"})
         assert (await said.get())["type"] == "lifespan.startup.complete"

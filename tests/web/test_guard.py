@@ -465,3 +465,18 @@ async def test_over_a_real_connection_nobody_names_his_own_address() -> None:
         httpx.AsyncClient(headers={"X-Forwarded-For": "203.0.113.7"}) as client,
     ):
         assert (await client.get(url)).text == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("url", "port"), [("http://127.0.0.1", 80), ("https://tools.example.com", 443)]
+)
+async def test_a_default_port_is_no_special_case(url: str, port: int) -> None:
+    # finding: A2
+    host, guard, post = urlsplit(url).netloc, {"public_url": url}, {"method": "POST"}
+    for named in (host, f"{host}:{port}"):
+        origin = f"{urlsplit(url).scheme}://{named}"
+        answer = await ask(guard, headers=[("Host", named), ("Origin", origin)], **post)
+        assert answer.passed is not None
+        assert (await ask(guard, headers=[("Host", f"{host}:8765")], **post)).passed is None
+        other = [("Host", named), ("Origin", f"{origin.removesuffix(f':{port}')}:8765")]
+        assert (await ask(guard, headers=other, **post)).passed is None

@@ -258,7 +258,7 @@ async def client_of(url: str, revision: str, **claims: Any) -> AsyncIterator[Cli
     headers = {"Authorization": f"Bearer {text}"}
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(
-            httpx2.AsyncClient(headers=headers, timeout=30, verify=TLS)
+            httpx2.AsyncClient(headers=headers, timeout=300, verify=TLS)
         )
         transport = streamable_http_client(f"{url}/mcp", http_client=http)
         yield await stack.enter_async_context(Client(transport, mode=revision))

@@ -238,7 +238,7 @@ class Door:
         """The status of a request whose bytes no client would write."""
         place = urlsplit(self.url)
         start = f"POST {self._sender.path} HTTP/1.1\r\nhost: {place.netloc}\r\n".encode()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(300):
             reader, writer = await asyncio.open_connection(place.hostname, place.port)
             writer.write(start + headers + b"connection: close\r\n\r\n" + body)
             with suppress(ConnectionError):  # it may have answered, and hung up, already

@@ -29,6 +29,7 @@ from webapp.commands import quieten
 from webapp.demo.waiting import Waiting
 from webapp.demo.walker import WalkFailed, walk
 from webapp.outbound import UNPACKED, refuse_packed
+from webapp.printing import tell
 
 MAIN_TOOLS = ("list_my_repositories", "buy_report", "use_key")
 WALK_SECONDS_AT_MOST = 60
@@ -60,7 +61,7 @@ class Demo:
 
     async def call(self, tool: str, *, mode: str) -> bool:
         """Call the tool, see the person through, print the result; True if that is right."""
-        _say(f"Calling {tool} ({'2025-11-25' if mode == 'legacy' else mode}).")
+        tell(f"Calling {tool} ({'2025-11-25' if mode == 'legacy' else mode}).")
         messages = list[str]()
         tasks = list[asyncio.Task[None]]()
         async with asyncio.TaskGroup() as group:
@@ -72,7 +73,7 @@ class Demo:
                 if not isinstance(params, ElicitRequestURLParams) or not _is_http(params.url):
                     return ElicitResult(action="cancel")
                 messages.append(params.message)
-                _say(f"{params.message}\n\n  {params.url}\n")
+                tell(f"{params.message}\n\n  {params.url}\n")
                 tasks.append(group.create_task(self._see_through(params.url)))
                 # It means "I will open it", never "it is done": the server waits for the end.
                 return ElicitResult(action="accept")
@@ -95,9 +96,9 @@ class Demo:
                 await asyncio.wait({task}, timeout=5)
                 task.cancel()
         if not messages and not result.is_error:
-            _say("Nobody had to be asked: what it needs is known already.")
+            tell("Nobody had to be asked: what it needs is known already.")
         text = text_of(result)
-        _say(f"The tool {'failed' if result.is_error else 'says'}: {text}\n")
+        tell(f"The tool {'failed' if result.is_error else 'says'}: {text}\n")
         return not result.is_error and (not self.walks or _is_right(tool, text, messages))
 
     async def _see_through(self, link: str) -> None:
@@ -108,7 +109,7 @@ class Demo:
                     link,
                     answers=ANSWERS,
                     also=[self.sandbox_url] if self.sandbox_url else [],
-                    say=lambda step: _say(f"  {step}"),
+                    say=lambda step: tell(f"  {step}"),
                 )
             return
         await asyncio.to_thread(webbrowser.open, link)
@@ -120,7 +121,7 @@ def demonstrate(url: str, *, mode: str | None, tool: str | None, walks: bool) ->
     url = url.rstrip("/")
     host = urlsplit(url).hostname
     if not _is_http(url) or host is None:
-        sys.stderr.write(f"elicit: --url {url!r} is no address like http://127.0.0.1:8765\n")
+        tell(f"elicit: --url {url!r} is no address like http://127.0.0.1:8765", out=sys.stderr)
         return 2
     if is_loopback(host):
         # A proxy set for the whole machine would look for 127.0.0.1 on another one.
@@ -133,7 +134,7 @@ def demonstrate(url: str, *, mode: str | None, tool: str | None, walks: bool) ->
         known = [cause for cause in _causes(error) if _sentence(cause, url)]
         if not known:
             raise
-        sys.stderr.write(f"elicit: {_sentence(known[0], url)}\n")
+        tell(f"elicit: {_sentence(known[0], url)}", out=sys.stderr)
         return 1
     return 0 if is_right else 1
 
@@ -160,7 +161,7 @@ async def _demonstrate(url: str, *, mode: str | None, tool: str | None, walks: b
         ]
     for one, each, is_right in results:
         revision = "2025-11-25" if one == "legacy" else one
-        _say(f"{'right' if is_right else 'WRONG'}  {revision}  {each}")
+        tell(f"{'right' if is_right else 'WRONG'}  {revision}  {each}")
     return all(is_right for _, _, is_right in results)
 
 
@@ -222,8 +223,3 @@ def _is_right(tool: str, text: str, messages: list[str]) -> bool:
 
 def _is_http(url: str) -> bool:
     return url.startswith(("http://", "https://"))
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()

@@ -23,6 +23,7 @@ from flows.question import asking
 from webapp.call import Call
 from webapp.identity import Caller
 from webapp.logs import mask_tool_logs
+from webapp.masking import masked
 from webapp.mcp import inner_calls
 from webapp.mcp.asks import Connections
 from webapp.mcp.before import ask_first
@@ -41,7 +42,7 @@ from webapp.mcp.results import (
     escaped,
     given_again,
     is_whole,
-    masked,
+    without,
 )
 from webapp.mcp.resuming import when_read_later
 from webapp.mcp.retry import read_chain, with_kept
@@ -206,11 +207,14 @@ class Middleware:
                 await all_were_asked(unasked, tool=call.tool.tool)
         except ElicitError as refused:  # not of the body: a tool's own errors are results
             error = refused
-        except BaseException:
+        except BaseException as raised:
             # An interruption may come in a task group's wrapping, or a bare `except` may have
             # swallowed it: what the call knows decides, not what was raised.
             if not call.is_interrupted:
                 await call.finish()
+                if isinstance(raised, Exception):
+                    cleared = without(raised, call.hidden)
+                    raise cleared from (raised.__cause__ if cleared is raised else None)
                 raise
         if call.is_interrupted:
             await call.finish()

@@ -5,12 +5,15 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias, cast
 
+from mcp import MCPError
+from mcp_types import INTERNAL_ERROR
+
 from flows.elicitation import Elicitation, Json
 from flows.errors import ElicitError, Expired, InvalidAnswer, NotAccepted
 from flows.form import FORM_KINDS, on_the_wire
 from flows.run import REPEATED_FOR
 from webapp.group import Part
-from webapp.logs import mask
+from webapp.masking import mask, masked
 from webapp.presenter import Shown
 from webapp.verdicts import ON_ITS_WAY
 
@@ -206,6 +209,17 @@ def is_whole(result: Result) -> bool:
     return is_complete and "content" in result and not result.get("isError")
 
 
+def without(raised: Exception, hidden: Collection[str]) -> Exception:
+    """What a body raised past its library, without what the person typed or a provider gave."""
+    if isinstance(raised, MCPError):
+        given = [raised.message, raised.data]
+        message, data = masked(given, hidden)
+        return raised if [message, data] == given else MCPError(raised.code, message, data)
+    said = str(raised)
+    cleared = mask(said, hidden)
+    return raised if cleared == said else MCPError(INTERNAL_ERROR, cleared)
+
+
 def escaped(error: ElicitError | None) -> bool:
     """Whether this error left the tool: a frame of the serving library is in its traceback.
 
@@ -218,16 +232,3 @@ def escaped(error: ElicitError | None) -> bool:
             return True
         traceback = traceback.tb_next
     return False
-
-
-def masked(result: Result, hidden: Collection[str]) -> Result:
-    """An error without what the person typed or a provider gave: some carry their arguments."""
-    parts = cast("list[dict[str, Any]]", result.get("content") or [])
-    return {**result, "content": [_masked(part, hidden) for part in parts]} if hidden else result
-
-
-def _masked(part: dict[str, Any], words: Collection[str]) -> dict[str, Any]:
-    text: object = part.get("text")
-    if not isinstance(text, str):
-        return part
-    return {**part, "text": mask(text, words)}

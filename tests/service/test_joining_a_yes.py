@@ -1,0 +1,47 @@
+"""A yes that no call has used: for how long a later call of the same may have it."""
+
+import asyncio
+import json
+
+import pytest
+
+from flows import elicit
+from flows.elicitation import Status
+from flows.question import asking
+from tests.clock import Clock
+from tests.mcp.stage import eventually
+from tests.service.world import Holding, call_of, process
+from webapp.service import Service
+from webapp.stores.memory import MemoryStore
+
+
+async def shown_to(service: Service, *, answers: bool) -> str | None:
+    """Ask by a call of its own; the question that it has to show, answered when it was left."""
+    presenter = Holding()
+    call = call_of(service, presenter=presenter, arguments={"answers": answers})
+
+    async def body() -> bool:
+        call.begin()
+        with asking(call):
+            return await elicit.confirm("Sure?", key="k")
+
+    task = asyncio.create_task(body())
+    await eventually(lambda: presenter.holds is not None or task.done())
+    shown = presenter.shown
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await call.finish(None if shown is not None else lambda: json.dumps({}))
+    if shown is not None and answers:
+        await service.elicitations.settle(shown.elicitation.id, Status.ACCEPTED, content={})
+    return shown.elicitation.id if shown is not None else None
+
+
+@pytest.mark.parametrize(("seconds", "is_joined"), [(119, True), (121, False), (599, False)])
+async def test_a_later_call_has_it_for_two_minutes(
+    clock: Clock, *, seconds: int, is_joined: bool
+) -> None:
+    # finding: T4
+    async with process(MemoryStore(), clock) as service:
+        assert await shown_to(service, answers=True)
+        clock.tick(seconds=seconds)
+        assert (await shown_to(service, answers=False) is None) == is_joined

@@ -1,0 +1,41 @@
+"""What a leg takes while it is being left: the next one gets it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from webapp.taken import Taken
+
+
+class Slow:
+    """A store that has not answered yet, and then says that it was taken."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+        self.began = asyncio.Event()
+        self.released: list[str] = []
+
+    async def take(self, id: str, *, run: str, leg: str) -> Any:
+        self.began.set()
+        await self.answers.wait()
+        return type("Row", (), {"id": id})
+
+    async def each(self, ids: list[str], change: object) -> None:
+        self.released += ids
+
+
+async def test_what_is_being_taken_when_the_leg_is_cancelled_is_let_go_afterwards() -> None:
+    # finding: T4
+    slow = Slow()
+    taken = Taken(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
+    current: Any = type("Row", (), {"id": "e1", "take": None})
+    taking = asyncio.create_task(taken.take(current, run="run"))
+    await slow.began.wait()
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    letting_go = asyncio.create_task(taken.release_unused())
+    slow.answers.set()
+    await letting_go
+    assert slow.released == ["e1"]

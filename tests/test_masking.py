@@ -1,0 +1,79 @@
+"""What was typed in confidence, in the texts of others: as it is, quoted, and cut off."""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from webapp.masking import HIDDEN_AT_LEAST, mask, masked
+
+LONG = "Kx7-Qp2_Zt9!Vb4?Wn6+Ls1=Rd3~Hf5.Jg8/Mc0,Ty8;Ua6:Ei4%Ob2&Sw7*Dv9#Fk1-Gm3"
+
+
+def error_of(kind: Any, given: object) -> str:
+    with pytest.raises(ValidationError) as raised:
+        TypeAdapter(kind).validate_python(given)
+    return str(raised.value)
+
+
+class Account(BaseModel):
+    user: int
+    key: int
+
+
+def pieces(secret: str, *, letters: int = 8) -> list[str]:
+    return [secret[at : at + letters] for at in range(len(secret) - letters + 1)]
+
+
+def test_no_piece_of_a_long_secret_is_left_where_a_library_cuts_it() -> None:
+    # finding: S3
+    for said in (
+        error_of(int, LONG),
+        error_of(Account, {"user": LONG, "key": LONG}),
+        error_of(Account, {"user": 1, "key": LONG}),
+        error_of(int, [LONG]),
+        f"The key {LONG[:11]}... does not fit",
+        f"no such key: …{LONG[-5:]}",
+    ):
+        assert any(piece in said for piece in (LONG[:8], LONG[-5:]))
+        cleared = mask(said, {LONG})
+        assert not [piece for piece in pieces(LONG, letters=4) if piece in cleared]
+
+
+@pytest.mark.parametrize("spell", [repr, json.dumps, quote, str], ids=lambda each: each.__name__)
+def test_a_quoted_secret_is_one_too(spell: object) -> None:
+    secret = "it's \"\\ and\nthe next line\té"
+    assert callable(spell)
+    assert "next" not in mask(f"Refused: {spell(secret)}", {secret})
+
+
+def test_numbers_and_keys_are_cleared_and_the_words_of_the_protocol_stay() -> None:
+    result = {
+        "content": [{"type": "text", "text": "no text 482913"}],
+        "structuredContent": {"pin": 482913, "at 482913": [True, None, 1.5]},
+        "isError": True,
+    }
+    assert masked(result, {"482913", "text", "content"}) == {
+        "content": [{"type": "text", "text": "no *** ***"}],
+        "structuredContent": {"pin": "***", "at ***": [True, None, 1.5]},
+        "isError": True,
+    }
+
+
+@given(st.text(max_size=40), st.text(min_size=HIDDEN_AT_LEAST, max_size=40), st.text(max_size=40))
+def test_no_secret_is_found_in_what_was_masked(before: str, secret: str, after: str) -> None:
+    cleared = mask(f"{before}{secret}{after}", {secret})
+    assert secret not in cleared or secret in "***" * 3
+
+
+def test_words_that_begin_alike_stay() -> None:
+    assert mask("open the door, opening", {"open sesame"}) == "open the door, opening"
+    assert mask("the sun ...", {"the sunrise"}) == "the sun ..."
+
+
+def test_a_long_text_of_one_letter_is_masked_at_once() -> None:
+    assert mask("a" * 200_000, {"a" * 60_000}).count("a") < 8

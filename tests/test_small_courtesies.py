@@ -1,0 +1,57 @@
+"""What a person or a program reads where something small went wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from flows import Cancelled, Declined, Denied, Failed, Superseded, elicit
+from webapp.served import find_server
+from webapp.serving import _announce
+from webapp.settings import BadSettings, read_settings
+
+
+def test_a_no_is_no_fault_of_the_servers() -> None:
+    # finding: A4
+    statuses = {error: error.http_status for error in (Declined, Denied, Cancelled, Superseded)}
+    assert statuses == {Declined: 403, Denied: 403, Cancelled: 409, Superseded: 409}
+    assert Failed.http_status == 502
+
+
+@pytest.mark.parametrize(("store", "is_told"), [("memory:", True), (None, False)])
+def test_a_store_that_keeps_nothing_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], store: str | None, *, is_told: bool
+) -> None:
+    # finding: A4
+    environment = {"HOME": str(tmp_path), **({"ELICIT_STORE": store} if store else {})}
+    _announce(read_settings(environment), "shop", is_demo=False, sandbox=None)
+    assert ("is lost when this ends" in capsys.readouterr().out) == is_told
+
+
+@pytest.mark.parametrize("word", ["[", "del[ete", '["delete_*"]', "a]", "delete;"])
+def test_what_is_no_pattern_of_names_is_no_gate(tmp_path: Path, word: str) -> None:
+    # finding: A4
+    with pytest.raises(BadSettings, match="ELICIT_GATE"):
+        read_settings({"HOME": str(tmp_path), "ELICIT_GATE": word})
+    for right in ("delete_*", "a?c", "[abc]_x", "shop.buy", "ns/buy:now", "destructive"):
+        read_settings({"HOME": str(tmp_path), "ELICIT_GATE": right})
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("my_tools.py", "my_tools:mcp"),
+        ("./my_tools.py:server", "my_tools:server"),
+        ("shop/tools.py", "shop.tools:mcp"),
+        ("../a b.py", "my_tools:mcp"),
+    ],
+)
+def test_a_file_is_answered_with_what_to_write(given: str, meant: str) -> None:
+    # finding: A4
+    with pytest.raises(ImportError, match=f"as in {meant} "):
+        find_server(given)
+
+
+def test_a_question_prints_nothing_of_what_it_asks() -> None:
+    # finding: A4
+    question = elicit.url("The key is sesame", "https://shop.example/?token=sesame")
+    assert repr(question) == str(question) == "<Question of the kind url, not asked: await it>"
