@@ -46,6 +46,8 @@ class Hold(OnStream):
             part = Part(shown=shown)
             parts = await shown.group.stand(part, way=REQUIRED, is_urgent=True)
             call.interrupt(_required(parts))
+        if call.is_draining:
+            await self._link_instead(call, shown)
         async with self._asking(self._ask(call, shown), waiter) as asking:
             current = await self._wait(call, shown, waiter, asking)
         if current is not None and current.status.is_final:
@@ -66,6 +68,8 @@ class Hold(OnStream):
             current = await call.hold(current, waiter, until=until, stops=stops)
             if not call.is_waiting_for(current):
                 break
+            if call.is_draining:
+                await self._link_instead(call, shown, is_out=True)
             if asking.done() and not is_answered:
                 is_answered = True
                 action = asking.result()

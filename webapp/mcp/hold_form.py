@@ -20,12 +20,18 @@ class HoldForm(OnStream):
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
+        if call.is_draining:
+            await self._link_instead(call, shown)
         form = ElicitRequestFormParams(
             message=message_of(call, asked), requested_schema=schema_of(call, asked)
         )
         async with self._asking(self._send(form), waiter) as asking:
             current = await call.hold(asked, waiter, until=asked.expires_at, stops=asking.done)
-            if not call.is_waiting_for(current) or not asking.done():
+            if not call.is_waiting_for(current):
+                return current
+            if call.is_draining and not asking.done():
+                await self._link_instead(call, shown, is_out=True)
+            if not asking.done():
                 return current
             answer = asking.result()
         if answer is not None:

@@ -61,13 +61,17 @@ def static(name: FromPath[str]) -> Response[bytes]:
 async def health(
     request: Request[Any, Any, Any], service: NamedDependency[Service]
 ) -> Response[dict[str, str]]:
-    """200 if the store answers; with a nonce, the proof that it is the store of whoever asks."""
+    """200 if the store answers; with a nonce, the proof that it is the store of whoever asks.
+
+    503 while the process ends.
+    """
     await service.elicitations.store.read("~", "pepper", "~")
-    told = {"status": "ok"}
+    told = {"status": "draining" if service.is_draining else "ok"}
     if service.sandbox_url is not None:
         told["sandbox"] = service.sandbox_url
     nonce = request.query_params.get("nonce")
     if nonce is not None:
         pepper = service.elicitations.owners.pepper
         told["proof"] = proof(pepper, url=service.public_url, nonce=nonce)
-    return Response(told, status_code=HTTPStatus.OK, headers={"cache-control": "no-store"})
+    status = HTTPStatus.SERVICE_UNAVAILABLE if service.is_draining else HTTPStatus.OK
+    return Response(told, status_code=status, headers={"cache-control": "no-store"})
