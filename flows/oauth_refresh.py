@@ -2,7 +2,8 @@
 
 What could go wrong: the account is lost. A provider that rotates kills the old pair with the
 answer, so the answer is never asked for twice from here, and a reply that does not come is told
-apart from a no for good: only Gone means that the person has to connect again.
+apart from a no for good: only Gone means that the person has to connect again. Or it becomes
+somebody else's: an id_token that names another person ends it (OpenID Connect Core 1.0, 12.2).
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from flows.connection import Connection
 from flows.errors import ElicitError, Failed
 from flows.flow import Talk
 from flows.oauth_discovery import discover
+from flows.oauth_identity import unsigned_claims
 from flows.oauth_refusals import Refusal, members_of, refusal_in
 from flows.oauth_replies import Tokens, read_token_reply
 from flows.oauth_requests import ask, post
@@ -35,6 +37,7 @@ OVER = frozenset(
         "token_revoked",
     }
 )
+ANOTHER_PERSON = "another_person"
 
 
 class Gone(ElicitError):
@@ -88,6 +91,12 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         # Slack: inside at first, on top from then on.
         provider = dataclasses.replace(provider, token_path=())
     granted = read_token_reply(reply, provider, now=now)
+    if granted.id_token is not None and _is_anothers(granted.id_token, connection, provider):
+        raise Gone(
+            f"{provider.label} renewed this connection for another person than the one who "
+            "connected it, so it has to be connected again.",
+            reason=ANOTHER_PERSON,
+        )
     tokens = granted.tokens
     if tokens.refresh_token is None:
         tokens = dataclasses.replace(tokens, refresh_token=connection.refresh_token)
@@ -117,6 +126,20 @@ def _place(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
         return place, client_auth
     found = yield from discover(provider)
     return found.metadata.token, found.client_auth(client_auth)
+
+
+def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool:
+    """Whether it names another person, or another issuer's, than the id_token of the exchange.
+
+    Where the provider's own API was asked whose account it is, that is another name of the person.
+    """
+    claims = unsigned_claims(token) if provider.person is None else None
+    if claims is None:
+        return False
+    expected = {"sub": connection.person_id, "iss": connection.issuer}
+    return any(
+        value is not None and claims.get(name, value) != value for name, value in expected.items()
+    )
 
 
 def _no(refusal: Refusal, provider: Provider) -> Gone | Failed:

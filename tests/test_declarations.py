@@ -299,3 +299,10 @@ def test_a_scope_parameter_that_is_no_text_is_told_beside_an_address_with_a_quer
     text = WHOLE.replace("acme.example/authorize", "acme.example/authorize?x=1")
     text = text.replace('scope_parameter = "user_scope"', 'scope_parameter = ["a"]')
     assert any("scope_parameter" in problem for problem in problems_of(text))
+
+
+@pytest.mark.parametrize("text", [f"a = {'9' * 6_000}", f"a = [{{ b = -{'1' * 6_000} }}]"])
+def test_a_number_of_thousands_of_digits_is_refused_in_a_sentence(text: str) -> None:
+    # finding: S14
+    with pytest.raises(BadDeclaration, match=r"elicit\.toml: it is no TOML"):
+        read_declarations(text, source="elicit.toml")

@@ -1,5 +1,6 @@
 """[sellers.NAME] of elicit.toml, and the variables that go with it: read, or refused in words."""
 
+import os
 import re
 import sys
 from dataclasses import replace
@@ -494,6 +495,38 @@ def problems_in(environment: dict[str, str]) -> list[str]:
         read_settings(environment)
     assert "hunter2" not in str(refused.value)
     return refused.value.problems
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize("what", ["folder", "device", "pipe", "dangling link"])
+def test_what_stands_where_the_file_should_is_not_passed_over(
+    home: dict[str, str], what: str, is_named: bool
+) -> None:
+    # finding: S14
+    path = Path(home["HOME"]) / ".config" / "elicit-url" / "elicit.toml"
+    path.unlink()
+    match what:
+        case "folder":
+            path.mkdir()
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            path.symlink_to(path.with_name("nowhere"))
+    named = {"ELICIT_CONFIG": str(path)} if is_named else {}
+    (problem,) = problems_in({**home, **named})
+    words = "cannot be read" if what == "dangling link" else "is no file"
+    assert problem.startswith(f"ELICIT_CONFIG: {path} {words}")
+
+
+def test_a_link_to_itself_is_not_passed_over(home: dict[str, str]) -> None:
+    # finding: S14
+    path = Path(home["HOME"]) / ".config" / "elicit-url" / "elicit.toml"
+    path.unlink()
+    path.symlink_to(path)
+    (problem,) = problems_in(home)
+    assert problem.startswith(f"ELICIT_CONFIG: {path} cannot be read")
 
 
 def acme_in(settings: Settings) -> DeclaredSeller:

@@ -167,8 +167,8 @@ class AccountKeys:
             return None
         try:
             renewed = await self._outbound.run(refresh(client, claimed, now=now))
-        except Gone:
-            _log.info("account.lapsed", extra={"provider": claimed.provider})
+        except Gone as gone:
+            _log.info("account.lapsed", extra={"provider": claimed.provider, "reason": gone.reason})
             current = await self._put(claimed, lambda c: lapse(c, now=now))
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _tell(error, "account.not_renewed", claimed)

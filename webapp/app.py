@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -80,11 +80,12 @@ async def open_app(
     wires: Wires | None = None,
     sandbox: Sandbox | None = None,
     plugins: Sequence[object] = (),
+    built: Callable[[Service], None] | None = None,
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
-    there is one.
+    there is one. `built` is told of the service, for who has to end it gently.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     async with AsyncExitStack() as stack:
@@ -109,6 +110,8 @@ async def open_app(
                 issuer=issuer,
             )
         )
+        if built is not None:
+            built(service)
         attach(server, service, issuer=settings.identity.server_issuer, wires=wires)
         vouching = settings.identity.server_issuer or issuer_of(server)
         sender = partial(sender_of, identity=service.identity, issuer=vouching)

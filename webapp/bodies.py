@@ -5,8 +5,10 @@ body half way. From then on a body runs to its end, 60 seconds at most, and its 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
 import anyio
@@ -30,6 +32,9 @@ class Bodies:
         self._calls: dict[asyncio.Task[Any], Call] = {}
         self._deliveries: set[asyncio.Task[None]] = set()
         self._in_flight: dict[str, asyncio.Future[None]] = {}
+        self._unanswered: set[Call] = set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -38,6 +43,8 @@ class Bodies:
         self, call: Call, body: Callable[[], Coroutine[Any, Any, T]], wire: Wire | None
     ) -> T:
         """Run a body. Cancelling this ends a body only if it has taken nothing yet."""
+        self._unanswered.add(call)
+        self._is_idle.clear()
         task = asyncio.create_task(body())
         self._calls[task] = call
         task.add_done_callback(self._calls.pop)
@@ -55,12 +62,25 @@ class Bodies:
                     with anyio.CancelScope(shield=True):
                         await asyncio.wait({task})
             raise
+        finally:
+            if task.cancelled() or not task.done() or task.exception() is not None:
+                self._answered(call)  # nothing of it is delivered
+
+    async def all_answered(self, *, within: timedelta) -> None:
+        """Wait until every call has had its answer, or the time is up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within.total_seconds()):
+                await self._is_idle.wait()
 
     def deliver(self, call: Call, wire: Wire | None, *, later: Later | None = None) -> None:
         """Once the response is out, note that it arrived. Identical calls wait for that.
 
         `later` knows of another exchange that brings it, where this one has not.
         """
+        if wire is None:
+            self._answered(call)
+        else:
+            wire.on_end(lambda _: self._answered(call))
         if not call.run.is_loaded:
             return
         run_id = call.run.value.id
@@ -111,6 +131,11 @@ class Bodies:
             _, stubborn = await asyncio.wait(tuple(self._calls), timeout=ENDING_SECONDS)
             for task in stubborn:
                 _log.error("call.would_not_end", extra={"leg": self._calls[task].leg})
+
+    def _answered(self, call: Call) -> None:
+        self._unanswered.discard(call)
+        if not self._unanswered:
+            self._is_idle.set()
 
     def _leave(self, task: asyncio.Task[Any], call: Call) -> None:
         if not task.done() and call.has_taken:

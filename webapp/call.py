@@ -115,6 +115,11 @@ class Call(Verbs):
         return bool(self.taken)
 
     @property
+    def is_draining(self) -> bool:
+        """Whether the process ends: what is not answered yet is told to come again."""
+        return self.elicitations.waiters.is_draining
+
+    @property
     def is_interrupted(self) -> bool:
         """Whether the presenter's answer is the result, whatever the body made of it."""
         return self.answer is not None
@@ -147,14 +152,17 @@ class Call(Verbs):
         until: datetime,
         stops: Callable[[], bool] = lambda: False,
     ) -> Elicitation:
-        """Wait until it is final, another leg took the wait over, `until`, or `stops` at a wake."""
+        """Wait until it is final, another leg took the wait over, `until`, or `stops` at a wake.
+
+        It ends at once where the process does.
+        """
         while self.is_waiting_for(current):
             now = self.now
             # An exchange may end later; a broken one the sweeper ends.
             is_exchanging = current.status is Status.EXCHANGING
             if now >= current.expires_at and not is_exchanging:
                 return await self.elicitations.end(current, Status.EXPIRED)
-            if now >= until or stops():
+            if now >= until or self.is_draining or stops():
                 return current
             ends_at = until if is_exchanging else min(until, current.expires_at)
             changes = await waiter.changes(until=ends_at, now=now)
@@ -341,7 +349,7 @@ class Call(Verbs):
         run = self.run.value
         if run.result is not None and run.answers(self.now, is_named=self.run.is_continued):
             self._repeat(run, run.result)
-        if self.now >= limit:
+        if self.now >= limit or self.is_draining:
             self.interrupt(self._presenter.busy())
 
     def _end(self) -> None:

@@ -113,7 +113,7 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     """
     try:
         found = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is the former too
         where = re.search(r"\(at .*\)$", str(error))
         problem = f"it is no TOML {where[0] if where else ''}".rstrip() + "."
         raise BadDeclaration([problem], source=source) from None

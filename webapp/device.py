@@ -18,11 +18,11 @@ from flows.oauth import Client, Grant
 from flows.oauth_device import DeviceCode, Pending, poll, start
 from webapp.grants import why_not
 from webapp.printing import printed
+from webapp.registrations import is_at_sandbox
 from webapp.service import Service
 
 LONGEST_NAME = 80
 LONGEST_QUOTATION = 500
-SANDBOX_PREFIX = "elicit-sandbox-"  # of what we are called at the sandbox
 _MINUTE = timedelta(minutes=1)
 
 
@@ -104,7 +104,7 @@ def _client(service: Service, asked: Elicitation) -> Client:
     client, terms = accounts.client_for(asked), accounts.terms(asked)
     if client is not None and client.client_id == terms.client_id:
         return client
-    if terms.client_id.startswith(SANDBOX_PREFIX):
+    if is_at_sandbox(terms.client_id):
         raise Failed(
             "The tool asks for an account of the sandbox, which is connected in a browser only."
         )

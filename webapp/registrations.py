@@ -83,3 +83,8 @@ def place_of(client: Client) -> str:
     """The origin that the person is sent to, or by which it is found."""
     parts = urlsplit(client.provider.authorize or client.provider.issuer or "")
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def is_at_sandbox(client_id: str) -> bool:
+    """Whether we are called so at a sandbox; an address on this machine may be anybody's."""
+    return client_id.startswith("elicit-sandbox-")

@@ -86,6 +86,16 @@ class Service:
     sandbox_url: str | None
     request_state_keys: Callable[[], tuple[bytes, ...]] = field(repr=False)
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether the process ends: it takes no more work, and is not to be sent any."""
+        return self.elicitations.waiters.is_draining
+
+    async def drain(self, *, within: timedelta) -> None:
+        """Before the process ends: whoever waits is told to come again, what works may finish."""
+        self.elicitations.waiters.drain()
+        await self.bodies.all_answered(within=within)
+
 
 @asynccontextmanager
 async def open_service(

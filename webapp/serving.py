@@ -38,6 +38,7 @@ from webapp.port import PortUnusable, bind, listen
 from webapp.printing import tell
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.served import find_server
+from webapp.service import Service
 from webapp.settings import Settings
 from webapp.stores import Store
 from webapp.wire import ASGIApp, Wires
@@ -126,11 +127,12 @@ async def opened_app(
     store: Store,
     sandbox: Sandbox | None = None,
     wires: Wires | None = None,
+    built: Callable[[Service], None] | None = None,
 ) -> ASGIApp:
     """The application, running until the stack is left. Raises Refused."""
     try:
         return await stack.enter_async_context(
-            open_app(settings, server, store=store, wires=wires, sandbox=sandbox)
+            open_app(settings, server, store=store, wires=wires, sandbox=sandbox, built=built)
         )
     except Unreadable as error:
         raise under_another_secret(settings) from error
@@ -150,7 +152,10 @@ async def _serve(
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(settings))
         sandbox = annex.sandbox if annex is not None else None
-        app = await opened_app(stack, settings, server, store=store, sandbox=sandbox)
+        services = list[Service]()
+        app = await opened_app(
+            stack, settings, server, store=store, sandbox=sandbox, built=services.append
+        )
         running = {listener: Pages(app, arrivals=settings.arrivals)}
         if annex is not None:
             from webapp.sandbox.app import create_sandbox  # noqa: PLC0415 - most have none
@@ -171,16 +176,36 @@ async def _serve(
         except PortUnusable as error:
             return Refused(str(error)).tell()
 
-        def stop() -> None:
+        told = asyncio.Event()
+
+        def end() -> None:
             for pages in running.values():
                 pages.stop()
+
+        def stop() -> None:
+            if told.is_set():  # told twice: nobody is waited for
+                end()
+                end()
+            told.set()
 
         stack.enter_context(stopped_by_signals(stop))
         _announce(settings, server.name, is_demo=is_demo, sandbox=sandbox)
         async with asyncio.TaskGroup() as group:
-            for its_listener, pages in running.items():
-                group.create_task(pages.serve(sockets=[its_listener]))
+            ending = group.create_task(drained(services[0], told, settings=settings, end=end))
+            async with asyncio.TaskGroup() as serving:
+                for its_listener, pages in running.items():
+                    serving.create_task(pages.serve(sockets=[its_listener]))
+            ending.cancel()
     return 0
+
+
+async def drained(
+    service: Service, told: asyncio.Event, *, settings: Settings, end: Callable[[], None]
+) -> None:
+    """When told to stop: answer the calls that are held, let those at work finish, then end."""
+    await told.wait()
+    await service.drain(within=settings.policies.grace)
+    end()
 
 
 class Pages(uvicorn.Server):

@@ -252,15 +252,27 @@ def _declared(environment: Mapping[str, str], problems: list[str]) -> Declaratio
     """What `elicit.toml` declares: from the path given, else the configuration folder."""
     given = environment.get("ELICIT_CONFIG")
     path = Path(given) if given else _configuration(environment) / "elicit.toml"
-    if not given and not path.is_file():
-        return Declarations()
     try:
+        if not given and not _is_there(path):
+            return Declarations()
+        if path.exists() and not path.is_file():  # a device may have no end
+            problems.append(f"ELICIT_CONFIG: {path} is no file.")
+            return Declarations()
         return read_declarations(path.read_text("utf-8"), source=str(path))
     except BadDeclaration as error:
         problems.extend(f"ELICIT_CONFIG: {line}" for line in str(error).splitlines())
     except (OSError, UnicodeDecodeError) as error:
         problems.append(f"ELICIT_CONFIG: {path} cannot be read: {error}")
     return Declarations()
+
+
+def _is_there(path: Path) -> bool:
+    """Whatever it is, a link that leads nowhere as well. Raises OSError where nobody may look."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _configuration(environment: Mapping[str, str]) -> Path:

@@ -12,6 +12,8 @@ from webapp.variables import switch
 PER_OWNER_AT_MOST = 200
 PER_OWNER = 50
 IN_ALL = 100_000
+GRACE = timedelta(seconds=10)
+_GRACE_AT_MOST = timedelta(hours=1)
 _IN_ALL_AT_MOST = 10_000_000
 _SECONDS_DIGITS = 6
 
@@ -29,6 +31,7 @@ class PolicySettings:
     pending_at_most: int = IN_ALL
     timeout_at_most: timedelta = TIMEOUT_AT_MOST
     patient_clients: frozenset[str] = frozenset()
+    grace: timedelta = GRACE  # for tools that are at work when the process is told to end
 
 
 def read_policies(environment: Mapping[str, str], problems: list[str]) -> PolicySettings:
@@ -50,7 +53,20 @@ def read_policies(environment: Mapping[str, str], problems: list[str]) -> Policy
             default=IN_ALL,
             at_most=_IN_ALL_AT_MOST,
         ),
-        timeout_at_most=_timeout(environment, problems),
+        timeout_at_most=_duration(
+            environment,
+            "ELICIT_TIMEOUT_AT_MOST",
+            problems,
+            default=TIMEOUT_AT_MOST,
+            at_most=(TIMEOUT_AT_MOST, "7 days"),
+        ),
+        grace=_duration(
+            environment,
+            "ELICIT_GRACE",
+            problems,
+            default=GRACE,
+            at_most=(_GRACE_AT_MOST, "1 hour"),
+        ),
         patient_clients=_names(environment, "ELICIT_PATIENT_CLIENTS"),
     )
 
@@ -73,17 +89,24 @@ def _count(
     return count
 
 
-def _timeout(environment: Mapping[str, str], problems: list[str]) -> timedelta:
-    text = environment.get("ELICIT_TIMEOUT_AT_MOST", "").strip()
+def _duration(
+    environment: Mapping[str, str],
+    name: str,
+    problems: list[str],
+    *,
+    default: timedelta,
+    at_most: tuple[timedelta, str],
+) -> timedelta:
+    longest, words = at_most
+    text = environment.get(name, "").strip()
     if not text:
-        return TIMEOUT_AT_MOST
+        return default
     found = read_duration(text)
     if text.isascii() and text.isdigit() and len(text) <= _SECONDS_DIGITS:
         found = timedelta(seconds=int(text))
-    if found is None or not timedelta(seconds=1) <= found <= TIMEOUT_AT_MOST:
+    if found is None or not timedelta(seconds=1) <= found <= longest:
         problems.append(
-            "ELICIT_TIMEOUT_AT_MOST: it is a number of seconds, or 7d, 12h, 30m and the like; "
-            "7 days at most."
+            f"{name}: it is a number of seconds, or 7d, 12h, 30m and the like; {words} at most."
         )
-        return TIMEOUT_AT_MOST
+        return default
     return found

@@ -16,11 +16,11 @@ from flows.elicitation import (
     Elicitation,
     Status,
 )
-from flows.visit import is_loopback
 from webapp.forms import Form
 from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.locales import price_in
 from webapp.loose_ends import PAID_OTHERWISE
+from webapp.registrations import is_at_sandbox
 from webapp.service import Service
 from webapp.shown_payments import view_of
 from webapp.shown_typed import done_view, start_view
@@ -353,7 +353,8 @@ class Shown:
 
     @property
     def _is_sandbox(self) -> bool:
-        return any(is_loopback(urlsplit(origin).hostname or "") for origin in self._asked.origins)
+        asked = self._elicitation
+        return is_at_sandbox(self._service.kinds.accounts.terms(asked).client_id)
 
 
 def _person(connection: Connection) -> Person:

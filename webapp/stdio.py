@@ -35,7 +35,8 @@ from webapp.commands import (
 from webapp.owners import open_owners
 from webapp.port import PortUnusable, own_or_find, take_over
 from webapp.printing import tell
-from webapp.serving import Pages, load, opened_app, stopped_by_signals
+from webapp.service import Service
+from webapp.serving import Pages, drained, load, opened_app, stopped_by_signals
 from webapp.settings import Settings
 from webapp.wire import Wires
 
@@ -245,12 +246,19 @@ async def _serve(settings: Settings, server: Any, source: int, target: int, *, p
         if listener is not None:
             stack.enter_context(listener)
         wires = Wires()
-        app = await opened_app(stack, settings, server, store=store, wires=wires)
+        services = list[Service]()
+        app = await opened_app(
+            stack, settings, server, store=store, wires=wires, built=services.append
+        )
         pages = Pages(app, arrivals=settings.arrivals, grace_seconds=_GRACE_SECONDS)
         incoming = Incoming(wires)
         outgoing = Outgoing(wires, on_broken=incoming.end)
-        stack.enter_context(stopped_by_signals(incoming.end))
+        told = asyncio.Event()
+        stack.enter_context(stopped_by_signals(told.set))
         async with asyncio.TaskGroup() as group:
+            ending = group.create_task(
+                drained(services[0], told, settings=settings, end=incoming.end)
+            )
             serving = group.create_task(_serve_pages(pages, listener, settings, port=port))
             incoming.start(source)
             outgoing.start(target)
@@ -258,6 +266,7 @@ async def _serve(settings: Settings, server: Any, source: int, target: int, *, p
                 _name_transport(server)
                 await inner.run(incoming, outgoing, inner.create_initialization_options())
             finally:
+                ending.cancel()
                 wires.break_all()
                 await outgoing.flush()
             pages.stop()

@@ -94,6 +94,7 @@ class Waiters:
     """Every waiter of this process, by the id of the row that it waits for."""
 
     def __init__(self) -> None:
+        self.is_draining = False  # the process ends: nobody is to be kept waiting any more
         self._by_id: dict[str, tuple[Waiter, ...]] = {}
 
     def __len__(self) -> int:
@@ -141,6 +142,11 @@ class Waiters:
         for waiter in self._by_id.get(changed.id, ()):
             if waiter.sees_all or _matters(changed, waiter):
                 waiter.wake(changed)
+
+    def drain(self) -> None:
+        """Whoever waits is told to come again."""
+        self.is_draining = True
+        self.wake_all()
 
     def wake_all(self) -> None:
         """Something may have been missed: everybody looks again."""

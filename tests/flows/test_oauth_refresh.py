@@ -1,5 +1,8 @@
 """A key renewed: asked for once, the old pair kept until there is a new one, an end told apart."""
 
+import contextlib
+import json
+from base64 import urlsafe_b64encode
 from dataclasses import replace
 from datetime import timedelta
 
@@ -240,3 +243,62 @@ class TestTheHitch:
         )
         with pytest.raises(Failed):
             renewed(page, provider=github)
+
+
+def id_token(**claims: object) -> str:
+    """As an issuer sends it; nobody looks at the signature of one that it sent itself."""
+    return ".".join(
+        urlsafe_b64encode(part).decode().rstrip("=")
+        for part in (
+            b'{"alg":"RS256"}',
+            json.dumps(claims).encode(),
+            b"signature",
+        )
+    )
+
+
+class TestWhoseItIs:
+    provider = openid("acme", ISSUER, label="Acme")
+
+    def renew(self, token: object, **changes: object) -> Renewed:
+        connection = a_connection(self.provider, person_id="ada", issuer=ISSUER, **changes)
+        given = ok(**NEW, id_token=token)
+        return renewed(given, provider=self.provider, connection=connection)[0]
+
+    @pytest.mark.parametrize(
+        "claims",
+        [
+            {"iss": ISSUER, "sub": "eve"},
+            {"iss": ISSUER, "sub": "ADA"},
+            {"iss": ISSUER, "sub": 1},
+            {"iss": ISSUER, "sub": None},
+            {"iss": "https://other.example", "sub": "ada"},
+        ],
+        ids=json.dumps,
+    )
+    def test_one_that_names_another_person_ends_the_account(
+        self, claims: dict[str, object]
+    ) -> None:
+        # finding: S13
+        with pytest.raises(Gone, match="another person") as gone:
+            self.renew(id_token(**claims))
+        assert gone.value.reason == "another_person"
+
+    @pytest.mark.parametrize(
+        "token",
+        [id_token(iss=ISSUER, sub="ada", aud="other"), None, 7, "", "a.b", "a.~.c", "a.W10.c"],
+    )
+    def test_one_that_names_nobody_else_changes_nothing(self, token: object) -> None:
+        assert self.renew(token).tokens.access_token == "new-key"
+
+    def test_an_account_whose_issuer_was_not_noted_is_known_by_its_person(self) -> None:
+        # finding: S13
+        connection = a_connection(self.provider, person_id="ada")
+        for sub, is_hers in (("ada", True), ("eve", False)):
+            reply = ok(**NEW, id_token=id_token(iss=ISSUER, sub=sub))
+            with contextlib.nullcontext() if is_hers else pytest.raises(Gone):
+                renewed(reply, provider=self.provider, connection=connection)
+
+    def test_a_person_who_goes_by_another_name_at_the_api_is_not_compared(self) -> None:
+        reply = ok(**NEW, id_token=id_token(iss=ISSUER, sub="not-1"))
+        assert renewed(reply)[0].tokens.access_token == "new-key"

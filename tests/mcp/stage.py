@@ -261,7 +261,7 @@ class CutOffCaller:
     async def post_raw(self, body: str, headers: Mapping[str, str]) -> str:
         """A request as it is written here, and the text of the answer."""
         own = {"content-type": "application/json", **self.headers, **headers}
-        return (await self._http.post(self._url, content=body, headers=own)).text
+        return (await self.http.post(self.url, content=body, headers=own)).text
 
     async def _post(
         self, message: dict[str, Any], headers: Mapping[str, str] | None = None

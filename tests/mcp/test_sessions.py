@@ -1,6 +1,7 @@
 """How many sessions of 2025-11-25 there may be, for whom, and for how long."""
 
 import asyncio
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -167,7 +168,7 @@ async def test_a_session_that_made_room_is_over_at_the_library_too(server: Any) 
         inner.append(app)
         return OpenedSessions(app, sender=lambda _: OWN, room=Room(for_person=1))
 
-    served = Served(server, around=around)
+    served = Served(server, clock=lambda: datetime.now(UTC), around=around)
     async with serving(served) as url:
         first = await opened_session(f"{url}/mcp")
         second = await opened_session(f"{url}/mcp")

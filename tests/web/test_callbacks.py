@@ -768,3 +768,15 @@ async def test_a_provider_that_this_process_has_no_settings_for_is_not_said_to_b
         assert (page.status, page.heading) == (502, "The other site is not set up here")
         assert (await here.row(link)).status is Status.PENDING
         assert not asked.task.done()
+
+
+async def test_a_real_issuer_on_this_machine_is_not_said_to_be_practice() -> None:
+    # finding: S14
+    async with town() as here:
+        real = openid("acme", "http://127.0.0.1:1", label="Acme")
+        here.service.kinds.accounts._registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
+        for provider, is_practice in ((real, False), (github, True)):
+            asked, person = here.ask(provider=provider), await here.person()
+            page = await person.visit(await asked.link())
+            assert page.status == 200
+            assert ("only practice" in page.text) is is_practice

@@ -50,6 +50,7 @@ class Hold(OnStream):
             part = Part(shown=shown)
             parts = await shown.group.stand(part, way=REQUIRED, is_urgent=True)
             call.interrupt(_required(parts))
+        await self._unless_draining(call, shown)
         id = shown.elicitation.id
         async with self._asking(id, lambda: self._ask(call, shown), waiter) as asking:
             current = await self._wait(call, shown, waiter, asking)
@@ -72,6 +73,7 @@ class Hold(OnStream):
             current = await call.hold(current, waiter, until=until, stops=stops)
             if not call.is_waiting_for(current):
                 break
+            await self._unless_draining(call, shown, is_out=True)
             if asking.done() and not is_answered:
                 is_answered = True
                 action = asking.result()

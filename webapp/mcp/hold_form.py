@@ -20,6 +20,7 @@ class HoldForm(OnStream):
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
+        await self._unless_draining(call, shown)
         form = ElicitRequestFormParams(
             message=message_of(call, asked), requested_schema=schema_of(call, asked)
         )
@@ -29,6 +30,7 @@ class HoldForm(OnStream):
             if not call.is_waiting_for(current):
                 return current
             if not asking.done():
+                await self._unless_draining(call, shown, is_out=True)
                 await self._still_waiting(call, shown, asking)
             answer = asking.result()
         if answer is not None:

@@ -23,7 +23,7 @@ from flows.elicitation import Json
 from webapp.call import Call
 from webapp.group import RESULT, Part
 from webapp.mcp.asks import Asks
-from webapp.mcp.results import Result, busy_text, form_text, link_result, text_result
+from webapp.mcp.results import Result, busy_text, form_result, link_result, text_result
 from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
@@ -123,13 +123,23 @@ class OnStream:
         with_page = [p for p in parts if not is_for_client_only(p.shown.elicitation.kind)]
         if with_page:
             return link_result(with_page, protocol_version=version, is_error=is_error)
-        text = form_text(parts[0].shown)
-        return text_result(text, protocol_version=version, is_error=is_error)
+        return form_result(parts[0].shown, protocol_version=version, is_error=is_error)
 
-    async def _link_instead(self, call: Call, shown: Shown) -> NoReturn:
-        """Give the link to a client that cannot be asked after all; the same call goes on."""
-        parts = await shown.group.stand(Part(shown=shown), way=RESULT, is_urgent=False)
+    async def _unless_draining(self, call: Call, shown: Shown, *, is_out: bool = False) -> None:
+        """End the call with the link where this process ends, and cannot wait for an answer."""
+        if call.is_draining:
+            await self._link_instead(call, shown, is_out=is_out)
+
+    async def _link_instead(self, call: Call, shown: Shown, *, is_out: bool = False) -> NoReturn:
+        """Give the link to a client that cannot be asked after all, or no longer by this process.
+
+        The same call goes on. `is_out`: the client was asked, and has not answered.
+        """
+        part = Part(shown=shown, is_out=is_out)
+        parts = await shown.group.stand(part, way=RESULT, is_urgent=False)
         version = self._context.protocol_version
+        if call.kinds.policies.is_for_client_only(parts[0].shown.elicitation.kind):
+            call.interrupt(form_result(parts[0].shown, protocol_version=version, is_error=True))
         call.interrupt(link_result(parts, protocol_version=version, is_error=True))
 
 

@@ -79,13 +79,15 @@ def _link_text(shown: Shown) -> str:
     )
 
 
-def form_text(shown: Shown) -> str:
-    """What the model reads when the client was shown a form too often, and there is no page."""
-    return (
+def form_result(shown: Shown, *, protocol_version: str, is_error: bool) -> Result:
+    """What the model gets when the client's form has no answer, and there is no page."""
+    return text_result(
         "Nobody has answered yet what this tool asks in a form of the client's. What for: "
         f"{shown.elicitation.asked.message}\nCall this tool again with the same arguments until "
         f"{shown.elicitation.expires_at:%H:%M} UTC: the form is shown again. "
-        "You cannot answer for the person."
+        "You cannot answer for the person.",
+        protocol_version=protocol_version,
+        is_error=is_error,
     )
 
 

@@ -25,7 +25,7 @@ from webapp.limits import Limits
 from webapp.links import LINK_OUTLIVES, Links
 from webapp.mcp.forms import acted, fits, message_of, schema_of
 from webapp.mcp.letters import LETTERS_SCHEMA, letters_in, typed_letters
-from webapp.mcp.results import MODERN, Result, busy_text, form_text, link_result, text_result
+from webapp.mcp.results import MODERN, Result, busy_text, form_result, link_result, text_result
 from webapp.presenter import Shown
 from webapp.waiters import Waiter
 
@@ -229,7 +229,8 @@ class Retry:
         is_urgent = not is_shown or letters is not None
         parts = await shown.group.stand(part, way=RETRY, is_urgent=is_urgent)
         await self._keep_responses(call)
-        if self._chain.rounds >= self._limits.rounds:
+        if self._chain.rounds >= self._limits.rounds or call.is_draining:
+            # A client retries at once, and nobody would be there.
             call.interrupt(self._last(call, parts))
         before = self._out(call)
         out = {**before, **{part.shown.index: self._mode(part, before) for part in parts}}
@@ -250,8 +251,7 @@ class Retry:
         with_page = [p for p in parts if not is_for_client_only(p.shown.elicitation.kind)]
         if with_page:
             return link_result(with_page, protocol_version=MODERN, is_error=self._is_error)
-        text = form_text(parts[0].shown)
-        return text_result(text, protocol_version=MODERN, is_error=self._is_error)
+        return form_result(parts[0].shown, protocol_version=MODERN, is_error=self._is_error)
 
     def _requests(self, call: Call, part: Part) -> dict[str, Any]:
         """What the client is asked for one question, by the keys of its answers."""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from itertools import groupby
 from typing import Any, TypeAlias
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
@@ -21,10 +21,9 @@ from litestar.params import FromPath, RawBody
 
 from flows.connection import Connection
 from flows.errors import Failed
-from flows.visit import is_loopback
 from webapp import reconnecting
 from webapp.ids import OWNER_TAG_CHARACTERS
-from webapp.registrations import place_of
+from webapp.registrations import is_at_sandbox
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.closed import closed
 from webapp.routes.fields import fields_of, refuse_form
@@ -211,7 +210,6 @@ def _connected(
         standing = "unused"  # what another server is set up for is not known here
     elif not connection.is_usable(now=service.clock()):
         standing = "over"
-    place = "" if client is None else place_of(client)
     alike = [one for one in among if one.key == connection.key]
     can_switch = standing == "works" and not connection.holds_key
     words: Mapping[str, str] = {} if provider is None else provider.scope_words
@@ -234,7 +232,7 @@ def _connected(
         switch_action=f"{action}/switch" if can_switch else None,
         reconnect_action=None if standing == "unused" or client is None else f"{action}/reconnect",
         manage=None if provider is None else provider.manage,
-        is_sandbox=is_loopback(urlsplit(place).hostname or ""),
+        is_sandbox=client is not None and is_at_sandbox(client.client_id),
     )
 
 

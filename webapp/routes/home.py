@@ -67,13 +67,17 @@ def alive() -> Response[dict[str, str]]:
 async def ready(
     request: Request[Any, Any, Any], service: NamedDependency[Service]
 ) -> Response[dict[str, str]]:
-    """200 if the store takes a write and has room, else 503: whoever sends requests here asks.
+    """200 if the store takes a write and has room, else 503, as while the process ends.
+
+    Whoever sends requests here asks.
 
     With a nonce it is the proof that this is the store of whoever asks, and nothing is tried.
     """
     nonce = request.query_params.get("nonce")
     is_ready = nonce is not None or await service.readiness.is_ready()
     told = {"status": "ok" if is_ready else "unavailable"}
+    if service.is_draining:
+        is_ready, told = False, {"status": "draining"}
     if service.sandbox_url is not None:
         told["sandbox"] = service.sandbox_url
     if nonce is not None:

@@ -1,0 +1,108 @@
+"""SIGTERM while fifty calls are held: each is answered in the protocol, and goes on afterwards."""
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+from mcp import Client, MCPError
+from mcp.client import ClientRequestContext
+from mcp_types import ElicitRequestParams, ElicitResult
+
+from tests.cli.running import Server, ended, serving
+from webapp.demo.client import text_of
+
+FINDING = "R5"
+CALLS = 50
+TOOLS = """
+from collections import Counter
+from mcp.server.mcpserver import MCPServer
+from starlette.responses import JSONResponse
+from flows import complete_elicitation, elicit
+
+mcp, legs, inside = MCPServer("outside"), Counter(), set()
+
+@mcp.tool()
+async def wait(number: int) -> str:
+    legs[number] += 1
+    inside.add(number)
+    try:
+        done = await elicit.url("Wait", "https://example.org/", elicitation_id=f"number-{number}")
+    finally:
+        inside.discard(number)
+    return f"{number} by {done['by']}"
+
+@mcp.custom_route("/held", methods=["GET"])
+async def held(request):
+    least = int(request.query_params["legs"])
+    return JSONResponse(sum(legs[number] >= least for number in inside))
+
+@mcp.custom_route("/complete", methods=["POST"])
+async def complete(request):
+    name = "number-" + request.query_params["number"]
+    return JSONResponse(await complete_elicitation(name, {"by": "ann"}))
+"""
+
+
+async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
+    for _ in range(times):
+        for revision, legs in (("legacy", 1), ("2026-07-28", 2)):
+            with tempfile.TemporaryDirectory() as folder:
+                home = Path(folder)
+                (home / "outside_tools.py").write_text(TOOLS)
+                for text in await _told(home, revision, legs=legs):
+                    yield f"{revision}: held at SIGTERM, told to come again", _is_told(text)
+                for number, text in enumerate(await _going_on(home, revision, legs=legs)):
+                    yield f"{revision}: goes on after the restart", text == f"{number} by ann"
+
+
+async def _told(home: Path, revision: str, *, legs: int) -> list[str]:
+    async with serving("outside_tools:mcp", home=home) as server:
+        calls = await _held(server, revision, legs=legs)
+        server.process.send_signal(signal.SIGTERM)
+        end = await ended(server.process)
+        texts = await asyncio.gather(*calls)
+    return texts if (end.status, end.err) == (0, "") else [f"{end.status}: {end.err}"]
+
+
+async def _going_on(home: Path, revision: str, *, legs: int) -> list[str]:
+    async with serving("outside_tools:mcp", home=home) as server:
+        calls = await _held(server, revision, legs=legs)
+        async with httpx.AsyncClient(timeout=60) as trusted:
+            for number in range(CALLS):
+                await trusted.post(f"{server.url}/complete", params={"number": number})
+        return await asyncio.gather(*calls)
+
+
+async def _held(server: Server, revision: str, *, legs: int) -> list[asyncio.Task[str]]:
+    """The calls, when each of them has shown its link and waits for its person."""
+    shown = asyncio.Queue[None]()
+    calls = [
+        asyncio.create_task(_call(server.url, revision, number, shown)) for number in range(CALLS)
+    ]
+    for _ in range(CALLS):
+        await shown.get()
+    async with httpx.AsyncClient(timeout=60) as browser:
+        while (await browser.get(f"{server.url}/held", params={"legs": legs})).json() < CALLS:
+            if any(call.done() for call in calls):
+                break
+    return calls
+
+
+async def _call(url: str, revision: str, number: int, shown: asyncio.Queue[None]) -> str:
+    async def show(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        shown.put_nowait(None)
+        return ElicitResult(action="accept")
+
+    text = "no answer"
+    with suppress(MCPError, httpx.HTTPError, ExceptionGroup):
+        async with Client(f"{url}/mcp", mode=revision, elicitation_callback=show) as client:
+            text = text_of(await client.call_tool("wait", {"number": number}))
+    return text
+
+
+def _is_told(text: str) -> bool:
+    return text.startswith("Still waiting") and "call this tool again" in text
