@@ -19,7 +19,7 @@ import pytest
 ME = os.getuid()
 NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_ROOT = pytest.mark.skipif(ME != 0, reason="needs root, to act as another user")
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 300.0
 ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _OPENING: dict[str, Any] = {
     "protocolVersion": "2025-11-25",

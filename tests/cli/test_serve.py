@@ -132,7 +132,7 @@ async def test_an_address_of_another_machine_is_refused_in_a_sentence(tmp_path):
     ("name", "says"),
     [
         ("nowhere:mcp", "There is no module 'nowhere' in"),
-        ("my_tools.py:mcp", "There is no module 'my_tools.py'"),
+        ("my_tools.py:mcp", "'my_tools.py:mcp' does not name a server"),
         ("./my_tools.py:mcp", "write module:attribute"),
         ("my_tools:", "write module:attribute"),
         ("my_tools:tools", "has no attribute 'tools'"),
