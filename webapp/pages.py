@@ -5,6 +5,7 @@ direction of the words around them, or be so long that the buttons leave the scr
 is escaped and cleaned on its way out, also in a template that an operator replaced.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +76,7 @@ def _printable(value: object) -> object:
 
 
 def _harmless(character: str) -> str:
-    if character.isprintable() or character == "\n" or character in _JOINERS:
+    if _is_seen(character):
         return character
     # A control or direction character leaves a trace, so that a trick can be seen.
     return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
@@ -90,8 +91,18 @@ def _quoted(text: str, limit: int = _LONGEST_QUOTATION) -> str:
 
 
 def _whole(text: str) -> Markup:
-    """What somebody decides about: nothing left out. Whoever wrote it spelled what is not seen."""
-    return Markup(escape(text))  # noqa: S704 - escaped, and kept from `_printable`
+    """What somebody decides about: nothing left out, and what cannot be seen spelled as in JSON."""
+    piled = PILED_MARKS.sub(lambda found: found[1] + _spelled(found[0][len(found[1]) :]), text)
+    seen = "".join(sign if _is_seen(sign) else _spelled(sign) for sign in piled)
+    return Markup(escape(seen))  # noqa: S704 - escaped, and kept from `_printable`
+
+
+def _is_seen(sign: str) -> bool:
+    return sign.isprintable() or sign == "\n" or sign in _JOINERS
+
+
+def _spelled(text: str) -> str:
+    return json.dumps(text)[1:-1]
 
 
 def _named(text: str | None, otherwise: str = "") -> str:

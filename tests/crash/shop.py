@@ -37,6 +37,7 @@ from webapp.stores import Store, open_store
 
 TOP = Path(__file__).parents[2]
 LEASE_OVER = 31
+GIVEN_AGAIN_OVER = 121
 
 
 class Nursery:

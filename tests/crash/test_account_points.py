@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.crash.market import TOKEN, Customer, Market
-from tests.crash.shop import LEASE_OVER, calling, held
+from tests.crash.shop import GIVEN_AGAIN_OVER, LEASE_OVER, calling, held
 
 pytest_plugins = ("tests.crash.opening",)
 
@@ -119,11 +119,15 @@ async def test_the_result_of_an_account_is_given_again_and_then_not(
 ) -> None:
     await connected(market, customer, mode=mode, die="arrived")
     async with market.start() as server:
-        async with calling(server, "connect", mode=mode) as call:
-            assert market.is_served_once(await call.result())
-        async with calling(server, "connect", mode=mode) as call:
-            await call.result()
-            assert call.times_asked == 0  # the account is there; the work is done anew
+        for _ in range(2):
+            async with calling(server, "connect", mode=mode) as call:
+                assert market.is_served_once(await call.result())
+    async with (
+        market.start(later=GIVEN_AGAIN_OVER) as server,
+        calling(server, "connect", mode=mode) as call,
+    ):
+        await call.result()
+        assert call.times_asked == 0  # the account is there; the work is done anew
     assert len(market.work) == 2
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from flows import complete_elicitation
-from tests.crash.shop import LEASE_OVER, Person, Shop, calling, held
+from tests.crash.shop import GIVEN_AGAIN_OVER, LEASE_OVER, Person, Shop, calling, held
 from webapp.connecting import connect
 
 
@@ -168,7 +168,7 @@ async def test_a_delivered_wish_is_a_new_wish_afterwards(
 ) -> None:
     link = await killed(shop, person, mode=mode, die="delivered")
     (done,) = await shop.elicitations()
-    async with shop.start() as server:
+    async with shop.start(later=GIVEN_AGAIN_OVER) as server:
         assert await person.heading(link) == "Done"
         async with calling(server, mode=mode) as call:
             await person.walk(await call.link())

@@ -8,6 +8,7 @@ import pytest
 
 from flows.connection import Connection
 from flows.errors import Failed
+from flows.oauth_identity import unsigned_claims
 from flows.oauth_refresh import Gone, refresh, refreshed
 from flows.oauth_revoke import revoke
 from flows.provider import Client, Provider, Revocation
@@ -189,8 +190,10 @@ async def a_life(provider: Provider, served: stage.Provider, **query: str | None
             client_id=sandbox.client_id,
             client_secret=sandbox.client_secret,
         )
+        who = unsigned_claims(reply.get("id_token", "")) or {}
         connection = a_connection(
             provider,
+            person_id=who.get("sub", "1"),
             token=f"{stage.URL}{served.token}",
             access_token=reply["access_token"],
             refresh_token=reply["refresh_token"],

@@ -170,7 +170,8 @@ async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(
     async def read() -> str:
         return str((await connected(timeout=timedelta(minutes=1))).label)
 
-    limits = Limits(progress=timedelta(hours=1), leg=timedelta(hours=1))
+    hour = timedelta(hours=1)
+    limits = Limits(progress=hour, leg=hour, call=hour)
     async with (
         fair(server, store=store, limits=limits) as at,
         at.stage.caller(revision) as caller,

@@ -11,7 +11,7 @@ import httpx
 import mcp_types as types
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
 
 
 class ByHand:

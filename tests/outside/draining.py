@@ -71,7 +71,7 @@ async def _told(home: Path, revision: str, *, legs: int) -> list[str]:
 async def _going_on(home: Path, revision: str, *, legs: int) -> list[str]:
     async with serving("outside_tools:mcp", home=home) as server:
         calls = await _held(server, revision, legs=legs)
-        async with httpx.AsyncClient(timeout=60) as trusted:
+        async with httpx.AsyncClient(timeout=300) as trusted:
             for number in range(CALLS):
                 await trusted.post(f"{server.url}/complete", params={"number": number})
         return await asyncio.gather(*calls)
@@ -85,7 +85,7 @@ async def _held(server: Server, revision: str, *, legs: int) -> list[asyncio.Tas
     ]
     for _ in range(CALLS):
         await shown.get()
-    async with httpx.AsyncClient(timeout=60) as browser:
+    async with httpx.AsyncClient(timeout=300) as browser:
         while (await browser.get(f"{server.url}/held", params={"legs": legs})).json() < CALLS:
             if any(call.done() for call in calls):
                 break

@@ -30,7 +30,7 @@ async def _is_paid_once(nursery: Nursery) -> bool:
             open_market(nursery, Path(folder)) as market,
             open_customer() as customer,
             market.start(),
-            httpx.AsyncClient(verify=no_certificates(), timeout=20) as http,
+            httpx.AsyncClient(verify=no_certificates(), timeout=300) as http,
         ):
             url = f"http://127.0.0.1:{market.port}/mcp"
             caller = CutOffCaller(http, url, LEGACY)

@@ -71,7 +71,7 @@ async def calling(library: str, folder: Path) -> AsyncIterator[Calling]:
     (folder / "gated_tools.py").write_text(_TOOLS.format(imports=_IMPORTS[library]))
     async with (
         serving("gated_tools:server", home=folder) as served,
-        httpx.AsyncClient(timeout=60) as http,
+        httpx.AsyncClient(timeout=300) as http,
     ):
         yield Calling(http, f"{served.url}/mcp", folder)
 

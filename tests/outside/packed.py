@@ -42,7 +42,7 @@ async def _is_refused(door: str, packed: bytes) -> bool:
             }
             async with (
                 serving(home=Path(folder), extra=extra) as server,
-                httpx.AsyncClient(timeout=60) as client,
+                httpx.AsyncClient(timeout=300) as client,
             ):
                 before = _most_memory(server.process.pid)
                 answer = await client.post(

@@ -35,7 +35,7 @@ EVENT = {
         }
     },
 }
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
 SECRET = "whsec_of_a_shop_that_is_tried_from_outside"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from flows.checkout_session import Mismatch, kept_of, sessions_of
 from flows.elicitation import Elicitation, Status
-from flows.errors import Failed, StoreUnavailable
+from flows.errors import Failed, NotPossible, StoreUnavailable
 from flows.loose_end import Loose, LooseEnd, ask_again
 from flows.mollie import mollie
 from flows.paypal import paypal
@@ -132,7 +132,7 @@ async def test_one_that_its_provider_would_not_make_is_closed_at_once(
     # finding: M11
     asked = await till.asked()
     acme.refuses = "/checkouts"
-    with pytest.raises(Failed):
+    with pytest.raises(NotPossible):
         await till.go_on(asked)
     await till.sweep(minutes=31)
     assert not (await till.now(asked)).is_open_there

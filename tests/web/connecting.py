@@ -33,6 +33,7 @@ from tests.web.serving import bound, serving, serving_at
 from webapp.app import open_app
 from webapp.call import Call
 from webapp.identity import Caller
+from webapp.limits import Limits
 from webapp.runs import ToolCall
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import create_sandbox
@@ -200,6 +201,7 @@ async def town(
     server: Any = None,
     providers: Sequence[Provider] = (),
     played: bool = True,
+    limits: Limits | None = None,
 ) -> AsyncIterator[Town]:
     """The application on loopback with the sandbox; `played` is whether it uses it for GitHub."""
     clock = clock or Clock()
@@ -228,6 +230,7 @@ async def town(
                 sandbox=sandbox,
                 played=played,
                 port=port,
+                limits=limits,
             )
         )
         yield here
@@ -244,6 +247,7 @@ async def process(
     server: Any = None,
     played: bool = True,
     port: int = 0,
+    limits: Limits | None = None,
 ) -> AsyncIterator[Town]:
     """One process of the application; another port than its address names needs a Host header."""
     async with (
@@ -253,6 +257,7 @@ async def process(
             store=store,
             clock=clock,
             sandbox=sandbox if played else None,
+            limits=limits,
         ) as app,
         serving(app, port=port) as url,
         AsyncExitStack() as rooms,

@@ -12,6 +12,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import httpx
+import httpx2
 from mcp import Client, MCPError
 from mcp.client import ClientRequestContext
 from mcp_types import (
@@ -195,7 +196,7 @@ def _sentence(error: BaseException, url: str) -> str | None:
             return f"The pages at {url} did not come to an end in time."
         case httpx.DecodingError():
             return f"What answers at {url} packs its replies, which `elicit serve` never does."
-        case httpx.TransportError() | ConnectionError():
+        case httpx.TransportError() | httpx2.TransportError() | ConnectionError():
             return f"The server at {url} went away."
         case MCPError():
             return f"The call ended without a result: {error}. Nothing is lost: start it again."
