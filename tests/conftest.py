@@ -1,6 +1,6 @@
 """Plumbing of the test run: where the browser is, and that nothing is skipped unnoticed.
 
-A skip is a gap that nobody sees. Where everything must run, ELICIT_REQUIRE_ALL=1 makes any skip
+A skip is a gap that nobody sees. Where everything must run, REQUIRE_ALL_TESTS=1 makes any skip
 fail the run.
 """
 
@@ -57,7 +57,7 @@ def skipped_reports(config: pytest.Config) -> list[pytest.TestReport | pytest.Co
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Let a skip fail the run where everything must run."""
-    is_required = os.environ.get("ELICIT_REQUIRE_ALL") == "1"
+    is_required = os.environ.get("REQUIRE_ALL_TESTS") == "1"
     if is_required and session.exitstatus == pytest.ExitCode.OK and skipped_reports(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -69,7 +69,7 @@ def pytest_terminal_summary(
     skipped = skipped_reports(config)
     if count := sum(NO_BROWSER in report.longreprtext for report in skipped):
         terminalreporter.write_line(f"{NO_BROWSER}: {count} browser tests not run", yellow=True)
-    if skipped and os.environ.get("ELICIT_REQUIRE_ALL") == "1":
+    if skipped and os.environ.get("REQUIRE_ALL_TESTS") == "1":
         terminalreporter.write_line(
-            f"ELICIT_REQUIRE_ALL=1: {len(skipped)} skipped, so this run fails", red=True
+            f"REQUIRE_ALL_TESTS=1: {len(skipped)} skipped, so this run fails", red=True
         )
