@@ -286,3 +286,7 @@ def _form(message: str, schema: dict[str, Any]) -> types.ElicitRequest:
 
 def _asking(requests: dict[str, Any], state: str | None = None) -> types.InputRequiredResult:
     return types.InputRequiredResult(input_requests=requests, request_state=state)
+
+
+by_the_protocol = everything(with_verbs=False)
+with_our_verbs = everything(with_verbs=True)

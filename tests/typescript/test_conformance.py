@@ -1,4 +1,4 @@
-"""The official conformance suite, against a server as it is and with our middleware attached.
+"""The official conformance suite, against a server as it is and as `elicit serve` serves it.
 
 What a revision requires and the server has fails nowhere; what it lacks fails both times alike.
 """
@@ -6,25 +6,19 @@ What a revision requires and the server has fails nowhere; what it lacks fails b
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from mcp.server.mcpserver import MCPServer
 
-from tests.mcp.stage import RING, UID
+from tests.cli import running
 from tests.processes import ended, start
 from tests.typescript.everything import everything
 from tests.typescript.packages import CONFORMANCE
 from tests.typescript.stage import NEWER, OLDER
 from tests.web.serving import serving
-from webapp.connecting import utc_now
-from webapp.mcp.attach import attach
-from webapp.service import open_service
-from webapp.stores import open_store
 
 DEADLINE_SECONDS = 300.0
+EVERYTHING = "tests.typescript.everything"
 # What the suite must find to be about us at all.
 EXPECTED = {
     OLDER: {
@@ -50,18 +44,20 @@ Checks = dict[str, dict[str, int]]  # by scenario, how bad each check ended
 
 
 @pytest.mark.parametrize("revision", [OLDER, NEWER])
-async def test_no_scenario_is_worse_with_our_middleware(
+async def test_no_scenario_is_worse_where_we_serve_it(
     newer_node: str, revision: str, tmp_path: Path
 ) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
     async with (
         serving(everything(with_verbs=False).streamable_http_app()) as plain,
-        attached(everything(with_verbs=False)) as beside,
-        attached(everything(with_verbs=True)) as through,
+        running.serving(f"{EVERYTHING}:by_the_protocol", home=tmp_path / "a") as beside,
+        running.serving(f"{EVERYTHING}:with_our_verbs", home=tmp_path / "b") as through,
     ):
         without, with_us, with_verbs = await asyncio.gather(
             *(
                 checked(newer_node, f"{url}/mcp", revision, tmp_path / str(number))
-                for number, url in enumerate((plain, beside, through))
+                for number, url in enumerate((plain, beside.url, through.url))
             )
         )
     passed = {name for name, checks in without.items() if not any(checks.values())}
@@ -75,18 +71,6 @@ def test_what_is_compared_is_all_that_either_has() -> None:
     assert worse(without, than=without) == []
     with_us = {"a": {"1": 1, "2": 1, "3": 1, "5": 2, "6": 0}, "new": {"1": 1, "2": 0}}
     assert worse(with_us, than=without) == ["a: 1", "a: 5", "gone: 1", "new: 1"]
-
-
-@asynccontextmanager
-async def attached(server: MCPServer) -> AsyncIterator[str]:
-    """Serve it by its own library, with our middleware; other servers run beside it."""
-    async with AsyncExitStack() as stack:
-        store = await open_store("memory:")
-        stack.push_async_callback(store.aclose)
-        url = await stack.enter_async_context(serving(server.streamable_http_app()))
-        opening = open_service(store=store, ring=RING, public_url=url, uid=UID, clock=utc_now)
-        attach(server, await stack.enter_async_context(opening))
-        yield url
 
 
 async def checked(node: str, url: str, revision: str, folder: Path) -> Checks:
