@@ -93,7 +93,7 @@ class OnStream:
         def wake(_: object) -> None:
             waiter.wake(None)
 
-        asking = self._asks.begin(id, lambda: _answer_to(request()))
+        asking = self._asks.begin(id, lambda: _answer_to(request))
         asking.add_done_callback(wake)
         try:
             yield asking
@@ -152,9 +152,9 @@ class _AnsweredByAnything:
         self.model_dump = request.model_dump
 
 
-async def _answer_to(request: Awaitable[T]) -> T | None:
-    try:
-        return await request
+async def _answer_to(request: Callable[[], Awaitable[T]]) -> T | None:
+    try:  # made here: a call that ends before this begins leaves nothing behind
+        return await request()
     except MCPError as error:
         _log.warning("client.elicitation_failed", extra={"code": error.error.code})
         return None
