@@ -6,6 +6,8 @@ signing, says of a session of ours with the very terms; and a refund is asked fo
 """
 
 import hashlib
+from collections.abc import Sequence
+from datetime import timedelta
 
 import httpx
 import msgspec
@@ -44,6 +46,10 @@ class DeclaredGateway:
     def __init__(self, seller: DeclaredSeller) -> None:
         self.seller = seller
         self._declared = seller.declaration
+
+    @property
+    def pace(self) -> Sequence[timedelta]:
+        return self._declared.pace
 
     @property
     def scheme(self) -> Scheme:

@@ -17,6 +17,7 @@ from flows.declared_places import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
 from flows.declared_templates import fill_text, names_in, place_faults
 from flows.elicitation import Json
 from flows.errors import InvalidQuestion
+from flows.pace import PACE
 from flows.provider import NAME
 from flows.receipt import Dispute, RefundStatus
 from flows.signature_schemes import STANDARD_WEBHOOKS, Scheme
@@ -90,6 +91,7 @@ class SellerDeclaration:
     created: Reading = OURS_OPENED
     fetch: str | None = "GET /checkouts/{session}"
     fetched: Reading = OURS
+    pace: tuple[timedelta, ...] = PACE  # of asking, where no webhook reaches us
     close: str | None = "POST /checkouts/{session}/close"
     close_body: Json = None
     refund: str | None = "POST /payments/{payment}/refunds"
@@ -175,6 +177,8 @@ class SellerDeclaration:
         ]
         if not timedelta() < self.life <= LIFE_AT_MOST:
             faults.append("life: more than nothing, seven days at most.")
+        if not self.pace or min(self.pace) < timedelta(seconds=1):
+            faults.append("pace: pauses of a second and more.")
         if self.what_at_most < 1:
             faults.append("what_at_most: one at least.")
         if self.unit_digits is not None and self.unit_digits not in range(7):

@@ -1,14 +1,13 @@
 """The verbs: what a tool writes to ask a person."""
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar, cast, overload
 
 from flows.account import Account, account_of
 from flows.capabilities import must_be_mode
 from flows.elicitation import Completion, Json
-from flows.errors import ElicitError, InvalidQuestion
+from flows.errors import InvalidQuestion
 from flows.form import confirm_question, form_question
 from flows.gating import gate
 from flows.money import Money
@@ -23,7 +22,7 @@ from flows.question import (
     current_asker,
     must_be_elicitation_id,
     must_be_timeout,
-    tell_asker,
+    telling,
 )
 from flows.receipt import Receipt
 from flows.requests import AccountRequest, PaymentRequest, receipt_of
@@ -70,7 +69,7 @@ def url(
     `wait_for_completion=False` the answer is there as soon as the person agrees to go.
     Raises InvalidQuestion for an address that is not https (http on loopback).
     """
-    with _telling():
+    with telling():
         return _visit(
             message,
             url,
@@ -98,7 +97,7 @@ def oauth(
     InvalidQuestion for what can be no scope (RFC 6749, 3.3); the await raises NotConfigured where
     the server has no client id for the provider.
     """
-    with _telling():
+    with telling():
         request = AccountRequest(
             provider=provider, scopes=tuple(scopes), account=account, reason=reason
         )
@@ -129,7 +128,7 @@ def payment(
 
     The await raises NotConfigured where the server has no payment provider.
     """
-    with _telling():
+    with telling():
         request = PaymentRequest(price=price, what=what, seller=provider, once=once)
         return Question(
             message=request.message,
@@ -181,7 +180,7 @@ def secret(
     Schema. With `name` it is kept for this person on this server, until `forget(name)`; else it is
     wiped when the result has gone out, 10 minutes after the answer at most. Raises InvalidQuestion.
     """
-    with _telling():
+    with telling():
         # Which of its overloads it is, only the caller knows.
         return secret_question(  # pyright: ignore[reportUnknownVariableType]
             message, schema, name=name, key=key, timeout=timeout
@@ -230,7 +229,7 @@ def form(
     and for what looks like a secret: a field, or the message where the schema is `str`.
     `elicitation_id` is an id of your own, by which trusted code may answer it.
     """
-    with _telling():
+    with telling():
         # Which of its overloads it is, only the caller knows.
         return form_question(  # pyright: ignore[reportUnknownVariableType]
             message, schema, key=key, elicitation_id=elicitation_id, timeout=timeout
@@ -252,13 +251,13 @@ def confirm(
     `arguments` are shown to the person: what a yes would do. Raises InvalidQuestion if they are
     no JSON.
     """
-    with _telling():
+    with telling():
         return confirm_question(question, arguments=arguments, key=key, timeout=timeout)
 
 
 async def forget(name: str) -> bool:
     """Wipe what `secret(name=...)` has kept for this person; False if there was nothing."""
-    with _telling():
+    with telling():
         return await current_asker().forget(name)
 
 
@@ -272,7 +271,7 @@ async def once(name: str, work: Callable[[str], Awaitable[Json]], *, again: bool
     once. Raises InvalidQuestion if the result is no JSON, and NotAllowed for a caller who is
     refused: nothing could be kept of it.
     """
-    with _telling():
+    with telling():
         if not name:
             raise InvalidQuestion("once needs a name that is unique within the tool.")
     return await current_asker().once(name, work, again=again)
@@ -283,7 +282,7 @@ def can(mode: str) -> bool:
 
     Raises InvalidQuestion for any other word.
     """
-    with _telling():
+    with telling():
         must_be_mode(mode)
     return current_asker().can(mode)
 
@@ -295,7 +294,7 @@ def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
     in it or change it, and it is over after `timeout`. It says which elicitation is meant, not who
     brings it; a person's browser comes back with the link's `return_token`.
     """
-    with _telling():
+    with telling():
         must_be_elicitation_id(elicitation_id)
         must_be_timeout(timeout)
     return current_asker().token(elicitation_id, timeout=timeout)
@@ -320,20 +319,10 @@ async def complete_elicitation(
     return token (the query parameter `elicitation`) and come from the browser that pressed
     Continue.
     """
-    with _telling():
+    with telling():
         if isinstance(elicitation, str):
             return await current_asker().complete(elicitation, content or {})
         return await current_asker().complete_return(elicitation, content or {})
-
-
-@contextmanager
-def _telling() -> Generator[None]:
-    """Let whoever asks here know what a verb raised: if it leaves the tool, the model is told."""
-    try:
-        yield
-    except ElicitError as error:
-        tell_asker(error)
-        raise
 
 
 def _visit(

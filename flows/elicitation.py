@@ -150,6 +150,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     delivered_at: datetime | None = None
     look_at: datetime | None = None  # when the sweeper looks again, at what nobody used or closed
     is_open_there: bool = False  # the provider holds something open that must end with this
+    ask_at: datetime | None = None  # when its provider is asked about it, while it is open there
     progress: str | None = None  # what the provider has said on the way, for the page
     is_by_code: bool = False  # whoever asked gives letters from the page to the chat
     binding: Binding | None = None  # which browser was shown letters, and whether they came
@@ -182,7 +183,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         if self.status is Status.EXCHANGING and self.attempt is not None:
             return self.attempt.started_at + EXCHANGE_AT_MOST
         if not self.status.is_final:
-            return self.expires_at
+            return self.expires_at if self.ask_at is None else min(self.ask_at, self.expires_at)
         if self.is_open_there and (self.status is not Status.ACCEPTED or self.former):
             # Also where one attempt was answered and another is open.
             return self.look_at or self.settled_at

@@ -7,6 +7,7 @@ is another type than a notice that somebody did: it names a session to ask about
 nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -140,6 +141,10 @@ class Gateway(Protocol):
 
     @property
     def seller(self) -> Registration: ...
+    @property
+    def pace(self) -> Sequence[timedelta]:
+        """The pauses at which it is asked about an open page; see flows.pace."""
+        ...
 
     def check(self, price: Money) -> None:
         """Raises InvalidQuestion for a price that this provider cannot charge."""

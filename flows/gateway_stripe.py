@@ -32,6 +32,7 @@ from flows.gateway import CLOCKS_DIFFER, Notice, Session, State, payment_of, ter
 from flows.gateway_page import asked, begun, prepared, ways_back
 from flows.gateway_replies import learned
 from flows.money import Money
+from flows.pace import PACE
 from flows.receipt import Dispute, Payment, Refund
 from flows.signatures import STRIPE, Delivery
 
@@ -52,6 +53,7 @@ class StripeGateway:
     """Implements Gateway and Signs."""
 
     scheme = STRIPE
+    pace = PACE
 
     def __init__(self, seller: Seller) -> None:
         self.seller = seller

@@ -35,6 +35,7 @@ from flows.mollie_replies import (
     session_of,
 )
 from flows.money import Money
+from flows.pace import PACE
 from flows.receipt import Payment, Refund
 from flows.visit import is_origin
 
@@ -111,6 +112,8 @@ def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> Mol
 
 class MollieGateway:
     """Implements Gateway and Traces; a session of Mollie's is the payment."""
+
+    pace = PACE
 
     def __init__(self, seller: MollieSeller) -> None:
         self.seller = seller

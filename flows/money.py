@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Final, final
 
 from flows.errors import InvalidQuestion
+from flows.question import telling
 
 MINOR_UNIT_DIGITS_AT_MOST: Final = 12
 
@@ -52,8 +53,10 @@ class Money:
     currency: str
 
     def __init__(self, amount: str | int | Decimal, currency: str) -> None:
-        digits = digits_of(currency)
-        self._fill(_minor_units(_exact(amount), currency=currency, digits=digits), currency, digits)
+        with telling():
+            digits = digits_of(currency)
+            number = _minor_units(_exact(amount), currency=currency, digits=digits)
+        self._fill(number, currency, digits)
 
     @classmethod
     def from_minor_units(cls, number: int, currency: str) -> "Money":
@@ -61,8 +64,9 @@ class Money:
 
         As a total may, it may be nothing. Raises InvalidQuestion.
         """
-        digits = digits_of(currency)
-        _check_minor_units(number)
+        with telling():
+            digits = digits_of(currency)
+            _check_minor_units(number)
         money = object.__new__(cls)
         money._fill(number, currency, digits)
         return money

@@ -38,6 +38,7 @@ from flows.gateway import (
 from flows.gateway_page import asked, asking, begun, prepared, ways_back
 from flows.gateway_replies import learned, written
 from flows.money import Money
+from flows.pace import PACE
 from flows.paypal_replies import (
     has_lapsed,
     hint_in,
@@ -153,6 +154,8 @@ class PayPalGateway:
 
     The access token stays in this object until PayPal no longer takes it; it is stored nowhere.
     """
+
+    pace = PACE
 
     def __init__(self, seller: PayPalSeller) -> None:
         self.seller = seller

@@ -295,6 +295,19 @@ def tell_asker(error: ElicitError) -> None:
 
 
 @contextmanager
+def telling() -> Generator[None]:
+    """Let whoever asks here know what was raised within: if it leaves the tool, the model is told.
+
+    Whatever a tool calls of ours, and that may refuse, stands within one.
+    """
+    try:
+        yield
+    except ElicitError as error:
+        tell_asker(error)
+        raise
+
+
+@contextmanager
 def asking(asker: Asker) -> Generator[Unasked]:
     """Within it, verbs go to `asker`; what is made within it, and not asked, is what it gives."""
     outer = _here.get(None)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from flows.elicitation import Json
 from flows.errors import NotPossible
 from flows.money import Money
-from flows.question import Reach
+from flows.question import Reach, telling
 
 RECEIPT_KEPT = timedelta(days=3653)  # ten years, however many leap days are in them
 UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
@@ -339,11 +339,13 @@ class Receipt:
 
     async def spend(self) -> None:
         """Use it up, before something that cannot be taken back. Raises NotPossible."""
-        await self._reach.spend(self.id)
+        with telling():
+            await self._reach.spend(self.id)
 
     async def refund(self, *, reason: str | None = None) -> Refund:
         """Give the money back. Raises NotPossible once it is spent, Failed if it did not work."""
-        return refund_of(await self._reach.refund(self.id, reason=reason))
+        with telling():
+            return refund_of(await self._reach.refund(self.id, reason=reason))
 
 
 class _Refund(Struct, frozen=True, kw_only=True):

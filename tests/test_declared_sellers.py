@@ -48,6 +48,7 @@ create = "POST /orders"
 create_body = { shop = "{shop}", ref = "{reference}", sum = "{decimal}", tax = 0.5, list = [1] }
 idempotency = false
 fetch = "GET /orders/{session}"
+pace = [5, 60]
 close = "PATCH /orders/{session}"
 close_body = { status = "void" }
 refund = "POST /refunds"
@@ -161,6 +162,7 @@ def test_every_key_of_the_file_reaches_the_declaration() -> None:
             session="order.id", amount=None, live={}, url="order.pay", closes_at=CLOSES
         ),
         fetch="GET /orders/{session}",
+        pace=(timedelta(seconds=5), timedelta(minutes=1)),
         fetched=Reading(
             session="order.id",
             states={"order.state=done": State.PAID, "order.state=new": State.OPEN},

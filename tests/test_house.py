@@ -22,8 +22,8 @@ MUST_NOT_IMPORT = {
 }
 # A module imports from its own layer or from one that stands before it, never from a later one.
 FLOWS_LAYERS = (
-    ("errors", "money", "keeping"),
-    ("elicitation", "run", "tokens", "vault", "schema", "signatures", "question"),
+    ("errors", "keeping"),
+    ("elicitation", "run", "tokens", "vault", "schema", "signatures", "question", "money"),
     ("account", "attempts", "connection", "receipt"),
     ("flow",),
     ("provider", "oauth", "checkout", "page", "visit"),

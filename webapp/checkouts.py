@@ -27,6 +27,7 @@ from webapp.elicitations import Elicitations
 from webapp.loose_ends import LooseEnds
 from webapp.outbound import Outbound
 from webapp.rates import Rates
+from webapp.turns import Turns
 from webapp.verdicts import Verdicts
 
 T = TypeVar("T")
@@ -46,12 +47,14 @@ class Checkouts:
         flow: Gateways,
         loose_ends: LooseEnds,
         verdicts: Verdicts,
+        turns: Turns,
     ) -> None:
         self._elicitations = elicitations
         self._outbound = outbound
         self._flow = flow
         self._loose_ends = loose_ends
         self._verdicts = verdicts
+        self.turns = turns
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
         self._pressing = WeakValueDictionary[str, asyncio.Lock]()
         clock = elicitations.clock
@@ -126,21 +129,41 @@ class Checkouts:
 
         Held back for each merchant account: what is not asked now is told, or asked later.
         """
+        await self._ask_unless_held_back(elicitation)
+        return await self._elicitations.get(elicitation.id) or elicitation
+
+    async def ask_in_turn(self, elicitation: Elicitation) -> None:
+        """It is due to be asked about, and has its next turn afterwards.
+
+        Trouble makes that later. Where too much is asked of its account, it is due again once the
+        claim on it is over, which costs no write.
+        """
+        found = await self._ask_unless_held_back(elicitation)
+        if found is not None:
+            planned = await self._elicitations.change(
+                elicitation.id, lambda e: self.turns.plan(e, is_troubled=not found)
+            )
+            self.turns.expect(planned)
+
+    async def _ask_unless_held_back(self, elicitation: Elicitation) -> bool | None:
+        """Whether it could be asked about, or was a moment ago; None: its account is held back."""
         if elicitation.status.is_final or not sessions_of(elicitation):
-            return elicitation
+            return True
         try:
             seller = self._flow.of(elicitation).seller
         except NotConfigured:
-            return elicitation
+            return False
         if not self._flow.answers(elicitation) or self._moments.allow(elicitation.id):
-            return elicitation
-        if not self._fetches.allow(f"{seller.name} {seller.account}"):
-            try:
-                await self.ask_seller(elicitation)
-            except (Failed, Mismatch) as error:
-                about = {"id": elicitation.id, "why": str(error)}
-                _log.warning("provider.failed", extra=about)
-        return await self._elicitations.get(elicitation.id) or elicitation
+            return True
+        if self._fetches.allow(f"{seller.name} {seller.account}"):
+            return None
+        try:
+            await self.ask_seller(elicitation)
+        except (Failed, Mismatch) as error:
+            about = {"id": elicitation.id, "why": str(error)}
+            _log.warning("provider.failed", extra=about)
+            return False
+        return True
 
     async def leave(self, elicitation: Elicitation, *, number: int) -> None:
         """The person came back by a checkout's cancel: unless it is paid, that is a no.

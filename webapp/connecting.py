@@ -65,6 +65,7 @@ def service_of(
         credentials=settings.credentials,
         sellers=settings.sellers,
         refund_unused=settings.refund_unused,
+        unreached=settings.unreached,
         gate=settings.gate,
         policies=settings.policies,
         plugins=plugins,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 
@@ -35,6 +35,7 @@ _CARRIERS = frozenset({"authorization", "proxy-authorization", "cookie"})
 _TEXT, _TEXTS, _FLAG = "a text", "a list of texts", "true or false"
 _TABLE, _ANY = "a table of texts", "a table of what JSON can say"
 _NUMBER, _MINUTES = "a whole number", f"a whole number, 1 to {_MINUTES_AT_MOST}"
+_SECONDS = "a list of seconds, each a whole number, 1 at least"
 _REFUNDS = "a table of pending or succeeded"
 _NEWS = "a table of open, lost, won, gone or returned"
 _STATES = f"a table of {', '.join(State)}"
@@ -47,6 +48,7 @@ _TYPES: Mapping[str, Any] = {
     _ANY: dict[str, Any],
     _NUMBER: int,
     _MINUTES: int,
+    _SECONDS: tuple[Annotated[int, msgspec.Meta(ge=1, le=86_400)], ...],
     _REFUNDS: dict[str, RefundStatus],
     _NEWS: dict[str, str],
     _STATES: dict[str, State],
@@ -71,6 +73,7 @@ _KEYS: Mapping[str, str] = {
     "create_body": _ANY,
     "idempotency": _TEXT,
     "fetch": _TEXT,
+    "pace": _SECONDS,
     "close": _TEXT,
     "close_body": _ANY,
     "refund": _TEXT,
@@ -174,6 +177,8 @@ def _settle_types(values: dict[str, Any], faults: list[str]) -> None:
         values["life"] = timedelta(minutes=minutes)
     elif minutes is not None:
         faults.append(f"minutes: it is {_MINUTES}.")
+    if "pace" in values:
+        values["pace"] = tuple(timedelta(seconds=seconds) for seconds in values["pace"])
     faults += [
         f"{key}: it is {_ANY}; a date is not, unless it is a text."
         for key in ("create_body", "close_body", "refund_body")

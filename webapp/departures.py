@@ -141,6 +141,7 @@ async def _open(
     switches: bool,
 ) -> Elicitation:
     browser, state = service.browser.hash(cookie), state_hash(rest)
+    turns = service.kinds.payments.checkouts.turns
 
     def open_one(current: Elicitation) -> Elicitation:
         number = attempts.next_attempt(current)
@@ -152,9 +153,11 @@ async def _open(
         opened = attempts.open_attempt(
             current, browser=browser, state=state, kept=kept, now=trip.now
         )
-        return attempts.hold_open(opened) if kind.holds_open else opened
+        return turns.plan(attempts.hold_open(opened)) if kind.holds_open else opened
 
-    return await service.elicitations.change(elicitation.id, open_one)
+    opened = await service.elicitations.change(elicitation.id, open_one)
+    turns.expect(opened)
+    return opened
 
 
 def _has_made_way(elicitation: Elicitation, kept: Json) -> bool:

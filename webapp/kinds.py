@@ -1,6 +1,6 @@
 """The kinds of question that this server can carry out, each built once, in sight."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -73,6 +73,7 @@ def open_kinds(
     credentials: Mapping[str, tuple[str, str]],
     sellers: Mapping[str, Registration],
     refund_unused: timedelta | None,
+    unreached: Collection[str],
     gate: GatePolicy,
     policies: PolicySettings,
 ) -> Kinds:
@@ -90,6 +91,7 @@ def open_kinds(
             outbound=outbound,
             sellers=sellers,
             refund_unused=refund_unused,
+            unreached=unreached,
         ),
         secrets=KeptSecrets(elicitations=elicitations),
         forms=AskedForms(elicitations=elicitations),

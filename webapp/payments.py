@@ -5,7 +5,7 @@ belongs to no question. Only a verified webhook or a fetch settles, only for a s
 and each paid session has exactly one row in the ledger, whatever became of its question.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import cast
@@ -32,6 +32,7 @@ from webapp.loose_ends import PAID_OTHERWISE, LooseEnds
 from webapp.outbound import Outbound
 from webapp.refunds import Refunds
 from webapp.rows import Value
+from webapp.turns import Turns
 from webapp.verdicts import ON_ITS_WAY, Verdicts
 
 NO_SELLER = ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET")
@@ -61,6 +62,7 @@ class Payments:
         outbound: Outbound,
         sellers: Mapping[str, Registration],
         refund_unused: timedelta | None,
+        unreached: Collection[str] = (),
     ) -> None:
         self._elicitations = elicitations
         self._sellers = sellers
@@ -84,6 +86,7 @@ class Payments:
             flow=self.flow,
             loose_ends=self.loose_ends,
             verdicts=self.verdicts,
+            turns=Turns(flow=self.flow, unreached=unreached, clock=elicitations.clock),
         )
         self.refunds = Refunds(
             elicitations=elicitations,

@@ -1,6 +1,6 @@
 """The parts that serve elicitations, built once, in sight, from settings."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -111,6 +111,7 @@ async def open_service(
     credentials: Mapping[str, tuple[str, str]] | None = None,
     sellers: Mapping[str, Registration] | None = None,
     refund_unused: timedelta | None = UNUSED_KEPT,
+    unreached: Collection[str] = (),
     gate: GatePolicy | None = None,
     policies: PolicySettings | None = None,
     plugins: Sequence[object] = (),
@@ -122,6 +123,7 @@ async def open_service(
     """Build the service on an open store.
 
     A payment that nobody used is given back after `refund_unused`; None: never.
+    `unreached` are the payment providers whose webhooks do not reach us: they are asked.
     Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
     secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
     of itself. Raises Unreadable if the store was made under secrets that the ring lacks.
@@ -179,6 +181,7 @@ async def open_service(
         credentials=credentials or {},
         sellers=sellers or {},
         refund_unused=refund_unused,
+        unreached=unreached,
         gate=gate or GatePolicy(),
         policies=policies,
     )

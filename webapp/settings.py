@@ -69,6 +69,7 @@ class Settings:
     )
     sellers: Mapping[str, Registration] = field(default_factory=dict[str, Registration])
     refund_unused: timedelta | None = UNUSED_KEPT
+    asks: bool | None = None  # whether providers are asked about open payments; None: as needed
     gate: GatePolicy = field(default_factory=GatePolicy)
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)
@@ -79,6 +80,17 @@ class Settings:
     @property
     def is_local(self) -> bool:
         return _is_local(self.url)
+
+    @property
+    def unreached(self) -> frozenset[str]:
+        """The payment providers whose webhooks do not reach us: all others are not on loopback."""
+        if self.asks is not None:
+            return frozenset(self.sellers if self.asks else ())
+        return frozenset(
+            seller.name
+            for seller in self.sellers.values()
+            if self.is_local and not is_loopback(urlsplit(seller.api).hostname or "")
+        )
 
 
 def read_settings(
@@ -125,6 +137,7 @@ def read_settings(
             declared=declared.sellers,
         ),
         refund_unused=_refund_unused(environment, problems),
+        asks=_asks(environment, problems),
         gate=_gate(environment, problems),
         identity=identity,
         policies=read_policies(environment, problems),
@@ -317,6 +330,13 @@ def _refund_unused(environment: Mapping[str, str], problems: list[str]) -> timed
     if found is None:
         problems.append("ELICIT_REFUND_UNUSED: it is 7d, 12h or 30m and the like, or 0 for never.")
     return found
+
+
+def _asks(environment: Mapping[str, str], problems: list[str]) -> bool | None:
+    text = environment.get("ELICIT_ASK", "").strip()
+    if text not in ("", "0", "1"):
+        problems.append("ELICIT_ASK: it is 1 to ask about every open payment, or 0 to ask of none.")
+    return None if text not in ("0", "1") else text == "1"
 
 
 def _gate(environment: Mapping[str, str], problems: list[str]) -> GatePolicy:

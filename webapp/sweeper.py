@@ -22,7 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 async def sweep(service: Service) -> None:
-    """Look every five seconds; runs until cancelled. After a round that failed comes the next."""
+    """Look every five seconds, and at each turn to ask; runs until cancelled.
+
+    After a round that failed comes the next.
+    """
     while True:
         try:
             while await fall_due(service) >= DUE_AT_ONCE:
@@ -31,7 +34,7 @@ async def sweep(service: Service) -> None:
             _log.warning("store.unavailable", extra={"why": error.why})
         except Exception:  # noqa: BLE001 - a task's edge
             _log.exception("sweeper.failed")
-        await asyncio.sleep(EVERY_SECONDS)
+        await service.kinds.payments.checkouts.turns.come(within=EVERY_SECONDS)
 
 
 async def fall_due(service: Service) -> int:
@@ -90,6 +93,8 @@ async def _elicitation_falls_due(service: Service, current: Elicitation, now: da
         await service.kinds.payments.checkouts.close(current)
     elif current.status.is_final or current.status is Status.EXCHANGING:
         await elicitations.change(current.id, lambda e: states.fall_due(e, now=now))
+    elif now < current.expires_at:
+        await service.kinds.payments.checkouts.ask_in_turn(current)
     else:
         with suppress(NotPossible):
             await elicitations.settle(current.id, Status.EXPIRED)

@@ -336,6 +336,7 @@ async def selling(
     *,
     certificates: Callable[[Clock], Certificates] | None = None,
     store: MemoryStore | None = None,
+    is_unreached: bool = False,
 ) -> AsyncGenerator[Till]:
     """A service that sells by this seller alone, which is played by `provider`."""
     clock, store = Clock(), store or MemoryStore()
@@ -350,6 +351,7 @@ async def selling(
             clock=clock,
             outbound=Outbound(client, allow_loopback=True, resolve=_public),
             sellers={seller.name: seller},
+            unreached=[seller.name] if is_unreached else [],
             certificates=None if certificates is None else certificates(clock),
         ) as service,
     ):

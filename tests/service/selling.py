@@ -204,8 +204,17 @@ class Shop:
     """One store, one clock, one seller, and the processes that serve."""
 
     def __init__(
-        self, *, url: str, sandbox: Sandbox, line: Line, clock: Clock, store: Store, address: str
+        self,
+        *,
+        url: str,
+        sandbox: Sandbox,
+        line: Line,
+        clock: Clock,
+        store: Store,
+        address: str,
+        library: str = "mcp",
     ) -> None:
+        self.library = library
         self.url = url
         self.sandbox = sandbox
         self.line = line
@@ -257,7 +266,7 @@ class Shop:
 
     async def process(self) -> Process:
         """Another process on the same store."""
-        server = new_server("mcp")
+        server = new_server(self.library)
         self._sell(server)
         store = self.store.sibling() if isinstance(self.store, MemoryStore) else None
         return await Process(
@@ -373,7 +382,11 @@ class Shop:
         return [str(payment.status) for payment in await self.payments()]
 
     def _sell(self, server: Any) -> None:
-        @server.tool(structured_output=False)
+        plain: dict[str, Any] = (
+            {"output_schema": None} if self.library == "fastmcp" else {"structured_output": False}
+        )
+
+        @server.tool(**plain)
         async def report(topic: str = "tea") -> str:
             receipt = await elicit.payment(
                 self.price,
@@ -486,7 +499,11 @@ def _plain(url: str) -> str:
 
 @asynccontextmanager
 async def open_shop(
-    *, clock: Clock | None = None, store: MemoryStore | None = None, folder: Path | None = None
+    *,
+    clock: Clock | None = None,
+    store: MemoryStore | None = None,
+    folder: Path | None = None,
+    library: str = "mcp",
 ) -> AsyncIterator[Shop]:
     """The shop at one port of this machine, the sandbox at another; with a folder, on SQLite."""
     clock = clock or Clock()
@@ -520,6 +537,7 @@ async def open_shop(
                     clock=clock,
                     store=opened,
                     address=address,
+                    library=library,
                 )
             )
             await shops[0].start()
