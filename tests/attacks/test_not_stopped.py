@@ -37,7 +37,7 @@ one_user = Open(
     what="programs of one user, people who share an account, a server that runs as root",
     why=(
         "this machine tells users apart, not programs or people; a local client's name is its own "
-        "word; every relay of root's is root"
+        "word, and approvals there go by it; every relay of root's is root"
     ),
     instead="run the server as a user of its own; sign in where people share a machine's account",
     where=("webapp/locality.py",),
