@@ -171,6 +171,20 @@ class KeptCertificate(Struct, frozen=True, kw_only=True):
     due_at: None = None
 
 
+class KnownServer(Struct, frozen=True, kw_only=True):
+    """A served server: what it calls itself, and the one place that it is served from."""
+
+    id: str
+    owner: str
+    name: str
+    place: str
+    since: datetime
+    version: int = 0
+    status: str = "known"
+    due_at: None = None
+    erase_at: datetime | None = None
+
+
 class Open(Struct, frozen=True, kw_only=True):
     """A question that was open when its owner's row was written."""
 
@@ -208,6 +222,7 @@ Value: TypeAlias = (
     | EarlyNews
     | TurnedAway
     | KeptCertificate
+    | KnownServer
     | Standing
 )
 ValueT = TypeVar(
@@ -225,6 +240,7 @@ ValueT = TypeVar(
     EarlyNews,
     TurnedAway,
     KeptCertificate,
+    KnownServer,
     Standing,
 )
 
@@ -242,6 +258,7 @@ KINDS: dict[type[Value], str] = {
     EarlyNews: "early news",
     TurnedAway: "unverified",
     KeptCertificate: "certificate",
+    KnownServer: "server",
     Standing: "standing",
 }
 _encode = msgspec.json.Encoder().encode
