@@ -4,17 +4,19 @@ What could go wrong: an account that serves another owner, another server, or an
 the same name than the one it came from. Whoever looks one up names all three in its key.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from flows.calling_client import CallingClient, SeenClient, seen
 from flows.elicitation import Json
 from flows.oauth_replies import Person
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 REMEMBERED_FOR = timedelta(days=1)
+CLIENTS_AT_MOST = 16  # that are remembered, the latest
 
 
 class Claim(Struct, frozen=True, kw_only=True):
@@ -34,7 +36,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     label: str
     connected_at: datetime
     scopes: tuple[str, ...]  # as granted
-    tools: tuple[str, ...]  # who may use it
+    tools: tuple[str, ...]  # that may use it
     access_token: str
     refresh_token: str | None = None
     expires_at: datetime | None = None
@@ -55,6 +57,8 @@ class Connection(Struct, frozen=True, kw_only=True):
     came_by: str | None = None  # the elicitation of the latest exchange
     former: str | None = None  # the id of the one whose place it took then
     declared: Json = None  # the provider, where only a tool's code declares it
+    clients: tuple[SeenClient, ...] = ()  # that it was allowed or used through, the latest last
+    only: tuple[str, ...] | None = None  # keys of clients that may use it; None: all the owner's
     version: int = 0
 
     @property
@@ -92,17 +96,25 @@ class Connection(Struct, frozen=True, kw_only=True):
     def is_claimed(self, *, now: datetime) -> bool:
         return self.claim is not None and now < self.claim.until
 
+    def is_shared(self, tool: str, client: CallingClient | None) -> bool:
+        """Whether this tool may use it when this client calls it; None is a client unknown."""
+        is_let = self.only is None or (client is not None and client.key in self.only)
+        return tool in self.tools and is_let
+
     def is_put_aside(self, *, since: datetime | None) -> bool:
         """Whether the person has put another one in use after that."""
         at = None if self.holds_key else self.put_aside_at
         return at is not None and since is not None and since < at
 
 
-def allow(connection: Connection, tool: str) -> Connection:
-    """The tool may use it from now on."""
-    if tool in connection.tools:
-        return connection
-    return replace(connection, tools=(*connection.tools, tool))
+def allow(connection: Connection, tool: str, client: CallingClient | None) -> Connection:
+    """The tool may use it from now on; the client that called it too, where it is kept to some."""
+    tools, only = connection.tools, connection.only
+    if tool not in tools:
+        tools = (*tools, tool)
+    if only is not None and client is not None and client.key not in only:
+        only = (*only, client.key)
+    return replace(_met(connection, client), tools=tools, only=only)
 
 
 def forbid(connection: Connection, tool: str) -> Connection:
@@ -112,10 +124,22 @@ def forbid(connection: Connection, tool: str) -> Connection:
     return replace(connection, tools=tools, used=used)
 
 
+def keep_to(connection: Connection, keys: Collection[str] | None) -> Connection:
+    """Only these of the clients that are known of it may use it; None: all of its owner's."""
+    known = (client.key for client in connection.clients)
+    only = None if keys is None else tuple(key for key in known if key in keys)
+    return replace(connection, only=only)
+
+
 def renewed(connection: Connection, former: Connection) -> Connection:
-    """The same account connected again: whoever might use it still may."""
+    """The same account connected again: whoever might use it still may, and who asked now."""
+    now_asking = {client.key: client for client in connection.clients}
+    known = {client.key: client for client in former.clients if client.key not in now_asking}
+    only = None if former.only is None else tuple(dict.fromkeys((*former.only, *now_asking)))
     return replace(
         connection,
+        clients=_remembered({**known, **now_asking}.values(), only),
+        only=only,
         tools=tuple(dict.fromkeys((*former.tools, *connection.tools))),
         used=former.used,
         put_aside_at=former.put_aside_at,
@@ -132,12 +156,14 @@ def put_in_use(connection: Connection) -> Connection:
     return replace(connection, holds_key=True, put_aside_at=None)
 
 
-def use(connection: Connection, tool: str, *, now: datetime) -> Connection:
-    """The tool has used it; what was noted a moment ago stands."""
-    last = connection.used.get(tool)
+def use(
+    connection: Connection, tool: str, client: CallingClient | None, *, now: datetime
+) -> Connection:
+    """The tool has used it for the client; what was noted a moment ago stands."""
+    met, last = _met(connection, client), connection.used.get(tool)
     if last is not None and now < last + WRITTEN_AGAIN_AFTER:
-        return connection
-    return replace(connection, used={**connection.used, tool: now})
+        return met
+    return replace(met, used={**connection.used, tool: now})
 
 
 def lapse(connection: Connection, *, now: datetime) -> Connection:
@@ -168,3 +194,20 @@ def disconnect(connection: Connection, *, now: datetime, was_revoked: bool | Non
         declared=connection.declared,
         version=connection.version,
     )
+
+
+def _met(connection: Connection, client: CallingClient | None) -> Connection:
+    """With the client among those that are known of it."""
+    if client is None or any(known.key == client.key for known in connection.clients):
+        return connection
+    clients = _remembered((*connection.clients, seen(client)), connection.only)
+    return replace(connection, clients=clients)
+
+
+def _remembered(
+    clients: Iterable[SeenClient], only: tuple[str, ...] | None
+) -> tuple[SeenClient, ...]:
+    """The latest of them, and each that it is kept to: nobody may use it who is not shown."""
+    every = tuple(clients)
+    latest = {client.key for client in every[-CLIENTS_AT_MOST:]}
+    return tuple(one for one in every if one.key in latest or one.key in (only or ()))

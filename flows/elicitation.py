@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.binding import Binding
+from flows.calling_client import CallingClient
 from flows.errors import InvalidQuestion, NotPossible
 from flows.keeping import JOINED_FROM_ANSWER, KEPT, KEPT_FROM_ANSWER
 
@@ -102,6 +103,12 @@ class Asked(Struct, frozen=True, kw_only=True):
     origins: tuple[str, ...] = ()
     waits: bool = True
     terms: Json = None  # what is asked for, in the words of its kind
+    client_id: str | None = None  # verified; None: `client` is only what it calls itself
+
+    @property
+    def calling_client(self) -> CallingClient | None:
+        """Through which it was asked; None where the person asked on a page."""
+        return CallingClient(name=self.client, id=self.client_id) if self.tool else None
 
 
 # What became of a press that led nowhere: no answer, a no, or settings that are missing here.

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
+from flows.calling_client import CallingClient
 from flows.connection import Claim, Connection, disconnect, lapse
 from flows.errors import ElicitError, Failed
 from flows.flow import Talk
@@ -82,13 +83,15 @@ class AccountKeys:
             return found
         return await self._renewed(found, refused=None)
 
-    async def instead_of(self, owner: str, id: str, *, refused: str, tool: str) -> str | None:
+    async def instead_of(
+        self, owner: str, id: str, *, refused: str, tool: str, client: CallingClient
+    ) -> str | None:
         """A newer key for one that the provider's API has refused; None where there is none.
 
-        `tool` gets it while the account is shared with it.
+        `tool`, called by `client`, gets it while the account is shared with them.
         """
         found = await self._connections.read(owner, id)
-        if found is None or not found.is_connected or tool not in found.tools:
+        if found is None or not found.is_connected or not found.is_shared(tool, client):
             return None
         if found.access_token != refused:
             return found.access_token
@@ -99,9 +102,9 @@ class AccountKeys:
             renewed = await self._renewed(found, refused=refused)
         except Failed:
             return None
-        if renewed is None or renewed.access_token == refused or tool not in renewed.tools:
+        if renewed is None or renewed.access_token == refused:
             return None
-        return renewed.access_token
+        return renewed.access_token if renewed.is_shared(tool, client) else None
 
     async def disconnect(self, owner: str, id: str) -> Disconnected:
         """Give its keys back and forget them; goes on to its end when cancelled."""

@@ -5,7 +5,7 @@ owner, the served server and the very provider that it came from, and a tool tha
 it asks the person once. An account is not used up, so nothing of it is wiped on delivery.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -19,7 +19,7 @@ from flows.provider import Provider
 from flows.question import Link
 from flows.requests import AccountRequest
 from webapp.account_keys import AccountKeys, Disconnected
-from webapp.connections import Connections, begun_with
+from webapp.connections import NOT_SHARED, Connections, begun_with
 from webapp.elicitations import Elicitations
 from webapp.grants import Grants
 from webapp.kind import AskedBy
@@ -76,7 +76,7 @@ class Accounts:
         held = await self.connections.find(by.owner, key, account=request.account)
         if by.account is None:
             return None if held is None else await self._given(held, request, by)
-        begun = await self.connections.still_of(by.owner, by.account, tool=by.tool)
+        begun = await self.connections.still_of(by.account, by)
         given = await self._given(begun, request, by)
         is_other = held is not None and held.id != by.account
         if given is None and (by.is_later_leg or is_other):
@@ -85,17 +85,17 @@ class Accounts:
 
     async def _given(self, found: Connection, request: AccountRequest, by: AskedBy) -> Json | None:
         client = self._registrations.of(request.provider)
-        if by.tool not in found.tools:
+        if not found.is_shared(by.tool, by.client):
             return None
         if not self.connections.is_enough(found, request.scopes, client):
             return None
         working = await self.keys.working(found)
         # What was renewed may do less than before, and the person may have spoken meanwhile.
-        if working is None or by.tool not in working.tools:
+        if working is None or not working.is_shared(by.tool, by.client):
             return None
         if not self.connections.is_enough(working, request.scopes, client):
             return None
-        await self.connections.note_use(working, by.tool)
+        await self.connections.note_use(working, by.tool, by.client)
         return self.connections.content(working)
 
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
@@ -127,14 +127,14 @@ class Accounts:
 
         Raises Failed where nothing is left for the tool; the next call asks anew.
         """
-        tool, found = taken.asked.tool, await self._answered_with(taken)
-        working = await self.keys.working(found) if tool in found.tools else found
+        asked, found = taken.asked, await self._answered_with(taken)
+        tool, client = asked.tool, asked.calling_client
+        working = await self.keys.working(found) if found.is_shared(tool, client) else found
         if working is None:
             why = "The account works no more; call again to connect it anew."
             raise Failed(why, elicitation_id=taken.id)
-        if tool not in working.tools:
-            why = "The account is not shared with this tool any more; call again to ask for one."
-            raise Failed(why, elicitation_id=taken.id)
+        if not working.is_shared(tool, client):
+            raise Failed(NOT_SHARED, elicitation_id=taken.id)
         # The yes itself may have been to less than was asked for; what was renewed, to less still.
         if self._is_enough(found, taken) and not self._is_enough(working, taken):
             why = "The account may do less by now; call again to ask for more."
@@ -142,7 +142,7 @@ class Accounts:
         noted = await self.connections.note_begun(taken, working)
         if begun_with(noted) not in (None, working.id):  # another leg of the call was first
             return await self.answer(noted)
-        await self.connections.note_use(working, tool)
+        await self.connections.note_use(working, tool, client)
         return self.connections.content(working)
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
@@ -225,8 +225,7 @@ class Accounts:
         is_named = self.terms(elicitation).account is not None
 
         async def also(_: Elicitation) -> Sequence[Value]:
-            tool = elicitation.asked.tool
-            return await self.connections.chosen(offered, tool=tool, is_named=is_named)
+            return await self.connections.chosen(offered, elicitation.asked, is_named=is_named)
 
         with suppress(NotPossible):
             content: Json = {"account": offered.id}
@@ -246,6 +245,10 @@ class Accounts:
         """The tool loses it and must ask again."""
         await self.connections.unshare(owner, id, tool)
 
+    async def keep_to(self, owner: str, id: str, clients: Collection[str] | None) -> None:
+        """Only these of its person's clients may use it, by their keys; None: all of them."""
+        await self.connections.keep_to(owner, id, clients)
+
     async def switch(self, owner: str, id: str) -> Connection | None:
         """It is the one in use from now on; None if there is none such."""
         return await self.connections.switch(owner, id)
@@ -264,7 +267,8 @@ class Accounts:
         if begun or is_named or not found.is_put_aside(since=taken.settled_at):
             return found
         instead = await self.connections.find(taken.owner, found.key, account=None)
-        is_shared = instead is not None and taken.asked.tool in instead.tools
+        asked = taken.asked
+        is_shared = instead is not None and instead.is_shared(asked.tool, asked.calling_client)
         if instead is None or not is_shared or not self._is_enough(instead, taken):
             why = "Another account is in use now; call again to ask for it."
             raise Failed(why, elicitation_id=taken.id)

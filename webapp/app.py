@@ -34,7 +34,7 @@ from webapp.protected import Protected
 from webapp.rates import Paced, Rates
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import provider_answers, seller_returns
-from webapp.routes.connections import connections, disconnect, reconnect, switch, unshare
+from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
 from webapp.routes.home import alive, home, ready, static
 from webapp.routes.links import allow, decline, go_on, show, show_letters
 from webapp.routes.live import live
@@ -243,6 +243,7 @@ def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:
             connections,
             disconnect,
             unshare,
+            keep,
             switch,
             reconnect,
             payments,

@@ -1,8 +1,9 @@
 """Approvals: what a person has allowed a tool, and for how long nobody asks again.
 
-What could go wrong: a yes that reaches further than the person meant. It is the owner's, for one
-version of one tool of one server and one digest of arguments, for 15 minutes; for any arguments
-only by a choice on our own page, and for an hour.
+What could go wrong: a yes that reaches further than the person meant. It is the owner's, for the
+client that asked, one version of one tool of one server and one digest of arguments, for 15
+minutes; for any arguments only by a choice on our own page, and for an hour; for the owner's other
+clients only by another.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from flows.calling_client import seen
 from flows.elicitation import RECORD_KEPT, Elicitation, Json
 from flows.form import Terms
 from flows.gating import APPROVED_FOR, REMEMBERED_FOR
@@ -33,23 +35,33 @@ class Approvals:
         """Whether a call with these arguments needs no asking now."""
         now = self._elicitations.clock()
         for covered in (digest, None):
-            found = await self._find(by, covered)
-            if found is not None and found.status == GIVEN and now < found.until:
-                return True
+            for is_for_all in (False, True):
+                found = await self._find(by, covered, is_for_all=is_for_all)
+                if found is not None and found.status == GIVEN and now < found.until:
+                    return True
         return False
 
-    async def given(self, approved: Elicitation, terms: Terms, *, is_wide: bool) -> Approval:
-        """What is written with the yes to a gate; `is_wide`: whatever the arguments are."""
+    async def given(
+        self, approved: Elicitation, terms: Terms, *, is_wide: bool, is_for_all: bool
+    ) -> Approval:
+        """What is written with the yes to a gate.
+
+        `is_wide`: whatever the arguments are; `is_for_all`: whichever client of the owner calls.
+        """
         asked, now = approved.asked, self._elicitations.clock()
         covered = None if is_wide else terms.covers
         until = now + (REMEMBERED_FOR if is_wide else APPROVED_FOR)
         by = AskedBy(
-            owner=approved.owner, server=asked.server, tool=asked.tool, version=asked.version
+            owner=approved.owner,
+            server=asked.server,
+            tool=asked.tool,
+            version=asked.version,
+            client=asked.calling_client,
         )
-        found = await self._find(by, covered)
+        found = await self._find(by, covered, is_for_all=is_for_all)
         about = "whatever it is given" if is_wide else _about(terms)
         return Approval(
-            id=self._id(by, covered),
+            id=self._id(by, covered, is_for_all=is_for_all),
             owner=approved.owner,
             server=asked.server,
             tool=asked.tool,
@@ -57,6 +69,8 @@ class Approvals:
             about=about if by.version is None else f"version {by.version}, {about}",
             given_at=now,
             until=until,
+            client=None if by.client is None else seen(by.client),
+            is_for_all=is_for_all,
             erase_at=until + RECORD_KEPT,
             version=0 if found is None else found.version,
         )
@@ -67,7 +81,7 @@ class Approvals:
             Approval, owner=owner, status=GIVEN, skips_unreadable=True
         )
         now = self._elicitations.clock()
-        in_force = [approval for approval in found if now < approval.until]
+        in_force = [one for one in found if now < one.until and (one.client or one.is_for_all)]
         return sorted(in_force, key=lambda approval: approval.given_at, reverse=True)
 
     async def revoke(self, id: str, *, owner: str | None = None) -> bool:
@@ -92,13 +106,15 @@ class Approvals:
 
         return len(await self._elicitations.write_afresh(revoked))
 
-    async def _find(self, by: AskedBy, covered: str | None) -> Approval | None:
-        id = self._id(by, covered)
+    async def _find(self, by: AskedBy, covered: str | None, *, is_for_all: bool) -> Approval | None:
+        id = self._id(by, covered, is_for_all=is_for_all)
         return await self._elicitations.read(Approval, owner=by.owner, id=id)
 
-    def _id(self, by: AskedBy, covered: str | None) -> str:
+    def _id(self, by: AskedBy, covered: str | None, *, is_for_all: bool) -> str:
         pepper = self._elicitations.owners.pepper
         what = ("any",) if covered is None else ("these", covered)
+        client = "" if is_for_all or by.client is None else by.client.key
+        what = ("for all" if is_for_all else "for", client, *what)
         if by.version is not None:
             what = (*what, "version", by.version)
         return by.owner + pepper.tag("approval", by.server, by.tool, *what, size=18)

@@ -21,6 +21,7 @@ from webapp.cli_operator import (
     add_payments,
     add_pending,
     add_restore,
+    add_servers,
     add_webhooks,
     say,
     with_ids,
@@ -269,6 +270,7 @@ def _parser() -> argparse.ArgumentParser:
     add_payments(commands.add_parser("payments", help="list what was paid, and give it back"))
     add_approvals(commands.add_parser("approvals", help="list what tools may do unasked, end it"))
     add_pending(commands.add_parser("pending", help="list what people are asked now"))
+    add_servers(commands.add_parser("servers", help="list what is served here, say that it moved"))
     add_webhooks(commands.add_parser("webhooks", help="list what providers told, and replay it"))
     return parser
 

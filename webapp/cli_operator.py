@@ -96,6 +96,18 @@ def add_pending(parser: argparse.ArgumentParser) -> None:
     listing.set_defaults(run=_operate, work="list pending")
 
 
+def add_servers(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    listing = commands.add_parser("list", help="list the servers, and where each is served from")
+    listing.set_defaults(run=_operate, work="list servers")
+    accepting = commands.add_parser(
+        "accept", help="a server has moved: it keeps what people connected, saved and approved"
+    )
+    accepting.add_argument("name", metavar="NAME", help="what it calls itself")
+    accepting.add_argument("place", metavar="PLACE", help="where it is now, as its refusal says")
+    accepting.set_defaults(run=_operate, work="accept server")
+
+
 def add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_keep, work="doctor")
 
@@ -125,7 +137,12 @@ def _keep(options: argparse.Namespace) -> int:
 
 def _operate(options: argparse.Namespace) -> int:
     # Only after the check of whose `flows` this is.
-    from webapp import operator, operator_approvals, operator_pending  # noqa: PLC0415
+    from webapp import (  # noqa: PLC0415
+        known_servers,
+        operator,
+        operator_approvals,
+        operator_pending,
+    )
 
     works: dict[str, Callable[[], operator.Work]] = {
         "list payments": lambda: partial(
@@ -142,6 +159,10 @@ def _operate(options: argparse.Namespace) -> int:
         "list approvals": lambda: operator_approvals.list_approvals,
         "revoke approval": lambda: partial(operator_approvals.revoke_approval, id=options.id),
         "clear approvals": lambda: operator_approvals.clear_approvals,
+        "list servers": lambda: known_servers.list_servers,
+        "accept server": lambda: partial(
+            known_servers.accept_server, name=options.name, place=options.place
+        ),
         "list pending": lambda: operator_pending.list_pending,
     }
     return operator.operate(os.environ, works[options.work](), say=say)

@@ -4,22 +4,34 @@ What could go wrong: one person's account handed to another. So one is found onl
 served server and the very provider that it came from.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
 from flows.account import Content
-from flows.connection import Connection, allow, forbid, put_aside, put_in_use, renewed, use
-from flows.elicitation import Elicitation, Json
+from flows.calling_client import CallingClient
+from flows.connection import (
+    Connection,
+    allow,
+    forbid,
+    keep_to,
+    put_aside,
+    put_in_use,
+    renewed,
+    use,
+)
+from flows.elicitation import Asked, Elicitation, Json
 from flows.errors import Failed, StoreUnavailable
 from flows.provider import Client, Provider
 from webapp.elicitations import Elicitations
+from webapp.kind import AskedBy
 from webapp.registrations import Registrations, place_of
 from webapp.rows import Value
 from webapp.stores import Conflict
 
+NOT_SHARED = "The account is not shared with this tool any more; call again to ask for one."
 BEGUN_AT_MOST = 16  # calls that share one answer, as far as each one's account is remembered
 
 
@@ -52,14 +64,13 @@ class Connections:
         found = await self._elicitations.read(Connection, owner=owner, id=id)
         return None if found is None or found.ended_at is not None else found
 
-    async def still_of(self, owner: str, id: str, *, tool: str) -> Connection:
+    async def still_of(self, id: str, by: AskedBy) -> Connection:
         """One that a body of the tool has got. Raises Failed if the person has taken it away."""
-        found = await self.read(owner, id)
+        found = await self.read(by.owner, id)
         if found is None:
             raise Failed("The account was disconnected meanwhile; call again to connect one.")
-        if tool not in found.tools:
-            why = "The account is not shared with this tool any more; call again to ask for one."
-            raise Failed(why)
+        if not found.is_shared(by.tool, by.client):
+            raise Failed(NOT_SHARED)
         return found
 
     async def all_of(self, owner: str) -> tuple[Connection, ...]:
@@ -122,24 +133,31 @@ class Connections:
             return [replace(holder, holds_key=False), put_in_use(replace(new, former=holder.id))]
         return [put_in_use(new)]
 
-    async def chosen(self, connection: Connection, *, tool: str, is_named: bool) -> list[Value]:
-        """It with the tool allowed, and in use unless it was asked for by name; not written."""
+    async def chosen(self, connection: Connection, asked: Asked, *, is_named: bool) -> list[Value]:
+        """With tool and client allowed, and in use unless it was asked for by name; not written."""
         current = await self.read(connection.owner, connection.id)
         if current is None:
             return []
-        if is_named:
-            return [allow(current, tool)]
-        return await self._in_use(allow(current, tool))
+        allowed = allow(current, asked.tool, asked.calling_client)
+        return [allowed] if is_named else await self._in_use(allowed)
 
     async def unshare(self, owner: str, id: str, tool: str) -> None:
         """The tool loses it and must ask again."""
+        await self._change(owner, id, lambda current: forbid(current, tool))
 
-        async def without() -> list[Value]:
+    async def keep_to(self, owner: str, id: str, clients: Collection[str] | None) -> None:
+        """Only these clients, by their keys, may use it; the others must ask. None: all may."""
+        await self._change(owner, id, lambda current: keep_to(current, clients))
+
+    async def _change(
+        self, owner: str, id: str, change: Callable[[Connection], Connection]
+    ) -> None:
+        async def changed() -> list[Value]:
             current = await self.read(owner, id)
-            changed = None if current is None else forbid(current, tool)
-            return [] if changed is None or changed == current else [changed]
+            after = None if current is None else change(current)
+            return [] if after is None or after == current else [after]
 
-        await self._elicitations.write_afresh(without)
+        await self._elicitations.write_afresh(changed)
 
     async def switch(self, owner: str, id: str) -> Connection | None:
         """It is the one in use from now on; None if there is none such."""
@@ -156,9 +174,11 @@ class Connections:
         await self._elicitations.write_afresh(switched)
         return await self.read(owner, id)
 
-    async def note_use(self, connection: Connection, tool: str) -> None:
-        """Once a minute at most; whoever was first may have it so."""
-        noted = use(connection, tool, now=self._elicitations.clock())
+    async def note_use(
+        self, connection: Connection, tool: str, client: CallingClient | None
+    ) -> None:
+        """Once a minute at most, and for each new client; whoever was first may have it so."""
+        noted = use(connection, tool, client, now=self._elicitations.clock())
         if noted != connection:
             with suppress(Conflict, StoreUnavailable):
                 await self._elicitations.write(noted)

@@ -156,7 +156,7 @@ def _told(service: Service, asked: Elicitation, client: Client) -> str:
     terms, provider = service.kinds.accounts.terms(asked), client.provider
     account = f"the account {plain(terms.account)}" if terms.account else "your account"
     scopes = provider.asks(terms.asked())
-    lines = [f"{_who(asked)} asks for {account} at {plain(provider.label)}."]
+    lines = [f"{_who(asked)} asks for {account} at {plain(provider.label)}{_through(asked)}."]
     if not asked.asked.tool:
         lines = [f"You asked on the page of connected accounts to connect {account} again."]
     if provider.has_scopes:
@@ -165,6 +165,7 @@ def _told(service: Service, asked: Elicitation, client: Client) -> str:
         words = provider.scope_words.get(scope)
         raw = plain(scope, limit=LONGEST_QUOTATION)
         lines.append(f"  {plain(words)} ({raw})" if words else f"  {raw}")
+    lines.append("Any client of yours may use it there; the page /connections keeps it to some.")
     if terms.reason:
         lines.append(f'Why, in its own words: "{plain(terms.reason, limit=LONGEST_QUOTATION)}"')
     return "\n".join(lines)
@@ -182,6 +183,12 @@ def _who(asked: Elicitation) -> str:
     """The tool of the server; the server where the person asked on its page."""
     server = plain(asked.asked.server) or "a server"
     return f"{plain(asked.asked.tool)} of {server}" if asked.asked.tool else server
+
+
+def _through(asked: Elicitation) -> str:
+    """The client: only questions of this machine are answered here, where none is verified."""
+    client = plain(asked.asked.client or "")
+    return f', through what calls itself "{client}"' if client else ""
 
 
 def _label(service: Service, asked: Elicitation) -> str:

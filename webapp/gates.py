@@ -66,7 +66,9 @@ class Gates(AskedForms):
         """A yes has no content that could be wiped."""
         return {}
 
-    async def approve(self, elicitation: Elicitation, *, is_wide: bool = False) -> Elicitation:
+    async def approve(
+        self, elicitation: Elicitation, *, is_wide: bool = False, is_for_all: bool = False
+    ) -> Elicitation:
         """The person says yes; what it is good for besides is written with it.
 
         Returns what ended the question, which may be something else that was first.
@@ -78,7 +80,10 @@ class Gates(AskedForms):
         async def also(approved: Elicitation) -> Sequence[Value]:
             if not terms.can_be_kept:
                 return []
-            return [await self.approvals.given(approved, terms, is_wide=is_wide)]
+            given = await self.approvals.given(
+                approved, terms, is_wide=is_wide, is_for_all=is_for_all
+            )
+            return [given]
 
         try:
             return await self._elicitations.settle(

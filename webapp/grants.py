@@ -12,6 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from flows.attempts import come_back
+from flows.calling_client import seen
 from flows.connection import Connection
 from flows.elicitation import Completion, Elicitation, Json, Status
 from flows.errors import Denied, Failed, NotAccepted, NotPossible
@@ -132,7 +133,8 @@ class Grants:
         content: Json = {"account": connection.id}
         for other in await self._elicitations.open_of(connection.owner):
             is_one = other.kind == "oauth" and other.status is Status.PENDING
-            if not is_one or other.asked.tool not in connection.tools:
+            asked = other.asked
+            if not is_one or not connection.is_shared(asked.tool, asked.calling_client):
                 continue
             terms = self._terms(other)
             client = self._registrations.get(terms.provider)
@@ -152,7 +154,7 @@ class Grants:
         pepper = self._elicitations.owners.pepper
         client = self._registrations.clients[terms.provider]
         key = self._connections.key(client, server=current.asked.server)
-        now = self._elicitations.clock()
+        client_of, now = current.asked.calling_client, self._elicitations.clock()
         return Connection(
             id=current.owner + pepper.tag("account", key, grant.person.id, size=18),
             owner=current.owner,
@@ -175,6 +177,7 @@ class Grants:
             issuer=grant.issuer,
             came_by=current.id,
             declared=terms.declared,
+            clients=() if client_of is None else (seen(client_of),),
         )
 
 

@@ -38,6 +38,7 @@ class Subject:
 class Caller:
     """Who asks. `refusal` says why nobody could safely answer, None if somebody can.
 
+    `client` is the verified client id where `is_client_verified`, else what it calls itself.
     `by_code`: the link is bound by letters that go from the page to the chat. Without an owner
     nothing is joined, kept or handed on: there is this run only.
     """
@@ -46,6 +47,7 @@ class Caller:
     client: str
     refusal: str | None = None
     by_code: bool = False
+    is_client_verified: bool = False
 
     @property
     def is_anonymous(self) -> bool:
@@ -170,7 +172,9 @@ class Identity:
     ) -> Caller:
         """Who a call is from; `scope` is None where it came over stdio or from this process."""
         if subject is not None:
-            return self._known(subject)
+            # A token that names no client: it is told by what it calls itself.
+            known = self._known(replace(subject, client_id=subject.client_id or client))
+            return replace(known, is_client_verified=bool(subject.client_id))
         if scope is None:
             return Caller(owner=self.local_owner, client=client)
         why_not = self._locality.why_not(scope)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flows.calling_client import CallingClient
 from flows.elicitation import Asked, Elicitation, Json
 from flows.flow import Flow
 from flows.question import Link
@@ -11,12 +12,16 @@ from webapp.rows import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedBy:
-    """Who asks: the owner, and the tool of the served server that asks for them."""
+    """Who asks: the owner, and the tool of the served server that asks for them.
+
+    `client` is the one that called it; None: the owner on a page, or one that is not known.
+    """
 
     owner: str
     server: str
     tool: str
     version: str | None = None  # of the tool, if it has one
+    client: CallingClient | None = None
     account: str | None = None  # that this call's body has got for the same question
     is_later_leg: bool = False  # than the one in which the body got it
 

@@ -246,6 +246,7 @@ class Line:
             message=question.message,
             digest=place.digest,
             version=self._tool.version,
+            client_id=self._tool.client_id,
         )
         link = self._links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
         by = AskedBy(
@@ -253,6 +254,7 @@ class Line:
             server=self._tool.server,
             tool=self._tool.tool,
             version=self._tool.version,
+            client=self._tool.calling_client,
         )
         asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
         return Elicitation(

@@ -40,5 +40,15 @@ def _told(approval: Approval) -> list[str]:
     server, who = printed(approval.server), approval.owner[:OWNER_CHARACTERS]
     return [
         f"{tail_of(approval)}  {when}  {printed(approval.tool)}",
-        f"  {what}, at {server}, by {who}",
+        f"  {what}, at {server}, by {who}, for {_client(approval)}",
     ]
+
+
+def _client(approval: Approval) -> str:
+    """Whose calls it opens for: verified, or by what it calls itself."""
+    client = approval.client
+    if approval.is_for_all or client is None:
+        return "every client of theirs"
+    if client.id is not None:
+        return f"the client {printed(client.id)}"
+    return f'what calls itself "{printed(client.name[:WHAT_CHARACTERS])}"'

@@ -7,6 +7,7 @@ after the person has stopped sharing it. The key it has stays what it is; there 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from flows.calling_client import CallingClient
 from flows.elicitation import Json
 from webapp.payments import Payments
 
@@ -26,6 +27,7 @@ class OwnersReach:
         owner: str,
         run: str,
         tool: str,
+        calling_client: CallingClient,
         is_over: Callable[[], bool],
         payments: Payments,
         outbound: "Outbound",
@@ -35,6 +37,7 @@ class OwnersReach:
         self._owner = owner
         self._run = run
         self._tool = tool
+        self._calling_client = calling_client
         self._is_over = is_over  # the call
         self._payments = payments
         self._outbound = outbound
@@ -48,7 +51,9 @@ class OwnersReach:
         if self._is_over():
             return None
         keys, owner = self._accounts.keys, self._owner
-        key = await keys.instead_of(owner, connection, refused=refused, tool=self._tool)
+        key = await keys.instead_of(
+            owner, connection, refused=refused, tool=self._tool, client=self._calling_client
+        )
         if key is None or self._is_over():
             return None
         self._hide(key)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from flows.calling_client import SeenClient
 from flows.connection import Connection
 from flows.elicitation import Elicitation, Json
 from flows.errors import Unreadable
@@ -68,6 +69,8 @@ class Approval(Struct, frozen=True, kw_only=True):
     """What a person allowed a tool to do without being asked again, until then.
 
     `covers` is the digest of the arguments; None: whatever they are. `about` tells a person.
+    `client` is whose calls it opens for, unless it `is_for_all` clients of its owner; one that has
+    neither was kept before clients were told apart, and opens for none.
     """
 
     id: str
@@ -79,6 +82,8 @@ class Approval(Struct, frozen=True, kw_only=True):
     given_at: datetime
     until: datetime
     erase_at: datetime
+    client: SeenClient | None = None
+    is_for_all: bool = False
     version: int = 0
     status: str = "given"  # or revoked
     due_at: None = None
@@ -166,6 +171,20 @@ class KeptCertificate(Struct, frozen=True, kw_only=True):
     due_at: None = None
 
 
+class KnownServer(Struct, frozen=True, kw_only=True):
+    """A served server: what it calls itself, and the one place that it is served from."""
+
+    id: str
+    owner: str
+    name: str
+    place: str
+    since: datetime
+    version: int = 0
+    status: str = "known"
+    due_at: None = None
+    erase_at: datetime | None = None
+
+
 class Open(Struct, frozen=True, kw_only=True):
     """A question that was open when its owner's row was written."""
 
@@ -203,6 +222,7 @@ Value: TypeAlias = (
     | EarlyNews
     | TurnedAway
     | KeptCertificate
+    | KnownServer
     | Standing
 )
 ValueT = TypeVar(
@@ -220,6 +240,7 @@ ValueT = TypeVar(
     EarlyNews,
     TurnedAway,
     KeptCertificate,
+    KnownServer,
     Standing,
 )
 
@@ -237,6 +258,7 @@ KINDS: dict[type[Value], str] = {
     EarlyNews: "early news",
     TurnedAway: "unverified",
     KeptCertificate: "certificate",
+    KnownServer: "server",
     Standing: "standing",
 }
 _encode = msgspec.json.Encoder().encode

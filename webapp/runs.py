@@ -13,6 +13,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from flows import run as runs
+from flows.calling_client import CallingClient
 from flows.run import Called, Run
 from webapp.elicitations import Elicitations
 from webapp.identity import Caller
@@ -29,6 +30,7 @@ ARGUMENTS_BYTES_AT_MOST = 12 * 1024  # as they are sealed: JSON text inside JSON
 class ToolCall:
     """Which tool of which served server, with which arguments, for which client.
 
+    `client` is what it calls itself, `client_id` what its access token proves, if it brought one.
     `version` is that of the tool which runs, where a name stands for several (FastMCP).
     """
 
@@ -37,6 +39,12 @@ class ToolCall:
     client: str | None
     arguments: str  # canonical JSON
     version: str | None = None
+    client_id: str | None = None
+
+    @property
+    def calling_client(self) -> CallingClient:
+        """What tells this client from others of the same person's."""
+        return CallingClient(name=self.client, id=self.client_id)
 
     @property
     def version_parts(self) -> tuple[str, ...]:

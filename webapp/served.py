@@ -111,6 +111,16 @@ def find_server(name: str) -> Any:
     return found
 
 
+def place_of(name: str) -> str:
+    """Where the server that `name` names comes from: its module's file, and the attribute in it.
+
+    It must have been found before.
+    """
+    module_name, _, attribute = name.partition(":")
+    file = getattr(sys.modules[module_name], "__file__", None)
+    return f"{Path(file).resolve() if file else module_name}:{attribute or 'mcp'}"
+
+
 def _why_missing(error: ModuleNotFoundError, wanted: str, here: Path) -> str:
     missing = error.name or wanted
     if missing == wanted or wanted.startswith(f"{missing}."):

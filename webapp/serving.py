@@ -29,20 +29,23 @@ from webapp.commands import (
 )
 from webapp.connecting import utc_now
 from webapp.demo.server import demo_server
+from webapp.known_servers import must_be_known
 from webapp.limits import Arrivals
 from webapp.locality import can_tell_users
 from webapp.mcp.naming import must_be_named
 from webapp.outbound import refuse_packed
+from webapp.owners import open_owners
 from webapp.pairing import address_of, key_of
 from webapp.port import PortUnusable, bind, listen
 from webapp.printing import tell
 from webapp.sandbox.settings import Sandbox, new_sandbox
-from webapp.served import find_server
+from webapp.served import find_server, place_of
 from webapp.service import Service
 from webapp.settings import Settings
 from webapp.stores import Store
 from webapp.wire import ASGIApp, Wires
 
+DEMO = "the demo"  # what no path looks like
 GRACE_SECONDS = 3
 
 
@@ -87,7 +90,8 @@ def _serve_bound(
     annex = stack.enter_context(_annex(settings, listener)) if has_sandbox else None
     server = demo_server(settings.url) if name is None else load(name)
     quieten(log=settings.log)
-    return asyncio.run(_serve(settings, server, listener, annex=annex, is_demo=name is None))
+    place = DEMO if name is None else place_of(name)
+    return asyncio.run(_serve(settings, server, listener, annex=annex, place=place))
 
 
 def pair(environment: Mapping[str, str], *, port: int) -> int:
@@ -124,16 +128,30 @@ async def opened_app(
     settings: Settings,
     server: Any,
     *,
+    place: str,
     store: Store,
     sandbox: Sandbox | None = None,
     wires: Wires | None = None,
-    built: Callable[[Service], None] | None = None,
-) -> ASGIApp:
-    """The application, running until the stack is left. Raises Refused."""
+) -> tuple[ASGIApp, Service]:
+    """The application and its service, running until the stack is left. Raises Refused.
+
+    `place` is where the server comes from.
+    """
+    services = list[Service]()
     try:
-        return await stack.enter_async_context(
-            open_app(settings, server, store=store, wires=wires, sandbox=sandbox, built=built)
+        owners = await open_owners(store=store, ring=settings.ring)
+        await must_be_known(store, owners, name=str(server.name), place=place, now=utc_now())
+        app = await stack.enter_async_context(
+            open_app(
+                settings,
+                server,
+                store=store,
+                wires=wires,
+                sandbox=sandbox,
+                built=services.append,
+            )
         )
+        return app, services[0]
     except Unreadable as error:
         raise under_another_secret(settings) from error
 
@@ -147,14 +165,13 @@ class Annex:
 
 
 async def _serve(
-    settings: Settings, server: Any, listener: socket.socket, *, annex: Annex | None, is_demo: bool
+    settings: Settings, server: Any, listener: socket.socket, *, annex: Annex | None, place: str
 ) -> int:
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(settings))
         sandbox = annex.sandbox if annex is not None else None
-        services = list[Service]()
-        app = await opened_app(
-            stack, settings, server, store=store, sandbox=sandbox, built=services.append
+        app, service = await opened_app(
+            stack, settings, server, place=place, store=store, sandbox=sandbox
         )
         running = {listener: Pages(app, arrivals=settings.arrivals)}
         if annex is not None:
@@ -189,9 +206,9 @@ async def _serve(
             told.set()
 
         stack.enter_context(stopped_by_signals(stop))
-        _announce(settings, server.name, is_demo=is_demo, sandbox=sandbox)
+        _announce(settings, server.name, is_demo=place == DEMO, sandbox=sandbox)
         async with asyncio.TaskGroup() as group:
-            ending = group.create_task(drained(services[0], told, settings=settings, end=end))
+            ending = group.create_task(drained(service, told, settings=settings, end=end))
             async with asyncio.TaskGroup() as serving:
                 for its_listener, pages in running.items():
                     serving.create_task(pages.serve(sockets=[its_listener]))

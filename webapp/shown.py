@@ -171,6 +171,7 @@ class Shown:
                     connected_for=offered.tools,
                     scopes=self._scopes(offered.scopes),
                     allow_action=self._allow_action(offered),
+                    is_kept_to_some=offered.only is not None,
                 )
                 for offered in offers
             ),
@@ -318,6 +319,7 @@ class Shown:
             "host": urlsplit(self._service.public_url).netloc,
             "tool": asked.tool,
             "client": asked.client,
+            "client_id": asked.client_id,
             "asked_at": self._elicitation.created_at,
             "now": self._now,
             "expires_at": self._elicitation.expires_at,
@@ -373,6 +375,7 @@ class _Common(_Shared):
     host: str
     tool: str
     client: str | None
+    client_id: str | None
     asked_at: datetime
 
 

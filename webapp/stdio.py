@@ -35,7 +35,7 @@ from webapp.commands import (
 from webapp.owners import open_owners
 from webapp.port import PortUnusable, own_or_find, take_over
 from webapp.printing import tell
-from webapp.service import Service
+from webapp.served import place_of
 from webapp.serving import Pages, drained, load, opened_app, stopped_by_signals
 from webapp.settings import Settings
 from webapp.wire import Wires
@@ -52,7 +52,8 @@ def serve_stdio(name: str, *, environment: Mapping[str, str], port: int) -> int:
         settings = _local_settings(environment, port=port)
         server = load(name)
         quieten(log=settings.log)
-        return asyncio.run(_serve(settings, server, source, target, port=port))
+        place = place_of(name)
+        return asyncio.run(_serve(settings, server, source, target, port=port, place=place))
     except Refused as refusal:
         return refusal.tell()
 
@@ -230,7 +231,9 @@ def _local_settings(environment: Mapping[str, str], *, port: int) -> Settings:
     return settings
 
 
-async def _serve(settings: Settings, server: Any, source: int, target: int, *, port: int) -> int:
+async def _serve(
+    settings: Settings, server: Any, source: int, target: int, *, port: int, place: str
+) -> int:
     # The library's own server stands one level down, under two names.
     inner = getattr(server, "_mcp_server", None) or server._lowlevel_server  # noqa: SLF001
     inner.lifespan = _entered_once(inner.lifespan)
@@ -246,9 +249,8 @@ async def _serve(settings: Settings, server: Any, source: int, target: int, *, p
         if listener is not None:
             stack.enter_context(listener)
         wires = Wires()
-        services = list[Service]()
-        app = await opened_app(
-            stack, settings, server, store=store, wires=wires, built=services.append
+        app, service = await opened_app(
+            stack, settings, server, place=place, store=store, wires=wires
         )
         pages = Pages(app, arrivals=settings.arrivals, grace_seconds=_GRACE_SECONDS)
         incoming = Incoming(wires)
@@ -256,9 +258,7 @@ async def _serve(settings: Settings, server: Any, source: int, target: int, *, p
         told = asyncio.Event()
         stack.enter_context(stopped_by_signals(told.set))
         async with asyncio.TaskGroup() as group:
-            ending = group.create_task(
-                drained(services[0], told, settings=settings, end=incoming.end)
-            )
+            ending = group.create_task(drained(service, told, settings=settings, end=incoming.end))
             serving = group.create_task(_serve_pages(pages, listener, settings, port=port))
             incoming.start(source)
             outgoing.start(target)

@@ -66,6 +66,7 @@ class Verbs(ABC):
             owner=run.owner,
             run=run.id,
             tool=self.tool.tool,
+            calling_client=self.tool.calling_client,
             is_over=lambda: self.is_over,
             payments=self.kinds.payments,
             outbound=self._outbound,
@@ -166,6 +167,7 @@ class Verbs(ABC):
             server=self.tool.server,
             tool=self.tool.tool,
             version=self.tool.version,
+            client=self.tool.calling_client,
             account=self.accounts.get(digest),
             is_later_leg=digest in self._of_earlier_legs,
         )

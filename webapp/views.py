@@ -22,7 +22,10 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking(View):
-    """What every page that asks says: who, where, since when, how long, and how to say no."""
+    """What every page that asks says: who, where, since when, how long, and how to say no.
+
+    `client` is what the client that asks calls itself, `client_id` what its access token proves.
+    """
 
     host: str
     tool: str
@@ -32,6 +35,7 @@ class Asking(View):
     decline_action: str
     csrf: str
     client: str | None = None
+    client_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +90,14 @@ class StartAccount(Asking):
 class Choice:
     """An account that is connected already: whose, for which tools, and the form that allows it.
 
-    `scopes` are all that whoever is given it may do.
+    `scopes` are all that whoever is given it may do; `is_kept_to_some` of the person's assistants.
     """
 
     person: Person
     connected_for: tuple[str, ...]
     scopes: tuple[Scope, ...]
     allow_action: str
+    is_kept_to_some: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

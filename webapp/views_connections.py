@@ -23,13 +23,27 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Assistant:
+    """A client that asked for an account or used it: `name` is what it calls itself.
+
+    `id` is what its access token proved; `key` tells it from others in a form.
+    """
+
+    key: str
+    name: str
+    id: str | None
+    may_use: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
     """An account that is connected; whoever used it last comes first in `shared`.
 
     `id` is its place on the page, `provider` a label. `scopes` is None where the provider has none,
     and the person chose there. `is_in_use` is None where there is no other; `switch_action` is
     there where it could be in use and is not, `reconnect_action` where we are known at its
-    provider. `manage` is where a person removes it by hand.
+    provider. `clients` are those that are known of it, and it `is_kept_to_some` of them or to none.
+    `manage` is where a person removes it by hand.
     """
 
     id: str
@@ -41,6 +55,9 @@ class Connected:
     standing: Standing
     csrf: str
     disconnect_action: str
+    keep_action: str
+    clients: tuple[Assistant, ...] = ()
+    is_kept_to_some: bool = False
     is_in_use: bool | None = None
     is_another_in_use: bool = False
     reconnect_action: str | None = None

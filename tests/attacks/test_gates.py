@@ -58,6 +58,16 @@ anothers_yes = Attack(
         "tests/mcp/test_gate.py::test_a_caller_without_a_name_has_no_approval_beyond_its_call",
     ),
 )
+anothers_client = Attack(
+    who="another program of the same person, with a client id of its own",
+    how="makes the call that the person has approved in a client of theirs",
+    stopped="an approval is for the client that asked; for all only by the person's own tick",
+    where=("webapp/approvals.py", "flows/calling_client.py"),
+    elsewhere=(
+        "tests/service/test_approvals.py::test_it_is_for_the_client_that_asked_and_for_no_other",
+        "tests/service/test_accounts_by_client.py::test_every_client_of_its_person_may_use_it_until_it_is_kept_to_some",
+    ),
+)
 other_arguments = Attack(
     who="the model",
     how="has little approved and calls with more: other arguments, one more, another tool",
@@ -210,6 +220,67 @@ async def test_what_one_person_has_approved_another_is_asked_and_cannot_answer_f
                 said = {"csrf": page.csrf or "", "remember": "1"}
                 assert (await stranger.browser.post(link, data=said)).status_code >= 400
         assert done == [["ann", 1, ""]]
+
+
+@anothers_client
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_a_yes_in_one_client_opens_for_no_other_of_the_same_person(
+    library: str, revision: str
+) -> None:
+    # finding: S11
+    server, done = gated(library)
+    async with issuing() as issuer, staged(server, who=issuer.who()) as stage:
+
+        def alice(client_id: str, **about: Any) -> Any:
+            headers = issuer.bearer("alice", audience=stage.mcp_url, client_id=client_id)
+            return stage.caller(revision, headers=headers, name="same name", **about)
+
+        async with (
+            alice("one", declares=FORM, fills=[{}]) as one,
+            alice("two", declares=FORM, fills=REFUSED * 2) as two,
+            alice("three", declares=URL) as at_pages,
+        ):
+            assert text_of(await soon(one.call("pay", to="ann"))) == "paid"
+            assert await is_refused(two, "pay", to="ann")
+            assert text_of(await soon(one.call("pay", to="ann"))) == "paid"
+            call = at_pages.call("burn", to="ann")
+            link = await at_pages.link()
+            person = await stage.person()
+            page = await sign_in(person, await person.visit(link), "alice")
+            assert "<bdi>three</bdi>" in page.text
+            assert "Approve it for my other assistants too" in page.text
+            said = {"csrf": page.csrf or "", "remember": "1"}
+            await person.browser.post(link, data=said)
+            assert text_of(await soon(call)) == "burnt"
+            assert await is_refused(two, "burn", to="ann")
+            assert done == [["ann", 1, ""]] * 2 + [["burnt", "ann", 1]]
+
+
+@anothers_client
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_on_ones_own_machine_a_yes_is_for_what_calls_itself_so_or_for_all_if_ticked(
+    library: str,
+) -> None:
+    # finding: S11
+    server, done = gated(library)
+    async with (
+        staged(server) as stage,
+        stage.caller(MODERN, name="Claude", declares=URL) as claude,
+        stage.caller(MODERN, name="Cursor", declares=FORM, fills=REFUSED) as cursor,
+    ):
+        for ticks in ({"remember": "1"}, {"all_clients": "1"}):
+            tool = "pay" if "remember" in ticks else "burn"
+            call = claude.call(tool, to="ann")
+            link = await claude.link()
+            person = await stage.person()
+            page = await person.visit(link)
+            assert "That is what it calls itself, and nothing here proves it." in page.text
+            await person.browser.post(link, data={"csrf": page.csrf or "", **ticks})
+            await soon(call)
+        assert await is_refused(cursor, "pay", to="ann")
+        assert text_of(await soon(cursor.call("burn", to="ann"))) == "burnt"
+        assert len(done) == 3
 
 
 @other_arguments

@@ -37,10 +37,23 @@ one_user = Open(
     what="programs of one user, people who share an account, a server that runs as root",
     why=(
         "this machine tells users apart, not programs or people; a local client's name is its own "
-        "word; every relay of root's is root"
+        "word, and approvals there go by it; every relay of root's is root"
     ),
     instead="run the server as a user of its own; sign in where people share a machine's account",
     where=("webapp/locality.py",),
+)
+same_store = Open(
+    what="a program that has the store and its key, or stands in the served server's own module",
+    why=(
+        "with both everything can be read; a name is tied to the file and the attribute it was "
+        "served from first, by `elicit serve` and `elicit stdio`, and whoever writes that file, or "
+        "serves by `open_app`, is that server"
+    ),
+    instead="give servers that do not trust each other a store and a secret of their own",
+    where=("webapp/known_servers.py",),
+    elsewhere=(
+        "tests/cli/test_servers.py::test_another_server_of_the_same_name_is_not_served_until_the_operator_says_so",
+    ),
 )
 lent_connection = Open(
     what="a program that hands an open connection of its own to another user",

@@ -58,6 +58,7 @@ ROUTES: Mapping[str, Route] = {
     "POST /connections/{id}/disconnect": Route(at="/connections/{}/disconnect", of_account=True),
     "POST /connections/{id}/reconnect": Route(at="/connections/{}/reconnect", of_account=True),
     "POST /connections/{id}/switch": Route(at="/connections/{}/switch", of_account=True),
+    "POST /connections/{id}/keep": Route(at="/connections/{}/keep", of_account=True),
     "POST /connections/{id}/unshare": Route(
         at="/connections/{}/unshare?tool=list", of_account=True
     ),

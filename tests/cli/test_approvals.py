@@ -32,6 +32,7 @@ def given(home: Path, *tools: str) -> None:
                     given_at=now,
                     until=now + timedelta(minutes=15),
                     erase_at=now + timedelta(days=1),
+                    is_for_all=True,
                 )
                 await service.elicitations.write(approval)
 

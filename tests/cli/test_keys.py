@@ -145,7 +145,7 @@ async def test_with_secrets_of_the_environment_the_store_is_wrapped_under_the_fi
         assert "Traceback" not in end.err
     async with serving(home=tmp_path, extra=SECRETS):
         end = await _keys("rotate", home=tmp_path)
-        assert "1 key of" in end.out
+        assert "2 keys of" in end.out
         assert "ELICIT_SECRET stays as it is" in end.out
     async with (
         serving(home=tmp_path, extra={"ELICIT_SECRET": "b" * 32}) as server,
@@ -177,11 +177,11 @@ async def test_a_secret_is_kept_while_any_store_that_was_served_with_it_needs_it
     retiring = ("keys", "retire", old.hex(), "--anyway")
     end = await run(*retiring, home=tmp_path, extra=one)
     assert (end.status, end.out) == (1, "")
-    assert f"still wraps 1 key of sqlite:///{tmp_path}/other.db" in end.err
+    assert f"still wraps 2 keys of sqlite:///{tmp_path}/other.db" in end.err
     async with serving(home=tmp_path, extra=other):
         pass
     end = await run("keys", "rotate", home=tmp_path, extra=other)
-    assert "was not finished; it is now: 1 key of" in end.out
+    assert "was not finished; it is now: 2 keys of" in end.out
     assert len(file.read()) == 2
     end = await run(*retiring, home=tmp_path, extra=one)
     assert (end.status, end.err) == (0, "")

@@ -80,8 +80,10 @@ async def test_the_tool_goes_on_with_the_account_that_was_named(
         desk = Desk(await newcomer(acme, "alice"))
         assert await connect_by_code(here.service, question, desk.terminal)
         assert desk.said[0] == (
-            "list of shop asks for your account at Acme.\nWhat it may do there:\n"
-            "  Know that it is you (openid)\n  See your e-mail address (email)"
+            'list of shop asks for your account at Acme, through what calls itself "c".\n'
+            "What it may do there:\n"
+            "  Know that it is you (openid)\n  See your e-mail address (email)\n"
+            "Any client of yours may use it there; the page /connections keeps it to some."
         )
         assert desk.asked == ["This is alice@acme.example at Acme. May list of shop use it?"]
         assert desk.said[-1] == "It is connected, and the tool goes on."

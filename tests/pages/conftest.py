@@ -40,7 +40,7 @@ from webapp.views import (
     Used,
     View,
 )
-from webapp.views_connections import Connected, Connections, Group, Sharing
+from webapp.views_connections import Assistant, Connected, Connections, Group, Sharing
 from webapp.views_typed import Argument, DoneForm, DoneSecret, StartConfirm
 
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
@@ -69,6 +69,7 @@ USUAL: Mapping[str, Any] = {
     "again_url": "/e/abc",
     "csrf": "c5f1",
     "client": "Claude",
+    "client_id": "https://assistant.example/client",
     "status": "opened",
     "kind": "url",
     "why": "This link works only for the person who uses this computer, in a browser on it.",
@@ -159,6 +160,11 @@ USUAL: Mapping[str, Any] = {
                     standing="works",
                     csrf="c5f1",
                     disconnect_action="/connections/x1/disconnect",
+                    keep_action="/connections/x1/keep",
+                    clients=(
+                        Assistant(key="k1", name="Claude", id=None, may_use=True),
+                        Assistant(key="k2", name="", id="https://app.example", may_use=False),
+                    ),
                 ),
             ),
         ),
@@ -200,7 +206,18 @@ VIEWS: tuple[type[View], ...] = tuple(
 
 ONLY_NOW = {"can_be_kept": False}  # a yes of which nothing is kept
 CHOSEN_BY_OTHERS = (
-    *("server", "host", "tool", "message", "client", "why", "error_id", "problem", "mcp_url"),
+    *(
+        "server",
+        "host",
+        "tool",
+        "message",
+        "client",
+        "client_id",
+        "why",
+        "error_id",
+        "problem",
+        "mcp_url",
+    ),
     *("provider", "place", "reason", "price", "what", "seller", "receipt", "remove_at"),
     *("sandbox_url", "issuer", "signed_in_as", "viewer", "account", "returned"),
 )
@@ -243,6 +260,10 @@ def _variants() -> dict[str, View]:
     views["StartUrl without a message"] = _made(StartUrl, {**USUAL, "message": ""})
     views["Trouble without a way on"] = _made(Trouble, {**USUAL, "again_url": None})
     views["StartConfirm by a tool"] = _made(StartConfirm, {**USUAL, "is_gate": False, **ONLY_NOW})
+    by_name = {**USUAL, "client_id": None}
+    views["StartConfirm by name"] = _made(StartConfirm, by_name)
+    views["StartConfirm by nobody"] = _made(StartConfirm, {**by_name, "client": None})
+    views["StartConfirm by id"] = _made(StartConfirm, {**USUAL, "client": None})
     views["StartConfirm once"] = _made(StartConfirm, {**USUAL, **ONLY_NOW})
     views["StartConfirm of nothing"] = _made(StartConfirm, {**USUAL, "arguments": ()})
     views["DoneForm sent"] = DoneForm(server="my tools", is_approved=False)
@@ -285,6 +306,9 @@ def _account_variants() -> dict[str, View]:
         ),
         "UseAccount several": _made(
             UseAccount, {**USUAL, "choices": (_choice(), _choice(person=Person(label="hubber")))}
+        ),
+        "UseAccount kept to some": _made(
+            UseAccount, {**plain, "choices": (_choice(is_kept_to_some=True),)}
         ),
         "UseAccount by name": _made(UseAccount, {**USUAL, "other_action": None}),
         "DoneAccount for real": _made(DoneAccount, {**plain, "switch_back": None}),
@@ -371,6 +395,7 @@ def _connection_variants() -> dict[str, View]:
     (group,) = USUAL["groups"]
     (one,) = group.connected
     others = (
+        replace(one, id="x6", is_kept_to_some=True),
         replace(one, id="x2", is_in_use=True, is_sandbox=True, person=Person(label="hubber")),
         replace(one, id="x3", is_in_use=False, switch_action="/connections/x3/switch", shared=()),
         replace(one, id="x4", standing="over", scopes=()),
@@ -408,6 +433,7 @@ def _hostile_groups(text: str) -> tuple[Group, ...]:
         person=Person(label=text, name=text + "."),
         scopes=(Scope(words=text + ".", raw=text),) * 2,
         shared=tuple([replace(sharing, tool=text) for sharing in one.shared]),
+        clients=tuple([replace(each, name=text, id=text) for each in one.clients]),
     )
     return (Group(name=text, connected=(worst,)),)
 

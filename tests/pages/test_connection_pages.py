@@ -70,6 +70,7 @@ def test_it_says_who_looks_what_each_may_do_and_who_used_it(
         "/signout",
         "/connections/x1/unshare?tool=list_my_repositories",
         "/connections/x1/unshare?tool=count_stars",
+        "/connections/x1/keep",
         "/connections/x1/disconnect",
     ]
     assert "here it is wiped in any case" in said
@@ -201,7 +202,7 @@ def test_each_part_of_the_page_has_its_own_name(
     named = {found["aria-labelledby"] for _, found in page.elements if "aria-labelledby" in found}
     assert set(ids.values()) == {1}
     assert named <= set(ids)
-    assert len(named) == 9
+    assert len(named) == 12
 
 
 def test_where_to_remove_it_by_hand_is_a_whole_address_and_the_only_way_out(
@@ -270,3 +271,17 @@ def test_what_was_connected_by_letters_is_said_to_be_listed_nowhere(pages: Pages
 def test_time_is_told_from_when_the_page_was_made(overview: Connections, pages: Pages) -> None:
     page = Page(pages.render(replace(overview, now=NOW.replace(year=NOW.year + 1))))
     assert "Connected 368 days ago" in _said(page)
+
+
+def test_it_says_that_an_account_is_for_every_assistant_or_for_which(
+    overview: Connections, one: Connected, pages: Pages
+) -> None:
+    # finding: S11
+    said = _said(Page(pages.render(overview)))
+    assert "Every assistant of yours that uses the server: the account is yours" in said
+    assert "Claude as it calls itself https://app.example by its sign-in" in said
+    assert "Only the ticked for octocat" in said
+    assert "All my assistants" not in said
+    kept = _said(Page(pages.render(_with(overview, replace(one, is_kept_to_some=True)))))
+    assert "Only those that are ticked. Any other asks you first." in kept
+    assert "All my assistants may use octocat" in kept

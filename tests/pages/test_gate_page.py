@@ -26,17 +26,33 @@ def test_it_says_that_nothing_has_run_and_how_long_a_yes_holds(
     # parity: T1
     words = said(pages, view)
     assert "book_a_table has not started." in words
-    assert "again without asking if your assistant calls it the same way within 15 minutes" in words
+    assert "again without asking if this assistant calls it the same way within 15 minutes" in words
     assert "<bdi>guests</bdi></dt><dd><bdi>4</bdi>" in pages.render(view)
 
 
 def test_it_widens_nothing_unless_it_is_ticked(pages: Pages, view: StartConfirm) -> None:
     html = pages.render(view)
-    assert html.count('type="checkbox"') == 1
+    assert html.count('type="checkbox"') == 2
     assert "checked" not in html
     words = said(pages, view)
+    assert "Approve it for my other assistants too" in words
     assert "Do not ask again for this tool, for one hour" in words
     assert "whatever it is called with" in words
+
+
+def test_it_names_the_assistant_that_a_yes_is_for_and_says_how_that_is_known(
+    pages: Pages, view: StartConfirm
+) -> None:
+    # finding: S11
+    words = said(pages, view)
+    proven = "Claude (https://assistant.example/client), and no other unless you tick it."
+    assert f"Which assistant{proven} Its sign-in proves which one it is." in words
+    by_name = said(pages, replace(view, client_id=None))
+    assert "Which assistantClaude, and no other unless you tick it." in by_name
+    assert "That is what it calls itself, and nothing here proves it." in by_name
+    nameless = said(pages, replace(view, client_id=None, client=None))
+    assert "Which assistantan assistant without a name, and no other" in nameless
+    assert "Which assistant" not in said(pages, replace(view, can_be_kept=False))
 
 
 def test_where_nothing_is_kept_there_is_nothing_to_tick(pages: Pages, view: StartConfirm) -> None:

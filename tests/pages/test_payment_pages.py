@@ -198,7 +198,7 @@ def test_a_saved_secret_says_how_long_it_is_kept(
     page = Page(pages.render(DoneSecret(server="my tools", kept=kept)))
     assert page.text("h1") == "Saved"
     assert words in _said(page)
-    assert "Your assistant does not see it." in _said(page)
+    assert ("None of them sees it." if kept else "Your assistant does not see it.") in _said(page)
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())

@@ -114,7 +114,7 @@ def test_the_start_page_says_who_why_where_next_what_how_long_and_no(
     assert page.text("h1") == "my tools asks you to open example.org"
     body = " ".join(page.text("main").split())
     assert "my tools (tools.example.com) asks for this because you used book_a_table" in body
-    assert "in Claude, 12 seconds ago." in body
+    assert "in Claude (https://assistant.example/client), 12 seconds ago." in body
     assert "Next: https://example.org" in body
     assert "Your assistant does not see that site." in body
     assert "4 minutes, until 21:34 UTC" in body

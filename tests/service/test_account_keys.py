@@ -12,8 +12,9 @@ import httpx
 import pytest
 
 from flows.account import Account
+from flows.calling_client import CallingClient
 from flows.connection import Connection
-from flows.elicitation import Status
+from flows.elicitation import Asked, Status
 from flows.errors import Failed, NotAccepted
 from tests.clock import Clock
 from tests.service.renewing import BY_FORM, HUB, NO_WAY, Renewing, down, gone, the_one
@@ -319,8 +320,9 @@ async def test_what_others_write_meanwhile_stays_beside_the_new_pair() -> None:
 
 async def allowed(service: Service) -> list[Connection]:
     kept = await the_one(service)
+    asked = Asked(server="s", tool="export", client="c", message="m", digest="d")
     return await service.kinds.accounts.connections.chosen(  # type: ignore[return-value]
-        kept, tool="export", is_named=False
+        kept, asked, is_named=False
     )
 
 
@@ -404,6 +406,7 @@ def reach_of(
         owner=owner,
         run="r",
         tool=tool,
+        calling_client=CallingClient(name="c"),
         is_over=is_over,
         payments=kinds.payments,
         outbound=service.outbound,

@@ -666,7 +666,7 @@ def test_a_connection_shows_no_key() -> None:
         refresh_token="ghr_hidden",
     )
     assert "hidden" not in f"{connection} {connection!r} {[connection]}"
-    wider = allow(allow(connection, "export"), "export")
+    wider = allow(allow(connection, "export", None), "export", None)
     assert wider.tools == ("list", "export")
     assert renewed(connection, wider).tools == ("list", "export")
 

@@ -63,10 +63,15 @@ async def at_the_gate(
 
 
 async def approved(
-    service: Service, arguments: object = FIVE, *, is_wide: bool = False, **about: Any
+    service: Service,
+    arguments: object = FIVE,
+    *,
+    is_wide: bool = False,
+    is_for_all: bool = False,
+    **about: Any,
 ) -> None:
     async with at_the_gate(service, arguments, **about) as (task, asked):
-        await service.kinds.gates.approve(asked, is_wide=is_wide)
+        await service.kinds.gates.approve(asked, is_wide=is_wide, is_for_all=is_for_all)
         await task
 
 
@@ -113,6 +118,59 @@ async def test_a_wide_one_covers_any_arguments_of_one_tool_for_an_hour(
     assert await is_asked(service, {"count": 7})
 
 
+async def test_it_is_for_the_client_that_asked_and_for_no_other(service: Service) -> None:
+    # finding: S11
+    await approved(service, client_id="one", client="Claude")
+    assert await is_asked(service, client_id="two", client="Claude")
+    assert await is_asked(service, client="Claude"), "a name proves no id"
+    assert await is_asked(service, client="one"), "and is none"
+    assert not await is_asked(service, client_id="one", client="Claude 2")
+    await approved(service, is_wide=True, client="by name")
+    assert not await is_asked(service, {"count": 6}, client="by name")
+    for other in ("by name ", "By name", "", "id:one"):
+        assert await is_asked(service, {"count": 6}, client=other), other
+
+
+async def test_a_person_may_give_it_for_all_their_clients_of_whom_it_then_is(
+    service: Service,
+) -> None:
+    # finding: S11
+    await approved(service, is_for_all=True, client_id="one")
+    assert not await is_asked(service, client_id="two")
+    assert not await is_asked(service, client="by name")
+    assert await is_asked(service, client_id="two", subject="bob")
+    assert await is_asked(service, {"count": 6}, client_id="two"), "it widens nothing else"
+    await approved(service, {"count": 6}, is_for_all=True, is_wide=True, client_id="one")
+    assert not await is_asked(service, {"count": 7}, client_id="two")
+    await service.kinds.gates.approvals.clear()
+    assert await is_asked(service, client_id="one")
+
+
+async def test_one_that_was_kept_before_clients_were_told_apart_is_read_and_opens_nothing(
+    service: Service,
+) -> None:
+    # finding: S11
+    await approved(service)
+    (given,) = await service.kinds.gates.approvals.all()
+    former = msgspec.to_builtins(given)
+    del former["client"], former["is_for_all"]
+    old = msgspec.convert(former, Approval)
+    await service.elicitations.write(old)
+    assert not await service.kinds.gates.approvals.all()
+    assert await list_approvals(service) == ["Nothing is approved."]
+
+
+async def test_the_list_says_for_which_client_it_is(service: Service) -> None:
+    # finding: S11
+    await approved(service, client_id="https://one.example/")
+    await approved(service, client="Clau\x1bde", tool="by name")
+    await approved(service, is_for_all=True, tool="all")
+    told = "\n".join(await list_approvals(service))
+    assert ", for the client https://one.example/" in told
+    assert ', for what calls itself "Clau\ufffdde"' in told
+    assert ", for every client of theirs" in told
+
+
 async def test_it_covers_no_other_version_of_the_tool(service: Service) -> None:
     await approved(service)
     assert await is_asked(service, version="1.0"), "what had none has one now"
@@ -129,6 +187,7 @@ def test_what_was_kept_before_there_were_versions_is_read() -> None:
     assert msgspec.convert(called, Called).version is None
     asked = {"server": "s", "tool": "t", "client": "c", "message": "m", "digest": "d"}
     assert msgspec.convert(asked, Asked).version is None
+    assert msgspec.convert(asked, Asked).client_id is None
 
 
 async def test_a_no_is_remembered_for_nothing(service: Service) -> None:

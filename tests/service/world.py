@@ -124,6 +124,7 @@ def call_of(
     arguments: object = None,
     run_id: str | None = None,
     client: str = "c",
+    client_id: str | None = None,
     version: str | None = None,
 ) -> Call:
     """One leg of a tool call."""
@@ -135,10 +136,17 @@ def call_of(
         outbound=service.outbound,
         landed=service.bodies.landed,
         caller=Caller(
-            owner=service.elicitations.owners.tag(issuer="tests", subject=subject), client=client
+            owner=service.elicitations.owners.tag(issuer="tests", subject=subject),
+            client=client_id or client,
+            is_client_verified=client_id is not None,
         ),
         tool=ToolCall(
-            server="s", tool=tool, client=client, arguments=json.dumps(arguments), version=version
+            server="s",
+            tool=tool,
+            client=client,
+            arguments=json.dumps(arguments),
+            version=version,
+            client_id=client_id,
         ),
         presenter=presenter or Holding(),
         run_id=run_id,

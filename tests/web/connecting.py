@@ -113,6 +113,7 @@ class Town:
         provider: Provider | str = github,
         account: str | None = None,
         reason: str | None = None,
+        client: str = "c",
     ) -> Asking:
         """Call a tool that awaits an account."""
         service, presenter = self.service, Holding()
@@ -123,8 +124,8 @@ class Town:
             kinds=service.kinds,
             outbound=service.outbound,
             landed=service.bodies.landed,
-            caller=Caller(owner=owner or service.identity.local_owner, client="c"),
-            tool=ToolCall(server=server, tool=tool, client="c", arguments=json.dumps(arguments)),
+            caller=Caller(owner=owner or service.identity.local_owner, client=client),
+            tool=ToolCall(server=server, tool=tool, client=client, arguments=json.dumps(arguments)),
             presenter=presenter,
         )
 

@@ -58,7 +58,7 @@ class Shop:
         self.here.clock.tick(seconds=1)
         (hubot,) = [each for each in await self.here.connections() if each.label == "hubot"]
         if "clean" not in hubot.tools:  # as a yes to another question of it leaves it
-            await self.here.service.elicitations.write(allow(hubot, "clean"))
+            await self.here.service.elicitations.write(allow(hubot, "clean", None))
         await self.press(label, "/switch")
 
     async def lapse(self, label: str) -> None:

@@ -33,7 +33,7 @@ from webapp.wire import ASGIApp
 
 NOBODY = "http://127.0.0.1:1"
 APPS = "https://hub.example/apps"
-ACTIONS = ("disconnect", "unshare?tool=list", "switch", "reconnect")
+ACTIONS = ("disconnect", "unshare?tool=list", "keep", "switch", "reconnect")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -679,3 +679,50 @@ async def test_whoever_uses_this_computer_can_sign_in_as_somebody_too() -> None:
         assert f"Sign in with {here.issuer.url.removeprefix('http://')}" in words
         page = await sign_in(person, await look(person, here.town), "alice")
         assert "octocat" not in page.text
+
+
+# Keeping an account to some clients.
+
+
+async def test_it_is_kept_to_the_ticked_clients_and_given_to_all_again() -> None:
+    # finding: S11
+    async with town() as here:
+        await here.connect("repo", client="Claude")
+        await here.ask("repo", client="Cursor").account()
+        person = await here.person()
+        page = await look(person, here)
+        assert "Claude as it calls itself" in said(page)
+        assert page.text.count(" checked>") == 2
+        kept, (claude, _) = await the_one(here), (await the_one(here)).clients
+        data = {**field_of(here, person, kept.id), "client": claude.key}
+        place = f"{here.url}/connections/{tail(kept)}/keep"
+        assert (await person.browser.post(place, data=data)).status_code == 303
+        page = await look(person, here)
+        assert "Only those that are ticked. Any other asks you first." in said(page)
+        assert page.text.count(" checked>") == 1
+        again = here.ask("repo", client="Claude", arguments="again")
+        await again.account()
+        assert not again.has_asked
+        asked = here.ask("repo", client="Cursor", arguments="again")
+        page = await person.visit(await asked.link())
+        assert "from your yes on by the one that asks now" in said(page)
+        await press(person, here, "/keep?all=1")
+        last = here.ask("repo", client="Another", arguments="again")
+        await last.account()
+        assert not last.has_asked
+
+
+async def test_it_is_kept_to_no_client_that_was_never_seen_and_to_none_if_none_is_ticked() -> None:
+    # finding: S11
+    async with town() as here:
+        await here.connect("repo")
+        person = await here.person()
+        await look(person, here)
+        kept = await the_one(here)
+        data = {**field_of(here, person, kept.id), "client": "f" * 32}
+        place = f"{here.url}/connections/{tail(kept)}/keep"
+        assert (await person.browser.post(place, data=data)).status_code == 303
+        assert (await the_one(here)).only == ()
+        asked = here.ask("repo", arguments="again")
+        assert (await person.visit(await asked.link())).heading == "list wants to use octocat"
+        asked.task.cancel()

@@ -273,6 +273,7 @@ class Middleware:
                 client=client,
                 arguments=json.dumps(params.get("arguments") or {}, sort_keys=True),
                 version=version,
+                client_id=caller.client if caller.is_client_verified else None,
             ),
             presenter=presenter,
             run_id=run_id,

@@ -36,6 +36,7 @@ from webapp.routes.openers import (
 from webapp.service import Service
 from webapp.views import Person, ProviderTrouble, Scope
 from webapp.views_connections import (
+    Assistant,
     Connected,
     Connections,
     Disconnected,
@@ -141,6 +142,25 @@ async def unshare(
     return see_other(f"{HERE}#{_tail(found)}")
 
 
+@post(HERE + "/{id:str}/keep", status_code=HTTPStatus.SEE_OTHER)
+async def keep(
+    request: _Asked,
+    *,
+    id: FromPath[str],
+    body: RawBody,
+    service: NamedDependency[Service],
+    answers: NamedDependency[Answers],
+) -> Response[Any]:
+    """Only the ticked ones of the person's assistants may use it, or all of them."""
+    found = await _asked_for(id, request, body, service, answers)
+    if isinstance(found, Response):
+        return found
+    is_for_all = request.query_params.get("all") == "1"
+    clients = None if is_for_all else fields_of(body).get("client", [])
+    await service.kinds.accounts.keep_to(found.owner, found.id, clients)
+    return see_other(f"{HERE}#{_tail(found)}")
+
+
 @post(HERE + "/{id:str}/switch", status_code=HTTPStatus.SEE_OTHER)
 async def switch(
     request: _Asked,
@@ -227,6 +247,17 @@ def _connected(
         standing=standing,
         csrf=service.browser.csrf(cookie, subject=connection.id),
         disconnect_action=f"{action}/disconnect",
+        keep_action=f"{action}/keep",
+        clients=tuple(
+            Assistant(
+                key=client.key,
+                name=client.name,
+                id=client.id,
+                may_use=connection.only is None or client.key in connection.only,
+            )
+            for client in connection.clients
+        ),
+        is_kept_to_some=connection.only is not None,
         is_in_use=None if connection.holds_key and len(alike) == 1 else connection.holds_key,
         is_another_in_use=any(one.holds_key for one in alike if one is not connection),
         switch_action=f"{action}/switch" if can_switch else None,

@@ -216,7 +216,8 @@ async def _take_answer(
         view = shown.start_typed(form_of(schema, values=fields, faults=parsed.faults))
         return answers.page(view, status=HTTPStatus.UNPROCESSABLE_ENTITY)
     if isinstance(typed, Gates):
-        await typed.approve(elicitation, is_wide=fields.get("remember") == ["1"])
+        is_wide, is_for_all = (fields.get(tick) == ["1"] for tick in ("remember", "all_clients"))
+        await typed.approve(elicitation, is_wide=is_wide, is_for_all=is_for_all)
     else:
         await typed.save(elicitation, parsed.content)
     return see_other(f"/e/{token}")

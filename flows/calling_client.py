@@ -1,0 +1,47 @@
+"""The MCP client that a call came through: what tells it from others, and what it calls itself.
+
+What could go wrong: one that is taken for another of the same person's. It is told by the client id
+of a verified access token where the call brought one; else by the name that it gives itself, which
+proves nothing, and whoever is shown it is told so.
+"""
+
+import hashlib
+
+from msgspec import Struct
+
+_SHOWN_CHARACTERS = 200
+
+
+class CallingClient(Struct, frozen=True, kw_only=True):
+    """`id` is the verified client id; None where there is only the name that it gives itself."""
+
+    name: str | None
+    id: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The same for the same client of one person; without what it says in it."""
+        told_by, text = ("name", self.name or "") if self.id is None else ("id", self.id)
+        whole = f"{told_by}:{text}".encode("utf-8", "surrogatepass")
+        return hashlib.sha256(whole).hexdigest()[:32]
+
+
+class SeenClient(Struct, frozen=True, kw_only=True):
+    """A client as its person is shown it: its key, and as much of its names as fits."""
+
+    key: str
+    name: str
+    id: str | None = None
+
+    @property
+    def is_verified(self) -> bool:
+        return self.id is not None
+
+
+def seen(client: CallingClient) -> SeenClient:
+    """It as it is kept."""
+    return SeenClient(
+        key=client.key,
+        name=(client.name or "")[:_SHOWN_CHARACTERS],
+        id=None if client.id is None else client.id[:_SHOWN_CHARACTERS],
+    )
