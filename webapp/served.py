@@ -20,6 +20,7 @@ from webapp.mcp.resuming import Streams
 from webapp.wire import ASGIApp, Receive, Scope, Send, watched
 
 MCP_PATH = "/mcp"
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _log = logging.getLogger(__name__)
 _MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no use here
 
@@ -114,11 +115,14 @@ def find_server(name: str) -> Any:
 def place_of(name: str) -> str:
     """Where the server that `name` names comes from: its module's file, and the attribute in it.
 
-    It must have been found before.
+    Of what is installed the module's name: another Python, or another environment made by its
+    installer, holds the same module elsewhere. It must have been found before.
     """
     module_name, _, attribute = name.partition(":")
     file = getattr(sys.modules[module_name], "__file__", None)
-    return f"{Path(file).resolve() if file else module_name}:{attribute or 'mcp'}"
+    path = Path(file).absolute() if file else None
+    is_installed = path is None or not _INSTALLED.isdisjoint(path.parts)
+    return f"{module_name if is_installed else path}:{attribute or 'mcp'}"
 
 
 def _why_missing(error: ModuleNotFoundError, wanted: str, here: Path) -> str:

@@ -2,12 +2,16 @@
 
 import asyncio
 import shlex
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.cli.running import run, serving
 from tests.mcp.stage import soon
 from webapp.connecting import connect, utc_now
 from webapp.known_servers import must_be_known
+from webapp.served import find_server, place_of
 from webapp.settings import read_settings
 
 TOOLS = 'from mcp.server.mcpserver import MCPServer\nmcp = MCPServer("shop")\n'
@@ -44,6 +48,22 @@ async def test_another_server_of_the_same_name_is_not_served_until_the_operator_
     async with serving("tools:mcp", "--port", "0", home=tmp_path, cwd=other):
         pass
     assert (await run("stdio", "tools:mcp", home=tmp_path, cwd=mine)).status == 1
+
+
+def test_what_is_installed_stays_where_it_is_under_another_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # finding: S12
+    places = set[str]()
+    for version in ("python3.11", "python3.13"):
+        folder = tmp_path / version / "site-packages"
+        folder.parent.mkdir()
+        monkeypatch.syspath_prepend(module(folder, "installed_shop"))
+        monkeypatch.delitem(sys.modules, "installed_shop", raising=False)
+        find_server("installed_shop:mcp")
+        places.add(place_of("installed_shop:mcp"))
+    monkeypatch.delitem(sys.modules, "installed_shop")
+    assert places == {"installed_shop:mcp"}
 
 
 async def test_a_name_that_nobody_served_is_not_accepted(tmp_path: Path) -> None:
