@@ -122,7 +122,10 @@ class Verdicts:
             if not was_news:
                 if payment is not None and changed.status is Status.ACCEPTED:
                     payment = await self._ledger.as_surplus(changed, payment)
-                return await self._unless_there(payment, hook)
+                kept = await self._unless_there(payment, hook)
+                if payment not in kept:  # it was there: what waits for it is for the sweeper
+                    told_before.clear()
+                return kept
             return [row for row in (payment, hook) if row is not None]
 
         # What became of an earlier try says nothing of the one that is going on, unless it is paid.

@@ -24,12 +24,14 @@ from flows.elicitation import Json
 from flows.vault import Ring
 from tests.web.serving import serving, transport_to
 from webapp.app import open_app
+from webapp.limits import Limits
 from webapp.settings import Settings
 from webapp.stores import Record, Store, open_store
 from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 SECRET = b"a secret that outlives every one of the processes"
 ELSEWHERE = "https://shop.example"
+PATIENT = Limits(call=timedelta(minutes=4))  # no busy machine ends a call before its person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ async def serve(orders: Orders, line: socket.socket) -> None:
     settings = settings_of(public_port=orders.public_port, folder=orders.folder)
     store = DyingStore(await open_store(settings.store), die=orders.die, say=say)
     async with (
-        open_app(settings, _tools(orders, say), store=store, clock=clock) as app,
+        open_app(settings, _tools(orders, say), store=store, clock=clock, limits=PATIENT) as app,
         serving(Dying(app, die=orders.die), port=orders.port),
     ):
         say("serving")
@@ -130,7 +132,7 @@ async def warm_up() -> None:
     store = await open_store("memory:")
     tools = _tools(Orders(port=80, public_port=80, folder="nowhere"), lambda _: None)
     async with (
-        open_app(settings, tools, store=store) as app,
+        open_app(settings, tools, store=store, limits=PATIENT) as app,
         httpx.AsyncClient(transport=transport_to(app), base_url=settings.url) as client,
     ):
         assert (await client.get("/")).status_code == 200

@@ -24,7 +24,7 @@ from flows.elicitation import Json
 from flows.providers import github
 from tests.crash.nursery import raise_children
 from tests.crash.post import Door, Post
-from tests.crash.server import Dying, DyingStore, Orders, die, settings_of
+from tests.crash.server import PATIENT, Dying, DyingStore, Orders, die, settings_of
 from tests.crash.shop import no_certificates
 from tests.web.serving import serving, transport_to
 from webapp.app import open_app
@@ -91,7 +91,14 @@ async def serve(orders: StandOrders, line: socket.socket) -> None:
         may_sweep.set()
     inner = await open_store(settings.store)
     store = StandStore(inner, die=orders.die, say=say, may_sweep=may_sweep)
-    opening = open_app(settings, tools(orders), store=store, clock=clock, sandbox=orders.settings)
+    opening = open_app(
+        settings,
+        tools(orders),
+        store=store,
+        clock=clock,
+        sandbox=orders.settings,
+        limits=PATIENT,
+    )
     async with opening as opened:
         app: ASGIApp = Dying(opened, die=orders.die)
         if orders.flying:
@@ -271,7 +278,9 @@ async def warm_up() -> None:
     settings = settings_of(public_port=80, folder="nowhere")
     store = await open_store("memory:")
     outside: Any = create_sandbox(orders.settings, clock=_now, deliver=_nobody)
-    opening = open_app(settings, tools(orders), store=store, sandbox=orders.settings)
+    opening = open_app(
+        settings, tools(orders), store=store, sandbox=orders.settings, limits=PATIENT
+    )
     async with opening as app:
         for one, url in ((app, settings.url), (outside, orders.settings.url)):
             transport = transport_to(one)

@@ -16,7 +16,8 @@ FINDING = "S1"
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     for library in LIBRARIES:
         with TemporaryDirectory() as folder:
-            home = Path(folder)
+            home, other = Path(folder), Path(folder, "other")
+            other.mkdir()
             till, extra = home / "till", {"TILL": str(home / "till")}
             if os.getuid() == 0:  # root alone can make another user's connection
                 async with serving(f"tests.outside.till:{library}", home=home, extra=extra) as here:
@@ -31,7 +32,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                             await _gets_no_event(url, {}, {}, thief=NOBODY),
                         )
             name = f"tests.outside.till:guarded_{library}"
-            async with serving(name, home=home, extra=extra) as here:
+            async with serving(name, home=other, extra=extra) as here:
                 anns, bobs = ({"authorization": f"Bearer {name}"} for name in ("ann", "bob"))
                 for _ in range(times):
                     url = f"{here.url}/mcp"

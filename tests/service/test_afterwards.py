@@ -330,6 +330,24 @@ async def test_a_refund_of_somebody_elses_sale_is_ignored(shop: Shop) -> None:
 # A bank's claims.
 
 
+async def test_a_claim_is_not_lost_where_the_payment_is_told_again_before_it_is_looked_into(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        await buy.person.press_there(there, "bank")
+        await buy.person.press_there(there, "arrive")
+        *_, arrived = shop.post
+        await shop.tell_all()
+        await buy.result()
+        (payment,) = await shop.payments()
+        assert (await shop.tell(claim(payment))).json() == {"received": "waiting"}
+        again = json.loads(arrived) | {"id": "evt_again"}
+        await shop.tell(again)
+        await shop.sweep()
+        assert await shop.ledger() == ["disputed"]
+
+
 async def test_what_a_bank_claims_back_is_not_handed_out(shop: Shop) -> None:
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
