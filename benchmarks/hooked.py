@@ -32,6 +32,7 @@ from flows.checkout_session import Kept, Terms
 from flows.elicitation import Elicitation
 from webapp.routes.webhooks import hooked
 from webapp.service import Service
+from webapp.serving import loop_factory
 from webapp.waiters import Waiter  # noqa: TC001 - beside those that are needed
 
 SECRET = "whsec_of_the_benchmarks"
@@ -114,4 +115,5 @@ async def serve(which: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1]))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve(sys.argv[1]))

@@ -24,6 +24,7 @@ from flows import complete_elicitation, elicit
 from flows.question import Link
 from flows.vault import Ring
 from webapp.app import create_app
+from webapp.serving import loop_factory
 from webapp.settings import Settings
 
 MODERN = "2026-07-28"
@@ -123,4 +124,5 @@ async def until_stdin_ends(app: Any) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1]))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve(sys.argv[1]))

@@ -19,16 +19,22 @@ from webapp.wire import ASGIApp, Receive, Scope, Send
 
 if TYPE_CHECKING:  # it stands for whichever parser is installed
     from uvicorn.protocols.http.h11_impl import H11Protocol as HTTPProtocol
+
+    _Base: TypeAlias = HTTPProtocol
 else:
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol as HTTPProtocol
+    _Base = object
+    try:
+        from webapp.fast_http import FastProtocol as HTTPProtocol
+    except ImportError:  # httptools has no wheel for every machine
+        from uvicorn.protocols.http.h11_impl import H11Protocol as HTTPProtocol
 
 _Reading: TypeAlias = tuple[str, object]
 _log = logging.getLogger(__name__)
 _ESTABLISHED = 1  # linux/tcp_states.h; the first byte of struct tcp_info
 
 
-class Accepted(HTTPProtocol):
-    """uvicorn's protocol; what is known of a connection stands in the scope of its requests."""
+class Arriving(_Base):
+    """What is known of a connection stands in the scope of its requests; before any parser's."""
 
     def __init__(self, *arguments: Any, arrivals: Arrivals | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -74,6 +80,8 @@ class Accepted(HTTPProtocol):
     def _what_is_read(self) -> "_Reading | None":
         """The head of the request after that cycle, or the body of that cycle's."""
         cycle: Any = self.cycle  # None before the first request
+        if getattr(self, "pipeline", None):
+            return None  # it is queued behind another, and until its turn we read nothing
         if cycle is None or cycle.response_complete:
             return "head", cycle
         return ("body", cycle) if cycle.more_body else None
@@ -95,6 +103,10 @@ class Accepted(HTTPProtocol):
             head = f"HTTP/1.1 {int(status)} {status.phrase}\r\n"
             self.transport.write(f"{head}content-length: 0\r\nconnection: close\r\n\r\n".encode())
         self.transport.close()
+
+
+class Accepted(Arriving, HTTPProtocol):
+    """uvicorn's protocol, with the parser that is installed."""
 
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer | None:

@@ -91,7 +91,17 @@ def _serve_bound(
     server = demo_server(settings.url) if name is None else load(name)
     quieten(log=settings.log)
     place = DEMO if name is None else place_of(name)
-    return asyncio.run(_serve(settings, server, listener, annex=annex, place=place))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_serve(settings, server, listener, annex=annex, place=place))
+
+
+def loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
+    """What makes the event loop: uvloop, where it is installed; None for Python's own."""
+    try:
+        import uvloop  # noqa: PLC0415 - it has no wheel for every machine
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def pair(environment: Mapping[str, str], *, port: int) -> int:

@@ -15,9 +15,8 @@ FINDING = "S1"
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     for library in LIBRARIES:
-        with TemporaryDirectory() as folder:
-            home, other = Path(folder), Path(folder, "other")
-            other.mkdir()
+        with TemporaryDirectory() as folder, TemporaryDirectory() as elsewhere:
+            home, other = Path(folder), Path(elsewhere)
             till, extra = home / "till", {"TILL": str(home / "till")}
             if os.getuid() == 0:  # root alone can make another user's connection
                 async with serving(f"tests.outside.till:{library}", home=home, extra=extra) as here:

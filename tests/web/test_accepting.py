@@ -10,15 +10,28 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import uvloop
+from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from tests.users import AS_ROOT, NOBODY, PATIENCE_SECONDS
 from tests.web.serving import bound
 from tests.web.test_locality import ME, ON_LINUX
-from webapp.accepting import Accepted, peer_of
+from webapp.accepting import Accepted, Arriving, peer_of
+from webapp.fast_http import HEAD_BYTES_AT_MOST, FastProtocol
 from webapp.limits import Arrivals
 from webapp.locality import Connection, Peer, uid_of_peer
-from webapp.serving import Pages
+from webapp.serving import Pages, loop_factory
 from webapp.wire import Receive, Scope, Send
+
+
+@pytest.fixture(params=[H11Protocol, FastProtocol])
+def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Each parser that may read what is sent to a served process."""
+    made = type("Accepted", (Arriving, request.param), {})
+    monkeypatch.setattr("webapp.serving.Accepted", made)
+    return made
 
 
 def transport(accepted: socket.socket) -> Any:
@@ -113,10 +126,44 @@ async def heard(port: int, sent: bytes, *, until: bytes | None = None) -> bytes:
         writer.close()
 
 
+class Sent:
+    """The server's end of a connection from elsewhere, and what was answered."""
+
+    def __init__(self) -> None:
+        self.answer, self.is_closed, self.is_paused = b"", False, False
+        self.write = self._write
+
+    def get_extra_info(self, name: str) -> Any:
+        return {"peername": ("192.0.2.7", 1), "sockname": ("192.0.2.1", 80)}.get(name)
+
+    def _write(self, data: bytes) -> None:
+        self.answer += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+
+def begun(protocol: Any, app: Any) -> tuple[Any, Sent]:
+    sent = Sent()
+    arriving = protocol(config=Config(app), server_state=ServerState(), app_state={})
+    arriving.connection_made(sent)
+    return arriving, sent
+
+
 WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 HALF_BODY = b"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\nhalf"
 
 
+@pytest.mark.usefixtures("protocol")
 @pytest.mark.parametrize("half", [b"", b"GET / HT", WHOLE[:-2], HALF_BODY])
 async def test_a_request_that_does_not_come_whole_is_not_waited_for(half: bytes) -> None:
     # finding: R10
@@ -124,6 +171,7 @@ async def test_a_request_that_does_not_come_whole_is_not_waited_for(half: bytes)
         assert (await heard(port, half)).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
 
 
+@pytest.mark.usefixtures("protocol")
 async def test_a_second_request_of_a_connection_has_its_time_too() -> None:
     # finding: R10
     async with served(Arrivals(reading=timedelta(milliseconds=50))) as port:
@@ -131,6 +179,7 @@ async def test_a_second_request_of_a_connection_has_its_time_too() -> None:
         assert b"HTTP/1.1 408 Request Timeout" in answer
 
 
+@pytest.mark.usefixtures("protocol")
 async def test_there_are_so_many_connections_at_most() -> None:
     # finding: R10
     async with served(Arrivals(connections=1, own_user=0)) as port:
@@ -139,6 +188,7 @@ async def test_there_are_so_many_connections_at_most() -> None:
         first.close()
 
 
+@pytest.mark.usefixtures("protocol")
 @ON_LINUX
 async def test_there_is_room_left_for_the_user_who_runs_the_server() -> None:
     # finding: R10
@@ -153,3 +203,76 @@ def test_an_answer_that_takes_its_time_is_not_hurried() -> None:
     protocol: Any = object.__new__(Accepted)
     protocol.cycle = SimpleNamespace(response_complete=False, more_body=False)
     assert protocol._what_is_read() is None
+
+
+async def test_a_head_without_end_is_refused(protocol: Any) -> None:
+    # finding: P1
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("it has not come whole")
+
+    arriving, sent = begun(protocol, app)
+    arriving.data_received(b"GET /" + b"a" * 10)
+    piece = b"a" * 4096
+    pieces = 0
+    while not sent.is_closed:
+        arriving.data_received(piece)
+        pieces += 1
+    assert pieces <= HEAD_BYTES_AT_MOST // len(piece) + 1
+    assert sent.answer.startswith(b"HTTP/1.1 400 ")
+    arriving.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET http://evil.example/mcp HTTP/1.1\r\nhost: here\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: here\r\n" + b"x: y\r\n" * HEAD_BYTES_AT_MOST + b"\r\n",
+        b"GET / HTTP/1.1\r\nhost: here\r\nx: " + b"y" * HEAD_BYTES_AT_MOST + b"\r\n\r\n",
+    ],
+)
+async def test_a_head_that_arrives_whole_and_is_too_much_is_refused(head: bytes) -> None:
+    # finding: P1
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("it was let in")
+
+    arriving, sent = begun(type("Accepted", (Arriving, FastProtocol), {}), app)
+    arriving.data_received(head)
+    assert sent.answer.startswith(b"HTTP/1.1 400 ")
+    assert sent.is_closed
+    arriving.connection_lost(None)
+
+
+async def test_what_stands_behind_a_body_is_none_of_its_headers(protocol: Any) -> None:
+    # finding: P1
+    seen = asyncio.Queue[list[tuple[bytes, bytes]]]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        seen.put_nowait(list(scope["headers"]))
+
+    arriving, _ = begun(protocol, app)
+    arriving.data_received(b"POST / HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n")
+    arriving.data_received(b"2\r\nab\r\n0\r\nforwarded: for=127.0.0.1\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        names = [name for name, _ in await seen.get()]
+    assert names == [b"host", b"transfer-encoding"]
+    arriving.connection_lost(None)
+
+
+async def test_a_request_that_waits_for_another_ones_end_is_not_late(protocol: Any) -> None:
+    # finding: P1
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.Event().wait()
+
+    arriving, sent = begun(protocol, app)
+    arriving.data_received(WHOLE + HALF_BODY)
+    assert sent.is_paused
+    assert arriving._timer is None
+    arriving.connection_lost(None)
+
+
+def test_the_faster_parser_and_loop_are_used_where_they_are_installed() -> None:
+    # finding: P1
+    assert issubclass(Accepted, FastProtocol)
+    assert loop_factory() is uvloop.new_event_loop
