@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from flows.account import Account, account_of
 from flows.capabilities import must_be_mode
@@ -117,6 +117,7 @@ def payment(
     provider: str | None = None,
     once: bool = False,
     again: bool = False,
+    processing: Literal["wait", "return"] = "wait",
     key: str | None = None,
     timeout: timedelta = PAYMENT_TIMEOUT,
 ) -> Question[Receipt]:
@@ -125,6 +126,10 @@ def payment(
     With `once` it is bought for good: the same question is answered by the receipt from then on.
     The same call made again within two minutes of the result gets that result again, as it may
     have been lost on its way; with `again` it is another purchase at once.
+
+    Some ways to pay take days, such as a bank transfer. With `processing="return"` the await raises
+    Processing once such a payment is on its way; the question stays open, and the same call made
+    again gets the receipt when the money is there.
 
     The await raises NotConfigured where the server has no payment provider.
     """
@@ -137,6 +142,7 @@ def payment(
             key=key,
             timeout=timeout,
             again=again,
+            waits_for_money=processing == "wait",
         )
 
 

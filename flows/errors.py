@@ -175,6 +175,16 @@ class Cancelled(NotAccepted):
     name = "ELICITATION_CANCELLED"
 
 
+class Processing(NotAccepted):
+    """The payment is on its way, as by a bank transfer, and was not to be waited for.
+
+    The same call made again gets it once it is there.
+    """
+
+    name = "ELICITATION_PROCESSING"
+    http_status = 202
+
+
 class Expired(NotAccepted):
     """Nobody answered within `ttl`."""
 

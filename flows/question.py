@@ -26,6 +26,7 @@ from flows.errors import (
     InvalidQuestion,
     NoAsker,
     NotAccepted,
+    Processing,
     Superseded,
 )
 from flows.unasked import Made, Unasked
@@ -110,6 +111,11 @@ class Outcome(Generic[T_co]):
             case _:
                 return "cancel"
 
+    @property
+    def is_processing(self) -> bool:
+        """Whether a payment is on its way, by a question that was not to wait for it."""
+        return isinstance(self.error, Processing)
+
     def __bool__(self) -> bool:
         return self.accepted
 
@@ -127,6 +133,7 @@ class Question(Generic[T_co]):
     elicitation_id: str | None = None  # the author's own, by which trusted code knows it
     timeout: timedelta = DEFAULT_TIMEOUT
     again: bool = False  # its answer is for one call; the same call made again is another wish
+    waits_for_money: bool = True  # else it comes to Processing once a payment is on its way
     _made: Made | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -497,6 +497,7 @@ MAY_START = {
     },
     "test_leaks.py": {"ASGITransport": "with ears of its own"},
     "typescript/packages.py": {"subprocess.run": "installs the clients"},
+    "web/test_accepting.py": {"Config": "nothing is served with it"},
     "web/serving.py": {"ASGITransport": "overheard", "Config": "overheard"},
     "web/test_workers.py": {"create_subprocess_exec": "each line of it is heard"},
     "web/test_locality.py": {"create_subprocess_exec": "bash and nginx, and nothing of ours"},

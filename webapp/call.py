@@ -31,12 +31,13 @@ from webapp.kinds import Kinds
 from webapp.line import Line
 from webapp.links import Links
 from webapp.outbound import Outbound
-from webapp.outcomes import cancelled, outcome_of
+from webapp.outcomes import cancelled, outcome_of, processing
 from webapp.presenter import Interrupted, Presenter
 from webapp.runs import ToolCall, run_of
 from webapp.taken import Taken
 from webapp.unasked import nothing_stands_before
 from webapp.verbs import Verbs
+from webapp.verdicts import ON_ITS_WAY
 from webapp.waiters import Waiter
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Call(Verbs):
         self._is_error = False
         self._is_known = False  # answered without asking
         self._waiters: set[Waiter] = set()
+        self._leaves_to_come: set[str] = set()  # by elicitation
 
     @property
     def now(self) -> datetime:
@@ -170,7 +172,13 @@ class Call(Verbs):
         return current
 
     def is_waiting_for(self, current: Elicitation) -> bool:
-        return not (self.is_over or current.status.is_final) and current.waiter == self.leg
+        is_done = self.is_over or current.status.is_final or self._is_left_to_come(current)
+        return not is_done and current.waiter == self.leg
+
+    def _is_left_to_come(self, current: Elicitation) -> bool:
+        """Whether a payment is on its way that the tool does not wait for."""
+        is_on_its_way = not current.status.is_final and current.progress == ON_ITS_WAY
+        return is_on_its_way and current.id in self._leaves_to_come
 
     def interrupt(self, answer: object) -> NoReturn:
         """End the body here; `answer` is the call's result, whatever the body does about it."""
@@ -288,11 +296,17 @@ class Call(Verbs):
                 # A new question at a place of old has been shown to nobody.
                 is_again = before is not None and before.elicitation_id == current.id
                 shown = self._line.shown(current, place, is_again=is_again, group=group)
-                settled = await self._presenter.wait(self, shown, waiter)
+                if not question.waits_for_money:
+                    self._leaves_to_come.add(current.id)
+                    waiter.sees_all = True
+                is_left = self._is_left_to_come(current)
+                settled = current if is_left else await self._presenter.wait(self, shown, waiter)
                 if settled is None:
                     return cancelled(question, current)
                 current = settled
             await self._must_be_going_on()
+            if self._is_left_to_come(current):
+                return processing(question, current)
             if not current.status.is_final:
                 self.interrupt(self._presenter.busy())
             taken = await self.taken.take(current, run=self.run.value.id)

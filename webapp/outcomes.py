@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from flows.elicitation import BY_MODEL, Elicitation, Json, Status
-from flows.errors import Cancelled, InvalidAnswer
+from flows.errors import Cancelled, InvalidAnswer, Processing
 from flows.question import Outcome, Question, refusal
 from flows.schema import Fault, Refused
 
@@ -54,3 +54,13 @@ def cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:
         elicitation_id=current.id,
     )
     return Outcome(status=Status.CANCELLED, error=error)
+
+
+def processing(question: Question[T], current: Elicitation) -> Outcome[T]:
+    """Of a payment that is on its way, and that the tool does not wait for."""
+    error = Processing(
+        f"The payment for {question.message!r} is on its way, and may take days. The person has "
+        "nothing more to do, and is not to pay again: call the tool again later.",
+        elicitation_id=current.id,
+    )
+    return Outcome(status=current.status, error=error)

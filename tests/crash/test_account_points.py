@@ -104,6 +104,7 @@ async def test_a_code_whose_reply_was_lost_has_failed_and_the_page_says_so(
 async def test_an_account_that_was_connected_is_used_when_the_lease_of_the_dead_is_out(
     market: Market, customer: Customer, mode: str, die: str
 ) -> None:
+    # parity: L13
     link = await connected(market, customer, mode=mode, die=die)
     async with market.start(later=LEASE_OVER) as server:
         assert await customer.come_back(link) == "GitHub is connected"

@@ -283,7 +283,6 @@ async def test_of_two_identical_calls_the_newer_one_gets_the_answer(
 async def test_a_client_that_retries_at_once_hears_in_the_end_that_it_still_waits(
     bodies: list[str], server: Any, rounds: int
 ) -> None:
-    # defect: lynq limit of 60 seconds
     limits = Limits(leg=timedelta(), leg_at_least=timedelta(), rounds=rounds)
     async with staged(server, limits=limits) as stage, stage.caller(MODERN) as caller:
         result = await soon(caller.call("sign_in"))
@@ -300,7 +299,6 @@ async def test_a_client_that_retries_at_once_hears_in_the_end_that_it_still_wait
 async def test_the_same_call_hears_again_what_it_waits_for_when_its_time_is_up(
     bodies: list[str], server: Any, revision: str
 ) -> None:
-    # defect: tesseron limit of 60 seconds
     limits = Limits(link=timedelta())
     async with (
         staged(server, limits=limits) as stage,

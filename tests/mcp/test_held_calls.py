@@ -68,6 +68,8 @@ def is_still_waiting(result: Any) -> bool:
 
 
 async def test_a_call_with_a_link_is_answered_before_clients_give_up(library: str) -> None:
+    # defect: lynq limit of 60 seconds
+    # defect: tesseron limit of 60 seconds
     # finding: R4
     async with (
         opened(new_asking_server(library)) as (stage, clock),

@@ -171,8 +171,6 @@ async def test_an_id_of_ones_own_stands_for_one_open_question_only(server: Any) 
 
 @pytest.mark.every_way
 async def test_a_completion_before_anybody_waits_is_not_lost(server: Any, revision: str) -> None:
-    # parity: L3
-    # defect: lynq early completion
     # finding: R3
     completions: list[asyncio.Task[Completion]] = []
 
@@ -193,6 +191,8 @@ async def test_a_completion_before_anybody_waits_is_not_lost(server: Any, revisi
 async def test_a_completion_while_the_address_is_made_is_not_lost(
     server: Any, revision: str, tmp_path: Path
 ) -> None:
+    # parity: L3
+    # defect: lynq early completion
     # finding: R3
     # It is here before the function returns: another thread completes, in a loop of its own.
     store = f"sqlite:///{tmp_path / 'elicit.db'}"

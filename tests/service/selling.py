@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import urljoin, urlsplit
 
 import httpx
@@ -229,6 +229,7 @@ class Shop:
         self.limits: Limits | None = None  # how long calls are held
         self.is_for_good = False
         self.is_bought_again = False
+        self.processing: Literal["wait", "return"] = "wait"
         self.provider: str | None = None  # who takes the money; none: the checkout
         self.body: Body = _told
         self.bodies = 0
@@ -394,6 +395,7 @@ class Shop:
                 provider=self.provider,
                 once=self.is_for_good,
                 again=self.is_bought_again,
+                processing=self.processing,
                 timeout=self.timeout,
             )
             self.bodies += 1

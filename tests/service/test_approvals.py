@@ -269,7 +269,6 @@ async def test_after_a_crash_the_yes_waits_for_its_lease_and_is_not_asked_again(
 
 
 async def test_they_are_listed_by_owner_revoked_one_by_one_and_cleared(service: Service) -> None:
-    # parity: L13
     approvals = service.kinds.gates.approvals
     await approved(service)
     await approved(service, {"count": 6})

@@ -417,6 +417,27 @@ async def test_a_transfer_shows_that_it_is_awaited_and_arrives_in_time(shop: Sho
         assert await buy.result() == "paid 9.00 EUR"
 
 
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_a_tool_need_not_wait_for_a_transfer_and_gets_it_by_the_same_call_later(
+    shop: Shop, revision: str
+) -> None:
+    # finding: M5
+    shop.processing = "return"
+    async with buying(shop, revision=revision) as buy:
+        there = await buy.person.go_on(buy.link)
+        await buy.person.press_there(there, "bank")
+        await shop.tell_all()
+        told = await buy.result()
+        assert "[ELICITATION_PROCESSING]" in told
+        assert "is not to pay again: call the tool again later" in told
+        assert "[ELICITATION_PROCESSING]" in await buy.again()
+        assert (shop.bodies, await shop.statuses()) == (0, ["opened"])
+        shop.clock.tick(minutes=10)
+        await buy.person.press_there(there, "arrive")
+        await shop.tell_all()
+        assert (await buy.again(), shop.bodies) == ("paid 9.00 EUR", 1)
+
+
 async def test_a_transfer_that_arrives_days_late_is_kept(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
