@@ -14,6 +14,7 @@ ElicitError
 │   ├── Declined         in the client or on our page
 │   ├── Denied           at the provider
 │   ├── Cancelled        the wait ended; the question itself may live on
+│   ├── Processing       the payment is on its way and was not to be waited for
 │   ├── Expired          its time was up
 │   ├── Failed           the provider or this server could not finish it
 │   ├── InvalidAnswer    the client answered something else than was asked
@@ -182,7 +183,7 @@ class Processing(NotAccepted):
     """
 
     name = "ELICITATION_PROCESSING"
-    http_status = 202
+    http_status = 409
 
 
 class Expired(NotAccepted):
