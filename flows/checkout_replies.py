@@ -17,7 +17,8 @@ from flows.checkout_seller import Seller, charge_amount, charged
 from flows.checkout_session import REFERENCE_KEY, Id, Malformed, Session, read_session
 from flows.elicitation import Json
 from flows.errors import Failed, InvalidQuestion
-from flows.gateway_replies import problem, unreadable
+from flows.gateway_replies import GIVING_BACK, problem, unreadable
+from flows.money import Money
 from flows.receipt import Dispute, Payment, Refund, RefundStatus
 
 T = TypeVar("T")
@@ -104,36 +105,53 @@ def claims_in(
 
 def read_refund(reply: httpx.Response, payment: Payment, seller: Seller) -> Refund:
     """Raises Failed, also where the provider tried in vain."""
-    doing = "give the money back"
-    found = _decode(reply, seller, _Refund, doing=doing)
+    found = _decode(reply, seller, _Refund, doing=GIVING_BACK)
     if not found.stands:
-        raise Failed(f"{seller.label} could not {doing} (refund {found.id} is {found.status}).")
+        why = f"refund {found.id} is {found.status}"
+        raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}).")
     try:
         price = charged(found.amount, found.currency.upper())
     except InvalidQuestion:
-        raise unreadable(seller, doing=doing) from None
+        raise unreadable(seller, doing=GIVING_BACK) from None
     if price.currency != payment.currency or price.minor_units > payment.amount:
-        raise unreadable(seller, doing=doing)
+        raise unreadable(seller, doing=GIVING_BACK)
     return Refund(id=found.id, price=price, status=_status(found))
 
 
+def given_back(reply: httpx.Response, payment: Payment, seller: Seller) -> tuple[int, int]:
+    """How much of it went back, in Stripe's units, and in how many refunds. Raises Failed."""
+    listed, standing = _listed(reply, payment, seller)
+    return sum(one.amount for one in standing), len(listed)
+
+
 def standing_refund(
-    reply: httpx.Response, payment: Payment, seller: Seller, *, refused: httpx.Response
+    reply: httpx.Response,
+    payment: Payment,
+    seller: Seller,
+    *,
+    price: Money,
+    refused: httpx.Response,
 ) -> Refund:
-    """The refund of all of it that is there, though `refused` made none. Raises Failed."""
-    doing = "give the money back"
-    listed = _decode(reply, seller, _Refunds, doing=doing)
-    standing = [
-        one for one in listed.data if one.stands and one.currency.upper() == payment.currency
-    ]
-    if not standing or sum(one.amount for one in standing) < charge_amount(payment.price):
-        raise Failed(f"{seller.label} could not {doing} ({problem(refused, code_of=_code_of)}).")
+    """The refund of so much of it that is there, though `refused` made none. Raises Failed."""
+    _, standing = _listed(reply, payment, seller)
+    if not standing or sum(one.amount for one in standing) < charge_amount(price):
+        why = problem(refused, code_of=_code_of)
+        raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}).")
     are_done = all(_status(one) is RefundStatus.SUCCEEDED for one in standing)
     return Refund(
         id=standing[0].id,
-        price=payment.price,
+        price=price,
         status=RefundStatus.SUCCEEDED if are_done else RefundStatus.PENDING,
     )
+
+
+def _listed(
+    reply: httpx.Response, payment: Payment, seller: Seller
+) -> tuple[tuple[_Refund, ...], list[_Refund]]:
+    """All its refunds, and those that stand."""
+    listed = _decode(reply, seller, _Refunds, doing=GIVING_BACK).data
+    ours = payment.currency.lower()
+    return listed, [one for one in listed if one.stands and one.currency == ours]
 
 
 def _status(refund: _Refund) -> RefundStatus:

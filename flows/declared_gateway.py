@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from flows.checkout_session import Kept, Malformed, kept_of, terms_of
 from flows.declared_reading import (
-    GIVING_BACK,
     answer_in,
     given_in,
     id_at,
@@ -30,7 +29,7 @@ from flows.errors import Failed, InvalidQuestion
 from flows.flow import Departure, Talk, Trip
 from flows.gateway import Notice, Session, State, payment_of, terms_for
 from flows.gateway_page import asked, asking, begun, prepared, ways_back
-from flows.gateway_replies import learned, unreadable, written
+from flows.gateway_replies import GIVING_BACK, learned, unreadable, written
 from flows.money import Money
 from flows.receipt import Payment, Refund, RefundStatus
 from flows.signatures import Delivery, Scheme
@@ -117,16 +116,22 @@ class DeclaredGateway:
             raise Failed(f"{self.seller.label} did not close its payment page.", is_refusal=True)
         return found.state not in (State.PAID, State.PENDING)
 
-    def refund(self, payment: Payment, *, reason: str | None) -> Talk[Refund]:
+    def refund(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Talk[Refund]:
         theirs = payment_of(payment, self.seller)
         if self._declared.refund is None:
             by_hand = f" Do it by hand at {self._declared.manage}." if self._declared.manage else ""
             raise Failed(f"{self.seller.label} gives nothing back when asked by us.{by_hand}")
         given, left = yield from self._given_back(payment, theirs)
-        if given >= payment.amount:
-            return Refund(id=theirs, price=payment.price, status=RefundStatus.SUCCEEDED)
-        rest = Money.from_minor_units(payment.amount - given, payment.currency)
+        whole = payment.amount if up_to is None else up_to
+        if given >= whole:
+            price = Money.from_minor_units(whole, payment.currency)
+            return Refund(id=theirs, price=price, status=RefundStatus.SUCCEEDED)
+        rest = Money.from_minor_units(whole - given, payment.currency)
         key = f"refund:{payment.id}:{rest.minor_units}"
+        if up_to is not None:
+            key = f"{key}:{up_to}"  # two parts of one size are two
         named = rest if left is None else Money.from_minor_units(left, payment.currency)
         if not 0 < named.minor_units <= rest.minor_units:
             raise unreadable(self.seller, doing=GIVING_BACK)

@@ -20,7 +20,7 @@ from flows.declared_templates import at, first_of, text_at
 from flows.elicitation import Json
 from flows.errors import Failed
 from flows.gateway import Notice, Session
-from flows.gateway_replies import decode, minor_units, problem, unreadable
+from flows.gateway_replies import GIVING_BACK, decode, minor_units, problem, unreadable
 from flows.money import Money
 from flows.receipt import CLAIM, Payment, Refund, RefundStatus
 from flows.signature_items import ADYEN, as_json, item_in
@@ -33,7 +33,6 @@ _ID = re.compile(r"(?!\.{1,2}\Z)[!-~]{1,255}")  # it goes into paths
 _TYPE = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _EPOCH = re.compile(r"[0-9]{9,11}")
 _MINOR = Reading()
-GIVING_BACK = "give the money back"
 
 
 def answer_in(reply: httpx.Response, seller: DeclaredSeller, *, doing: str) -> Json:

@@ -141,6 +141,14 @@ class SellerDeclaration:
         return self.idempotency is not None or bool(has_key)
 
     @property
+    def refunds_parts(self) -> bool:
+        """Whether a refund names an amount, counted as prices are, and has a key."""
+        names_amount = bool(names_in(self.refund_body) & {"minor", "decimal"})
+        counts_alike = self.holding is None or self.holding.left is None
+        is_possible = self.refund is not None and names_amount and counts_alike
+        return is_possible and self.has_refund_key
+
+    @property
     def tells_refunds(self) -> bool:
         """Whether `fetch` says what went back; of a payment only its session is known by then."""
         names = names_in(self.fetch)

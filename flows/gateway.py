@@ -184,10 +184,13 @@ class Gateway(Protocol):
         """
         ...
 
-    def refund(self, payment: Payment, *, reason: str | None) -> Talk[Refund]:
+    def refund(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Talk[Refund]:
         """Give back what is left of it, or tell the refund that is there.
 
-        Raises Failed; the same call may then be made again, and gives nothing back twice.
+        `up_to`: only so much of it, in minor units, with what went back before. Raises Failed; the
+        same call may then be made again, and gives nothing back twice.
         """
         ...
 

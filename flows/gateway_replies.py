@@ -21,6 +21,7 @@ from flows.money import MINOR_UNIT_DIGITS_AT_MOST, Money, digits_of
 from flows.visit import origin_of
 
 T = TypeVar("T")
+GIVING_BACK = "give the money back"
 # Of the refusals those that may be none the next time: slow, at it already, too early, too often.
 _NOT_NOW = (408, 409, 425, 429)
 # And those that are about the request itself, such as an amount that is too small: not about who

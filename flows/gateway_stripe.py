@@ -17,6 +17,7 @@ from flows import checkout_session
 from flows.checkout_events import PAYMENT_FAILED, Event, kept_event, read_event
 from flows.checkout_replies import (
     claims_in,
+    given_back,
     read_refund,
     reference_in,
     same_session,
@@ -104,8 +105,13 @@ class StripeGateway:
             return found.status == "expired"
         raise Failed(f"{self.seller.label} did not close its payment page.")
 
-    def refund(self, payment: Payment, *, reason: str | None) -> Talk[Refund]:
+    def refund(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Talk[Refund]:
         intent = payment_of(payment, self.seller)
+        key = f"refund:{payment.id}"
+        listing = f"{_REFUNDS}?{urlencode({'payment_intent': intent, 'limit': '100'})}"
+        price = payment.price
         form = {
             "payment_intent": intent,
             "metadata[receipt]": payment.id,
@@ -113,13 +119,20 @@ class StripeGateway:
         }
         if reason:
             form["metadata[reason]"] = reason[:REASON_AT_MOST]
-        reply = yield self._post(_REFUNDS, urlencode(form), key=f"refund:{payment.id}")
+        if up_to is not None:
+            price = Money.from_minor_units(up_to, payment.currency)
+            listed = yield self._get(listing)
+            given, count = given_back(listed, payment, self.seller)
+            if given >= charge_amount(price):
+                return standing_refund(listed, payment, self.seller, price=price, refused=listed)
+            form["amount"] = str(charge_amount(price) - given)
+            key = f"{key}:{up_to}:{count}"
+        reply = yield self._post(_REFUNDS, urlencode(form), key=key)
         if reply.status_code == 200:
             return read_refund(reply, payment, self.seller)
         # Refunded already, or the key was used with another reason: the list tells.
-        query = urlencode({"payment_intent": intent, "limit": "100"})
-        listed = yield self._get(f"{_REFUNDS}?{query}")
-        return standing_refund(listed, payment, self.seller, refused=reply)
+        listed = yield self._get(listing)
+        return standing_refund(listed, payment, self.seller, price=price, refused=reply)
 
     def read_notice(self, delivery: Delivery) -> Notice:
         return _notice(read_event(delivery))

@@ -56,6 +56,13 @@ class Gateways:
             isinstance(found, DeclaredGateway) and found.seller.declaration.refund is None
         )
 
+    def gives_back_parts(self, name: str) -> bool:
+        """Whether it can be asked for a part, and asked again gives that part once."""
+        found = self._gateways.get(name)
+        return found is not None and not (
+            isinstance(found, DeclaredGateway) and not found.seller.declaration.refunds_parts
+        )
+
     def has_refund_key(self, name: str) -> bool:
         """Whether it takes the same refund, asked for twice at once, for one."""
         found = self._gateways.get(name)
@@ -97,8 +104,11 @@ class Gateways:
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         return (yield from self.of(elicitation).close(elicitation, session))
 
-    def refund(self, payment: Payment, *, reason: str | None) -> Talk[Refund]:
-        return (yield from self.named(payment.seller).refund(payment, reason=reason))
+    def refund(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Talk[Refund]:
+        gateway = self.named(payment.seller)
+        return (yield from gateway.refund(payment, reason=reason, up_to=up_to))
 
 
 def gateway_of(seller: Registration) -> Gateway:

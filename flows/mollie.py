@@ -158,8 +158,10 @@ class MollieGateway:
             raise Failed(f"{self.seller.label} did not close its payment page.", is_refusal=True)
         return found.state not in (State.PAID, State.PENDING)
 
-    def refund(self, payment: Payment, *, reason: str | None) -> Talk[Refund]:
-        there = yield from self._refunds(payment)
+    def refund(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Talk[Refund]:
+        there = yield from self._refunds(payment, up_to=up_to)
         if there.standing is not None:
             return there.standing
         rest = Money.from_minor_units(there.rest, payment.currency)
@@ -172,11 +174,13 @@ class MollieGateway:
         path = f"{_path(payment_of(payment, self.seller))}/refunds"
         # Another rest is another refund: after one by hand, or after one that did not stand.
         key = f"refund:{payment.id}:{there.rest}"
+        if up_to is not None:
+            key = f"{key}:{up_to}"  # two parts of one size are two
         body = msgspec.json.encode(wish).decode()
         reply = yield self._request("POST", path, body=body, key=key)
         if reply.status_code == 201:
             return read_refund(reply, payment, self.seller, at_most=there.rest)
-        there = yield from self._refunds(payment, refused=reply)
+        there = yield from self._refunds(payment, up_to=up_to, refused=reply)
         assert there.standing is not None
         return there.standing
 
@@ -206,10 +210,12 @@ class MollieGateway:
             payment["webhookUrl"] = f"{self.seller.webhook_url}?{query}"
         return asking(payment, until=trip.now + LIFE_WITHOUT_A_METHOD)
 
-    def _refunds(self, payment: Payment, *, refused: httpx.Response | None = None) -> Talk[Refunds]:
+    def _refunds(
+        self, payment: Payment, *, up_to: int | None, refused: httpx.Response | None = None
+    ) -> Talk[Refunds]:
         path = f"{_path(payment_of(payment, self.seller))}/refunds?limit=250"
         reply = yield self._request("GET", path)
-        return refunds_in(reply, payment, self.seller, refused=refused)
+        return refunds_in(reply, payment, self.seller, up_to=up_to, refused=refused)
 
     def _request(
         self, method: str, path: str, *, body: str | None = None, key: str | None = None

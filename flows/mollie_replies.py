@@ -18,13 +18,12 @@ from flows.elicitation import Json
 from flows.errors import Failed
 from flows.gateway import Hint, Session, State
 from flows.gateway import Registration as Seller
-from flows.gateway_replies import decode, minor_units, problem, unreadable
+from flows.gateway_replies import GIVING_BACK, decode, minor_units, problem, unreadable
 from flows.money import Money
 from flows.receipt import Payment, Refund, RefundStatus
 from flows.unsigned_notices import read_id
 
 ASKING = "say what became of the payment"
-GIVING_BACK = "give the money back"
 _STATES = {
     "open": State.OPEN,
     "pending": State.PENDING,
@@ -144,28 +143,34 @@ def session_of(payment: MolliePayment, seller: Seller) -> Session:
 
 
 def refunds_in(
-    reply: httpx.Response, payment: Payment, seller: Seller, *, refused: httpx.Response | None
+    reply: httpx.Response,
+    payment: Payment,
+    seller: Seller,
+    *,
+    up_to: int | None,
+    refused: httpx.Response | None,
 ) -> Refunds:
-    """Raises Failed; also where nothing stands for all of it though `refused` made no refund."""
+    """Of all of it, or of a part. Raises Failed; also where `refused` made none and none stands."""
+    whole = payment.amount if up_to is None else up_to
     listed = decode(reply, _List, seller=seller, doing=GIVING_BACK, code_of=_field)
     standing = [one for one in listed.embedded.refunds if one.stands]
     try:
         given = sum(_units(one, payment) for one in standing)
     except Malformed:
         raise unreadable(seller, doing=GIVING_BACK) from None
-    if given < payment.amount:
+    if given < whole:
         if refused is not None:
             why = problem(refused, code_of=_field)
             raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}).")
-        return Refunds(standing=None, rest=payment.amount - given)
+        return Refunds(standing=None, rest=whole - given)
     ours = [one for one in standing if _text(one.metadata, "receipt") == payment.id]
     are_done = all(one.status == "refunded" for one in standing)
-    whole = Refund(
+    found = Refund(
         id=(ours or standing)[0].id,
-        price=payment.price,
+        price=Money.from_minor_units(whole, payment.currency),
         status=RefundStatus.SUCCEEDED if are_done else RefundStatus.PENDING,
     )
-    return Refunds(standing=whole, rest=0)
+    return Refunds(standing=found, rest=0)
 
 
 def read_refund(reply: httpx.Response, payment: Payment, seller: Seller, *, at_most: int) -> Refund:

@@ -18,6 +18,7 @@ names the order in `supplementary_data.related_ids`; how long a completed order 
 import base64
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -40,6 +41,7 @@ from flows.gateway_replies import learned, written
 from flows.money import Money
 from flows.pace import PACE
 from flows.paypal_replies import (
+    given_back,
     has_lapsed,
     hint_in,
     lapsed,
@@ -206,17 +208,29 @@ class PayPalGateway:
         found = yield from self.fetch(elicitation, session)
         return found.state not in (State.PAID, State.PENDING)
 
-    def refund(self, payment: Payment, *, reason: str | None) -> Talk[Refund]:
+    def refund(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Talk[Refund]:
         """The reason stays here: PayPal would send it to the person, and it is a tool's text."""
         capture = payment_of(payment, self.seller)
         path = f"{_CAPTURES}/{quote(capture, safe='')}/refund"
         # Without an amount it is what is left.
-        body = msgspec.json.encode({"custom_id": payment.elicitation_id}).decode()
-        reply = yield from self._send("POST", path, body=body, key=f"refund:{payment.id}")
+        wish: dict[str, Any] = {"custom_id": payment.elicitation_id}
+        key, price = f"refund:{payment.id}", payment.price
+        if up_to is not None:
+            price = Money.from_minor_units(up_to, payment.currency)
+            listed = yield from self._send("GET", _path(payment.session))
+            given, count = given_back(listed, payment, self.seller)
+            if given >= up_to:
+                return standing_refund(listed, payment, self.seller, price=price, refused=listed)
+            wish["amount"] = _amount(Money.from_minor_units(up_to - given, payment.currency))
+            key = f"{key}:{up_to}:{count}"
+        body = msgspec.json.encode(wish).decode()
+        reply = yield from self._send("POST", path, body=body, key=key)
         if reply.status_code in (200, 201):
             return read_refund(reply, payment, self.seller)
         listed = yield from self._send("GET", _path(payment.session))
-        return standing_refund(listed, payment, self.seller, refused=reply)
+        return standing_refund(listed, payment, self.seller, price=price, refused=reply)
 
     def read_hint(self, body: bytes, *, query: str) -> Hint | None:
         return hint_in(body)

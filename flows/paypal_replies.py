@@ -5,6 +5,7 @@ still under review taken for money, a part given back taken for all.
 """
 
 import re
+from collections.abc import Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Annotated
@@ -18,7 +19,7 @@ from flows.elicitation import Elicitation
 from flows.errors import Failed
 from flows.gateway import Hint, Session, State
 from flows.gateway import Registration as Seller
-from flows.gateway_replies import decode, minor_units, problem, unreadable
+from flows.gateway_replies import GIVING_BACK, decode, minor_units, problem, unreadable
 from flows.money import Money
 from flows.receipt import Payment, Refund, RefundStatus
 
@@ -37,7 +38,6 @@ HINTING_EVENTS = frozenset(
         "PAYMENT.CAPTURE.REVERSED",
     }
 )
-GIVING_BACK = "give the money back"
 _TOKEN = re.compile(r"[!-~]{1,4096}")
 _CAPTURE = re.compile(r"https?://[^/?#]+(?:/[^?#]*)?/v2/payments/captures/([A-Za-z0-9_]{1,255})")
 _REFERENCE = re.compile(r"[A-Za-z0-9_-]{1,200}")
@@ -273,25 +273,45 @@ def read_refund(reply: httpx.Response, payment: Payment, seller: Seller) -> Refu
     )
 
 
+def given_back(reply: httpx.Response, payment: Payment, seller: Seller) -> tuple[int, int]:
+    """How much of it went back, in minor units, and in how many refunds. Raises Failed."""
+    refunds, _, given = _listed(reply, payment, seller)
+    return given, len(refunds)
+
+
 def standing_refund(
-    reply: httpx.Response, payment: Payment, seller: Seller, *, refused: httpx.Response
+    reply: httpx.Response,
+    payment: Payment,
+    seller: Seller,
+    *,
+    price: Money,
+    refused: httpx.Response,
 ) -> Refund:
-    """The refund of all of it that is there, though `refused` made none. Raises Failed."""
-    order = order_in(reply, seller, doing=GIVING_BACK)
-    [unit] = order.purchase_units
-    standing = [
-        one
-        for one in unit.payments.refunds
-        if one.stands and one.amount.currency_code == payment.currency
-    ]
-    try:
-        is_whole = sum(one.amount.units for one in standing) >= payment.amount
-    except Malformed:
-        raise unreadable(seller, doing=GIVING_BACK) from None
-    if order.id != payment.session or not standing or not is_whole:
+    """The refund of so much of it that is there, though `refused` made none. Raises Failed."""
+    _, standing, given = _listed(reply, payment, seller)
+    if not standing or given < price.minor_units:
         why = problem(refused, code_of=_issue)
         raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}).")
-    return Refund(id=standing[0].id, price=payment.price, status=_refund_status(standing))
+    return Refund(id=standing[0].id, price=price, status=_refund_status(standing))
+
+
+def _listed(
+    reply: httpx.Response, payment: Payment, seller: Seller
+) -> tuple[Sequence[_Refund], list[_Refund], int]:
+    """All its refunds, those that stand, and their sum; of its own order. Raises Failed."""
+    order = order_in(reply, seller, doing=GIVING_BACK)
+    [unit] = order.purchase_units
+    refunds = unit.payments.refunds
+    standing = [
+        one for one in refunds if one.stands and one.amount.currency_code == payment.currency
+    ]
+    try:
+        given = sum(one.amount.units for one in standing)
+    except Malformed:
+        raise unreadable(seller, doing=GIVING_BACK) from None
+    if order.id != payment.session:
+        raise unreadable(seller, doing=GIVING_BACK)
+    return refunds, standing, given
 
 
 def hint_in(body: bytes) -> Hint | None:

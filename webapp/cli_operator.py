@@ -50,6 +50,11 @@ def add_payments(parser: argparse.ArgumentParser) -> None:
     showing.set_defaults(run=_operate, work="show payment")
     refund = commands.add_parser("refund", help="give one payment back; again does nothing more")
     refund.add_argument("id", metavar="ID", type=_id, help="as elicit payments list shows it")
+    refund.add_argument(
+        "--amount",
+        metavar="AMOUNT",
+        help="only so much of it in all, as 3.00: the rest can be used; again gives no more",
+    )
     refund.add_argument("--reason", metavar="WORDS", help="kept with it, here and at the provider")
     refund.add_argument("--spent", action="store_true", help="also if a call has used it")
     refund.set_defaults(run=_operate, work="refund payment")
@@ -150,7 +155,11 @@ def _operate(options: argparse.Namespace) -> int:
         ),
         "show payment": lambda: partial(operator.show_payment, id=options.id),
         "refund payment": lambda: partial(
-            operator.refund_payment, id=options.id, reason=options.reason, also_spent=options.spent
+            operator.refund_payment,
+            id=options.id,
+            reason=options.reason,
+            also_spent=options.spent,
+            amount=options.amount,
         ),
         "end payment": lambda: partial(operator.end_payment, id=options.id),
         "list hooks": lambda: operator.list_hooks,

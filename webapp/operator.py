@@ -14,8 +14,9 @@ import msgspec
 
 from flows.checkout_session import sessions_of, terms_of
 from flows.elicitation import Elicitation, Status
-from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
+from flows.errors import ElicitError, InvalidQuestion, NotPossible, StoreUnavailable, Unreadable
 from flows.loose_end import Loose, LooseEnd
+from flows.money import Money
 from flows.receipt import Payment, ReceiptStatus, Refund
 from webapp.commands import LOOPBACK, Refused, quieten, settings_for, under_another_secret
 from webapp.connecting import connect
@@ -31,6 +32,8 @@ OWNER_CHARACTERS = 6
 WHAT_CHARACTERS = 60
 REASON_CHARACTERS = 500
 OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
+_AGAIN_WHOLE = "It is not used by any call any more, and giving it back is tried again."
+_AGAIN_PART = "Run the command again: what has gone back by then is not given twice."
 Work = Callable[[Service], Awaitable[Sequence[str]]]
 
 
@@ -65,31 +68,49 @@ async def list_payments(service: Service, *, only_open: bool, as_json: bool = Fa
 
 
 async def show_payment(service: Service, id: str) -> list[str]:
-    """One payment, with all that is known of it. Raises Refused."""
-    payment = next((p for p in await _payments(service) if tail_of(p) == id), None)
-    if payment is None:
-        raise Refused(f"There is no payment {printed(id)}: elicit payments list shows them.")
-    facts = {name: fact for name, fact in _of_payment(payment).items() if fact not in (None, {})}
+    """One of the list, with all that is known of it. Raises Refused."""
+    loose = await service.kinds.payments.loose_ends.open()
+    there = {
+        **{tail_of(one): _of_loose(one) for one in loose},
+        **{tail_of(one): _of_pending(one) for one in await _on_their_way(service)},
+        **{tail_of(one): _of_payment(one) for one in await _payments(service)},
+    }
+    if id not in there:
+        raise _unknown(id)
+    facts = {name: fact for name, fact in there[id].items() if fact not in (None, {})}
     width = max(map(len, facts))
     return [f"{name:{width}}  {printed(str(fact))}" for name, fact in facts.items()]
 
 
 async def refund_payment(
-    service: Service, id: str, *, reason: str | None, also_spent: bool
+    service: Service,
+    id: str,
+    *,
+    reason: str | None,
+    also_spent: bool,
+    amount: str | None = None,
 ) -> list[str]:
-    """Give it back; what was given back already is only told. Raises Refused."""
+    """Give it back; what was given back already is only told. Raises Refused.
+
+    `amount`: only so much of it in all, in its currency, such as "3.00".
+    """
     payment = next((p for p in await _payments(service) if tail_of(p) == id), None)
     if payment is None:
-        raise Refused(f"There is no payment {printed(id)}: elicit payments list shows them.")
+        raise _unknown(id)
     if payment.status is ReceiptStatus.REFUNDED:
         return [f"{payment.price} was given back on {payment.refunded_at:%Y-%m-%d}."]
-    refunds = service.kinds.payments.refunds
+    part = payment.price if amount is None else _part(payment, amount)
+    if 0 < part.minor_units <= payment.refunded:
+        return [f"{payment.refunded_price} of {payment.price} was given back already."]
+    is_whole = part == payment.price
+    refunds, up_to = service.kinds.payments.refunds, None if is_whole else part.minor_units
     try:
         refund = await refunds.give_back(
             payment.owner,
             payment.id,
             reason=None if reason is None else reason[:REASON_CHARACTERS],
             also_spent=also_spent,
+            up_to=up_to,
         )
     except NotPossible as error:
         raise Refused(_why_not(error)) from error
@@ -98,10 +119,10 @@ async def refund_payment(
     except StoreUnavailable:
         raise
     except ElicitError as error:
-        raise Refused(
-            f"{error} It is not used by any call any more, and giving it back is tried again."
-        ) from error
-    return [_given(payment, refund)]
+        raise Refused(f"{error} {_AGAIN_WHOLE if is_whole else _AGAIN_PART}") from error
+    if is_whole:
+        return [_given(part, refund)]
+    return [f"{_given(part, refund)} That is all that was given back of {payment.price}."]
 
 
 async def end_payment(service: Service, id: str) -> list[str]:
@@ -307,9 +328,23 @@ def _standing(payment: Payment) -> str:
     return words
 
 
-def _given(payment: Payment, refund: Refund) -> str:
+def _given(price: Money, refund: Refund) -> str:
     is_on_its_way = refund.status != "succeeded"
-    return f"{payment.price} {'goes back' if is_on_its_way else 'is given back'} ({refund.id})."
+    return f"{price} {'goes back' if is_on_its_way else 'is given back'} ({refund.id})."
+
+
+def _part(payment: Payment, amount: str) -> Money:
+    try:
+        part = Money(amount, payment.currency)
+    except InvalidQuestion as error:
+        raise Refused(f"--amount: {error}") from error
+    if part.minor_units > payment.amount:
+        raise Refused(f"--amount: {payment.price} was paid, and {part} is more.")
+    return part
+
+
+def _unknown(id: str) -> Refused:
+    return Refused(f"There is no payment {printed(id)}: elicit payments list shows them.")
 
 
 def _why_not(error: NotPossible) -> str:

@@ -73,18 +73,22 @@ class Refunds:
         reason: str | None,
         run: str | None = None,
         also_spent: bool = False,
+        up_to: int | None = None,
     ) -> Refund:
         """Give the money back; the same again gives the same refund, once that is known.
 
-        `run` is the one that has it in hand. Raises KeyError if there is no such payment,
-        NotPossible if it was spent (unless that counts, too) or a call uses it, Failed if the
-        provider cannot be asked: then it is asked again by itself. Raises NoRefunds, and nothing is
-        begun, where it cannot be asked at all.
+        `run` is the one that has it in hand. `up_to`: only so much of it, in minor units, with what
+        went back before; the rest can be used, and it is not asked again by itself. Raises KeyError
+        if there is no such payment, NotPossible if it was spent (unless that counts, too) or a call
+        uses it, Failed if the provider cannot be asked: then it is asked again by itself. Raises
+        NoRefunds, and nothing is begun, where it cannot be asked at all.
         """
         found = await self._ledger.read(owner, id)
         why_not = None if found is None or _is_begun(found) else self._why_not(found)
         if why_not is not None:
             raise NoRefunds(why_not)
+        if up_to is not None:
+            return await self._give_part(owner, id, up_to, reason=reason, also_spent=also_spent)
         async with self._asking.setdefault(id, asyncio.Lock()):
             begun = await self._ledger.begin_refund(
                 owner, id, reason=reason, run=run, also_spent=also_spent
@@ -147,6 +151,25 @@ class Refunds:
             if is_there and found.payment is not None and found.payment == one.payment_intent:
                 charges.add(found.payment)
         return len(charges) == len((other, payment))
+
+    async def _give_part(
+        self, owner: str, id: str, up_to: int, *, reason: str | None, also_spent: bool
+    ) -> Refund:
+        found = await self._ledger.read(owner, id)
+        if found is None:
+            raise KeyError(id)
+        if found.is_over or (found.status is ReceiptStatus.SPENT and not also_spent):
+            raise NotPossible(status=found.status, wanted=ReceiptStatus.REFUNDED)
+        if not self._flow.gives_back_parts(found.seller):
+            label = self._sellers[found.seller].label
+            raise NoRefunds(f"{label} gives back all of it or nothing when asked by us.")
+        now = self._elicitations.clock()
+        async with self._asking.setdefault(id, asyncio.Lock()):
+            refund = await self._outbound.run(self._flow.refund(found, reason=reason, up_to=up_to))
+            await self._ledger.change(
+                owner, id, lambda one: receipts.given_back_in_part(one, now, amount=up_to)
+            )
+        return refund
 
     def _why_not(self, payment: Payment) -> str | None:
         """Why nobody can be asked to give it back; None: somebody can."""

@@ -217,6 +217,7 @@ class Shown:
             again_action=self._here,
             csrf=self._csrf,
             trouble=attempt.trouble,
+            is_payment=self._elicitation.kind == "payment",
         )
 
     def _not_paid(self) -> NotPaid | None:

@@ -451,6 +451,7 @@ class ProviderTrouble(View):
     csrf: str | None = None
     again_url: str | None = None
     trouble: Literal["silent", "refused", "not set up"] = "silent"
+    is_payment: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,10 +100,10 @@ def fetch(answer: Any, elicitation: Elicitation | None = None) -> Session:
 
 
 def refunded(
-    *replies: httpx.Response, reason: str | None = None
+    *replies: httpx.Response, reason: str | None = None, up_to: int | None = None
 ) -> tuple[Refund, list[httpx.Request]]:
     paid = stage.payment("mollie", session="tr_1", payment_intent="tr_1")
-    return run(GATEWAY.refund(paid, reason=reason), *replies)
+    return run(GATEWAY.refund(paid, reason=reason, up_to=up_to), *replies)
 
 
 def test_the_whole_request_is_there_before_anything_is_sent() -> None:
@@ -395,6 +395,19 @@ def test_after_a_refund_by_hand_only_the_rest_is_given_back() -> None:
     assert given_back.price == Money("5.00", "EUR")
     again, _ = refunded(refunds(by_hand, rest))
     assert (again.id, again.price, again.status) == ("re_1", NINE, RefundStatus.PENDING)
+
+
+def test_two_parts_of_one_size_are_two_and_each_is_made_once() -> None:
+    # finding: M8
+    first, second = (refund(id=id, amount=eur("3.00")) for id in ("re_1", "re_2"))
+    one, [_, request] = refunded(refunds(), reply(first, 201), up_to=300)
+    two, [_, other] = refunded(refunds(first), reply(second, 201), up_to=600)
+    assert one.price == two.price == Money("3.00", "EUR")
+    assert msgspec.json.decode(request.content)["amount"] == eur("3.00")
+    assert msgspec.json.decode(other.content)["amount"] == eur("3.00")
+    assert request.headers["Idempotency-Key"] != other.headers["Idempotency-Key"]
+    there, [_] = refunded(refunds(first, second), up_to=600)
+    assert there.price == Money("6.00", "EUR")
 
 
 def test_what_was_given_back_twice_over_is_given_back() -> None:

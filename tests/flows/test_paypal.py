@@ -120,10 +120,10 @@ def collect(
 
 
 def refunded(
-    *replies: httpx.Response, reason: str | None = None
+    *replies: httpx.Response, reason: str | None = None, up_to: int | None = None
 ) -> tuple[Refund, list[httpx.Request]]:
     paid = stage.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
-    return run(lambda gateway: gateway.refund(paid, reason=reason), *replies)
+    return run(lambda gateway: gateway.refund(paid, reason=reason, up_to=up_to), *replies)
 
 
 def test_the_whole_request_is_there_before_anything_is_sent() -> None:
@@ -595,6 +595,22 @@ def test_a_refund_has_the_key_of_its_receipt() -> None:
     assert given_back == Refund(id="REFUND1", price=NINE, status=RefundStatus.SUCCEEDED)
     _, [again] = refunded(reply(refund()), reason="another reason")
     assert (again.content, again.headers) == (request.content, request.headers)
+
+
+def test_two_parts_of_one_size_are_two_and_each_is_made_once() -> None:
+    # finding: M8
+    first, second = (refund(id=id, amount=eur("3.00")) for id in ("REFUND1", "REFUND2"))
+    before = reply(order("COMPLETED", capture()))
+    between = reply(order("COMPLETED", capture(), refunds=[first]))
+    after = reply(order("COMPLETED", capture(), refunds=[first, second]))
+    one, [_, request] = refunded(before, reply(first, 201), up_to=300)
+    two, [_, other] = refunded(between, reply(second, 201), up_to=600)
+    assert one.price == two.price == Money("3.00", "EUR")
+    assert msgspec.json.decode(request.content) == {"custom_id": ID, "amount": eur("3.00")}
+    assert msgspec.json.decode(other.content) == msgspec.json.decode(request.content)
+    assert request.headers["PayPal-Request-Id"] != other.headers["PayPal-Request-Id"]
+    there, [_] = refunded(after, up_to=600)
+    assert there.price == Money("6.00", "EUR")
 
 
 def test_a_refund_on_its_way_is_pending_and_one_of_the_rest_says_so() -> None:

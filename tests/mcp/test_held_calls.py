@@ -96,16 +96,22 @@ async def test_a_call_with_a_link_is_answered_before_clients_give_up(library: st
         assert caller.completed == [stage.id_of(link)]
 
 
+async def link_of_a_held_call(stage: Stage, clock: Clock, caller: Caller) -> str:
+    """Its link, after the call was answered that the person is waited for."""
+    call = caller.call("sign_in")
+    link = await caller.link()
+    await pass_time(stage, clock, seconds=50)
+    assert is_still_waiting(await soon(call))
+    return link
+
+
 async def test_what_ended_between_two_calls_is_told_by_the_next(library: str) -> None:
     # finding: R4
     async with (
         opened(new_asking_server(library)) as (stage, clock),
         stage.caller(LEGACY) as caller,
     ):
-        call = caller.call("sign_in")
-        link = await caller.link()
-        await pass_time(stage, clock, seconds=50)
-        await soon(call)
+        link = await link_of_a_held_call(stage, clock, caller)
         await stage.complete(link, {"name": "ann"})
         assert "ann" in text_of(await soon(caller.call("sign_in")))
         assert caller.completed == [stage.id_of(link)]
@@ -116,10 +122,7 @@ async def test_another_session_is_shown_the_link_again(library: str) -> None:
     # finding: R4
     async with opened(new_asking_server(library)) as (stage, clock):
         async with stage.caller(LEGACY) as caller:
-            call = caller.call("sign_in")
-            link = await caller.link()
-            await pass_time(stage, clock, seconds=50)
-            await soon(call)
+            link = await link_of_a_held_call(stage, clock, caller)
         async with stage.caller(LEGACY) as other:
             last = other.call("sign_in")
             assert stage.id_of(await other.link()) == stage.id_of(link)

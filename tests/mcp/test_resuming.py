@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -84,6 +86,19 @@ async def reader_on(stage: Stage) -> Reader:
     return Reader(by_hand.http, by_hand.url, by_hand.headers)
 
 
+@asynccontextmanager
+async def cut_off(library: str) -> AsyncIterator[tuple[Stage, Reader, Work]]:
+    """A reader that left before the result was made."""
+    server = new_server(library)
+    work = Work(server)
+    async with staged(server) as stage:
+        reader = await reader_on(stage)
+        await soon(reader.call(leaves_at=1))
+        await soon(work.began.wait())
+        await stage.posts_are_over()
+        yield stage, reader, work
+
+
 async def results_are_noted(stage: Stage) -> None:
     (run,) = await stage.service.elicitations.all(Run)
     while not run.is_delivered:
@@ -93,13 +108,7 @@ async def results_are_noted(stage: Stage) -> None:
 
 async def test_a_stream_that_was_cut_before_the_result_goes_on_with_it(library: str) -> None:
     # finding: R2
-    server = new_server(library)
-    work = Work(server)
-    async with staged(server) as stage:
-        reader = await reader_on(stage)
-        await soon(reader.call(leaves_at=1))
-        await soon(work.began.wait())
-        await stage.posts_are_over()
+    async with cut_off(library) as (stage, reader, work):
         resumed = asyncio.create_task(reader.resume(reader.seen[0]))
         work.gate.set()
         assert await soon(resumed) == 200
@@ -116,13 +125,7 @@ async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once
     library: str,
 ) -> None:
     # finding: R2
-    server = new_server(library)
-    work = Work(server)
-    async with staged(server) as stage:
-        reader = await reader_on(stage)
-        await soon(reader.call(leaves_at=1))
-        await soon(work.began.wait())
-        await stage.posts_are_over()
+    async with cut_off(library) as (stage, reader, work):
         work.gate.set()
         await eventually(lambda: not len(stage.service.bodies))
         for times in (1, 2):
@@ -175,13 +178,7 @@ async def test_ids_of_events_are_not_to_be_guessed(library: str) -> None:
 
 async def test_a_newer_reader_of_a_stream_takes_it_over(library: str) -> None:
     # finding: R2
-    server = new_server(library)
-    work = Work(server)
-    async with staged(server) as stage:
-        reader = await reader_on(stage)
-        await soon(reader.call(leaves_at=1))
-        await soon(work.began.wait())
-        await stage.posts_are_over()
+    async with cut_off(library) as (_, reader, work):
         older = Reader(reader.http, reader.url, reader.headers)
         first = asyncio.create_task(older.resume(reader.seen[0]))
         await soon(older.is_reading.wait())

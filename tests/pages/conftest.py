@@ -52,6 +52,7 @@ USUAL: Mapping[str, Any] = {
     "is_otherwise": False,
     "is_closed": False,
     "trouble": "silent",
+    "is_payment": True,
     "of": "payments",
     "returned": "3.00 €",
     "host": "tools.example.com",

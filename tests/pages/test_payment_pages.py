@@ -142,9 +142,13 @@ def test_only_what_is_well_has_the_sign_that_says_so(became: str, sign: str, pag
 
 def test_a_provider_that_said_no_is_not_said_to_be_silent(pages: Pages) -> None:
     view = ProviderTrouble(
-        **_values(ProviderTrouble) | {"provider": "Mollie", "trouble": "refused"}
+        **_values(ProviderTrouble)
+        | {"provider": "Mollie", "trouble": "refused", "is_payment": True}
     )
     page = Page(pages.render(view))
+    assert "nothing was charged" in _said(page)
+    account = Page(pages.render(replace(view, is_payment=False)))
+    assert "charged" not in _said(account)
     assert page.text("h1") == "Mollie said no"
     assert "It refused what this server asked of it, so you are not sent there" in _said(page)
     assert "did not answer" not in page.text()

@@ -45,9 +45,16 @@ async def id_of(shop: Shop) -> str:
 
 
 async def refund(
-    shop: Shop, id: str, *, reason: str | None = None, also_spent: bool = False
+    shop: Shop,
+    id: str,
+    *,
+    reason: str | None = None,
+    also_spent: bool = False,
+    amount: str | None = None,
 ) -> str:
-    (line,) = await refund_payment(shop.service, id, reason=reason, also_spent=also_spent)
+    (line,) = await refund_payment(
+        shop.service, id, reason=reason, also_spent=also_spent, amount=amount
+    )
     return line
 
 
@@ -194,6 +201,58 @@ async def test_what_a_bank_has_is_not_given_back_besides(shop: Shop) -> None:
         assert shop.line.count(REFUND) == 0
 
 
+async def test_a_part_is_given_back_once_and_the_rest_can_be_used(shop: Shop) -> None:
+    # finding: M8
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        told = await refund(shop, id, amount="3.00", reason="sorry")
+        assert told.startswith("3.00 EUR is given back (re_")
+        assert told.endswith("all that was given back of 9.00 EUR.")
+        assert (
+            await refund(shop, id, amount="3.00") == "3.00 EUR of 9.00 EUR was given back already."
+        )
+        await shop.tell_all()
+        await refund(shop, id, amount="6.00")
+        assert [one["amount"] for one in await shop.refunds()] == [300, 300]
+        assert await shop.ledger() == ["open"]
+        assert await buy.again() == "paid 9.00 EUR"
+        await results_are_noted(shop)
+    with pytest.raises(Refused, match="--spent"):
+        await refund(shop, id, amount="7.00")
+    assert await refund(shop, id, also_spent=True) != ""
+    assert sorted(one["amount"] for one in await shop.refunds()) == [300, 300, 300]
+    assert await shop.ledger() == ["refunded"]
+
+
+async def test_a_part_that_could_not_be_given_back_says_how_to_go_on(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+    shop.line.is_down = True
+    with pytest.raises(Refused, match="not given twice"):
+        await refund(shop, id, amount="3.00")
+    assert await shop.ledger() == ["open"]
+
+
+async def test_a_part_whose_reply_was_lost_is_given_back_once(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+    shop.line.lost.append(REFUND)
+    assert (await refund(shop, id, amount="3.00")).startswith("3.00 EUR is given back (re_")
+    await shop.restart()
+    await asyncio.gather(*(refund(shop, id, amount="3.00") for _ in range(2)))
+    (payment,) = await shop.payments()
+    assert (payment.refunded, len(await shop.refunds())) == (300, 1)
+
+
+@pytest.mark.parametrize("amount", ["9.01", "3.005", "-1.00", "three", "3 EUR"])
+async def test_a_part_that_is_none_gives_nothing_back(shop: Shop, amount: str) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+    with pytest.raises(Refused, match="--amount"):
+        await refund(shop, id, amount=amount)
+    assert shop.line.count(REFUND) == 0
+
+
 async def test_a_part_is_shown_beside_what_it_is_a_part_of(shop: Shop) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
@@ -327,4 +386,8 @@ async def test_a_transfer_on_its_way_is_told_to_the_model_and_the_operator(
         assert first.endswith("9.00 EUR  on its way")
         assert "session cs_" in third
         (line,) = await list_payments(shop.service, only_open=True, as_json=True)
-        assert json.loads(line)["standing"] == "on its way"
+        told_so = json.loads(line)
+        assert told_so["standing"] == "on its way"
+        # finding: M8
+        shown = await show_payment(shop.service, told_so["id"])
+        assert any(one.split() == ["session", told_so["session"]] for one in shown)

@@ -405,6 +405,17 @@ async def test_an_operator_sees_it_and_gives_it_back_once(till: Till, acme: Acme
     assert await ledger(till) == [ReceiptStatus.REFUNDED]
 
 
+async def test_two_parts_of_one_size_are_two_and_each_is_given_once(till: Till, acme: Acme) -> None:
+    # finding: M8
+    await paid(till, acme)
+    (payment,) = await till.service.kinds.payments.ledger.all()
+    id = payment.id.removeprefix(payment.owner)
+    for amount in ("3.00", "3.00", "6.00", "6.00"):
+        await refund_payment(till.service, id, reason=None, also_spent=False, amount=amount)
+    assert [one["amount"] for one in acme.refunds.values()] == [300, 300]
+    assert await ledger(till) == [ReceiptStatus.OPEN]
+
+
 async def test_a_refund_whose_reply_was_lost_is_no_second_one(till: Till, acme: Acme) -> None:
     asked = await paid(till, acme)
     payment = await till.paid(asked)

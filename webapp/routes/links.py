@@ -193,6 +193,7 @@ def _trouble(
         again_action=f"/e/{token}",
         csrf=service.browser.csrf(cookie, subject=elicitation.id),
         trouble=trouble_of(error),
+        is_payment=elicitation.kind == "payment",
     )
     return answers.page(
         view, status=HTTPStatus.BAD_GATEWAY, form_targets=_form_targets(elicitation)
