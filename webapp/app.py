@@ -32,6 +32,7 @@ from webapp.owners import must_open_all
 from webapp.pages import Pages, template_folder
 from webapp.protected import Protected
 from webapp.rates import Paced, Rates
+from webapp.requests import Bounded
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import provider_answers, seller_returns
 from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
@@ -145,7 +146,7 @@ class Switch:
     """Sends a request to our routes, or to the served library's application for paths we lack."""
 
     def __init__(self, *, ours: Litestar, served: Served, service: Service) -> None:
-        self._ours = ours
+        self._ours = Bounded(ours)
         self._served = served
         self._service = service
 
@@ -161,7 +162,7 @@ class Switch:
             with asking(self._service.completing):
                 await self._served(scope, receive, send)
         else:
-            await self._ours(scope, receive, send)  # type: ignore[arg-type]  # the same ASGI
+            await self._ours(scope, receive, send)
 
 
 class App:

@@ -1,6 +1,5 @@
 """Completing: the one door to a waiting tool, from trusted code and from a browser that returns."""
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
@@ -17,6 +16,7 @@ from webapp.browser import Browser
 from webapp.elicitations import Elicitations
 from webapp.identity import Identity
 from webapp.links import Links
+from webapp.requests import cookies_of
 
 T = TypeVar("T")
 # A yes (confirm, gate) is nobody's but the person's, and so is what leads to a provider. A form is
@@ -80,8 +80,9 @@ class Completing:
             elicitation = await self.returned(token)
         except InvalidToken:
             return Completion.UNKNOWN
-        opening = await self._identity.opening(elicitation, request.scope, request.cookies)
-        if not opening.is_open or not self.is_bound(elicitation, request.cookies):
+        cookies = cookies_of(request)
+        opening = await self._identity.opening(elicitation, request.scope, cookies)
+        if not opening.is_open or not self.is_bound(elicitation, cookies):
             raise NotAllowed("This browser is not the one that was sent there.")
         return await self._complete(elicitation.id, content)
 
@@ -98,10 +99,8 @@ class Completing:
 
     def is_bound(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
         """Whether these are the cookies of the browser that began the latest attempt."""
-        cookie = self._browser.cookie_of(cookies)
-        if cookie is None or elicitation.attempt is None:
-            return False
-        return secrets.compare_digest(self._browser.hash(cookie), elicitation.attempt.browser)
+        attempt = elicitation.attempt
+        return attempt is not None and self._browser.is_same(attempt.browser, cookies)
 
     async def _complete(self, id: str, content: Json) -> Completion:
         """Settle as accepted; `id` may be one of the author's own. Goes on when cancelled.

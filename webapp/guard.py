@@ -2,9 +2,17 @@
 
 Served libraries check nothing by default, so a page of a stranger that rebinds its name to
 127.0.0.1 would run tools in the reader's name. A client's address is believed from a header only
-when a configured proxy sent it. `Origin: null` is what browsers send for our own forms, as our
-pages carry `Referrer-Policy: no-referrer`; it is also what sandboxed frames send, so those forms
-need their CSRF tokens all the same.
+when a configured proxy sent it.
+
+What calls tools is no page, not one of ours either: another user of this machine can hold our port
+on another of its addresses, let a browser load a page from there, and go away; from then on that
+page's requests come to us, with our name as their origin. So `/mcp` believes only the origins that
+the operator names. A service worker that such a page left behind would go on in our name: whoever
+asks for a worker's script gets one that takes itself away.
+
+`Origin: null` is what browsers send for our own forms, as our pages carry `Referrer-Policy:
+no-referrer`; it is also what sandboxed frames send, so those forms need their CSRF tokens all the
+same.
 """
 
 import json
@@ -38,6 +46,21 @@ _CROOKED = re.compile(
 )
 _CROOKED_DECODED = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|[\x00-\x1f\x7f]", re.IGNORECASE)
 
+_CALLS = "/mcp"
+_OTHER_SITE = "This request was made by a page of another site, so it was not carried out."
+_NO_CALLER = (
+    "A page in a browser made this call, and its origin is not one of those in ELICIT_ORIGINS, so "
+    "it was not carried out."
+)
+_WORKER = b"""\
+self.addEventListener("install", () => self.skipWaiting());
+self.addEventListener("activate", (event) => event.waitUntil((async () => {
+  await self.registration.unregister();
+  const pages = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
+  await Promise.all(pages.map((page) => page.navigate(page.url).catch(() => null)));
+})()));
+"""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -64,8 +87,9 @@ class Guard:
         """Raise ValueError for an address or an origin that is none."""
         self._app = app
         self._address = PublicAddress.parse(public_url)
-        self._origins = {_required_origin(text) for text in allowed_origins}
-        self._origins.add((self._address.scheme, self._address.authority))
+        self._named_origins = {_required_origin(text) for text in allowed_origins}
+        own = (self._address.scheme, self._address.authority)
+        self._page_origins = {*self._named_origins, own}
         self._trusted_proxies = trusted_proxies
         self._machine_paths = machine_paths
 
@@ -83,7 +107,11 @@ class Guard:
             _logger.info("guard.refused", extra={"code": refusal.code})
             await self._refuse(refusal, scope, receive, send)
             return
-        if is_elsewhere:
+        is_worker = headers_of(scope, b"service-worker") == ["script"]
+        if is_worker and self._address.is_on_loopback:
+            worker = ((b"content-type", b"text/javascript"), (b"service-worker-allowed", b"/"))
+            await _answer(send, HTTPStatus.OK, _WORKER, worker)
+        elif is_elsewhere:
             await self._redirect(scope, send)
         else:
             await self._app(scope, receive, send)
@@ -107,32 +135,24 @@ class Guard:
         )
 
     def _check_origin(self, scope: Scope) -> None:
-        origins = headers_of(scope, b"origin")
+        origins, sites = headers_of(scope, b"origin"), headers_of(scope, b"sec-fetch-site")
+        calls = _is_below(scope["path"], _CALLS)
         if not origins:
-            return
-        if len(origins) == 1:
-            if origins[0] == "null":
-                # Outside /mcp, where each form carries a CSRF token. Browsers that send
-                # Sec-Fetch-Site say whether it was ours; others leave it out.
-                if not _is_below(scope["path"], "/mcp") and headers_of(
-                    scope, b"sec-fetch-site"
-                ) in (
-                    [],
-                    ["same-origin"],
-                ):
-                    return
-            else:
-                origin = origin_of(origins[0])
-                # An alias may speak to itself, not to the others: another user's server can hold
-                # the same port on ::1 while ours has it on 127.0.0.1.
-                here = (self._address.scheme, self._address.host_of(scope))
-                if origin is not None and (origin in self._origins or origin == here):
-                    return
-        raise _Refusal(
-            status=HTTPStatus.FORBIDDEN,
-            code="origin-foreign",
-            detail="This request was made by a page of another site, so it was not carried out.",
-        )
+            # Browsers leave Origin out of some requests of a page's own, and say this of it.
+            is_meant = not calls or sites in ([], ["none"])
+        elif origins == ["null"]:
+            # Outside /mcp, where each form carries a CSRF token. Browsers that send Sec-Fetch-Site
+            # say whether it was ours; others leave it out.
+            is_meant = not calls and sites in ([], ["same-origin"])
+        else:
+            allowed = self._named_origins if calls else self._page_origins
+            is_meant = len(origins) == 1 and origin_of(origins[0]) in allowed
+        if not is_meant:
+            raise _Refusal(
+                status=HTTPStatus.FORBIDDEN,
+                code="origin-foreign",
+                detail=_NO_CALLER if calls else _OTHER_SITE,
+            )
 
     def _seen_past_proxies(self, scope: Scope) -> Scope:
         """Return the scope as the proxy saw it, if a configured one sent it."""

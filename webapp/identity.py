@@ -245,11 +245,13 @@ class Identity:
 
     def is_shown_letters(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
         """Whether this is the browser that the letters of it are for."""
-        browser, binding = self._browser.hash_of(cookies), elicitation.binding
-        return binding is not None and browser is not None and binding.browser == browser
+        binding = elicitation.binding
+        return binding is not None and self._browser.is_same(binding.browser, cookies)
 
     def _way_by_code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Way:
-        browser, binding = self._browser.hash_of(cookies), elicitation.binding
+        binding = elicitation.binding
+        known = None if binding is None else binding.browser
+        browser = self._browser.hash_of(cookies, known=known)
         if browser is not None and is_confirmed(binding, browser=browser):
             return Way.OPEN
         if binding is not None and binding.confirmed_at is not None:

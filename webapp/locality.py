@@ -49,6 +49,7 @@ PEER_KEY = "elicit.peer"
 # services share.
 _NOBODY = 65534
 
+_NAME_KEPT_AT_MOST = 64  # bytes of a header's name: what strangers send is kept no longer
 _RELAYED = re.compile(
     r"forwarded|via|cdn-loop|max-forwards|surrogate-.*|x-(url-)?scheme"
     r"|([a-z0-9]+-)*(client|connecting|real)-ip"
@@ -190,12 +191,20 @@ class Locality:
         return None
 
 
-@lru_cache(maxsize=512)  # clients send the same few names with every request
 def _relaying(name: bytes) -> str | None:
     """Return the header's name if it is one that relays add."""
+    return _kept_relaying(name) if len(name) <= _NAME_KEPT_AT_MOST else _relaying_now(name)
+
+
+def _relaying_now(name: bytes) -> str | None:
     # CGI's spelling reaches some servers too.
     header = name.decode("latin-1").lower().replace("_", "-")
     return header if _RELAYED.fullmatch(header) else None
+
+
+_kept_relaying = lru_cache(maxsize=512)(
+    _relaying_now
+)  # clients send the same few with each request
 
 
 @lru_cache(maxsize=256)

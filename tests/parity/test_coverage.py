@@ -19,9 +19,14 @@ ROWS = {
 }
 # What was found by trying the project from outside: S security, R nothing lost, M money, A authors,
 # P speed, T tests, H machines, I identity providers, C the card.
-FOUND = {"S": 14, "R": 11, "M": 11, "A": 4, "P": 1, "T": 4}
+FOUND = {"S": 32, "R": 19, "M": 11, "A": 10, "H": 8, "I": 3, "P": 1, "T": 4}
 FINDINGS = [f"{about}{number}" for about, last in FOUND.items() for number in range(1, last + 1)]
-NOT_YET = set[str]()
+NOT_YET = {
+    *("S16", "S17", "S18", "S19", "S20", "S21", "S22", "S23", "S24", "S25", "S26", "S27", "S30"),
+    *("S31", "S32", "R12", "R13", "R14", "R16", "R17", "R18", "R19"),
+    *("A5", "A6", "A7", "A8", "A9", "A10", "H1", "H2", "H3", "H4", "H5", "H6", "H7", "H8"),
+    *("I1", "I2", "I3"),
+}
 LATER = {"T6", "T7", "T10", "F2", "F9", "F10", "F13", "F14"}
 DUE = [f"{system}{number}" for system, numbers in ROWS.items() for number in numbers]
 DEFECTS = [
@@ -102,6 +107,7 @@ def test_every_defect_of_theirs_has_a_test_here() -> None:
 def test_everything_that_was_found_from_outside_has_a_test_here() -> None:
     shown = cited("finding")
     assert [row for row in FINDINGS if row not in shown | NOT_YET] == []
+    assert shown & NOT_YET == set()
 
 
 def test_what_is_due_later_is_not_said_to_be_shown() -> None:

@@ -332,11 +332,11 @@ class Browsed:
 
     def __init__(self, token: str, cookies: dict[str, str], *, uid: int = UID) -> None:
         self.query_params = {"elicitation": token}
-        self.cookies = cookies
+        cookie = "; ".join(f"{name}={value}" for name, value in cookies.items()).encode()
         self.scope = {
             "type": "http",
             "http_version": "1.1",
-            "headers": [(b"host", b"127.0.0.1:8765")],
+            "headers": [(b"host", b"127.0.0.1:8765"), (b"cookie", cookie)],
             "client": ("127.0.0.1", uid),
             "server": ("127.0.0.1", 8765),
         }

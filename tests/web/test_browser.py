@@ -9,6 +9,7 @@ from webapp.browser import Browser, page_headers
 KEY = b"k" * 32
 HTTPS = "https://elicit.example"
 LOCAL = "http://127.0.0.1:8765"
+HELD = {"elicit_8765": "v" * 32}
 
 
 def browser(url: str = LOCAL, *, key: bytes = KEY) -> Browser:
@@ -16,19 +17,23 @@ def browser(url: str = LOCAL, *, key: bytes = KEY) -> Browser:
 
 
 def test_over_https_the_cookie_is_bound_to_this_host() -> None:
-    cookie = browser(HTTPS).set_cookie("v" * 32)
-    assert cookie.startswith("__Host-elicit=" + "v" * 32 + "; ")
-    assert {"Secure", "HttpOnly", "SameSite=Lax", "Path=/"} <= set(cookie.split("; "))
-    assert "Domain" not in cookie
+    cookies = browser(HTTPS).set_cookies("v" * 32)
+    assert cookies[0].startswith("__Host-elicit=" + "v" * 32 + "; ")
+    for cookie in cookies:
+        assert {"Secure", "HttpOnly", "SameSite=Lax", "Path=/"} <= set(cookie.split("; "))
+        assert "Domain" not in cookie
+        assert not cookie.clears
 
 
 def test_on_loopback_two_servers_do_not_share_a_cookie() -> None:
     names = {browser(f"http://127.0.0.1:{port}").cookie_name for port in (8765, 8766, 80)}
     assert names == {"elicit_8765", "elicit_8766", "elicit_80"}
     assert browser("http://127.0.0.1").cookie_name == "elicit_80"
-    cookie = browser().set_cookie("v")
-    assert "Secure" not in cookie
-    assert "HttpOnly" in cookie
+    for cookie in browser().set_cookies("v"):
+        assert "Secure" not in cookie
+        assert "HttpOnly" in cookie
+        # finding: S15
+        assert cookie.clears, "another program may have had this port before"
 
 
 def test_a_fresh_cookie_is_never_the_same_and_fits_in_a_header() -> None:
@@ -60,21 +65,49 @@ def test_a_record_keeps_a_hash_that_does_not_show_the_cookie() -> None:
 
 def test_a_field_is_good_for_one_cookie_and_one_subject() -> None:
     mine = browser()
-    field = mine.csrf("cookie", subject="e-1")
-    assert mine.is_csrf(field, "cookie", subject="e-1")
-    assert not mine.is_csrf(field, "cookie", subject="e-2")
-    assert not mine.is_csrf(field, "another", subject="e-1")
-    assert not mine.is_csrf(field, "", subject="e-1")
-    assert not browser(key=b"x" * 32).is_csrf(field, "cookie", subject="e-1")
+    field = mine.csrf("v" * 32, subject="e-1")
+    assert mine.is_csrf(field, HELD, subject="e-1")
+    assert not mine.is_csrf(field, HELD, subject="e-2")
+    assert not mine.is_csrf(field, {mine.cookie_name: "w" * 32}, subject="e-1")
+    assert not mine.is_csrf(field, {mine.cookie_name: ""}, subject="e-1")
+    assert not mine.is_csrf(field, {}, subject="e-1")
+    assert not browser(key=b"x" * 32).is_csrf(field, HELD, subject="e-1")
+
+
+def jar(*headers: str) -> dict[str, str]:
+    """What a browser holds after these Set-Cookie headers."""
+    return dict(header.split("; ")[0].split("=", 1) for header in headers)
+
+
+def test_pages_that_a_new_browser_opened_at_once_are_of_one_browser() -> None:
+    # finding: R15
+    mine = browser()
+    values = [mine.fresh() for _ in range(10)]
+    held = jar(*(header for value in values for header in mine.set_cookies(value)))
+    assert mine.cookie_of(held) == values[-1]
+    for value in values:
+        assert mine.is_csrf(mine.csrf(value, subject="e-1"), held, subject="e-1")
+        assert mine.is_same(mine.hash(value), held)
+        assert mine.hash_of(held, known=mine.hash(value)) == mine.hash(value)
+    assert not mine.is_same(mine.hash(mine.fresh()), held)
+
+
+def test_what_other_ports_plant_is_read_up_to_a_number_and_only_under_its_own_name() -> None:
+    mine = browser()
+    planted = jar(*(header for _ in range(3) for header in mine.set_cookies(mine.fresh())[1:]))
+    assert mine.cookie_of(planted) == next(iter(planted.values()))
+    assert mine.cookie_of({f"{mine.cookie_name}_x": "v" * 32}) is None
+    many = jar(*(header for _ in range(99) for header in mine.set_cookies(mine.fresh())[1:]))
+    assert sum(mine.is_same(mine.hash(value), many) for value in many.values()) == 32
 
 
 @pytest.mark.parametrize("value", ["", "x", "é", "\ud800", "\x00", "0" * 64, "a" * 1_000_000])
 def test_whatever_a_field_says_it_is_only_wrong(value: str) -> None:
     mine = browser()
-    assert not mine.is_csrf(value, "cookie", subject="e-1")
-    field = mine.csrf("cookie", subject="e-1")
-    assert not mine.is_csrf(field + value + "x", "cookie", subject="e-1")
-    assert not mine.is_csrf(field.upper(), "cookie", subject="e-1")
+    assert not mine.is_csrf(value, HELD, subject="e-1")
+    field = mine.csrf("v" * 32, subject="e-1")
+    assert not mine.is_csrf(field + value + "x", HELD, subject="e-1")
+    assert not mine.is_csrf(field.upper(), HELD, subject="e-1")
 
 
 def test_the_border_between_cookie_and_subject_counts() -> None:

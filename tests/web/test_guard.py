@@ -189,19 +189,54 @@ async def test_a_public_server_has_no_other_names(host: str) -> None:
     assert (await ask(REMOTE, "/", [("Host", host)])).status == 421
 
 
-@pytest.mark.parametrize("path", ["/", "/mcp"])
-async def test_our_own_pages_may_speak_to_us(path: str) -> None:
+async def test_forms_of_our_own_pages_pass() -> None:
     for origin in (HERE, "HTTP://127.0.0.1:8765"):
-        assert (await ask(LOCAL, path, [HOST, ("Origin", origin)], method="POST")).passed
+        assert (await ask(LOCAL, "/e/x", [HOST, ("Origin", origin)], method="POST")).passed
 
 
-async def test_a_page_on_an_alias_may_speak_to_that_alias_only() -> None:
-    alias = ("Host", "localhost:8765")
-    assert (await ask(LOCAL, "/mcp", [alias, ("Origin", "http://localhost:8765")])).passed
-    for origin in ("http://[::1]:8765", "https://localhost:8765"):
-        assert (await ask(LOCAL, "/mcp", [alias, ("Origin", origin)])).status == 403
-    # Another user's server can hold our port on ::1.
-    assert (await ask(LOCAL, "/mcp", [HOST, ("Origin", "http://[::1]:8765")])).status == 403
+@pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost:8765", "[::1]:8765"])
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/x"])
+async def test_no_page_calls_tools_one_of_our_name_neither(host: str, path: str) -> None:
+    # Whoever held this port before, or holds it on another address, had pages of these origins.
+    # finding: S15
+    for origin in (HERE, f"http://{host}", "http://localhost:8765", "http://[::1]:8765"):
+        named = [("Host", host), ("Origin", origin)]
+        for site in ([], [("Sec-Fetch-Site", "same-origin")], [("Sec-Fetch-Site", "none")]):
+            answer = await ask(LOCAL, path, [*named, *site], method="POST")
+            assert answer.status == 403
+            assert "ELICIT_ORIGINS" in json.loads(answer.body)["detail"]
+
+
+@pytest.mark.parametrize("site", ["same-origin", "same-site", "cross-site", "?"])
+async def test_a_call_that_a_browser_says_is_a_pages_is_refused(site: str) -> None:
+    # finding: S15
+    sent = [HOST, ("Sec-Fetch-Site", site)]
+    assert (await ask(LOCAL, "/mcp", sent)).status == 403
+    assert (await ask(LOCAL, "/e/x", sent)).passed, "that is a link, followed"
+    named = LOCAL | {"allowed_origins": frozenset({"https://app.example"})}
+    assert (await ask(named, "/mcp", [*sent, ("Origin", "https://app.example")])).passed
+
+
+async def test_programs_send_neither_and_node_says_how_it_fetches() -> None:
+    # finding: S15
+    for sent in ([], [("Sec-Fetch-Mode", "cors")], [("Sec-Fetch-Site", "none")]):
+        for host in ("127.0.0.1:8765", "localhost:8765"):
+            assert (await ask(LOCAL, "/mcp", [("Host", host), *sent], method="POST")).passed
+
+
+async def test_a_service_worker_that_was_left_behind_takes_itself_away() -> None:
+    # finding: S15
+    asked = [("Service-Worker", "script"), ("Sec-Fetch-Site", "same-origin")]
+    for host in ("127.0.0.1:8765", "localhost:8765"):
+        for path in ("/", "/sw.js", "/e/x/worker.js"):
+            answer = await ask(LOCAL, path, [("Host", host), *asked])
+            assert (answer.status, answer.headers["content-type"]) == (200, "text/javascript")
+            assert answer.headers["cache-control"] == "no-store"
+            assert answer.headers["service-worker-allowed"] == "/"
+            for word in (b"skipWaiting", b"unregister", b"navigate"):
+                assert word in answer.body
+    # Nobody else ever had a public name: a worker there is the author's.
+    assert (await ask(REMOTE, "/sw.js", [("Host", "tools.example.com"), *asked])).passed
 
 
 @pytest.mark.parametrize(

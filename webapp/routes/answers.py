@@ -5,16 +5,15 @@ import secrets
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 from babel import Locale
 from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
-from litestar.response.base import ASGIResponse
 from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
 from flows.errors import ElicitError, InvalidToken, StoreUnavailable, TooManyAttempts
-from webapp.browser import page_headers
+from webapp.browser import Reply, page_headers
 from webapp.locales import Locales
 from webapp.pages import Pages
 from webapp.rates import TooOften
@@ -23,20 +22,6 @@ from webapp.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble,
 RETRY_SECONDS = 30
 _LEFT = "client disconnected prematurely"  # as the framework says it, while a body is read
 _log = logging.getLogger(__name__)
-
-
-class Reply(Response[Any]):
-    """A response that may set several cookies; each is a whole Set-Cookie header."""
-
-    def __init__(self, content: object, *, sets: Sequence[str] = (), **options: Any) -> None:
-        super().__init__(content, **options)
-        self._sets = tuple(sets)
-
-    def to_asgi_response(self, *given: Any, **options: Any) -> ASGIResponse:
-        made = cast("ASGIResponse", cast("Any", super()).to_asgi_response(*given, **options))
-        for cookie in self._sets:
-            made.headers.add("set-cookie", cookie)
-        return made
 
 
 class Answers:

@@ -25,6 +25,7 @@ from flows.oauth import Mixed
 from flows.oauth_replies import ERROR_CODE
 from webapp.departures import returned
 from webapp.identity import Way
+from webapp.requests import cookies_of
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.openers import refuse_opener
 from webapp.service import Service
@@ -130,8 +131,8 @@ async def _refuse(
     answers: Answers,
 ) -> Response[Any] | None:
     """Another browser than the one that pressed Continue, or another person's."""
-    opening = await service.identity.opening(elicitation, request.scope, request.cookies)
-    is_same = service.completing.is_bound(elicitation, request.cookies)
+    opening = await service.identity.opening(elicitation, request.scope, cookies_of(request))
+    is_same = service.completing.is_bound(elicitation, cookies_of(request))
     if opening.is_open and is_same:
         return None
     if opening.way is Way.SIGN_IN and is_same:  # signed out meanwhile: the link itself goes on

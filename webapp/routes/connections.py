@@ -24,9 +24,10 @@ from flows.errors import Failed
 from webapp import reconnecting
 from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.registrations import is_at_sandbox
+from webapp.requests import cookies_of, parsed, query_of
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.closed import closed
-from webapp.routes.fields import fields_of, refuse_form
+from webapp.routes.fields import refuse_form
 from webapp.routes.openers import (
     SIGN_IN,
     sign_in_button,
@@ -56,11 +57,11 @@ async def connections(
     request: _Asked, service: NamedDependency[Service], answers: NamedDependency[Answers]
 ) -> Response[Any]:
     """All that whoever looks has connected."""
-    viewer = await service.identity.viewer(request.scope, request.cookies)
+    viewer = await service.identity.viewer(request.scope, cookies_of(request))
     if viewer is None:
         return closed(request, service, answers, of="connections")
     cookie, cookies = with_cookie(request, service)
-    cookies += await service.identity.kept_up(request.cookies)
+    cookies += await service.identity.kept_up(cookies_of(request))
     found = await service.kinds.accounts.list(viewer.owner)
     has_session = viewer.session is not None
     view = Connections(
@@ -103,7 +104,7 @@ async def disconnect(
     except Failed as error:
         error_id = secrets.token_hex(6)
         _log.warning("account.not_disconnected", exc_info=error, extra={"error_id": error_id})
-        cookie = service.browser.cookie_of(request.cookies) or ""
+        cookie = service.browser.cookie_of(cookies_of(request)) or ""
         trouble = ProviderTrouble(
             server=answers.server,
             provider=_label(found, service),
@@ -137,7 +138,7 @@ async def unshare(
     found = await _asked_for(id, request, body, service, answers)
     if isinstance(found, Response):
         return found
-    tool = str(request.query_params.get("tool", ""))
+    tool = query_of(request).get("tool", [""])[-1]
     await service.kinds.accounts.unshare(found.owner, found.id, tool)
     return see_other(f"{HERE}#{_tail(found)}")
 
@@ -155,8 +156,8 @@ async def keep(
     found = await _asked_for(id, request, body, service, answers)
     if isinstance(found, Response):
         return found
-    is_for_all = request.query_params.get("all") == "1"
-    clients = None if is_for_all else fields_of(body).get("client", [])
+    is_for_all = query_of(request).get("all", [])[-1:] == ["1"]
+    clients = None if is_for_all else parsed(body).get("client", [])
     await service.kinds.accounts.keep_to(found.owner, found.id, clients)
     return see_other(f"{HERE}#{_tail(found)}")
 
@@ -204,14 +205,14 @@ async def _asked_for(
 
     Raises NotFoundException for one that is not there, and for somebody else's.
     """
-    viewer = await service.identity.viewer(request.scope, request.cookies)
+    viewer = await service.identity.viewer(request.scope, cookies_of(request))
     if viewer is None:
         return closed(request, service, answers, of="connections")
     owner = viewer.owner
     found = await service.elicitations.read(Connection, owner=owner, id=owner + id)
     if found is None:
         raise NotFoundException
-    refused = refuse_form(fields_of(body), request, service, answers, subject=found.id)
+    refused = refuse_form(parsed(body), request, service, answers, subject=found.id)
     return refused or found
 
 

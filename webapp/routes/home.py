@@ -10,6 +10,7 @@ from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
 from webapp.port import proof
+from webapp.requests import cookies_of, query_of
 from webapp.routes.answers import Answers
 from webapp.served import Served
 from webapp.service import Service
@@ -34,7 +35,7 @@ async def home(
 ) -> Response[Any]:
     """What this server is and how to add it; its tools are named to those only who may call it."""
     is_closed = service.signing_in is not None or served.has_own_sign_in
-    knows = not is_closed or await service.identity.viewer(request.scope, request.cookies)
+    knows = not is_closed or await service.identity.viewer(request.scope, cookies_of(request))
     view = Home(
         server=answers.server,
         mcp_url=f"{service.public_url}/mcp",
@@ -73,7 +74,7 @@ async def ready(
 
     With a nonce it is the proof that this is the store of whoever asks, and nothing is tried.
     """
-    nonce = request.query_params.get("nonce")
+    nonce = next(iter(query_of(request).get("nonce", [])), None)
     is_ready = nonce is not None or await service.readiness.is_ready()
     told = {"status": "ok" if is_ready else "unavailable"}
     if service.is_draining:

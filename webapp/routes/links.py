@@ -24,8 +24,9 @@ from webapp.departures import depart, trouble_of
 from webapp.forms import form_of
 from webapp.gates import Gates
 from webapp.kept_secrets import KeptSecrets
+from webapp.requests import Fields, cookies_of, parsed, query_of
 from webapp.routes.answers import Answers, see_other
-from webapp.routes.fields import Fields, fields_of, refuse_form
+from webapp.routes.fields import refuse_form
 from webapp.routes.openers import pace, refuse_opener, with_cookie
 from webapp.service import Service
 from webapp.shown import Shown
@@ -48,8 +49,8 @@ async def show(
         return refused
     cookie, cookies = with_cookie(request, service)
     shown = _shown(service, elicitation, token=token, cookie=cookie, locale=answers.locale(request))
-    view = await shown.view(is_bound=service.completing.is_bound(elicitation, request.cookies))
-    cookies += await service.identity.kept_up(request.cookies)
+    view = await shown.view(is_bound=service.completing.is_bound(elicitation, cookies_of(request)))
+    cookies += await service.identity.kept_up(cookies_of(request))
     return answers.page(view, form_targets=_form_targets(elicitation), cookies=cookies)
 
 
@@ -63,11 +64,13 @@ async def go_on(
     answers: NamedDependency[Answers],
 ) -> Response[Any]:
     """Begin an attempt in this browser and send it on its way, or take what was typed."""
-    elicitation, fields = await elicitation_of(token, service), fields_of(body)
+    elicitation, fields = await elicitation_of(token, service), parsed(body)
     refused = await _refuse(elicitation, request, fields, service, answers, token=token)
     if refused is not None:
         return refused
-    cookie = service.browser.cookie_of(request.cookies) or ""
+    attempt = elicitation.attempt
+    known = None if attempt is None else attempt.browser
+    cookie = service.browser.cookie_of(cookies_of(request), known=known) or ""
     typed = service.kinds.typed(elicitation.kind)
     if typed is not None:
         shown = _shown(service, elicitation, token=token, cookie=cookie)
@@ -95,15 +98,15 @@ async def allow(
 ) -> Response[Any]:
     """Let the tool use the account that is connected already."""
     elicitation = await elicitation_of(token, service)
-    refused = await _refuse(elicitation, request, fields_of(body), service, answers, token=token)
+    refused = await _refuse(elicitation, request, parsed(body), service, answers, token=token)
     if refused is not None:
         return refused
     if elicitation.kind == "oauth":
-        account = str(request.query_params.get("account", ""))
+        account = query_of(request).get("account", [""])[-1]
         try:
             await service.kinds.accounts.share(elicitation, account=account)
         except Failed as error:
-            cookie = service.browser.cookie_of(request.cookies) or ""
+            cookie = service.browser.cookie_of(cookies_of(request)) or ""
             return _trouble(error, elicitation, cookie, service, answers, token=token)
     return see_other(f"/e/{token}")
 
@@ -119,7 +122,7 @@ async def decline(
 ) -> Response[Any]:
     """Say no: the tool ends, the link is dead."""
     elicitation = await elicitation_of(token, service)
-    refused = await _refuse(elicitation, request, fields_of(body), service, answers, token=token)
+    refused = await _refuse(elicitation, request, parsed(body), service, answers, token=token)
     if refused is not None:
         return refused
     await service.elicitations.end(elicitation, Status.DECLINED)
@@ -137,11 +140,12 @@ async def show_letters(
 ) -> Response[Any]:
     """Bind this browser: the page shows it letters from now on."""
     elicitation = await elicitation_of(token, service)
-    refused = refuse_form(fields_of(body), request, service, answers, subject=elicitation.id)
+    refused = refuse_form(parsed(body), request, service, answers, subject=elicitation.id)
     if refused is not None:
         return refused
     pace(elicitation, request, service, is_open=False)
-    browser = service.browser.hash_of(request.cookies)
+    known = None if elicitation.binding is None else elicitation.binding.browser
+    browser = service.browser.hash_of(cookies_of(request), known=known)
     if elicitation.is_by_code and browser is not None:
         with suppress(NotAllowed, NotPossible):  # the page tells
             await service.letters.bind(elicitation.id, browser=browser)

@@ -11,6 +11,7 @@ from litestar.params import FromPath
 from litestar.response import Stream
 
 from flows.elicitation import Elicitation
+from webapp.requests import cookies_of
 from webapp.routes.answers import problem
 from webapp.routes.links import elicitation_of
 from webapp.routes.openers import pace, unconfirmed
@@ -25,13 +26,13 @@ async def live(
 ) -> Response[Any]:
     """The status, now and at each change, until it is final."""
     elicitation = await elicitation_of(token, service)
-    opening = await service.identity.opening(elicitation, request.scope, request.cookies)
+    opening = await service.identity.opening(elicitation, request.scope, cookies_of(request))
     pace(elicitation, request, service, is_open=opening.is_open)
 
     async def may_see(current: Elicitation) -> bool:
-        if service.identity.is_shown_letters(current, request.cookies):
+        if service.identity.is_shown_letters(current, cookies_of(request)):
             return True
-        return (await service.identity.opening(current, request.scope, request.cookies)).is_open
+        return (await service.identity.opening(current, request.scope, cookies_of(request))).is_open
 
     if not await may_see(elicitation):
         return problem(HTTPStatus.FORBIDDEN, detail="This link belongs to someone else.")

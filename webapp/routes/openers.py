@@ -15,6 +15,7 @@ from flows.binding import PAGE_WORDS, Binding
 from flows.elicitation import Elicitation
 from webapp.identity import Opening, Way
 from webapp.rates import address_key
+from webapp.requests import cookies_of
 from webapp.routes.answers import Answers
 from webapp.service import Service
 from webapp.shown import ENDINGS, KINDS
@@ -48,7 +49,7 @@ async def refuse_opener(
     here: str,
 ) -> Response[Any] | None:
     """The page for whoever may not go on; None for the person who asked. `here` is the link."""
-    opening = await service.identity.opening(elicitation, request.scope, request.cookies)
+    opening = await service.identity.opening(elicitation, request.scope, cookies_of(request))
     pace(elicitation, request, service, is_open=opening.is_open)
     if opening.is_open:
         return None
@@ -83,11 +84,11 @@ def pace(
 
 def with_cookie(request: Request[Any, Any, Any], service: Service) -> tuple[str, tuple[str, ...]]:
     """The browser's binding cookie, and what to set where it has none yet."""
-    cookie = service.browser.cookie_of(request.cookies)
+    cookie = service.browser.cookie_of(cookies_of(request))
     if cookie is not None:
         return cookie, ()
     cookie = service.browser.fresh()
-    return cookie, (service.browser.set_cookie(cookie),)
+    return cookie, service.browser.set_cookies(cookie)
 
 
 def unconfirmed(binding: Binding | None) -> str:
@@ -142,7 +143,7 @@ def _view(
         case Way.CODE if _is_over(elicitation, service):
             ending = ENDINGS.get(elicitation.status, "expired")
             return Ended(server=server, ending=ending, kind=kind)
-        case Way.CODE if service.identity.is_shown_letters(elicitation, request.cookies):
+        case Way.CODE if service.identity.is_shown_letters(elicitation, cookies_of(request)):
             return CodePage(
                 server=server,
                 kind=kind,

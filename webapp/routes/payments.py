@@ -20,9 +20,10 @@ from flows.receipt import Payment, ReceiptStatus
 from webapp.ids import OWNER_TAG_CHARACTERS
 from webapp.locales import price_in
 from webapp.refunds import NoRefunds
+from webapp.requests import cookies_of, parsed
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.closed import closed
-from webapp.routes.fields import fields_of, refuse_form
+from webapp.routes.fields import refuse_form
 from webapp.routes.openers import (
     SIGN_IN,
     sign_in_button,
@@ -43,11 +44,11 @@ async def payments(
     request: _Asked, service: NamedDependency[Service], answers: NamedDependency[Answers]
 ) -> Response[Any]:
     """All that whoever looks has paid."""
-    viewer = await service.identity.viewer(request.scope, request.cookies)
+    viewer = await service.identity.viewer(request.scope, cookies_of(request))
     if viewer is None:
         return closed(request, service, answers, of="payments")
     cookie, cookies = with_cookie(request, service)
-    cookies += await service.identity.kept_up(request.cookies)
+    cookies += await service.identity.kept_up(cookies_of(request))
     found = await service.kinds.payments.ledger.all(owner=viewer.owner)
     found.sort(key=lambda payment: (payment.paid_at, payment.id), reverse=True)
     has_session = viewer.session is not None
@@ -73,13 +74,13 @@ async def give_back(
     answers: NamedDependency[Answers],
 ) -> Response[Any]:
     """Give the money back; pressed again, it is back already."""
-    viewer = await service.identity.viewer(request.scope, request.cookies)
+    viewer = await service.identity.viewer(request.scope, cookies_of(request))
     if viewer is None:
         return closed(request, service, answers, of="payments")
     payment = await service.kinds.payments.ledger.read(viewer.owner, viewer.owner + id)
     if payment is None:
         raise NotFoundException
-    refused = refuse_form(fields_of(body), request, service, answers, subject=payment.id)
+    refused = refuse_form(parsed(body), request, service, answers, subject=payment.id)
     if refused is not None:
         return refused
     if payment.status is not ReceiptStatus.REFUNDED:

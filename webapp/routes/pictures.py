@@ -14,6 +14,7 @@ from litestar.params import FromPath
 
 from webapp.browser import page_headers
 from webapp.registrations import place_of
+from webapp.requests import cookies_of
 from webapp.routes.connections import HERE
 from webapp.service import Service
 
@@ -35,7 +36,7 @@ async def picture(
     Raises NotFoundException for an account that is not there, for somebody else's, and for whoever
     is nobody here.
     """
-    viewer = await service.identity.viewer(request.scope, request.cookies)
+    viewer = await service.identity.viewer(request.scope, cookies_of(request))
     if viewer is None:
         raise NotFoundException
     kept = service.kinds.accounts.connections

@@ -12,6 +12,7 @@ from msgspec.json import decode
 from flows.elicitation import Completion, Json
 from flows.errors import InvalidToken
 from webapp.completion import RETURN_PARAMETER
+from webapp.requests import cookies_of, query_of
 from webapp.routes.answers import Answers, problem
 from webapp.service import Service
 from webapp.shown import Shown
@@ -28,13 +29,13 @@ async def come_back(
 
     It changes something on a GET, as every redirect back must; a scanner lacks the cookie.
     """
-    tokens = request.query_params.getall(RETURN_PARAMETER, [])
+    tokens = query_of(request).get(RETURN_PARAMETER, [])
     if len(tokens) != 1:
         raise InvalidToken("missing or repeated")
     elicitation = await service.completing.returned(tokens[0])
     server = elicitation.asked.server
-    is_same = service.completing.is_bound(elicitation, request.cookies)
-    opening = await service.identity.opening(elicitation, request.scope, request.cookies)
+    is_same = service.completing.is_bound(elicitation, cookies_of(request))
+    opening = await service.identity.opening(elicitation, request.scope, cookies_of(request))
     if not (is_same and opening.is_open):
         return answers.page(
             SomeoneElse(server=server, other="browser"), status=HTTPStatus.FORBIDDEN

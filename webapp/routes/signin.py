@@ -20,8 +20,9 @@ from litestar.params import FromPath, RawBody
 from flows.errors import Denied, Failed, InvalidToken
 from flows.flow import Arrival
 from flows.oauth import Mixed
+from webapp.requests import cookies_of, parsed
 from webapp.routes.answers import Answers, see_other
-from webapp.routes.fields import fields_of, refuse_form
+from webapp.routes.fields import refuse_form
 from webapp.routes.openers import SIGN_IN, sign_in_button, with_cookie
 from webapp.service import Service
 from webapp.signing_in import SigningIn
@@ -46,7 +47,7 @@ async def sign_in(
     answers: NamedDependency[Answers],
 ) -> Response[Any]:
     """Send this browser to the issuer."""
-    signing_in, fields = _signing_in(service), fields_of(body)
+    signing_in, fields = _signing_in(service), parsed(body)
     refused = refuse_form(fields, request, service, answers, subject=SIGN_IN)
     if refused is not None:
         return refused
@@ -69,11 +70,11 @@ async def signed_in(
     text = request.scope["query_string"].decode("ascii", "replace")
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS_AT_MOST)
-        back = await signing_in.finish(Arrival(parameters=tuple(pairs)), request.cookies)
+        back = await signing_in.finish(Arrival(parameters=tuple(pairs)), cookies_of(request))
     except ValueError:
         raise InvalidToken("too many parameters") from None
     except (Mixed, Denied, Failed) as error:
-        back_to = signing_in.back_of(request.cookies)
+        back_to = signing_in.back_of(cookies_of(request))
         return _failed(error, request, service, answers, back=back_to)
     return see_other(back.path, cookies=back.cookies)
 
@@ -87,10 +88,10 @@ async def sign_out(
     answers: NamedDependency[Answers],
 ) -> Response[Any]:
     """End this browser's session, and every copy of its cookie."""
-    refused = refuse_form(fields_of(body), request, service, answers, subject=SIGN_IN)
+    refused = refuse_form(parsed(body), request, service, answers, subject=SIGN_IN)
     if refused is not None:
         return refused
-    cleared = await service.sessions.end(await service.sessions.of(request.cookies))
+    cleared = await service.sessions.end(await service.sessions.of(cookies_of(request)))
     issuer = None if service.signing_in is None else service.signing_in.label
     return answers.page(SignedOut(server=answers.server, issuer=issuer), cookies=[cleared])
 
@@ -121,14 +122,14 @@ async def pair(
     answers: NamedDependency[Answers],
 ) -> Response[Any]:
     """From now on it is; the address works once."""
-    refused = refuse_form(fields_of(body), request, service, answers, subject=PAIR)
+    refused = refuse_form(parsed(body), request, service, answers, subject=PAIR)
     if refused is not None:
         return refused
     try:
         paired = await service.pairing.use(token)
     except InvalidToken:
         return answers.page(PairUsed(server=answers.server), status=HTTPStatus.GONE)
-    session = await service.sessions.start(paired, cookies=request.cookies)
+    session = await service.sessions.start(paired, cookies=cookies_of(request))
     cookie = service.sessions.set_cookie(session)
     return answers.page(Paired(server=answers.server), cookies=[cookie])
 

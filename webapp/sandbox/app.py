@@ -21,6 +21,7 @@ from litestar.params import FromPath, RawBody
 
 from webapp.browser import Browser
 from webapp.guard import Guard
+from webapp.requests import Bounded
 from webapp.sandbox.authorization import authorization_router
 from webapp.sandbox.authorization_client import bearer_of
 from webapp.sandbox.authorization_faults import Fault, Faults
@@ -64,7 +65,7 @@ def create_sandbox(
         request_max_body_size=BODY_BYTES_AT_MOST,
     )
     # Around the routing too: a middleware would not see a path that nobody has.
-    guard = Guard(cast("Any", app.asgi_handler), public_url=sandbox.url)
+    guard = Guard(Bounded(cast("Any", app.asgi_handler)), public_url=sandbox.url)
     app.asgi_handler = cast("Any", guard)
     return app
 

@@ -4,6 +4,7 @@ What could go wrong: a page elsewhere that presses Approve in somebody's name. T
 field that only this page, in this browser and for this very request, was given.
 """
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from litestar import Request, Response
 
 from webapp.browser import Browser
+from webapp.requests import cookies_of
 from webapp.sandbox.authorization_faults import REDIRECT_FAULTS, Fault, Faults
 from webapp.sandbox.authorization_grants import Grants
 from webapp.sandbox.authorization_habits import Habits
@@ -57,17 +59,15 @@ class Consent:
             return self._pages.trouble(_NO_REQUEST, str(err))
         except SentBack as err:
             return self._send_back(err.way, error=err.error, error_description=err.description)
-        cookie = self._browser.cookie_of(request.cookies)
+        cookie = self._browser.cookie_of(cookies_of(request))
         is_new = cookie is None
         cookie = cookie or self._browser.fresh()
-        response = self._page(
+        return self._page(
             asked,
             action=f"{self._habits.authorize}?{_query(request)}",
             csrf=self._browser.csrf(cookie, subject=self._subject(request)),
+            sets=self._browser.set_cookies(cookie) if is_new else (),
         )
-        if is_new:
-            response.headers["set-cookie"] = self._browser.set_cookie(cookie)
-        return response
 
     def decide(self, request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
         """Send the browser back with a code or with the person's no."""
@@ -81,9 +81,8 @@ class Consent:
             return self._pages.trouble(_NO_REQUEST, str(err))
         except ValueError:
             return self._pages.trouble("This form is not complete", "It came in a strange shape.")
-        cookie = self._browser.cookie_of(request.cookies)
-        if cookie is None or not self._browser.is_csrf(
-            csrf or "", cookie, subject=self._subject(request)
+        if not self._browser.is_csrf(
+            csrf or "", cookies_of(request), subject=self._subject(request)
         ):
             return self._pages.trouble(
                 "This form is not from here",
@@ -103,7 +102,9 @@ class Consent:
     def _read(self, request: Request[Any, Any, Any]) -> AuthorizationRequest:
         return read_request(_query(request), sandbox=self._sandbox, habits=self._habits)
 
-    def _page(self, asked: AuthorizationRequest, *, action: str, csrf: str) -> Response[Any]:
+    def _page(
+        self, asked: AuthorizationRequest, *, action: str, csrf: str, sets: Sequence[str]
+    ) -> Response[Any]:
         words = self._habits.scopes
         values = {
             "provider": self._habits.name,
@@ -115,7 +116,7 @@ class Consent:
             "action": action,
             "csrf": csrf,
         }
-        return self._pages.page("consent.html", values)
+        return self._pages.page("consent.html", values, sets=sets)
 
     def _send_back(self, way: Way, **parameters: str) -> Response[Any]:
         fault = self._faults.take(REDIRECT_FAULTS)

@@ -24,6 +24,7 @@ from litestar.exceptions import HTTPException, NotFoundException
 from litestar.params import FromPath, RawBody
 
 from webapp.browser import Browser
+from webapp.requests import cookies_of
 from webapp.sandbox.answers import BODY_BYTES_AT_MOST, AnyRequest
 from webapp.sandbox.deliveries import Pause
 from webapp.sandbox.mollie_api import mollie_counter
@@ -101,7 +102,7 @@ class Checkout:
 
     def page(self, counter: Counter, purchase: Purchase, request: AnyRequest) -> Response[Any]:
         """The page of a purchase, as it stands."""
-        cookie = self.browser.cookie_of(request.cookies)
+        cookie = self.browser.cookie_of(cookies_of(request))
         is_new = cookie is None
         cookie = cookie or self.browser.fresh()
         values = {
@@ -110,10 +111,9 @@ class Checkout:
             "csrf": self.browser.csrf(cookie, subject=purchase.id),
             "here": f"/pay/{purchase.id}",
         }
-        response = _behind(counter, self.pages.page(f"{purchase.standing}.html", values))
-        if is_new:
-            response.headers["set-cookie"] = self.browser.set_cookie(cookie)
-        return response
+        sets = self.browser.set_cookies(cookie) if is_new else ()
+        page = self.pages.page(f"{purchase.standing}.html", values, sets=sets)
+        return _behind(counter, page)
 
     def press(self, counter: Counter, purchase: Purchase, button: str) -> Response[Any]:
         """Do what the button says, and send the browser on."""
@@ -131,16 +131,13 @@ class Checkout:
 
     def is_ours(self, purchase: Purchase, request: AnyRequest, body: bytes) -> bool:
         """Whether a form came from our page in this browser."""
-        cookie = self.browser.cookie_of(request.cookies)
         try:
             fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=_FIELDS_AT_MOST)
         except ValueError:  # more fields than our form has
             return False
         marks = fields.get("csrf", [])
-        return (
-            cookie is not None
-            and len(marks) == 1
-            and self.browser.is_csrf(marks[0], cookie, subject=purchase.id)
+        return len(marks) == 1 and self.browser.is_csrf(
+            marks[0], cookies_of(request), subject=purchase.id
         )
 
     def refusal(self, _: AnyRequest, error: HTTPException) -> Response[Any]:

@@ -1,6 +1,6 @@
 """The sandbox's pages and the headers that go with everything it answers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import MediaType, Response
 
-from webapp.browser import page_headers
+from webapp.browser import Reply, page_headers
 
 NO_STORE: Mapping[str, str] = {
     "cache-control": "no-store",
@@ -39,9 +39,11 @@ class SandboxPages:
         values: Mapping[str, Any],
         *,
         status: HTTPStatus = HTTPStatus.OK,
+        sets: Sequence[str] = (),
     ) -> Response[Any]:
-        return Response(
+        return Reply(
             self._environment.get_template(template).render(values),
+            sets=sets,
             status_code=status,
             media_type=MediaType.HTML,
             headers=self._headers,

@@ -1,0 +1,87 @@
+"""What our routes read of a request: cookies and queries in one pass, and nothing that is kept."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from webapp.requests import (
+    PATH_BYTES_AT_MOST,
+    QUERY_BYTES_AT_MOST,
+    Bounded,
+    cookies_of,
+    query_of,
+)
+
+
+@dataclass
+class Sent:
+    scope: dict[str, Any] = field(default_factory=dict)
+
+
+def with_cookies(*headers: bytes) -> Sent:
+    return Sent({"headers": [(b"host", b"x"), *((b"cookie", one) for one in headers)]})
+
+
+def test_cookies_are_read_as_they_were_sent() -> None:
+    assert cookies_of(with_cookies()) == {}
+    found = cookies_of(with_cookies(b'a=1; b="x\\073"; =c; d', b"e=f=g;a=2; \xff=%41"))
+    assert found == {"a": "2", "b": '"x\\073"', "": "c", "e": "f=g", "\xff": "%41"}
+
+
+@pytest.mark.parametrize("filling", [b"\\", b'"', b";", b"=", b"a=;", b"\\073", b'a="\\"; '])
+def test_cookies_are_read_in_the_time_of_their_length(filling: bytes) -> None:
+    # finding: S28
+    short, long = (with_cookies(b'x="' + (filling * size)[:size] + b'"') for size in (4096, 65536))
+
+    def taken(sent: Sent) -> float:
+        times = list[float]()
+        for _ in range(9):
+            began = time.perf_counter()
+            cookies_of(sent)
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    # Sixteen times as long: a square would take 256 times as much.
+    assert taken(long) < 80 * max(taken(short), 1e-5)
+
+
+def test_a_query_of_more_fields_than_ours_have_is_none() -> None:
+    assert query_of(Sent({"query_string": b"a=1&a=2&b=%20&c"})) == {
+        "a": ["1", "2"],
+        "b": [" "],
+        "c": [""],
+    }
+    assert query_of(Sent({"query_string": b"a&" * 1001})) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "passes"),
+    [
+        ("/e/x", b"q" * QUERY_BYTES_AT_MOST, True),
+        ("/e/x", b"q" * (QUERY_BYTES_AT_MOST + 1), False),
+        ("/" + "p" * (PATH_BYTES_AT_MOST - 1), b"", True),
+        ("/" + "p" * PATH_BYTES_AT_MOST, b"", False),
+    ],
+)
+async def test_an_address_longer_than_ours_is_refused_before_anybody_reads_it(
+    path: str, query: bytes, passes: bool
+) -> None:
+    # finding: S29
+    passed, sent = list[Any](), list[Any]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        passed.append(scope)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "headers": []}
+    await Bounded(app)(scope, receive, send)
+    assert (len(passed), [one.get("status") for one in sent]) == (
+        (1, []) if passes else (0, [414, None])
+    )
