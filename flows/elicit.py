@@ -315,19 +315,23 @@ def read_token(text: str) -> str:
 
 
 async def complete_elicitation(
-    elicitation: str | ReturningRequest, content: Mapping[str, Json] | None = None
+    elicitation: str | ReturningRequest,
+    content: Mapping[str, Json] | None = None,
+    *,
+    owner: str | None = None,
 ) -> Completion:
     """Unblock the tool that waits: the one door to it.
 
     By id it is for trusted code, in any process on the same store, and finishes the kind `url`;
     by an `elicitation_id` of your own a form, too, and raises InvalidAnswer where the content does
-    not fit its schema. From a public route pass the request itself: it must carry the link's
-    return token (the query parameter `elicitation`) and come from the browser that pressed
-    Continue.
+    not fit its schema. Where several people were asked under that id, it needs the `link.owner` of
+    the one who is meant, else it completes none and raises OwnerNeeded. From a public route pass
+    the request itself: it must carry the link's return token (the query parameter `elicitation`)
+    and come from the browser that pressed Continue.
     """
     with telling():
         if isinstance(elicitation, str):
-            return await current_asker().complete(elicitation, content or {})
+            return await current_asker().complete(elicitation, content or {}, owner=owner)
         return await current_asker().complete_return(elicitation, content or {})
 
 

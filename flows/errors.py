@@ -19,6 +19,7 @@ ElicitError
 │   ├── Failed           the provider or this server could not finish it
 │   ├── InvalidAnswer    the client answered something else than was asked
 │   └── Superseded       a newer question took its place
+├── OwnerNeeded          several people were asked under one elicitation_id
 ├── NotPossible          this change does not follow from the elicitation's status
 ├── TooManyAttempts      a link was started more often than allowed
 ├── TooManyPending       more questions are open than allowed
@@ -244,6 +245,21 @@ class Superseded(NotAccepted):
     """A newer question took this one's place."""
 
     name = "ELICITATION_SUPERSEDED"
+
+
+class OwnerNeeded(ElicitError):
+    """An `elicitation_id` of the author's is that of several people's questions."""
+
+    name = "ELICITATION_OWNER_NEEDED"
+    http_status = 409
+
+    def __init__(self, elicitation_id: str) -> None:
+        self.elicitation_id = elicitation_id
+        super().__init__(
+            f"Several people were asked under the elicitation_id {elicitation_id!r}, so nothing "
+            "was completed: pass the link.owner of the one who is meant as owner=, or complete it "
+            "by its link.id."
+        )
 
 
 class NotPossible(ElicitError):

@@ -41,6 +41,8 @@ _ELICITATION_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 class Link:
     """What an author's own service needs to come back to us; the link of the question is not in it.
 
+    `id` is the elicitation's, which nobody else has: give it to the service, or an id of your own
+    with `owner` beside it, which stands for whoever is asked and says nothing of them.
     `return_url` is where the service sends the person's browser: opened by the browser that
     pressed Continue, it completes the elicitation. `return_token` is what it carries, for a route
     of the author's own that calls `complete_elicitation(request)`: pass it on as the query
@@ -48,20 +50,26 @@ class Link:
     itself; whoever holds it can complete this one elicitation once it was opened.
     """
 
-    __slots__ = ("_callback", "_public_url", "_return", "id")
+    __slots__ = ("_callback", "_owner", "_public_url", "_return", "id")
 
     def __init__(
         self,
         *,
         id: str,
+        owner: str = "",
         public_url: str,
         return_token: Callable[[], str],
         callback_token: Callable[[], str],
     ) -> None:
         self.id = id
+        self._owner = owner
         self._public_url = public_url
         self._return = return_token
         self._callback = callback_token
+
+    @property
+    def owner(self) -> str:
+        return self._owner
 
     @property
     def return_token(self) -> str:
@@ -223,8 +231,6 @@ class ReturningRequest(Protocol):
     @property
     def query_params(self) -> Any: ...
     @property
-    def cookies(self) -> Any: ...
-    @property
     def scope(self) -> Any: ...
 
 
@@ -267,7 +273,9 @@ class Asker(Protocol):
         """A verb raised it; if it leaves the tool, the model is told."""
         ...
 
-    async def complete(self, elicitation_id: str, content: Json) -> Completion: ...
+    async def complete(
+        self, elicitation_id: str, content: Json, *, owner: str | None = None
+    ) -> Completion: ...
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion: ...
 
 

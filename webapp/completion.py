@@ -11,6 +11,7 @@ from flows.question import Outcome, Question, Reach, ReturningRequest
 from flows.schema import check, without_blanks
 from flows.tokens import Purpose
 from webapp.acceptance import accept
+from webapp.aliases import aliased
 from webapp.asked_forms import schema_in
 from webapp.browser import Browser
 from webapp.elicitations import Elicitations
@@ -70,8 +71,11 @@ class Completing:
     def failed(self, error: ElicitError) -> None:
         """Nobody is told: there is no tool here."""
 
-    async def complete(self, elicitation_id: str, content: Json) -> Completion:
-        return await self._complete(elicitation_id, content)
+    async def complete(
+        self, elicitation_id: str, content: Json, *, owner: str | None = None
+    ) -> Completion:
+        """Raises OwnerNeeded where an id of the author's is that of several people."""
+        return await self._complete(elicitation_id, content, owner=owner)
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
         """Raises NotAllowed if this is not the browser that pressed Continue."""
@@ -102,20 +106,20 @@ class Completing:
         attempt = elicitation.attempt
         return attempt is not None and self._browser.is_same(attempt.browser, cookies)
 
-    async def _complete(self, id: str, content: Json) -> Completion:
+    async def _complete(self, id: str, content: Json, *, owner: str | None = None) -> Completion:
         """Settle as accepted; `id` may be one of the author's own. Goes on when cancelled.
 
         Raises InvalidQuestion for content that is no JSON, or too large, and InvalidAnswer.
         """
         kept = states.checked_content(content)
-        return await self._elicitations.whole(self._settled(id, kept))
+        return await self._elicitations.whole(self._settled(id, kept, owner=owner))
 
-    async def _settled(self, id: str, content: Json) -> Completion:
+    async def _settled(self, id: str, content: Json, *, owner: str | None) -> Completion:
         elicitations, kinds = self._elicitations, COMPLETED_BY_ID
         current = await elicitations.get(id)
         if current is None:
-            current, kinds = await elicitations.aliased(id), COMPLETED_BY_NAME
-        if current is None or current.kind not in kinds:
+            current, kinds = await aliased(elicitations, id, owner=owner), COMPLETED_BY_NAME
+        if current is None or current.kind not in kinds or owner not in (None, current.owner):
             return Completion.UNKNOWN
         if current.kind == "form":
             return await self._settled_form(current, content)

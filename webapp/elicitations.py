@@ -20,11 +20,11 @@ from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.run import Run
 from webapp.ids import RANDOM_BYTES, fresh_id, owner_of
 from webapp.kept_news import KeptNews
-from webapp.owners import SERVICE, Owners
+from webapp.owners import Owners
 from webapp.plugins import Plugins
 from webapp.randomness import Randomness
 from webapp.recent import Recent
-from webapp.rows import KINDS, Alias, Done, Rows, Value, ValueT
+from webapp.rows import KINDS, Done, Rows, Value, ValueT
 from webapp.stores import Conflict, Store
 from webapp.tries import TRIES_AT_MOST, Contended, pause
 from webapp.waiters import Changed, Waiter, Waiters
@@ -133,14 +133,6 @@ class Elicitations:
 
     async def done(self, *, owner: str, id: str) -> Done | None:
         return await self.read(Done, owner=owner, id=id)
-
-    async def aliased(self, name: str) -> Elicitation | None:
-        """The elicitation that an author gave this id of his own."""
-        alias = await self.alias(name)
-        return None if alias is None else await self.get(alias.elicitation_id)
-
-    async def alias(self, name: str) -> Alias | None:
-        return await self.read(Alias, owner=SERVICE, id=name)
 
     async def write(self, *values: Value) -> None:
         """Write all or none, then wake whoever waits for them. Raises Conflict."""

@@ -6,6 +6,7 @@ from functools import partial
 from flows.elicitation import Elicitation
 from flows.question import Link
 from flows.tokens import Claims, Purpose, Tokens
+from webapp.ids import owner_of
 
 # The pages of a link outlive the elicitation, to say what became of it.
 LINK_OUTLIVES = timedelta(days=1)
@@ -33,6 +34,7 @@ class Links:
 
         return Link(
             id=elicitation_id,
+            owner=owner_of(elicitation_id),
             public_url=self.public_url,
             return_token=partial(mint, Purpose.RETURN),
             callback_token=partial(mint, Purpose.CALLBACK),

@@ -121,9 +121,11 @@ class Verbs(ABC):
             self.last_error = error
             raise
 
-    async def complete(self, elicitation_id: str, content: Json) -> Completion:
+    async def complete(
+        self, elicitation_id: str, content: Json, *, owner: str | None = None
+    ) -> Completion:
         await nothing_stands_before()
-        return await self._completing.complete(elicitation_id, content)
+        return await self._completing.complete(elicitation_id, content, owner=owner)
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
         await nothing_stands_before()

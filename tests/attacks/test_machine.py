@@ -117,8 +117,10 @@ costly_address = Attack(
     where=("webapp/requests.py", "webapp/locality.py"),
     elsewhere=(
         "tests/web/test_requests.py::test_cookies_are_read_in_the_time_of_their_length",
-        "tests/web/test_requests.py::"
-        "test_an_address_longer_than_ours_is_refused_before_anybody_reads_it",
+        (
+            "tests/web/test_requests.py::"
+            "test_an_address_longer_than_ours_is_refused_before_anybody_reads_it"
+        ),
     ),
 )
 declared_name = Attack(

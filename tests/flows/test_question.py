@@ -66,7 +66,9 @@ class Told:
     def failed(self, error: ElicitError) -> None:
         self.error = error
 
-    async def complete(self, elicitation_id: str, content: Json) -> Completion:
+    async def complete(
+        self, elicitation_id: str, content: Json, *, owner: str | None = None
+    ) -> Completion:
         return Completion.ACCEPTED
 
     async def complete_return(self, request: Any, content: Json) -> Completion:

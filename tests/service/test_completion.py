@@ -10,7 +10,14 @@ from msgspec.structs import replace
 
 from flows import elicit
 from flows.elicitation import RECORD_KEPT, Completion, Elicitation, Json, Status, let_go
-from flows.errors import InvalidQuestion, InvalidToken, NotAllowed, NotPossible, Unreadable
+from flows.errors import (
+    InvalidQuestion,
+    InvalidToken,
+    NotAllowed,
+    NotPossible,
+    OwnerNeeded,
+    Unreadable,
+)
 from flows.keeping import KEPT
 from flows.question import Question, asking
 from tests.clock import Clock
@@ -308,7 +315,7 @@ async def test_an_id_of_the_authors_own_completes(here: Service, there: Service)
 
 
 async def test_an_id_of_the_authors_own_stands_for_one_open_question(here: Service) -> None:
-    one, other = await asked(here, join="1"), await asked(here, join="2", subject="bob")
+    one, other = await asked(here, join="1"), await asked(here, join="2")
     await give_alias(here.elicitations, "order-7", one)
     await give_alias(here.elicitations, "order-7", one)
     with pytest.raises(InvalidQuestion, match="order-7"):
@@ -317,6 +324,66 @@ async def test_an_id_of_the_authors_own_stands_for_one_open_question(here: Servi
     await give_alias(here.elicitations, "order-7", other)
     assert await here.completing.complete("order-7", {}) is Completion.ACCEPTED
     assert (await now_of(here, other)).status is Status.ACCEPTED
+
+
+@pytest.mark.parametrize("first", ["open", "accepted", "expired"])
+async def test_one_persons_order_never_completes_another_persons_question(
+    here: Service, clock: Clock, first: str
+) -> None:
+    # finding: S17
+    anns = await asked(here, join="1")
+    await give_alias(here.elicitations, "order-8", anns)
+    if first == "accepted":
+        assert await here.completing.complete("order-8", {"n": 1}) is Completion.ACCEPTED
+    if first == "expired":
+        await here.elicitations.settle(anns.id, Status.EXPIRED)
+    # Bob's tool makes the same question, with the same id or before hers: neither takes the other.
+    bobs = anns
+    for join in ("1", "2"):
+        bobs = await asked(here, join=join, subject=f"bob-{join}")
+        await give_alias(here.elicitations, "order-8", bobs)
+        # What a vendor says late, or twice, does not finish his.
+        with pytest.raises(OwnerNeeded, match=r"link\.owner"):
+            await here.completing.complete("order-8", {"n": 2})
+        assert (await now_of(here, bobs)).status is Status.PENDING
+    done = await here.completing.complete("order-8", {"n": 1}, owner=anns.owner)
+    became = {
+        "open": Completion.ACCEPTED,
+        "accepted": Completion.ALREADY_SETTLED,
+        "expired": Completion.LATE,
+    }
+    assert done is became[first]
+    bobs_link = here.links.for_author(
+        elicitation_id=bobs.id, expires_at=bobs.expires_at, now=clock()
+    )
+    assert bobs_link.owner == bobs.owner != anns.owner
+    assert await here.completing.complete("order-8", {}, owner=bobs_link.owner) is (
+        Completion.ACCEPTED
+    )
+    assert (await now_of(here, bobs)).status is Status.ACCEPTED
+
+
+async def test_an_owner_names_only_what_is_theirs(here: Service) -> None:
+    # finding: S17
+    anns, bobs = await asked(here), await asked(here, subject="bob")
+    await give_alias(here.elicitations, "order-8", anns)
+    for id in (anns.id, "order-8", "order-9"):
+        assert await here.completing.complete(id, {}, owner=bobs.owner) is Completion.UNKNOWN
+    assert await here.completing.complete("order-", {}) is Completion.UNKNOWN
+    assert await here.completing.complete(anns.id, {}, owner=anns.owner) is Completion.ACCEPTED
+
+
+async def test_a_name_that_many_had_whose_questions_are_gone_is_free(
+    here: Service, store: MemoryStore
+) -> None:
+    # finding: S17
+    for number in range(3):
+        other = await asked(here, subject=f"p{number}")
+        await give_alias(here.elicitations, "order-8", other)
+        await store.erase(owner=other.owner)
+    anns = await asked(here)
+    await give_alias(here.elicitations, "order-8", anns)
+    assert await here.completing.complete("order-8", {}) is Completion.ACCEPTED
 
 
 async def test_an_id_of_the_authors_own_cannot_be_another_questions_id(here: Service) -> None:
