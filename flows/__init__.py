@@ -27,6 +27,7 @@ from flows.errors import (
     OwnerNeeded,
     Processing,
     QuestionChanged,
+    ResultNotKept,
     Superseded,
     TooManyPending,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "QuestionChanged",
     "Receipt",
     "Refund",
+    "ResultNotKept",
     "Status",
     "Superseded",
     "TooManyPending",

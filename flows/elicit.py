@@ -267,20 +267,33 @@ async def forget(name: str) -> bool:
         return await current_asker().forget(name)
 
 
-async def once(name: str, work: Callable[[str], Awaitable[Json]], *, again: bool = False) -> Json:
+async def once(
+    name: str,
+    work: Callable[[str], Awaitable[Json]],
+    *,
+    key: str | int | None = None,
+    again: bool = False,
+) -> Json:
     """Do `work` once in a call, however often the tool's body runs again.
 
     `work` is given an idempotency key to pass on to whom it calls: if the process dies between
     the work and its record, it runs again with the same key. What comes back has been through
-    JSON, the first time too. The same call made again within two minutes of the tool's result gets
-    that result again, as it may have been lost on its way; with `again` it does the work again at
-    once. Raises InvalidQuestion if the result is no JSON, and NotAllowed for a caller who is
-    refused: nothing could be kept of it.
+    JSON, the first time too. In a loop each turn needs a `key` of its own, such as the item.
+
+    The same call made again within two minutes of the tool's result gets that result again, as it
+    may have been lost on its way; with `again` it does the work again at once.
+
+    Raises InvalidQuestion if the name and the key were used before in this run of the tool, and
+    NotAllowed for a caller who is refused: the work is not done then. Raises ResultNotKept if its
+    result is no JSON or longer than a mebibyte: the work is done, and the same call made again
+    raises that again and does nothing.
     """
     with telling():
         if not name:
             raise InvalidQuestion("once needs a name that is unique within the tool.")
-    return await current_asker().once(name, work, again=again)
+        if not isinstance(key, str | int | None):
+            raise InvalidQuestion(f"once({name!r}): its key is a text or a whole number.")
+    return await current_asker().once(name, work, key=key, again=again)
 
 
 def can(mode: str) -> bool:

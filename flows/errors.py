@@ -2,6 +2,7 @@
 
 ElicitError
 ├── InvalidQuestion      the verb's own arguments are wrong (raised by the verb, not at the await)
+│   └── ResultNotKept    what `once` did is done, and its result is no JSON or too long
 ├── NoAsker              no tool call is going on here
 ├── CallOver             the call that this verb belongs to has ended
 ├── NotAsked             a question was made in the call and never awaited
@@ -53,6 +54,12 @@ class InvalidQuestion(ElicitError, ValueError):
     name = "INVALID_INPUT"
     code = -32602
     http_status = 400
+
+
+class ResultNotKept(InvalidQuestion):
+    """`once` did its work, whose result cannot be kept: the same call gets this error again."""
+
+    name = "ELICITATION_RESULT_NOT_KEPT"
 
 
 class NoAsker(ElicitError):

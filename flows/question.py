@@ -15,6 +15,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, assert_never
 
 import httpx
 
+from flows.body import Body
 from flows.elicitation import Completion, Json, Status
 from flows.errors import (
     Cancelled,
@@ -260,7 +261,12 @@ class Asker(Protocol):
         ...
 
     async def once(
-        self, name: str, work: Callable[[str], Awaitable[Json]], *, again: bool
+        self,
+        name: str,
+        work: Callable[[str], Awaitable[Json]],
+        *,
+        key: str | int | None,
+        again: bool,
     ) -> Json: ...
     async def forget(self, name: str) -> bool: ...
     def can(self, mode: str) -> bool: ...
@@ -283,6 +289,7 @@ class Asker(Protocol):
 class _Here:
     asker: Asker
     unasked: Unasked
+    body: Body
 
 
 _here: ContextVar[_Here] = ContextVar("elicit_asker")
@@ -300,6 +307,12 @@ def current_unasked() -> Unasked:
     """What was made here and not asked; nothing where nobody asks."""
     here = _here.get(None)
     return here.unasked if here is not None else Unasked()
+
+
+def current_body() -> Body:
+    """The body that runs here; a new one where nobody asks."""
+    here = _here.get(None)
+    return here.body if here is not None else Body()
 
 
 def tell_asker(error: ElicitError) -> None:
@@ -323,11 +336,11 @@ def telling() -> Generator[None]:
 
 
 @contextmanager
-def asking(asker: Asker) -> Generator[Unasked]:
+def asking(asker: Asker, *, body: Body | None = None) -> Generator[Unasked]:
     """Within it, verbs go to `asker`; what is made within it, and not asked, is what it gives."""
     outer = _here.get(None)
     unasked = Unasked(outer.unasked if outer is not None and outer.asker is asker else None)
-    token = _here.set(_Here(asker=asker, unasked=unasked))
+    token = _here.set(_Here(asker=asker, unasked=unasked, body=body or Body()))
     try:
         yield unasked
     finally:

@@ -46,7 +46,14 @@ class Completing:
     ) -> tuple[Outcome[Any], ...]:
         _nobody_asks()
 
-    async def once(self, name: str, work: Callable[[str], Awaitable[Json]], *, again: bool) -> Json:
+    async def once(
+        self,
+        name: str,
+        work: Callable[[str], Awaitable[Json]],
+        *,
+        key: str | int | None,
+        again: bool,
+    ) -> Json:
         _nobody_asks()
 
     @property

@@ -2,21 +2,30 @@
 
 What could go wrong: the process dies between the work and its record. Then it is done again, with
 the idempotency key that it got the first time; this cannot be closed from here. Nor can two
-identical calls that two processes begin at one moment.
+identical calls that two processes begin at one moment. A result that cannot be handed on, as it is
+no JSON or too long, is no reason to do the work again: that it is done is kept in any case.
 """
 
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from flows.elicitation import Json
-from flows.errors import InvalidQuestion
+from flows.errors import ResultNotKept, Unreadable
 from webapp.elicitations import Elicitations
 from webapp.rows import Done
 from webapp.stores import Conflict
 
+Place: TypeAlias = tuple[str, str, str]  # the tool, its body's place among inner calls, the key
+
+LETTERS_AT_MOST = 1024 * 1024  # of a result's JSON, which is ASCII
+_PIECE = 24 * 1024  # of those in one row, where quotes and backslashes take two
+_FAULT_AT_MOST = 500
 KEPT = timedelta(days=1)
 # Longer than any call can still be given the receipt (flows.elicitation.KEPT).
 KEPT_UNDER_A_RECEIPT = timedelta(days=60)
@@ -29,43 +38,67 @@ async def do_once(
     scope: str,
     kept: timedelta,
     name: str,
+    place: Place,
     work: Callable[[str], Awaitable[Json]],
 ) -> Json:
-    """The kept result of `name` under `scope`, which is a run or a receipt.
+    """The kept result of `name` at `place` under `scope`, which is a run or a receipt.
 
-    Raises InvalidQuestion if the result is no JSON, and what the work raises.
+    Raises ResultNotKept if the result is no JSON or too long, and what the work raises.
     """
     pepper = elicitations.owners.pepper
-    id = owner + pepper.tag("once", scope, name, size=18)
-    key = pepper.tag("idempotency", scope, name, size=18)
+    id = owner + pepper.tag("once", scope, *place, name, size=18)
+    key = pepper.tag("idempotency", scope, *place, name, size=18)
     while (doing := elicitations.doing.get(id)) is not None:
         await asyncio.wait({doing})  # an identical call is at it in this process
     elicitations.doing[id] = over = asyncio.get_running_loop().create_future()
     try:
         done = await elicitations.done(owner=owner, id=id)
         if done is None:
-            text = await _text(name, work, key)
-            done = Done(id=id, owner=owner, result=text, erase_at=elicitations.clock() + kept)
+            done, *pieces = _kept(
+                await work(key), id=id, owner=owner, erase_at=elicitations.clock() + kept
+            )
             try:
-                await elicitations.write(done)
+                await elicitations.write(done, *pieces)
             except Conflict:
                 done = await elicitations.done(owner=owner, id=id) or done
     finally:
         del elicitations.doing[id]
         over.set_result(None)
-    result: Json = json.loads(done.result)
-    return result
+    return _result(name, done, [await _piece(elicitations, done, piece) for piece in done.pieces])
 
 
 async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
     """For a caller without an identity, of whom nothing is kept: every leg does it again."""
-    result: Json = json.loads(await _text(name, work, secrets.token_urlsafe(18)))
-    return result
+    given = await work(secrets.token_urlsafe(18))
+    done, *pieces = _kept(given, id="", owner="", erase_at=datetime.max.replace(tzinfo=UTC))
+    return _result(name, done, [piece.result for piece in pieces])
 
 
-async def _text(name: str, work: Callable[[str], Awaitable[Json]], key: str) -> str:
-    result = await work(key)
+def _kept(given: object, *, id: str, owner: str, erase_at: datetime) -> list[Done]:
+    """The row that says that it is done, and those that its result goes on in."""
+    done = Done(id=id, owner=owner, result="", erase_at=erase_at)
     try:
-        return json.dumps(result, allow_nan=False)
-    except (TypeError, ValueError) as err:
-        raise InvalidQuestion(f"What once({name!r}) did is no JSON: {err}.") from err
+        text = json.dumps(given, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        return [replace(done, fault=f"is no JSON: {error}"[:_FAULT_AT_MOST])]
+    if len(text) > LETTERS_AT_MOST:
+        return [replace(done, fault=f"is longer than {LETTERS_AT_MOST} letters of JSON")]
+    first, *rest = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+    pieces = [replace(done, id=f"{id}-{number}", result=piece) for number, piece in enumerate(rest)]
+    return [replace(done, result=first, pieces=tuple(piece.id for piece in pieces)), *pieces]
+
+
+async def _piece(elicitations: Elicitations, done: Done, id: str) -> str:
+    found = await elicitations.done(owner=done.owner, id=id)
+    if found is None:
+        raise Unreadable
+    return found.result
+
+
+def _result(name: str, done: Done, pieces: Sequence[str]) -> Json:
+    if done.fault is not None:
+        raise ResultNotKept(
+            f"What once({name!r}) did is done, but not its result kept, which {done.fault}."
+        )
+    result: Json = json.loads("".join((done.result, *pieces)))
+    return result

@@ -24,12 +24,18 @@ from webapp.stores import Record
 
 
 class Done(Struct, frozen=True, kw_only=True):
-    """What `once` did, as JSON text; a result is never shown."""
+    """What `once` did, as JSON text; a result is never shown.
+
+    One that does not fit into a row goes on in `pieces` others. `fault` says why it cannot be
+    handed on: the work is done all the same.
+    """
 
     id: str
     owner: str
     result: str
     erase_at: datetime
+    pieces: tuple[str, ...] = ()  # their ids
+    fault: str | None = None
     version: int = 0
     status: str = "done"
     due_at: None = None

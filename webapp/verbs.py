@@ -1,5 +1,6 @@
 """What a running tool may do beside asking: keep work, complete, forget, use what it was given."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
@@ -8,7 +9,14 @@ from typing import Any, TypeVar
 from flows.elicitation import Completion, Elicitation, Json, Status
 from flows.errors import ElicitError, NotAllowed
 from flows.keeping import HOLDS_FOR_ITS_CALL
-from flows.question import Outcome, Question, Request, ReturningRequest, digest_of
+from flows.question import (
+    Outcome,
+    Question,
+    Request,
+    ReturningRequest,
+    current_body,
+    digest_of,
+)
 from flows.run import Asking, Place, Run
 from webapp.completion import Completing
 from webapp.elicitations import Elicitations
@@ -18,6 +26,7 @@ from webapp.identity import Caller
 from webapp.kind import AskedBy
 from webapp.kinds import Kinds
 from webapp.once import KEPT, KEPT_UNDER_A_RECEIPT, do_once, do_unkept
+from webapp.once import Place as Work
 from webapp.outbound import Outbound
 from webapp.reach import OwnersReach
 from webapp.runs import CurrentRun, ToolCall
@@ -93,17 +102,29 @@ class Verbs(ABC):
         return outcomes
 
     async def once(
-        self, name: str, work: Callable[[str], Awaitable[Json]], *, again: bool | None
+        self,
+        name: str,
+        work: Callable[[str], Awaitable[Json]],
+        *,
+        key: str | int | None = None,
+        again: bool | None,
     ) -> Json:
         """Kept under the run: the same call made again after a crash carries it on.
 
         After a payment it is kept under the receipt: whichever call gets that again, what was
-        bought happens once. `again` is None where it is not the tool's own work. Raises NotAllowed
-        for a caller who is refused: nothing could be kept, and the work would be done again.
+        bought happens once. `again` is None where it is not the tool's own work, which is named by
+        whoever does it. Raises NotAllowed for a caller who is refused: nothing could be kept, and
+        the work would be done again.
         """
+        body = current_body()
         try:
             await nothing_stands_before()
-            result = await self._once(name, work)
+            if again is None:
+                result = await self._once(name, work, place=("", "", ""))
+            else:
+                place = (self.tool.tool, body.path, json.dumps(key))
+                with body.using(name, key):
+                    result = await self._once(name, work, place=place)
             if again is not None:
                 self.note_use(again=again)
             return result
@@ -189,7 +210,9 @@ class Verbs(ABC):
             return await self.kinds.gates.still_stands(asked, by)
         return self.elicitations.clock() < asked.kept_until
 
-    async def _once(self, name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
+    async def _once(
+        self, name: str, work: Callable[[str], Awaitable[Json]], *, place: Work
+    ) -> Json:
         await self._must_be_going_on()
         if self.caller.owner is None:
             if self.caller.refusal is not None:
@@ -206,6 +229,7 @@ class Verbs(ABC):
             scope=self._receipt or run.id,
             kept=KEPT if self._receipt is None else KEPT_UNDER_A_RECEIPT,
             name=name,
+            place=place,
             work=work,
         )
 

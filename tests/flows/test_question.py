@@ -44,7 +44,7 @@ class Told:
     async def ask_together(self, questions: Any, *, stops_at_no: bool) -> Any:
         return tuple([await self.ask(question) for question in questions])
 
-    async def once(self, name: str, work: Any, *, again: bool) -> Json:
+    async def once(self, name: str, work: Any, *, key: Any, again: bool) -> Json:
         return await work("idempotency-key")  # type: ignore[no-any-return]  # what a test gives
 
     @property

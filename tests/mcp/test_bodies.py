@@ -277,7 +277,7 @@ async def test_once_does_its_work_once_across_legs(server: Any, revision: str) -
         await elicit.url("Pay", LOGIN)
         shipped = await elicit.once("ship", ship)
         await elicit.url("Sign", LOGIN)
-        return f"{seat} {shipped} {await elicit.once('ship', ship)}"
+        return f"{seat} {shipped}"
 
     async with staged(server) as stage, stage.caller(revision) as caller:
         for number in (1, 2):
@@ -287,31 +287,141 @@ async def test_once_does_its_work_once_across_legs(server: Any, revision: str) -
             result = text_of(await soon(call))
             assert len(set(keys)) == len(keys)
             first = 2 * number - 1
-            assert result == f"{{'seats': [{first}]}} {first + 1} {first + 1}"
+            assert result == f"{{'seats': [{first}]}} {first + 1}"
 
 
-async def test_once_does_its_work_once_before_and_after_an_answer(revision: str) -> None:
-    server = new_server("mcp")
-    keys: list[str] = []
+@pytest.mark.parametrize("turns", ["in a row", "at once", "after an answer", "by a bad key"])
+async def test_a_name_that_is_used_again_does_nothing_and_says_so(
+    server: Any, revision: str, turns: str
+) -> None:
+    # finding: R13
+    done: list[str] = []
 
-    async def reserve(key: str) -> Json:
-        keys.append(key)
-        return len(keys)
+    async def pay(key: str) -> Json:
+        done.append(key)
+        await asyncio.sleep(0)
+        return len(done)
 
     @server.tool()
-    async def buy() -> str:
-        seats = [await elicit.once("reserve", reserve)]
-        await elicit.url("Pay", LOGIN)
-        seats.append(await elicit.once("reserve", reserve))
-        await elicit.url("Sign", LOGIN)
-        seats.append(await elicit.once("reserve", reserve))
-        return str(seats)
+    async def pay_all() -> str:
+        match turns:
+            case "in a row":
+                return str([await elicit.once("pay", pay) for _ in range(3)])
+            case "at once":
+                three = (elicit.once("pay", pay) for _ in range(3))
+                *_, last = await asyncio.gather(*three, return_exceptions=True)
+                assert isinstance(last, Exception)
+                raise last
+            case "after an answer":
+                await elicit.once("pay", pay, key=1)
+                await elicit.url("Sign", LOGIN)
+                return str(await elicit.once("pay", pay, key=1))
+        return str(await elicit.once("pay", pay, key=1.5))  # type: ignore[arg-type]
 
     async with staged(server) as stage, stage.caller(revision) as caller:
-        call = caller.call("buy")
-        for _ in range(2):
+        call = caller.call("pay_all")
+        if turns == "after an answer":
             await stage.complete(await caller.link())
-        assert text_of(await soon(call)) == "[1, 1, 1]"
+        result = await soon(call)
+        assert result.is_error
+        assert "[INVALID_INPUT]" in text_of(result)
+        assert "key" in text_of(result)
+        assert len(done) == (0 if turns == "by a bad key" else 1)
+
+
+@pytest.mark.every_way
+async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server: Any, revision: str) -> None:
+    # finding: R13
+    done: list[str] = []
+    fails = [True]
+
+    @server.tool()
+    async def pay_all() -> str:
+        paid: list[Json] = []
+        for item in ("tea", "milk", 3):
+
+            async def pay(key: str, item: Any = item) -> Json:
+                if item == "milk" and fails.pop():
+                    fails.append(False)
+                    raise RuntimeError("no milk")
+                done.append(key)
+                return f"{item} {len(done)}"
+
+            try:
+                paid.append(await elicit.once("pay", pay, key=item))
+            except RuntimeError:  # what raised did nothing, and may be tried again
+                fails.append(False)
+                paid.append(await elicit.once("pay", pay, key=item))
+        await elicit.url("Sign", LOGIN)
+        return str(paid)
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("pay_all")
+        await stage.complete(await caller.link())
+        assert text_of(await soon(call)) == "['tea 1', 'milk 2', '3 3']"
+        assert len(set(done)) == len(done) == 3
+
+
+async def test_what_an_inner_call_does_once_is_its_own(revision: str) -> None:
+    # finding: R13
+    server = new_server("fastmcp")
+    done: list[str] = []
+
+    @server.tool()
+    async def pay(item: str) -> str:
+        async def work(key: str) -> Json:
+            done.append(key)
+            return f"{item} {len(done)}"
+
+        return str(await elicit.once("pay", work))
+
+    @server.tool()
+    async def pay_all() -> str:
+        paid = [
+            (await server.call_tool("pay", {"item": item})).structured_content["result"]
+            for item in ("tea", "milk", "tea")
+        ]
+        await elicit.url("Sign", LOGIN)
+        return str(paid)
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("pay_all")
+        await stage.complete(await caller.link())
+        assert text_of(await soon(call)) == "['tea 1', 'milk 2', 'tea 3']"
+        assert len(set(done)) == len(done) == 3
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("size", [40, 65_747, 1024 * 1024, 1024 * 1024 + 1, None])
+async def test_work_is_done_once_whatever_it_gives(
+    server: Any, revision: str, size: int | None
+) -> None:
+    # finding: R12
+    done: list[str] = []
+
+    async def fetch(key: str) -> Any:
+        done.append(key)
+        return object() if size is None else '"' * 9 + "x" * (size - 20)
+
+    @server.tool()
+    async def report() -> str:
+        text = str(await elicit.once("fetch", fetch))
+        await elicit.url("Sign", LOGIN)
+        return f"{len(text)} {text[:12]}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        if size is not None and size <= 1024 * 1024:
+            call = caller.call("report")
+            await stage.complete(await caller.link())
+            assert text_of(await soon(call)) == f"{size - 11} " + '"' * 9 + "xxx"
+            assert len(done) == 1
+            return
+        for _ in range(3):
+            result = await soon(caller.call("report"))
+            assert result.is_error
+            assert "[ELICITATION_RESULT_NOT_KEPT]" in text_of(result)
+            assert "is done" in text_of(result)
+        assert len(set(done)) == 1
 
 
 async def test_a_client_does_not_choke_on_a_link_where_a_list_was_promised(

@@ -488,6 +488,7 @@ async def test_what_is_done_once_stays_done_for_the_answer_it_was_bought_with(
     await soon(waiting)
     with asking(call):
         first = await elicit.once("book", work)
+    with asking(call):
         assert await elicit.once("book", work) == first
     await call.finish()
     again = call_of(here)

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from msgspec.json import encode
 from pydantic import BaseModel
 
-from flows.errors import Cancelled, ElicitError, StoreUnavailable
+from flows.errors import Cancelled, ElicitError, ResultNotKept, StoreUnavailable
 from flows.question import asking
 from webapp.call import Call
 from webapp.identity import Caller
@@ -237,7 +237,7 @@ class Middleware:
         """The result of a body that came to its end; an error of ours stands in its place."""
         if error is not None:
             own = error_result(error, protocol_version=protocol_version)
-            if isinstance(error, Cancelled | StoreUnavailable):
+            if isinstance(error, Cancelled | StoreUnavailable | ResultNotKept):
                 if isinstance(error, StoreUnavailable):
                     _log.warning("store.unavailable", extra={"why": error.why})
                 await call.finish()  # the same call goes on

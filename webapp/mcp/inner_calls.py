@@ -23,7 +23,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from flows.errors import NoAsker, NotAsked
-from flows.question import asking, current_asker
+from flows.gating import digest_of_arguments
+from flows.question import asking, current_asker, current_body
 from webapp.call import Call
 from webapp.mcp.before import ask_first
 from webapp.mcp.tools import ServedTool, tool_of
@@ -116,7 +117,10 @@ async def _run(context: Any, call_next: Any) -> Any:
         call = current_asker()
     except NoAsker:
         return await call_next(context)
-    with asking(call) as unasked:
+    message = context.message
+    digest = digest_of_arguments(json.dumps(message.arguments or {}, sort_keys=True, default=str))
+    body = current_body().inner(f"{message.name} {digest}")
+    with asking(call, body=body) as unasked:
         result = await call_next(context)
     is_whole = isinstance(result, ToolResult) and not isinstance(result, InputRequiredToolResult)
     if is_whole and not result.is_error:
