@@ -23,6 +23,7 @@ from flows.keeping import HOLDS_FOR_ITS_CALL
 from flows.question import Outcome, Question
 from flows.run import Place, Run
 from webapp.completion import Completing
+from webapp.deadline import Deadline
 from webapp.delivery import is_error, is_taken_back, used_up
 from webapp.elicitations import Elicitations
 from webapp.group import Group
@@ -158,14 +159,16 @@ class Call(Verbs):
 
         It ends at once where the process does.
         """
+        limit = Deadline(until - self.now, ticks=self.elicitations.ticks)
         while self.is_waiting_for(current):
             now = self.now
             # An exchange may end later; a broken one the sweeper ends.
             is_exchanging = current.status is Status.EXCHANGING
             if now >= current.expires_at and not is_exchanging:
                 return await self.elicitations.end(current, Status.EXPIRED)
-            if now >= until or self.is_draining or stops():
+            if limit.is_over or self.is_draining or stops():
                 return current
+            until = limit.at(now)
             ends_at = until if is_exchanging else min(until, current.expires_at)
             changes = await waiter.changes(until=ends_at, now=now)
             current = await self.elicitations.newest(current, changes)
@@ -385,9 +388,10 @@ class Call(Verbs):
 
     @property
     def _is_wish_granted(self) -> bool:
-        """Whether the result of this leg used an answer, or needed none."""
+        """Whether the result of this leg used an answer or `once`, or needed none."""
         asked = self.run.value.asked if self.run.is_loaded else ()
-        is_used = self._is_known or self.taken.used or any(asking.is_used for asking in asked)
+        is_used = self._is_known or self.taken.used or self.again is not None
+        is_used = is_used or any(asking.is_used for asking in asked)
         return bool(is_used or not asked)
 
     async def _must_be_going_on(self) -> None:

@@ -18,6 +18,7 @@ from flows import elicitation as states
 from flows.elicitation import LEASE, Elicitation, Json, Status, Take
 from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.run import Run
+from webapp.deadline import ticks_of
 from webapp.ids import RANDOM_BYTES, fresh_id, owner_of
 from webapp.kept_news import KeptNews
 from webapp.owners import Owners
@@ -56,6 +57,7 @@ class Elicitations:
         self.owners = owners
         self.waiters = waiters
         self.clock = clock
+        self.ticks = ticks_of(clock)
         self.rows = Rows(owners)
         self.recent = Recent()
         self.news = KeptNews()

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from webapp.deadline import ticks_of
 from webapp.identity import Caller
 from webapp.wire import Wire
 
@@ -22,23 +23,29 @@ class Patience:
 
     def __init__(self, *, named: frozenset[str], clock: Callable[[], datetime]) -> None:
         self._named = named
-        self._clock = clock
+        self._ticks = ticks_of(clock)
         self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def is_long(self, caller: Caller, *, name: str | None) -> bool:
         """Whether its client waits as long as it takes; `name` is what it declares."""
         return name in self._named or (caller.owner or "", caller.client) in self._seen
 
-    def watch(self, caller: Caller, wire: Wire | None) -> None:
-        """A call begins; if its answer finds the client there after that time, it is patient."""
-        owner, began_at = caller.owner, self._clock()
-        if wire is None or owner is None:
-            return
+    def watch(self, caller: Caller, wire: Wire | None) -> Callable[[], None]:
+        """A call begins; if its result finds the client there after that time, it is patient.
+
+        To be called when there is a result: a client that gave its call up is there, too.
+        """
+        owner, began_at = caller.owner, self._ticks()
+
+        def has_result() -> None:
+            if wire is not None and owner is not None:
+                wire.on_end(end)
 
         def end(arrived: bool) -> None:  # noqa: FBT001 - the wire's callback
-            if arrived and self._clock() - began_at >= MOST_ALLOW:
+            assert owner is not None
+            if arrived and self._ticks() - began_at >= MOST_ALLOW.total_seconds():
                 self._seen[owner, caller.client] = None
                 if len(self._seen) > _CLIENTS_AT_MOST:
                     self._seen.popitem(last=False)
 
-        wire.on_end(end)
+        return has_result

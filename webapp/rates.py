@@ -14,6 +14,7 @@ from typing import Any
 from flows.errors import ElicitError
 from webapp.address import plain_ip
 from webapp.browser import page_headers
+from webapp.deadline import ticks_of
 from webapp.elicitations import Clock
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
@@ -48,7 +49,7 @@ class Rates:
             raise ValueError("burst and keys_at_most are 1 or more, every is more than nothing")
         self._burst = burst
         self._every = every.total_seconds()
-        self._clock = clock
+        self._ticks = ticks_of(clock)
         self._keys_at_most = keys_at_most
         # When the bucket will be full again: the one number that says how much is in it.
         self._full_at: OrderedDict[str, float] = OrderedDict()
@@ -58,7 +59,7 @@ class Rates:
 
     def allow(self, key: str) -> float:
         """0 if it may go on, which is counted; else the seconds to wait, which costs nothing."""
-        now = self._clock().timestamp()
+        now = self._ticks()
         full_at = max(self._full_at.get(key, now), now)
         wait = full_at - now - (self._burst - 1) * self._every
         if wait <= 0:

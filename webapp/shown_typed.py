@@ -1,6 +1,7 @@
 """What a person is shown of a question that our own page answers: its form, and its end."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,12 @@ from webapp.views_typed import (
     StartSecret,
 )
 
+# Letters and marks that show nothing: Unicode's Default_Ignorable_Code_Point, as far as Python
+# calls them printable, and the empty pattern of braille.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
 _LINE = 60  # letters of JSON: what is longer stands in several lines
 
 
@@ -75,7 +82,7 @@ def arguments_of(arguments: Json, *, in_a_line: bool = False) -> tuple[Argument,
 
 
 def _name(name: str) -> str:
-    return name if name.isidentifier() and name.isprintable() else _in_json(name)
+    return name if name.isidentifier() and _can_be_seen(name) else _in_json(name)
 
 
 def _words(value: Json, *, in_a_line: bool) -> str:
@@ -96,7 +103,7 @@ def _words(value: Json, *, in_a_line: bool) -> str:
 def _is_plain(text: str, *, in_a_line: bool) -> bool:
     """Whether it looks like nothing else: no number, no JSON, none of our own words."""
     signs = text if in_a_line else text.replace("\n", "").replace("\t", "")
-    if not signs.isprintable() or PILED_MARKS.search(text) or text in ("yes", "no", "nothing"):
+    if not _can_be_seen(signs) or PILED_MARKS.search(text) or text in ("yes", "no", "nothing"):
         return False
     if text.strip() != text.rstrip("\n") or text[:1] in ("", '"', "[", "{"):
         return False
@@ -112,5 +119,9 @@ def _in_json(value: Json, *, indent: int | None = None) -> str:
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     text = PILED_MARKS.sub(lambda marks: json.dumps(marks[0])[1:-1], text)
     return "".join(
-        sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text
+        sign if _can_be_seen(sign) or sign == "\n" else json.dumps(sign)[1:-1] for sign in text
     )
+
+
+def _can_be_seen(text: str) -> bool:
+    return text.isprintable() and _UNSEEN.search(text) is None

@@ -11,7 +11,17 @@ from flows import elicit
 from flows.elicitation import Json
 from flows.run import REPEATED_FOR
 from tests.clock import Clock
-from tests.mcp.stage import MODERN, Stage, asked_in, attached, new_server, soon, staged, text_of
+from tests.mcp.stage import (
+    FORM,
+    MODERN,
+    Stage,
+    asked_in,
+    attached,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
 
 NOTE = "given again in case it did not arrive"
 
@@ -44,6 +54,11 @@ class Till:
             return f"orders {first} and {await elicit.once('second', work)} of {what}"
 
         @server.tool()
+        async def order_with_tip(what: str) -> str:
+            tip = await elicit.confirm("A tip, too?", timeout=timedelta(days=1))
+            return f"order {await elicit.once('order', work)} of {what}, tip {tip}"
+
+        @server.tool()
         async def ask(what: str) -> str:
             return str(dict(await elicit.url(what, "https://example.org/login")))
 
@@ -68,6 +83,27 @@ def given_again(result: Any) -> str:
     facts = result.meta["resultGivenAgain"]
     assert facts["givenAt"] < facts["newFrom"]
     return str(before.text)
+
+
+@pytest.mark.every_way
+async def test_a_question_that_was_dismissed_beside_once_does_not_hold_its_result_up(
+    server: Any, library: str, revision: str
+) -> None:
+    # finding: R2
+    till = Till(server)
+    fills: list[Any] = ["cancel", {"response": True}]
+    async with (
+        opened(server, library) as (stage, clock),
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        first = await soon(caller.call("order_with_tip", what="tea"))
+        assert text_of(first) == "order 1 of tea, tip False"
+        again = await soon(caller.call("order_with_tip", what="tea"))
+        assert given_again(again) == "order 1 of tea, tip False"
+        clock.tick(seconds=REPEATED_FOR.total_seconds())
+        other = await soon(caller.call("order_with_tip", what="tea"))
+        assert text_of(other).startswith("order 2 of tea")
+        assert till.orders == 2
 
 
 @pytest.mark.every_way

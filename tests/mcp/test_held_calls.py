@@ -207,8 +207,9 @@ def see_it_wait(
 ) -> None:
     wire = StreamWire()
     caller = Identified(owner=stage.service.identity.local_owner, client=client)
-    patience.watch(caller, wire)
+    has_result = patience.watch(caller, wire)
     clock.tick(seconds=seconds)
+    has_result()
     wire.end(is_delivered=True)
 
 
@@ -216,17 +217,62 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait() -> None
     # finding: R4
     clock = Clock()
     patience = Patience(named=frozenset(), clock=clock)
-    for owner, seconds, arrives in (("ann", 59, True), ("bob", 60, False), ("eve", 60, True)):
+    for owner, seconds, arrives in (
+        ("ann", 59, True),
+        ("bob", 60, False),
+        ("eve", 60, True),
+        ("who gave up", 61, True),
+    ):
         wire = StreamWire()
-        patience.watch(Identified(owner=owner, client="c"), wire)
+        has_result = patience.watch(Identified(owner=owner, client="c"), wire)
         clock.tick(seconds=seconds)
+        if owner != "who gave up":  # its call is answered with an error, which arrives
+            has_result()
         wire.end(is_delivered=arrives)
     seen = {
         who: patience.is_long(Identified(owner=who, client="c"), name="c")
-        for who in ("ann", "bob", "eve")
+        for who in ("ann", "bob", "eve", "who gave up")
     }
-    assert seen == {"ann": False, "bob": False, "eve": True}
+    assert seen == {"ann": False, "bob": False, "eve": True, "who gave up": False}
     assert not patience.is_long(Identified(owner="eve", client="another"), name="another")
+
+
+async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library: str) -> None:
+    # finding: R4
+    async with opened(new_asking_server(library)) as (stage, clock):
+        caller = await stage.cut_off_caller(LEGACY)
+        call = caller.call("sign_in")
+        (asked,) = await stage.pending()
+        clock.tick(seconds=61)
+        await caller.cancel()
+        await soon(call)
+        await eventually(lambda: not len(stage.service.bodies))
+        me = Identified(owner=asked.owner, client=asked.asked.client or "")
+        assert not stage.service.patience.is_long(me, name="c")
+
+
+async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library: str) -> None:
+    # finding: H2
+    async with (
+        opened(new_asking_server(library)) as (stage, clock),
+        stage.caller(LEGACY) as caller,
+    ):
+        call = caller.call("sign_in")
+        link = await caller.link()
+        await pass_time(stage, clock, seconds=40)
+        clock.set(hours=-2)
+        await pass_time(stage, clock, seconds=9)
+        assert not call.done()
+        await pass_time(stage, clock, seconds=1)
+        assert is_still_waiting(await soon(call))
+        # Forth again: nobody is seen to have waited for two hours.
+        last = caller.call("sign_in")
+        await stage.pending()
+        clock.set(hours=2)
+        await stage.complete(link, {"name": "ann"})
+        assert "ann" in text_of(await soon(last))
+        me = Identified(owner=stage.service.identity.local_owner, client="mcp")
+        assert not stage.service.patience.is_long(me, name="c")
 
 
 async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(library: str) -> None:

@@ -96,6 +96,10 @@ def test_every_argument_is_on_the_page(pages: Pages, view: StartConfirm) -> None
         ("a\u202eb\u200b", '"a\\u202eb\\u200b"'),
         ("a" + "\u0301" * 9, '"a' + "\\u0301" * 9 + '"'),
         (" ls", '" ls"'),
+        ("alice\u3164", '"alice\\u3164"'),
+        ("al\u034fice", '"al\\u034fice"'),
+        ("\u2800", '"\\u2800"'),
+        ("alice\ufe00\U000e0101", '"alice\\ufe00\\udb40\\udd01"'),
     ],
 )
 def test_what_differs_never_looks_alike(value: object, words: str) -> None:

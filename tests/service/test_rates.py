@@ -53,6 +53,19 @@ def test_a_bucket_fills_up_again_and_no_further(clock: Clock) -> None:
     assert [some.allow("a") for _ in range(4)] == [0, 0, 0, 10]
 
 
+@pytest.mark.parametrize("hours", [-2, 2, 8, -20_000])
+def test_a_clock_that_is_set_holds_nobody_back_and_lets_nobody_through(
+    clock: Clock, hours: float
+) -> None:
+    # finding: H2
+    some = rates(clock)
+    assert [some.allow("a") for _ in range(3)] == [0, 0, 0]
+    clock.set(hours=hours)
+    assert [some.allow("a") for _ in range(2)] == [10, 10]
+    clock.tick(seconds=10)
+    assert some.allow("a") == 0
+
+
 def test_keys_are_apart(clock: Clock) -> None:
     some = rates(clock, burst=1)
     assert some.allow("a") == 0

@@ -284,6 +284,13 @@ class StoreContract:
         with pytest.raises(ValueError):
             await store.due(NOW, hold=HOLD, limit=0)
 
+    async def test_a_claim_from_before_the_clock_was_set_back_holds_nobody_up(self, store, other):
+        # finding: H2
+        await store.write(record(due_at=NOW - timedelta(hours=3)))
+        assert len(await store.due(NOW, hold=HOLD)) == 1
+        assert list(await other.due(NOW - HOLD, hold=HOLD)) == [], "clocks differ a little"
+        assert len(await other.due(NOW - timedelta(hours=2), hold=HOLD)) == 1
+
     async def test_what_is_due_is_held_for_one_caller_until_the_hold_is_over(self, store, other):
         await store.write(record(due_at=NOW))
         assert len(await store.due(NOW, hold=HOLD)) == 1

@@ -112,7 +112,7 @@ class SqliteBesideDict(RuleBasedStateMachine):
             for name, item in self.records.items()
             if item.due_at is not None
             and item.due_at <= moment
-            and self.claims.get(name, moment) <= moment
+            and not moment < self.claims.get(name, moment) <= moment + 2 * timedelta(minutes=hold)
         }
         found = self.runner.run(self.store.due(moment, hold=timedelta(minutes=hold)))
         assert {(item.owner, item.kind, item.id): item for item in found} == expected

@@ -179,8 +179,9 @@ class Middleware:
         async def body() -> HandlerResult:
             return await self._body(call, presenter, tool, context, call_next)
 
-        service.patience.watch(caller, wire)
+        has_result = service.patience.watch(caller, wire)
         result = await service.bodies.run(call, body, wire)
+        has_result()
         for id in await asks.ended(service.elicitations):  # while no call was there to tell it
             await context.session.send_elicit_complete(id, related_request_id=request_id)
         later = partial(when_read_later, request_id)

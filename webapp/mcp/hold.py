@@ -6,7 +6,7 @@ to the link; it never means that it is done.
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -16,6 +16,7 @@ from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 from flows.binding import CHAT_WORDS
 from flows.elicitation import Elicitation, Status
 from webapp.call import Call
+from webapp.deadline import Deadline
 from webapp.group import REQUIRED, Part
 from webapp.letters import Letters
 from webapp.mcp.asks import Asks
@@ -36,7 +37,7 @@ class Hold(OnStream):
         *,
         modes: frozenset[str],
         asks: Asks,
-        held_until: datetime | None,
+        held_until: Deadline | None,
         is_error: bool,
         progress: timedelta,
         letters: Letters,
@@ -68,7 +69,7 @@ class Hold(OnStream):
         is_answered = False
         step = 0
         while call.is_waiting_for(current):
-            until = self._at_most(call.now + self._progress)
+            until = self._at_most(call.now + self._progress, now=call.now)
             stops = asking.done if not is_answered else _never
             current = await call.hold(current, waiter, until=until, stops=stops)
             if not call.is_waiting_for(current):
@@ -85,7 +86,7 @@ class Hold(OnStream):
                     current = await call.elicitations.end(current, Status.DECLINED)
                 elif action == "accept" and not current.asked.waits:
                     current = await call.elicitations.end(current, Status.ACCEPTED, content={})
-            elif self._held_until is not None and call.now >= self._held_until:
+            elif self._held_until is not None and self._held_until.is_over:
                 await self._still_waiting(call, shown, asking)
             else:
                 step += 1

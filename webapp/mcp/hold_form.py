@@ -25,7 +25,7 @@ class HoldForm(OnStream):
             message=message_of(call, asked), requested_schema=schema_of(call, asked)
         )
         async with self._asking(asked.id, lambda: self._send(form), waiter) as asking:
-            until = self._at_most(asked.expires_at)
+            until = self._at_most(asked.expires_at, now=call.now)
             current = await call.hold(asked, waiter, until=until, stops=asking.done)
             if not call.is_waiting_for(current):
                 return current

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from flows.elicitation import Elicitation, Json
 from webapp.call import Call
+from webapp.deadline import Deadline
 from webapp.group import RESULT, Part
 from webapp.mcp.results import Result, busy_text, link_result, text_result
 from webapp.presenter import Shown
@@ -24,7 +25,7 @@ class LinkInResult:
         protocol_version: str,
         modes: frozenset[str],
         held: timedelta,
-        held_until: datetime,
+        held_until: Deadline,
         is_error: bool,
         has_result_tool: bool,
         dismissed: str | None,
@@ -47,7 +48,7 @@ class LinkInResult:
         return state
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        return min(now + self._held, self._held_until)
+        return min(now + self._held, self._held_until.at(now))
 
     def busy(self) -> Result:
         return text_result(busy_text(), protocol_version=self._protocol_version, is_error=True)

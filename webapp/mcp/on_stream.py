@@ -21,6 +21,7 @@ from pydantic import BaseModel, field_validator
 
 from flows.elicitation import Json
 from webapp.call import Call
+from webapp.deadline import Deadline
 from webapp.group import RESULT, Part
 from webapp.mcp.asks import Asks
 from webapp.mcp.results import Result, busy_text, form_result, link_result, text_result
@@ -53,7 +54,7 @@ class OnStream:
         *,
         modes: frozenset[str],
         asks: Asks,
-        held_until: datetime | None,
+        held_until: Deadline | None,
         is_error: bool,
     ) -> None:
         """`held_until` is None for a client that waits as long as it takes."""
@@ -70,7 +71,7 @@ class OnStream:
         return False
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        return self._at_most(now + timeout)
+        return self._at_most(now + timeout, now=now)
 
     def busy(self) -> Result:
         version = self._context.protocol_version
@@ -104,8 +105,8 @@ class OnStream:
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait({asking})
 
-    def _at_most(self, until: datetime) -> datetime:
-        return until if self._held_until is None else min(until, self._held_until)
+    def _at_most(self, until: datetime, *, now: datetime) -> datetime:
+        return until if self._held_until is None else min(until, self._held_until.at(now))
 
     async def _still_waiting(
         self, call: Call, shown: Shown, asking: "asyncio.Task[Any]"

@@ -9,6 +9,7 @@ from flows.elicitation import Elicitation, Json
 from flows.form import FORM_KINDS
 from webapp.asked_forms import arguments_in
 from webapp.call import Call
+from webapp.deadline import Deadline
 from webapp.identity import Caller
 from webapp.mcp.asks import Asks
 from webapp.mcp.declared import Declared
@@ -36,7 +37,8 @@ def presenter_of(
 ) -> Presenter:
     """`dismissed` is a question that the model no longer waits for."""
     limits, letters, modes = service.limits, service.letters, declared.modes
-    began_at = service.clock()
+    ticks = service.elicitations.ticks
+    held_until = Deadline(limits.call, ticks=ticks)
     shows = declared.shows(by_code=caller.by_code)
     is_error = tool is not None and tool.has_output_schema
     in_result = LinkInResult(
@@ -44,28 +46,31 @@ def presenter_of(
         modes=modes,
         # A retry follows a form: its links are new to the client, whatever the run says.
         held=limits.link if chain.run_id is None else timedelta(),
-        held_until=began_at + limits.call,
+        held_until=held_until,
         is_error=is_error,
         has_result_tool=has_result_tool,
         dismissed=dismissed,
     )
     if not declared.is_modern:
         is_patient = service.patience.is_long(caller, name=declared.name)
-        held_until = None if is_patient else began_at + limits.call
         links: Presenter = in_result
         if shows:
             links = Hold(
                 context,
                 modes=modes,
                 asks=asks,
-                held_until=held_until,
+                held_until=None if is_patient else held_until,
                 is_error=is_error,
                 progress=limits.progress,
                 letters=letters,
             )
         if declared.asks:
             forms = HoldForm(
-                context, modes=modes, asks=asks, held_until=held_until, is_error=is_error
+                context,
+                modes=modes,
+                asks=asks,
+                held_until=None if is_patient else held_until,
+                is_error=is_error,
             )
             return ByKind(forms=forms, links=links)
         return links
@@ -75,7 +80,8 @@ def presenter_of(
         chain=chain,
         links=service.links,
         modes=modes,
-        began_at=began_at,
+        leg_until=Deadline(limits.leg, ticks=ticks),
+        held_until=held_until,
         limits=limits,
         letters=letters,
         is_error=is_error,

@@ -19,6 +19,7 @@ from flows.run import keep_responses
 from flows.tokens import Purpose
 from webapp.asked_forms import arguments_in
 from webapp.call import Call
+from webapp.deadline import Deadline
 from webapp.group import RETRY, Part
 from webapp.letters import Letters
 from webapp.limits import Limits
@@ -115,7 +116,8 @@ class Retry:
         chain: Chain,
         links: Links,
         modes: frozenset[str],
-        began_at: datetime,
+        leg_until: Deadline,
+        held_until: Deadline,
         limits: Limits,
         letters: Letters,
         is_error: bool,
@@ -123,7 +125,8 @@ class Retry:
         self._chain = chain
         self._links = links
         self._modes = modes
-        self._began_at = began_at
+        self._leg_until = leg_until
+        self._held_until = held_until
         self._limits = limits
         self._letters = letters
         self._is_error = is_error
@@ -139,11 +142,8 @@ class Retry:
         return self.asks_in_client(asked.kind, arguments_in(asked))
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        return self._held_until(now)
-
-    def _held_until(self, now: datetime) -> datetime:
-        wanted = max(self._began_at + self._limits.leg, now + self._limits.leg_at_least)
-        return min(wanted, self._began_at + self._limits.call)
+        wanted = max(self._leg_until.at(now), now + self._limits.leg_at_least)
+        return min(wanted, self._held_until.at(now))
 
     def busy(self) -> Result:
         return text_result(busy_text(), protocol_version=MODERN, is_error=True)
@@ -168,7 +168,7 @@ class Retry:
         current = await call.hold(
             current,
             waiter,
-            until=self._held_until(call.now),
+            until=self.limit(current.kind, now=call.now, timeout=timedelta()),
             stops=lambda: shown.group.is_urgent,
         )
         if call.is_waiting_for(current):

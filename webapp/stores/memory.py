@@ -6,6 +6,7 @@ from weakref import WeakSet
 
 from flows.errors import StoreUnavailable
 from webapp.stores.store import (
+    CLAIMS_HELD,
     Conflict,
     Record,
     as_written,
@@ -92,7 +93,7 @@ class MemoryStore:
             for name, record in contents.records.items()
             if record.due_at is not None
             and record.due_at <= now
-            and contents.claims.get(name, now) <= now
+            and not now < contents.claims.get(name, now) <= now + CLAIMS_HELD * hold
         )
         names = [name for _, name in waiting[:limit]]
         contents.claims.update(dict.fromkeys(names, now + hold))

@@ -25,7 +25,7 @@ from webapp.stores.sqlite_batch import (
 )
 from webapp.stores.sqlite_file import OpenedFile
 from webapp.stores.sqlite_rows import SELECT_RECORDS, record_of, unavailable
-from webapp.stores.store import Conflict, Record
+from webapp.stores.store import CLAIMS_HELD, Conflict, Record
 
 _CAREFUL_COMMITS = 8
 _JOBS_A_COMMIT = 256
@@ -33,7 +33,8 @@ _JOBS_A_COMMIT = 256
 _READ = SELECT_RECORDS + "WHERE owner = ? AND kind = ? AND id = ?"
 _FIND = SELECT_RECORDS + "WHERE owner = ? AND kind = ? AND key = ?"
 _DUE = SELECT_RECORDS + (
-    "WHERE due_at <= ?1 AND (claimed_until IS NULL OR claimed_until <= ?1) ORDER BY due_at LIMIT ?2"
+    "WHERE due_at <= ?1 AND (claimed_until IS NULL OR claimed_until NOT BETWEEN ?1 + 1 AND ?3) "
+    "ORDER BY due_at LIMIT ?2"
 )
 _CLAIM = "UPDATE records SET claimed_until = ? WHERE owner = ? AND kind = ? AND id = ?"
 _ERASE_OWNER = """
@@ -225,7 +226,8 @@ class SqliteWriter:
         write_rows(self._connection, [self._commit_row(())])
 
     def _due(self, now: int, until: int, limit: int) -> list[Record]:
-        records = [record_of(row) for row in self._connection.execute(_DUE, (now, limit))]
+        held = now + CLAIMS_HELD * (until - now)
+        records = [record_of(row) for row in self._connection.execute(_DUE, (now, limit, held))]
         claims = [(until, record.owner, record.kind, record.id) for record in records]
         self._connection.executemany(_CLAIM, claims)
         return records

@@ -50,6 +50,10 @@ class Conflict(Exception):
         )
 
 
+# How many times the hold a claim may be ahead, as clocks of several machines differ a little.
+CLAIMS_HELD = 2
+
+
 class Store(Protocol):
     """A place for records; every method raises StoreUnavailable when the place is not usable."""
 
@@ -86,7 +90,8 @@ class Store(Protocol):
     async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
         """Return what was due at `now`, oldest first, for this caller alone until `hold` is over.
 
-        The claim changes no version; any write of the record clears it.
+        The claim changes no version; any write of the record clears it. One that would last for
+        more than twice as long was made before the clock was set back, and holds nobody up.
         """
         ...
 
