@@ -64,6 +64,14 @@ def test_numbers_and_keys_are_cleared_and_the_words_of_the_protocol_stay() -> No
     }
 
 
+def test_only_words_of_the_protocol_stay_under_its_keys() -> None:
+    # finding: S3
+    said = {"type": f"https://api.example/{LONG}", "role": {"deep": [LONG]}, "mimeType": LONG}
+    assert LONG not in json.dumps(masked({"data": said, "audience": ["user", LONG]}, [LONG]))
+    words = {"type": "text", "audience": ["user"], "mimeType": "text/plain", "role": "assistant"}
+    assert masked(words, ["text", "user", "text/plain", "assistant"]) == words
+
+
 @given(st.text(max_size=40), st.text(min_size=HIDDEN_AT_LEAST, max_size=40), st.text(max_size=40))
 def test_no_secret_is_found_in_what_was_masked(before: str, secret: str, after: str) -> None:
     cleared = mask(f"{before}{secret}{after}", {secret})

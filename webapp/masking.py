@@ -7,6 +7,7 @@ nobody's to find.
 """
 
 import json
+import mimetypes
 import re
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
@@ -18,9 +19,15 @@ HIDDEN_AT_LEAST = 4  # letters; fewer are in any text
 PART_AT_LEAST = 8  # letters at a secret's beginning or end that say something of it
 _ELLIPSES = ("...", "…", "[...]")
 _ELLIPSES_BACKWARDS = tuple(mark[::-1] for mark in _ELLIPSES)
-# What a client reads a result by: the keys, and those of them whose values are words as well.
-_WORDS = frozenset({"type", "resultType", "audience", "role", "mimeType"})
-_KEYS = _WORDS | {
+# What a client reads a result by: the keys, and the words that stand under some of them.
+_WORDS = frozenset(
+    {
+        *("text", "image", "audio", "resource", "resource_link", "user", "assistant"),
+        *("complete", "input_required", *mimetypes.types_map.values()),
+    }
+)
+_OF_WORDS = frozenset({"type", "resultType", "audience", "role", "mimeType"})
+_KEYS = _OF_WORDS | {
     *("content", "structuredContent", "isError", "_meta", "text", "data", "uri", "name", "title"),
     *("description", "resource", "blob", "annotations", "priority", "lastModified", "size"),
     *("icons", "src", "errorId", "code", "status", "jsonrpcCode", "elicitId", "details", "path"),
@@ -49,7 +56,7 @@ def masked(value: Any, hidden: Collection[str]) -> Any:
             items = cast("dict[str, Any]", value).items()
             return {
                 key if key in _KEYS else mask(key, hidden): each
-                if key in _WORDS
+                if key in _OF_WORDS and _is_word(each)
                 else masked(each, hidden)
                 for key, each in items
             }
@@ -62,6 +69,11 @@ def masked(value: Any, hidden: Collection[str]) -> Any:
             return value if mask(said, hidden) == said else MASK
         case _:
             return value
+
+
+def _is_word(value: Any) -> bool:
+    each = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return all(isinstance(one, str) and one in _WORDS for one in each)
 
 
 def _forms(word: str) -> list[str]:

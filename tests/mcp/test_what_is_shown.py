@@ -1,8 +1,10 @@
 """What a person is shown at a gate is what the body receives: all of it, and nothing else."""
 
 import asyncio
+import dataclasses
 import json
 import re
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Literal
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp.server.mcpserver import Context
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, PrivateAttr, SecretStr, TypeAdapter, model_validator
 
 from flows import elicit
 from flows.errors import InvalidArguments
@@ -163,6 +165,7 @@ async def test_what_no_page_shows_as_it_is_refuses_the_call(
     server: Any, revision: str, tool: str, arguments: str
 ) -> None:
     # finding: S8
+    # finding: S27
     async with staged(server) as stage:
         caller = await stage.cut_off_caller(revision)
         answer = await soon(_call_raw(caller, tool, arguments))
@@ -209,6 +212,55 @@ def test_what_is_made_anew_each_time_is_said_to_be() -> None:
         validate=lambda given: {"a": int(given["a"]), "b": next(made)},
     )
     assert shown == {"a": 1, "b": "made by the tool itself"}
+
+
+@dataclasses.dataclass
+class Job:
+    label: str
+    command: dataclasses.InitVar[str] = "ls"
+
+    def __post_init__(self, command: str) -> None:
+        self._argv = command.split()
+
+
+class Errand(BaseModel):
+    label: str
+    _argv: str = PrivateAttr("ls")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _kept(cls, data: Any, made: Callable[[Any], "Errand"]) -> "Errand":
+        errand = made(data)
+        errand._argv = data["command"]
+        return errand
+
+
+@pytest.mark.parametrize("kind", [Job, Errand])
+def test_what_a_type_keeps_beside_its_fields_is_shown_as_it_was_sent(kind: type) -> None:
+    # finding: S8
+    sent = {"label": "list", "command": "rm -rf ~"}
+    adapter = TypeAdapter[Any](kind)
+    shown = received(
+        {"job": sent},
+        tool="t",
+        schema={"properties": {"job": {}}},
+        validate=lambda given: {"job": adapter.validate_python(given["job"])},
+    )
+    assert shown == {"job": sent}
+
+
+def test_arguments_that_mean_something_else_in_another_order_are_refused() -> None:
+    # finding: S8
+    adapter = TypeAdapter(dict[int, str])
+    schema: dict[str, Any] = {"properties": {"d": {}}}
+
+    def validate(given: dict[str, Any]) -> dict[str, Any]:
+        return {"d": adapter.validate_python(given["d"])}
+
+    with pytest.raises(InvalidArguments, match="in another order"):
+        received({"d": {"1": "x", "01": "y"}}, tool="t", schema=schema, validate=validate)
+    both = received({"d": {"2": "x", "1": "y"}}, tool="t", schema=schema, validate=validate)
+    assert both == {"d": {"2": "x", "1": "y"}}
 
 
 def test_more_than_can_be_shown_is_refused() -> None:

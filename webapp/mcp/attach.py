@@ -202,7 +202,13 @@ class Middleware:
         try:
             with asking(call) as unasked:
                 inner_calls.enter(call, self._server, tool)
-                await ask_first(call, tool, name=call.tool.tool, arguments=call.tool.arguments)
+                await ask_first(
+                    call,
+                    tool,
+                    name=call.tool.tool,
+                    arguments=call.tool.arguments,
+                    given=(context.params or {}).get("arguments") or {},
+                )
                 own = _wire_form(await call_next(context))
             if not call.is_interrupted and is_whole(own):
                 await all_were_asked(unasked, tool=call.tool.tool)

@@ -31,6 +31,10 @@ OF_ITS_OWN: Final = "made by the tool itself"
 _NAMED_AT_MOST = 5
 _NAME_CHARACTERS = 60
 _WORDS_CHARACTERS = 500
+_ON_ORDER = (
+    "its arguments mean something else in another order, as two keys stand for one. Call it with "
+    "each key once."
+)
 _FIT_NO_PERSON = "Nobody was asked, and {tool} did not run: "
 
 
@@ -164,19 +168,44 @@ def _as_validated(
         raise InvalidArguments(
             f"its arguments could not be checked ({type(error).__name__})."
         ) from None
+    _must_not_hang_on_order(given, first, second, validate)
     shown: dict[str, Json] = {}
     ordered = [name for name in properties if name in first]
     for name in [*ordered, *(name for name in first if name not in properties)]:
-        try:
-            value, again = as_json(first[name]), as_json(second.get(name))
-            is_known = json.dumps(value) == json.dumps(again)
-        except _NotShownError:
-            value, is_known = None, False
-        if is_known:
-            shown[name] = value
-        else:
-            shown[name] = given.get(name, OF_ITS_OWN)
+        known = _same(first[name], second.get(name))
+        shown[name] = given.get(name, OF_ITS_OWN) if known is None else json.loads(known)
     return shown
+
+
+def _must_not_hang_on_order(
+    given: Mapping[str, Any],
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    validate: Callable[[dict[str, Any]], Mapping[str, Any]],
+) -> None:
+    """Raises InvalidArguments: a yes is for arguments in whatever order they come again."""
+    text = json.dumps(given, sort_keys=True, default=str)
+    if text == json.dumps(given, default=str):
+        return
+    sorted_ones: dict[str, Any] = json.loads(text)
+    try:
+        third = validate(sorted_ones)
+    except Exception as error:
+        raise InvalidArguments(_ON_ORDER) from error
+    for name, value in first.items():
+        if _same(value, second.get(name)) is None:
+            continue
+        if _same(value, third.get(name), in_any_order=True) is None:
+            raise InvalidArguments(_ON_ORDER)
+
+
+def _same(one: object, other: object, *, in_any_order: bool = False) -> str | None:
+    """The JSON of both; None where they differ, or only their author knows how to read them."""
+    try:
+        text = json.dumps(as_json(one), sort_keys=in_any_order)
+        return text if text == json.dumps(as_json(other), sort_keys=in_any_order) else None
+    except _NotShownError:
+        return None
 
 
 def _faults(error: ValidationError) -> str:
@@ -193,11 +222,17 @@ class _NotShownError(Exception):
     """A value of a type that only its author knows how to read."""
 
 
-def as_json(value: Any) -> Json:  # noqa: C901 - one line for each type
+def as_json(value: Any) -> Json:
     """A value as a body has it, in JSON: all of it, whatever its type leaves out when it is dumped.
 
     Raises _NotShownError.
     """
+    if _keeps_more(value):
+        raise _NotShownError
+    return _plain(value)
+
+
+def _plain(value: Any) -> Json:  # noqa: C901 - one line for each type
     match value:
         case Enum():
             return as_json(value.value)
@@ -228,6 +263,24 @@ def as_json(value: Any) -> Json:  # noqa: C901 - one line for each type
             }
         case _:
             return _known(value)
+
+
+def _keeps_more(value: object) -> bool:
+    """Whether its author gave it more to keep than its fields: what was sent is shown then."""
+    match value:
+        case Enum():
+            return False
+        case BaseModel():
+            return bool(value.__pydantic_private__)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            declared = {one.name for one in dataclasses.fields(value)}
+            passed_on = [one.type for one in vars(type(value))["__dataclass_fields__"].values()]
+            is_passed_on = any("InitVar" in str(one) for one in passed_on)
+            return is_passed_on or bool(set(getattr(value, "__dict__", ())) - declared)
+        case str() | int() | float() | bytes() | list() | tuple() | Mapping() | AbstractSet():
+            return bool(getattr(value, "__dict__", None))
+        case _:
+            return False
 
 
 def _key(name: object) -> str:
