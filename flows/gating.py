@@ -129,12 +129,24 @@ def gate_question(
             message=message,
             schema=schema_of({"type": "object", "properties": {}}),
             arguments=shown,
-            covers=digest_of_arguments(f"{arguments}\n{json.dumps(shown, sort_keys=True)}"),
+            covers=digest_of_arguments(f"{arguments}\n{arguments_text(shown)}"),
             can_be_kept=can_be_kept,
         ),
         answer=_nothing_more,
         timeout=gate.timeout,
     )
+
+
+def arguments_text(arguments: object) -> str:
+    """The arguments of a call, by which it is the same as another one.
+
+    A body sees the order within each of them, and two keys of an object can be one there: so only
+    the order of the arguments themselves does not count.
+    """
+    if isinstance(arguments, Mapping):
+        named = cast("Mapping[str, object]", arguments)
+        arguments = {name: named[name] for name in sorted(named)}
+    return json.dumps(arguments, default=str)
 
 
 def digest_of_arguments(arguments: str) -> str:

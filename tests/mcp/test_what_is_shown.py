@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import re
+from collections import deque
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr, TypeAdapter, model_validator
+from pydantic_core import core_schema
 
 from flows import elicit
 from flows.errors import InvalidArguments
@@ -52,6 +54,12 @@ def server(server: Any) -> Any:
 
 def with_tools(server: Any) -> Any:
     RAN.clear()
+
+    @server.tool()
+    @elicit.gate
+    def pay(amounts: dict[int, str], by: str) -> str:
+        RAN.append({"amounts": amounts, "by": by})
+        return "done"
 
     @server.tool()
     @elicit.gate
@@ -223,6 +231,20 @@ class Job:
         self._argv = command.split()
 
 
+class Box:
+    """A type of its author's own."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_plain_validator_function(lambda _: cls())
+
+
+class Parcel(BaseModel):
+    box: Box
+    items: deque[str] = deque(["x"])
+    count: int = 100
+
+
 class Errand(BaseModel):
     label: str
     _argv: str = PrivateAttr("ls")
@@ -246,21 +268,40 @@ def test_what_a_type_keeps_beside_its_fields_is_shown_as_it_was_sent(kind: type)
         schema={"properties": {"job": {}}},
         validate=lambda given: {"job": adapter.validate_python(given["job"])},
     )
-    assert shown == {"job": sent}
+    both = {"as the tool keeps it": {"label": "list"}, "as it was sent": sent}
+    assert shown == {"job": both}
 
 
-def test_arguments_that_mean_something_else_in_another_order_are_refused() -> None:
+def test_a_part_that_only_its_author_can_read_hides_no_other_part() -> None:
     # finding: S8
-    adapter = TypeAdapter(dict[int, str])
-    schema: dict[str, Any] = {"properties": {"d": {}}}
+    adapter = TypeAdapter[Any](Parcel)
+    sent = {"box": "a", "cuont": 1}
+    shown = received(
+        {"parcel": sent},
+        tool="t",
+        schema={"properties": {"parcel": {}}},
+        validate=lambda given: {"parcel": adapter.validate_python(given["parcel"])},
+    )
+    assert shown == {"parcel": {"box": "a", "items": ["x"], "count": 100}}
 
-    def validate(given: dict[str, Any]) -> dict[str, Any]:
-        return {"d": adapter.validate_python(given["d"])}
 
-    with pytest.raises(InvalidArguments, match="in another order"):
-        received({"d": {"1": "x", "01": "y"}}, tool="t", schema=schema, validate=validate)
-    both = received({"d": {"2": "x", "1": "y"}}, tool="t", schema=schema, validate=validate)
-    assert both == {"d": {"2": "x", "1": "y"}}
+@pytest.mark.every_way
+async def test_two_orders_within_an_argument_are_two_calls(server: Any, revision: str) -> None:
+    # finding: S8
+    one = {"1": "5 EUR to alice", "01": "9 EUR to mallory"}
+    fills: list[Any] = [{}, "decline"]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        await soon(caller.call("pay", amounts=one, by="rail"))
+        (ran,) = RAN
+        assert ran == {"amounts": {1: "9 EUR to mallory"}, "by": "rail"}
+        assert json.dumps(ran["amounts"]) in caller.forms[0].message
+        other = dict(reversed(one.items()))
+        assert (await soon(caller.call("pay", by="rail", amounts=other))).is_error
+        assert len(caller.forms) == 2, "it is asked anew"
+        assert len(RAN) == 1
 
 
 def test_more_than_can_be_shown_is_refused() -> None:

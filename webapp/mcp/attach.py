@@ -5,7 +5,6 @@ declared, makes the call the tool's Asker, and turns what the tool did into a re
 in the server or its tools is changed; a FastMCP server gets one for calls among its tools as well.
 """
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,6 +18,7 @@ from msgspec.json import encode
 from pydantic import BaseModel
 
 from flows.errors import Cancelled, ElicitError, ResultNotKept, StoreUnavailable
+from flows.gating import arguments_text
 from flows.question import asking
 from webapp.call import Call
 from webapp.identity import Caller
@@ -202,13 +202,7 @@ class Middleware:
         try:
             with asking(call) as unasked:
                 inner_calls.enter(call, self._server, tool)
-                await ask_first(
-                    call,
-                    tool,
-                    name=call.tool.tool,
-                    arguments=call.tool.arguments,
-                    given=(context.params or {}).get("arguments") or {},
-                )
+                await ask_first(call, tool, name=call.tool.tool, arguments=call.tool.arguments)
                 own = _wire_form(await call_next(context))
             if not call.is_interrupted and is_whole(own):
                 await all_were_asked(unasked, tool=call.tool.tool)
@@ -278,7 +272,7 @@ class Middleware:
                 server=self._server.name,
                 tool=str(params.get("name", "")),
                 client=client,
-                arguments=json.dumps(params.get("arguments") or {}, sort_keys=True),
+                arguments=arguments_text(params.get("arguments") or {}),
                 version=version,
                 client_id=caller.client if caller.is_client_verified else None,
             ),

@@ -16,14 +16,13 @@ prompts have no Asker. A tool that calls itself is the tool that the client call
 kept as one to the client's call is.
 """
 
-import json
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from flows.errors import NoAsker, NotAsked
-from flows.gating import digest_of_arguments
+from flows.gating import arguments_text, digest_of_arguments
 from flows.question import asking, current_asker, current_body
 from webapp.call import Call
 from webapp.mcp.before import ask_first
@@ -92,7 +91,7 @@ async def _ask(server: Any, message: Any) -> None:
         return
     if not isinstance(call, Call):
         return
-    arguments = json.dumps(message.arguments or {}, sort_keys=True, default=str)
+    arguments = arguments_text(message.arguments or {})
     tool = await tool_of(server, message.name, meta=message.meta, is_inner=True)
     alike = [one for one in _asked.get(call, ()) if one.is_of(server, message.name, tool)]
     if any(asked.arguments in (None, arguments) for asked in alike):
@@ -118,7 +117,7 @@ async def _run(context: Any, call_next: Any) -> Any:
     except NoAsker:
         return await call_next(context)
     message = context.message
-    digest = digest_of_arguments(json.dumps(message.arguments or {}, sort_keys=True, default=str))
+    digest = digest_of_arguments(arguments_text(message.arguments or {}))
     body = current_body().inner(f"{message.name} {digest}")
     with asking(call, body=body) as unasked:
         result = await call_next(context)

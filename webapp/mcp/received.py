@@ -13,7 +13,8 @@ does with what it is given. Those are shown as sent, with the defaults of the sc
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from enum import Enum
@@ -31,10 +32,6 @@ OF_ITS_OWN: Final = "made by the tool itself"
 _NAMED_AT_MOST = 5
 _NAME_CHARACTERS = 60
 _WORDS_CHARACTERS = 500
-_ON_ORDER = (
-    "its arguments mean something else in another order, as two keys stand for one. Call it with "
-    "each key once."
-)
 _FIT_NO_PERSON = "Nobody was asked, and {tool} did not run: "
 
 
@@ -168,42 +165,50 @@ def _as_validated(
         raise InvalidArguments(
             f"its arguments could not be checked ({type(error).__name__})."
         ) from None
-    _must_not_hang_on_order(given, first, second, validate)
-    shown: dict[str, Json] = {}
     ordered = [name for name in properties if name in first]
-    for name in [*ordered, *(name for name in first if name not in properties)]:
-        known = _same(first[name], second.get(name))
-        shown[name] = given.get(name, OF_ITS_OWN) if known is None else json.loads(known)
+    names = [*ordered, *(name for name in first if name not in properties)]
+    return {name: _shown(first[name], second.get(name), given.get(name, _NONE)) for name in names}
+
+
+_NONE: Final = object()
+
+
+def _shown(value: object, again: object, sent: object) -> Json:
+    """What the body has, and where only its author can read that, what was sent there.
+
+    `again` is the same made a second time.
+    """
+    plain = _same(value, again)
+    if plain is not None:
+        return cast("Json", json.loads(plain))
+    parts, others = _parts(value), _parts(again)
+    if parts is None or others is None or parts.keys() != others.keys():
+        return OF_ITS_OWN if sent is _NONE else cast("Json", sent)
+    theirs = sent if isinstance(sent, Mapping) else {}
+    shown = {
+        name: _shown(part, others[name], cast("Mapping[str, object]", theirs).get(name, _NONE))
+        for name, part in parts.items()
+    }
+    if _keeps_more(value):
+        return {"as the tool keeps it": shown, "as it was sent": cast("Json", sent)}
     return shown
 
 
-def _must_not_hang_on_order(
-    given: Mapping[str, Any],
-    first: Mapping[str, Any],
-    second: Mapping[str, Any],
-    validate: Callable[[dict[str, Any]], Mapping[str, Any]],
-) -> None:
-    """Raises InvalidArguments: a yes is for arguments in whatever order they come again."""
-    text = json.dumps(given, sort_keys=True, default=str)
-    if text == json.dumps(given, default=str):
-        return
-    sorted_ones: dict[str, Any] = json.loads(text)
-    try:
-        third = validate(sorted_ones)
-    except Exception as error:
-        raise InvalidArguments(_ON_ORDER) from error
-    for name, value in first.items():
-        if _same(value, second.get(name)) is None:
-            continue
-        if _same(value, third.get(name), in_any_order=True) is None:
-            raise InvalidArguments(_ON_ORDER)
+def _parts(value: object) -> dict[str, object] | None:
+    match value:
+        case BaseModel():
+            return {**vars(value), **(value.model_extra or {})}
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        case _:
+            return None
 
 
-def _same(one: object, other: object, *, in_any_order: bool = False) -> str | None:
+def _same(one: object, other: object) -> str | None:
     """The JSON of both; None where they differ, or only their author knows how to read them."""
     try:
-        text = json.dumps(as_json(one), sort_keys=in_any_order)
-        return text if text == json.dumps(as_json(other), sort_keys=in_any_order) else None
+        text = json.dumps(as_json(one))
+        return text if text == json.dumps(as_json(other)) else None
     except _NotShownError:
         return None
 
@@ -243,24 +248,22 @@ def _plain(value: Any) -> Json:  # noqa: C901 - one line for each type
         case SecretStr() | SecretBytes():
             return as_json(value.get_secret_value())
         case BaseModel():
-            return as_json({**vars(value), **(value.model_extra or {})})
+            return as_json(_parts(value))
         case Mapping():
             each_of = cast("Mapping[object, object]", value)
             pairs = [(_key(name), as_json(each)) for name, each in each_of.items()]
             if len(dict(pairs)) < len(pairs):
                 raise _NotShownError
             return dict(pairs)
-        case list() | tuple():
-            return [as_json(each) for each in cast("Sequence[object]", value)]
+        case list() | tuple() | deque():
+            return [as_json(each) for each in cast("Iterable[object]", value)]
         case AbstractSet():
             members = cast("AbstractSet[object]", value)
             return sorted((as_json(each) for each in members), key=json.dumps)
         case bytes():
             return value.decode("utf-8", "backslashreplace")
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {
-                one.name: as_json(getattr(value, one.name)) for one in dataclasses.fields(value)
-            }
+            return as_json(_parts(value))
         case _:
             return _known(value)
 
