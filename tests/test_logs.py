@@ -3,7 +3,10 @@
 import json
 import logging
 import re
+import time
 from typing import cast
+
+import pytest
 
 from flows.question import Asker, asking
 from webapp.log_lines import WINDOW_SECONDS, Counted, Lines, LogSettings, read_log
@@ -84,9 +87,26 @@ def test_an_error_is_one_dated_line_with_its_cause_and_where_it_was_raised() -> 
 
 def test_a_text_of_a_callers_is_cut_to_a_stated_length() -> None:
     # finding: R9
+    # finding: S30
     said = Events().format(failed(ValueError("x" * 40_000)))
     assert len(said) < 2 * LETTERS_AT_MOST
     assert "more letters]" in said
+
+
+@pytest.mark.parametrize("style", [Events, JsonEvents])
+def test_a_record_is_written_in_the_time_of_its_length(style: type[Events | JsonEvents]) -> None:
+    # finding: S30
+    def taken(letters: int) -> float:
+        times = list[float]()
+        for _ in range(5):
+            record = failed(RuntimeError("(" * letters + "é\n" * letters))
+            began = time.perf_counter()
+            style().format(record)
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    # Thirty-two times as long: a square would take a thousand times as much.
+    assert taken(640_000) < 200 * max(taken(20_000), 1e-4)
 
 
 def test_on_request_a_line_is_json_with_the_traceback_in_it() -> None:

@@ -33,7 +33,7 @@ from webapp.line import Line
 from webapp.links import Links
 from webapp.outbound import Outbound
 from webapp.outcomes import cancelled, outcome_of, processing
-from webapp.presenter import Interrupted, Presenter
+from webapp.presenter import Interrupted, Presenter, Shown
 from webapp.runs import ToolCall, run_of
 from webapp.taken import Taken
 from webapp.unasked import nothing_stands_before
@@ -302,8 +302,7 @@ class Call(Verbs):
                 if not question.waits_for_money:
                     self._leaves_to_come.add(current.id)
                     waiter.sees_all = True
-                is_left = self._is_left_to_come(current)
-                settled = current if is_left else await self._presenter.wait(self, shown, waiter)
+                settled = await self._presented(shown, waiter)
                 if settled is None:
                     return cancelled(question, current)
                 current = settled
@@ -318,6 +317,13 @@ class Call(Verbs):
             if taken is None:
                 await self._line.take_over()
                 await self._wait_for_the_other(waiter, limit=limit)
+
+    async def _presented(self, shown: Shown, waiter: Waiter) -> Elicitation | None:
+        """Shown to the person, and waited for; what comes by itself later is neither."""
+        if self._is_left_to_come(shown.elicitation):
+            return shown.elicitation
+        await self.links.prove()
+        return await self._presenter.wait(self, shown, waiter)
 
     async def _the_run(self) -> Run:
         """This leg's run. If its result is there already, that is this leg's result too.

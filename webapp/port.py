@@ -3,23 +3,29 @@
 Of several processes on one store one serves the pages for all. What could go wrong: the port
 belongs to another program, perhaps to one that would like to be taken for us. So whoever holds it
 must prove that it serves the same store at the same address, and what it proves helps nobody else.
+It may end, and another program take the port: so each process that does not have it asks anew
+before a link leaves.
 """
 
 import asyncio
 import errno
 import hmac
+import math
 import secrets
 import socket
 import ssl
+from collections.abc import Callable
 
 import httpx
 from msgspec import Struct
 from msgspec.json import decode
 
+from flows.errors import ElicitError
 from flows.vault import Pepper
 
 RETRY_SECONDS = 0.5
 _ANSWER_SECONDS = 5.0
+_BETWEEN_OWNERS_SECONDS = 10.0
 _PATIENCE_SECONDS = 20.0  # a busy machine starts a process so slowly
 _ANSWER_BYTES_AT_MOST = 4096
 _BACKLOG = 2048
@@ -87,13 +93,78 @@ async def own_or_find(host: str, port: int, *, url: str, pepper: Pepper) -> sock
         await asyncio.sleep(RETRY_SECONDS)
 
 
-async def take_over(host: str, port: int) -> socket.socket:
-    """The listening socket, as soon as the owner is gone: the kernel frees what a dead one held."""
-    while True:
-        try:
-            return _own(host, port)
-        except PortUnusable:
-            await asyncio.sleep(RETRY_SECONDS)
+class PagesTaken(ElicitError):
+    """The pages' port is another program's: no link may leave."""
+
+    name = "ELICITATION_PAGES_TAKEN"
+    http_status = 503
+
+    def __init__(self, url: str, *, is_answered: bool) -> None:
+        why = "belongs to another program now" if is_answered else "is served by nobody"
+        super().__init__(
+            f"The address of this server's pages, {url}, {why}, so no link was handed out. Call "
+            "again in a minute; if it stays like this, whoever runs the server must stop the "
+            "program that has this port, or choose another port with --port."
+        )
+
+
+class SharedPort:
+    """A port that several processes of ours share, of which one has it."""
+
+    def __init__(self, host: str, port: int, *, url: str, pepper: Pepper) -> None:
+        self._host, self._port, self._url, self._pepper = host, port, url, pepper
+        self._listener: socket.socket | None = None
+        self._proven_at = -math.inf
+        self._asking = asyncio.Lock()
+
+    async def own_or_find(self) -> socket.socket | None:
+        """The listening socket if the port is ours now; None where one of ours owns it.
+
+        Raises PortUnusable if the port is somebody else's.
+        """
+        self._listener = await own_or_find(
+            self._host, self._port, url=self._url, pepper=self._pepper
+        )
+        return self._listener
+
+    async def take_over(self, *, say: Callable[[str], object]) -> socket.socket:
+        """The listening socket, as soon as the owner is gone.
+
+        That another program has it meanwhile is said once.
+        """
+        is_said = False
+        while True:
+            try:
+                self._listener = _own(self._host, self._port)
+            except PortUnusable as error:
+                if not is_said and await self._is_ours() is False:
+                    say(str(error))
+                    is_said = True
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return self._listener
+
+    async def prove(self) -> None:
+        """Before a link leaves. Raises PagesTaken where the port does not prove to be ours now.
+
+        Between two owners nobody may answer for a moment.
+        """
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        async with self._asking:
+            # Who waited here while another one asked has its answer.
+            while self._listener is None and self._proven_at < since:
+                asked_at = loop.time()
+                is_ours = await self._is_ours()
+                if is_ours:
+                    self._proven_at = asked_at
+                elif is_ours is False or loop.time() > since + _BETWEEN_OWNERS_SECONDS:
+                    raise PagesTaken(self._url, is_answered=is_ours is False)
+                else:
+                    await asyncio.sleep(RETRY_SECONDS)
+
+    async def _is_ours(self) -> bool | None:
+        return await _is_ours(self._host, self._port, url=self._url, pepper=self._pepper)
 
 
 def _own(host: str, port: int) -> socket.socket:

@@ -33,7 +33,7 @@ from webapp.commands import (
     under_another_secret,
 )
 from webapp.owners import open_owners
-from webapp.port import PortUnusable, own_or_find, take_over
+from webapp.port import PortUnusable, SharedPort
 from webapp.printing import tell
 from webapp.served import place_of
 from webapp.serving import Pages, drained, load, opened_app, stopped_by_signals
@@ -241,7 +241,8 @@ async def _serve(
         store = await stack.enter_async_context(opened_store(settings))
         try:
             owners = await open_owners(store=store, ring=settings.ring)
-            listener = await own_or_find(LOOPBACK, port, url=settings.url, pepper=owners.pepper)
+            shared = SharedPort(LOOPBACK, port, url=settings.url, pepper=owners.pepper)
+            listener = await shared.own_or_find()
         except Unreadable as error:
             raise under_another_secret(settings) from error
         except PortUnusable as error:
@@ -252,6 +253,7 @@ async def _serve(
         app, service = await opened_app(
             stack, settings, server, place=place, store=store, wires=wires
         )
+        service.links.prove = shared.prove
         pages = Pages(app, arrivals=settings.arrivals, grace_seconds=_GRACE_SECONDS)
         incoming = Incoming(wires)
         outgoing = Outgoing(wires, on_broken=incoming.end)
@@ -259,7 +261,7 @@ async def _serve(
         stack.enter_context(stopped_by_signals(told.set))
         async with asyncio.TaskGroup() as group:
             ending = group.create_task(drained(service, told, settings=settings, end=incoming.end))
-            serving = group.create_task(_serve_pages(pages, listener, settings, port=port))
+            serving = group.create_task(_serve_pages(pages, listener, settings, shared=shared))
             incoming.start(source)
             outgoing.start(target)
             try:
@@ -276,11 +278,11 @@ async def _serve(
 
 
 async def _serve_pages(
-    pages: Pages, listener: socket.socket | None, settings: Settings, *, port: int
+    pages: Pages, listener: socket.socket | None, settings: Settings, *, shared: SharedPort
 ) -> None:
     if listener is None:
         _say(f"The pages at {settings.url} are served by another process of yours.")
-        listener = await take_over(LOOPBACK, port)
+        listener = await shared.take_over(say=_say)
     _say(f"The pages at {settings.url} are served by this process.")
     with listener:
         await pages.serve(sockets=[listener])

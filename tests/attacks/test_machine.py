@@ -70,13 +70,15 @@ another_port = Attack(
 )
 our_port = Attack(
     who="another user's program",
-    how="takes our port before we do, and is sent our clients",
+    how="takes our port before we do, or as soon as our process ends, and is sent our people",
     stopped="whoever holds the port must prove that it has our store and address",
     where=("webapp/port.py",),
     elsewhere=(
         "tests/cli/test_port.py::test_a_port_of_another_program_is_refused_in_a_sentence",
         "tests/cli/test_port.py::test_a_server_of_another_store_or_address_cannot_prove_itself",
         "tests/cli/test_port.py::test_a_proof_is_for_one_nonce_only",
+        "tests/cli/test_port.py::test_before_a_link_leaves_the_port_proves_itself_anew",
+        "tests/cli/test_stdio.py::test_no_link_leaves_to_a_port_that_another_program_has_taken",
     ),
 )
 folder = Attack(

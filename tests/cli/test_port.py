@@ -7,7 +7,7 @@ import pytest
 
 from flows.vault import Pepper
 from tests.web.serving import bound, serving
-from webapp.port import PortUnusable, own_or_find, proof, take_over
+from webapp.port import PagesTaken, PortUnusable, SharedPort, own_or_find, proof
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
 HOST = "127.0.0.1"
@@ -26,6 +26,10 @@ def answering(body: bytes) -> ASGIApp:
             await send({"type": "http.response.body", "body": body.replace(b"PROOF", true)})
 
     return app
+
+
+def shared(port: int) -> SharedPort:
+    return SharedPort(HOST, port, url=URL, pepper=PEPPER)
 
 
 @pytest.fixture
@@ -97,7 +101,7 @@ async def test_a_server_of_another_store_or_address_cannot_prove_itself():
 async def test_a_port_is_taken_over_when_its_owner_is_gone(free_port):
     with bound(HOST, port=free_port) as owner:
         owner.listen()
-        waiting = asyncio.create_task(take_over(HOST, free_port))
+        waiting = asyncio.create_task(shared(free_port).take_over(say=print))
         for _ in range(100):
             await asyncio.sleep(0)
         assert not waiting.done()
@@ -108,7 +112,7 @@ async def test_a_port_is_taken_over_when_its_owner_is_gone(free_port):
 
 
 async def test_of_two_that_take_over_one_has_the_port(free_port):
-    both = [asyncio.create_task(take_over(HOST, free_port)) for _ in range(2)]
+    both = [asyncio.create_task(shared(free_port).take_over(say=print)) for _ in range(2)]
     async with asyncio.timeout(300):
         done, waiting = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     for _ in range(100):
@@ -117,6 +121,38 @@ async def test_of_two_that_take_over_one_has_the_port(free_port):
     done.pop().result().close()
     async with asyncio.timeout(300):
         (await waiting.pop()).close()
+
+
+async def test_before_a_link_leaves_the_port_proves_itself_anew(free_port):
+    # finding: S18
+    answer = [b'{"proof": "PROOF"}']
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await answering(answer[0])(scope, receive, send)
+
+    port = shared(free_port)
+    async with serving(app, port=free_port):
+        assert await port.own_or_find() is None
+        await port.prove()
+        answer[0] = b'{"proof": "of somebody else"}'
+        for _ in range(20):
+            with pytest.raises(PagesTaken, match="belongs to another program now"):
+                await port.prove()
+
+
+async def test_that_another_program_has_the_port_is_said_once_and_it_is_ours_when_that_ends(
+    free_port,
+):
+    # finding: S18
+    port, said = shared(free_port), asyncio.Queue[str]()
+    async with serving(answering(b'{"proof": "of somebody else"}'), port=free_port):
+        waiting = asyncio.create_task(port.take_over(say=said.put_nowait))
+        async with asyncio.timeout(300):
+            assert "is taken by another program" in await said.get()
+    async with asyncio.timeout(300):
+        with await waiting:
+            await port.prove()
+    assert said.empty()
 
 
 def test_a_proof_is_for_one_nonce_only():

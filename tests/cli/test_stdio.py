@@ -40,6 +40,7 @@ def process() -> int:
     subprocess.run([sys.executable, "-c", "print('a line of a program'); input()"])
     return os.getpid()
 """
+MORE = {"name": "order_lunch", "arguments": {"table": "another"}}
 REVISIONS = pytest.mark.parametrize("revision", ["legacy", "2026-07-28"])
 
 
@@ -236,6 +237,33 @@ async def test_a_link_of_one_process_opens_at_another_which_may_end_meanwhile(de
             os.kill(await process_of(other), signal.SIGKILL)
         await desktop.open(link)
         assert text_of(await call) == SOUP
+
+
+async def test_no_link_leaves_to_a_port_that_another_program_has_taken(desktop):
+    # finding: S18
+    async def app(scope, receive, send):
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b'{"proof": "none"}'})
+
+    owner = await desktop.start()
+    other = await desktop.start()
+    link = await other.order()
+    other.process.send_signal(signal.SIGSTOP)  # the other program is faster
+    owner.process.kill()
+    await ended(owner.process)
+    async with serving(app, port=desktop.port):
+        other.process.send_signal(signal.SIGCONT)
+        for number in range(20):
+            await other.say(id=f"again {number}", method="tools/call", params=MORE)
+        for _ in range(20):
+            said = await other.hear()
+            assert "ELICITATION_PAGES_TAKEN" in str(said)
+            assert "/e/" not in str(said)
+    await served(desktop.url)
+    await desktop.open(link)
+    other.close(0)
+    await ended(other.process)
 
 
 async def test_a_port_of_another_program_ends_it_with_a_sentence(desktop):

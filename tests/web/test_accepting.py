@@ -66,6 +66,7 @@ def test_a_connection_that_was_closed_meanwhile_is_nobodys() -> None:
 @ON_LINUX
 @AS_ROOT
 def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before() -> None:
+    # finding: S16
     with bound("127.0.0.1") as listener:
         listener.listen()
         os.seteuid(NOBODY)

@@ -115,6 +115,7 @@ class OnStream:
         asked = shown.elicitation
         self._asks.leave(asked.id, asking, life=asked.expires_at - call.now)
         part = Part(shown=shown, is_out=True)
+        await call.links.prove()
         parts = await shown.group.stand(part, way=RESULT, is_urgent=False)
         call.interrupt(self._still(call, parts))
 
@@ -137,6 +138,7 @@ class OnStream:
         The same call goes on. `is_out`: the client was asked, and has not answered.
         """
         part = Part(shown=shown, is_out=is_out)
+        await call.links.prove()
         parts = await shown.group.stand(part, way=RESULT, is_urgent=False)
         version = self._context.protocol_version
         if call.kinds.policies.is_for_client_only(parts[0].shown.elicitation.kind):

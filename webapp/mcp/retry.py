@@ -227,6 +227,7 @@ class Retry:
     ) -> NoReturn:
         part = Part(shown=shown, is_out=is_shown, letters=letters)
         is_urgent = not is_shown or letters is not None
+        await call.links.prove()
         parts = await shown.group.stand(part, way=RETRY, is_urgent=is_urgent)
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds or call.is_draining:
