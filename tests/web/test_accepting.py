@@ -69,6 +69,7 @@ def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before() ->
     # finding: S16
     with bound("127.0.0.1") as listener:
         listener.listen()
+        "name".encode("idna")  # from here on nobody may read what Python loads late
         os.seteuid(NOBODY)
         try:
             client = socket.create_connection(listener.getsockname())
