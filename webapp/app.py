@@ -26,6 +26,7 @@ from webapp.limits import Limits
 from webapp.listening import listen
 from webapp.mcp.attach import attach
 from webapp.mcp.callers import issuer_of, sender_of
+from webapp.mcp.gated_names import must_name_tools
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
 from webapp.owners import must_open_all
@@ -86,9 +87,11 @@ async def open_app(
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
-    there is one. `built` is told of the service, for who has to end it gently.
+    there is one. `built` is told of the service, for who has to end it gently. Raises
+    GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
+    await must_name_tools(settings.gate, server)
     async with AsyncExitStack() as stack:
         if store is None:
             must_share(settings.store, os.environ, sys.argv)

@@ -32,6 +32,7 @@ from webapp.demo.server import demo_server
 from webapp.known_servers import must_be_known
 from webapp.limits import Arrivals
 from webapp.locality import can_tell_users
+from webapp.mcp.gated_names import GateWithoutTool
 from webapp.mcp.naming import must_be_named
 from webapp.outbound import refuse_packed
 from webapp.owners import open_owners
@@ -162,6 +163,8 @@ async def opened_app(
             )
         )
         return app, services[0]
+    except GateWithoutTool as error:
+        raise Refused(str(error), status=2) from error
     except Unreadable as error:
         raise under_another_secret(settings) from error
 

@@ -145,6 +145,11 @@ def _enter_inside(call: Call, tool: ServedTool | None, *, arguments: str, is_cli
         watch(inside.server)
 
 
+def servers_below(server: Any) -> list[Any]:
+    """It, and those that are mounted below it, whose tools may be called by their own names."""
+    return _with_mounted(server) if hasattr(server, "_mcp_server") else [server]
+
+
 def _with_mounted(server: Any) -> list[Any]:
     """It, and the FastMCP servers below it, through the library's ways of holding one."""
     from fastmcp.server.providers import Provider  # noqa: PLC0415 - an optional library

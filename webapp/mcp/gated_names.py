@@ -1,0 +1,61 @@
+"""The operator's ELICIT_GATE, held against the tools that are served.
+
+What could go wrong: a name that is misspelled gates nothing, and the tool it was meant for runs
+unasked. What the server's own list cannot tell, as another server's tools behind it or a list that
+is made for each caller, is only warned of.
+"""
+
+import difflib
+import logging
+from fnmatch import fnmatchcase
+from typing import Any
+
+from flows.gating import GatePolicy
+from webapp.mcp.inner_calls import servers_below
+
+_SIGNS_OF_A_PATTERN = frozenset("*?[")
+_log = logging.getLogger(__name__)
+
+
+class GateWithoutTool(ValueError):
+    """A name in ELICIT_GATE is no tool's; the message says so, and which one is near."""
+
+
+async def must_name_tools(policy: GatePolicy, server: Any) -> None:
+    """Raises GateWithoutTool; a pattern without a tool, or what may have one later, is logged."""
+    if not policy.patterns:
+        return
+    names, are_all = await _names(server)
+    for word in policy.patterns:
+        if any(fnmatchcase(name, word) for name in names):
+            continue
+        if are_all and not _SIGNS_OF_A_PATTERN & set(word):
+            near = difflib.get_close_matches(word, names, n=1)
+            meant = f"; perhaps {near[0]} is meant" if near else ""
+            raise GateWithoutTool(f"ELICIT_GATE: this server has no tool {word!r}{meant}.")
+        _log.warning("gate.names_no_tool", extra={"word": word})
+
+
+async def _names(server: Any) -> tuple[list[str], bool]:
+    """The tools' names, of servers mounted below too; and whether there can be no others."""
+    found, are_all = list[str](), True
+    for one in servers_below(server):
+        try:
+            found += [str(tool.name) for tool in await one.list_tools()]
+        except Exception:  # noqa: BLE001 - it is the author's code
+            are_all = False
+        are_all = are_all and not _changes_its_list(one)
+    return sorted(set(found)), are_all
+
+
+def _changes_its_list(server: Any) -> bool:
+    """Whether more than its own tools may be called there: FastMCP's providers and transforms."""
+    providers: list[Any] = getattr(server, "providers", [])
+    local = getattr(server, "_local_provider", None)
+    foreign = [one for one in providers if one is not local and not _is_mounted(one)]
+    return bool(foreign or getattr(server, "transforms", []))
+
+
+def _is_mounted(provider: Any) -> bool:
+    inner = getattr(provider, "_inner", provider)
+    return hasattr(getattr(inner, "server", None), "_mcp_server")
