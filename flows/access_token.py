@@ -22,6 +22,7 @@ from flows.oauth_replies import SCOPES_AT_MOST, TOKEN_BYTES_AT_MOST, is_list
 
 SUBJECT_CLAIM = ("sub",)
 CLAIM_BYTES_AT_MOST = 255
+CAME_AT_MOST = 200  # letters of what a token said, in a log
 LIFE_AT_MOST = timedelta(days=3650)
 TYPES = frozenset({"at+jwt", "jwt"})
 # What an id_token or a logout token says and an access token does not; and the key that a token is
@@ -37,7 +38,8 @@ class Resource:
 
     `url` is the canonical address, as the metadata document says it. `audiences` are other names
     for it, for issuers that know no addresses (RFC 8707) and write an id of theirs. `claim` names
-    what a person is known by, `scopes` what a call needs at least.
+    what a person is known by, `scopes` what a call needs at least, `asked` what clients are told to
+    ask the issuer for, besides.
     """
 
     url: str
@@ -45,6 +47,11 @@ class Resource:
     audiences: tuple[str, ...] = ()
     claim: tuple[str, ...] = SUBJECT_CLAIM
     scopes: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+
+    @property
+    def advertised(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.asked, *self.scopes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +68,24 @@ class Verified:
 class BadBearer(ElicitError):
     """A call without a token that counts; `reason` is for logs, never for the sender.
 
-    `error` is the code of RFC 6750, 3.1; None where nothing was sent at all.
+    `expected` and `came` say more of it there, without anything of the token that was not verified
+    but its header. `error` is the code of RFC 6750, 3.1; None where nothing was sent at all.
     """
 
     name = "ELICITATION_BAD_BEARER"
     http_status = 401
 
-    def __init__(self, reason: str, *, error: str | None = "invalid_token") -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        error: str | None = "invalid_token",
+        expected: object = None,
+        came: object = None,
+    ) -> None:
         self.reason = reason
+        self.expected = expected
+        self.came = None if came is None else repr(came)[:CAME_AT_MOST]
         self.error = error
         super().__init__(_WORDS[error])
 
@@ -89,10 +106,10 @@ def key_id_of(token: str) -> str | None:
     """
     said = _header(token)
     if said.get("alg") not in ALGORITHMS:
-        raise BadBearer("algorithm")
+        raise BadBearer("algorithm", expected=sorted(ALGORITHMS), came=said.get("alg"))
     kind = said.get("typ", "jwt")
     if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in TYPES:
-        raise BadBearer("type")
+        raise BadBearer("type", expected=sorted(TYPES), came=kind)
     key_id = said.get("kid")
     if key_id is not None and not isinstance(key_id, str):
         raise BadBearer("no token")
@@ -100,8 +117,10 @@ def key_id_of(token: str) -> str | None:
 
 
 def _header(token: str) -> Mapping[str, Any]:
-    if len(token) > TOKEN_BYTES_AT_MOST or not token.isascii() or token.count(".") != 2:
+    if len(token) > TOKEN_BYTES_AT_MOST or not token.isascii():
         raise BadBearer("no token")
+    if token.count(".") != 2:
+        raise BadBearer("opaque", expected="a JWT (RFC 9068)", came=f"{len(token)} letters")
     try:
         header = msgspec.json.decode(urlsafe_b64decode(token.partition(".")[0].encode()))
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -116,20 +135,24 @@ def verify(
 ) -> Verified:
     """Whose token it is, by these keys of the issuer. Raises BadBearer unless all of it holds."""
     key_id_of(token)
+    header = _header(token)
     if not keys:
-        raise BadBearer("unknown key")
+        raise BadBearer("unknown key", expected="a kid that it publishes", came=header.get("kid"))
     claims = signed_claims(token, list(keys))
     if claims is None:
-        raise BadBearer("signature")
+        named = {name: header.get(name) for name in ("kid", "alg")}
+        raise BadBearer("signature", expected="one by a key that it publishes", came=named)
     if claims.get("iss") != resource.issuer:
-        raise BadBearer("issuer")
+        raise BadBearer("issuer", expected=resource.issuer, came=claims.get("iss"))
     if not _is_for(claims.get("aud"), resource):
-        raise BadBearer("audience")
+        expected = [resource.url, *resource.audiences]
+        raise BadBearer("audience", expected=expected, came=claims.get("aud"))
     if not is_timely(claims, now=now):
-        raise BadBearer("time")
-    if _OF_OTHERS & claims.keys():
-        raise BadBearer("another kind of token")
-    if "typ" not in _header(token) and not _OF_ACCESS & claims.keys():
+        times = {name: _away(claims.get(name), now=now) for name in ("iat", "nbf", "exp")}
+        raise BadBearer("time", expected="iat and nbf before now, exp after it", came=times)
+    if others := _OF_OTHERS & claims.keys():
+        raise BadBearer("another kind of token", expected="an access token", came=sorted(others))
+    if "typ" not in header and not _OF_ACCESS & claims.keys():
         raise BadBearer("type")
     return Verified(
         issuer=resource.issuer,
@@ -138,6 +161,13 @@ def verify(
         scopes=_scopes(claims),
         expires_at=_expiry(claims["exp"], now=now),
     )
+
+
+def _away(moment: object, *, now: datetime) -> str | None:
+    """How far from now: clocks that differ show in it."""
+    if not isinstance(moment, int | float):
+        return None
+    return f"{moment - now.timestamp():+.0f} s"
 
 
 def subject_of(claims: Mapping[str, Any], *, claim: tuple[str, ...]) -> str | None:

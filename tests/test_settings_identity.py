@@ -30,6 +30,28 @@ def test_without_any_of_it_nobody_signs_in() -> None:
     assert (found.client, found.issuer, found.knows_people) == (None, None, False)
 
 
+@pytest.mark.parametrize(
+    ("more", "asked", "needed"),
+    [
+        ({}, ("openid",), ()),
+        ({"ELICIT_SCOPES": "tools:use"}, (), ("tools:use",)),
+        (
+            {"ELICIT_SCOPES": "tools", "ELICIT_ADVERTISED_SCOPES": "api://elicit/tools openid"},
+            ("api://elicit/tools", "openid"),
+            ("tools",),
+        ),
+        ({"ELICIT_ADVERTISED_SCOPES": "api://elicit/tools"}, ("api://elicit/tools",), ()),
+    ],
+)
+def test_clients_are_always_told_of_a_scope_to_ask_for(
+    more: Mapping[str, str], asked: tuple[str, ...], needed: tuple[str, ...]
+) -> None:
+    # finding: I3
+    found, problems = read({**ISSUER, **more})
+    assert problems == []
+    assert (found.advertised_scopes, found.scopes) == (asked, needed)
+
+
 def test_an_issuer_with_our_registration_there() -> None:
     found, problems = read(
         ISSUER

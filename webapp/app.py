@@ -219,6 +219,7 @@ def _protected(
         audiences=settings.identity.audiences,
         claim=settings.identity.claim,
         scopes=settings.identity.scopes,
+        asked=settings.identity.advertised_scopes,
     )
     return Protected(app, issuer=issuer, resource=resource, name=name, clock=clock)
 

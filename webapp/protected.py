@@ -71,7 +71,7 @@ class Protected:
         try:
             verified = await self._verified(scope)
         except BadBearer as refusal:
-            _log.info("bearer.refused", extra={"why": refusal.reason})
+            _tell(refusal)
             await self._refuse(refusal, scope, send)
             return
         except Failed as error:
@@ -92,15 +92,20 @@ class Protected:
         verified = verify(token, resource=self._resource, keys=keys, now=self._clock())
         missing = set(self._resource.scopes) - set(verified.scopes)
         if missing:
-            raise BadBearer("scope", error="insufficient_scope")
+            raise BadBearer(
+                "scope",
+                error="insufficient_scope",
+                expected=list(self._resource.scopes),
+                came=list(verified.scopes),
+            )
         return verified
 
     async def _refuse(self, refusal: BadBearer, scope: Scope, send: Send) -> None:
         said = {"resource_metadata": self._metadata_url}
         if refusal.error is not None:
             said |= {"error": refusal.error, "error_description": str(refusal)}
-        if self._resource.scopes:
-            said["scope"] = " ".join(self._resource.scopes)
+        if self._resource.advertised:
+            said["scope"] = " ".join(self._resource.advertised)
         challenge = "Bearer " + ", ".join(f'{name}="{value}"' for name, value in said.items())
         await _answer(
             scope,
@@ -135,6 +140,15 @@ class Protected:
         await _send(scope, send, HTTPStatus.OK, b"application/json", self._metadata)
 
 
+def _tell(refusal: BadBearer) -> None:
+    """One line: what was looked at, what was expected and what came; never the token."""
+    about = {"why": refusal.reason, "expected": refusal.expected, "came": refusal.came}
+    if refusal.reason == "opaque":
+        about["do"] = "have the issuer make JWT access tokens for this audience (RFC 9068)"
+    level = logging.WARNING if refusal.expected is not None else logging.INFO
+    _log.log(level, "bearer.refused", extra={k: v for k, v in about.items() if v is not None})
+
+
 def _metadata(resource: Resource, *, name: str) -> dict[str, object]:
     """RFC 9728, 2. Programs that look at the root find the one resource that there is."""
     document: dict[str, object] = {
@@ -143,8 +157,8 @@ def _metadata(resource: Resource, *, name: str) -> dict[str, object]:
         "bearer_methods_supported": ["header"],
         "resource_name": name,
     }
-    if resource.scopes:
-        document["scopes_supported"] = list(resource.scopes)
+    if resource.advertised:
+        document["scopes_supported"] = list(resource.advertised)
     return document
 
 

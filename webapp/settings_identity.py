@@ -14,7 +14,11 @@ from webapp.variables import switch, words
 
 NAMES = ("ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET")
 PROVIDER = "signin"
-_OF_THE_ISSUER = ("ELICIT_AUDIENCE", "ELICIT_SCOPES", "ELICIT_SUBJECT_CLAIM")
+_OF_THE_ISSUER = (
+    *("ELICIT_AUDIENCE", "ELICIT_SCOPES", "ELICIT_ADVERTISED_SCOPES", "ELICIT_SUBJECT_CLAIM"),
+)
+# A client that is told of no scope asks for none, and many issuers then give nothing.
+_ASKED_FOR = ("openid",)
 # What people say of themselves (OpenID Connect Core, 5.1, and what Microsoft adds), so that one can
 # become another by it; what many have in common; and what is another one at each sign-in.
 _NOBODYS = frozenset(
@@ -37,6 +41,7 @@ _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")
 class IdentitySettings:
     """`client` is our registration at the issuer where people sign in.
 
+    `scopes` are what an access token must have, `advertised_scopes` what clients ask for besides.
     `server_issuer` is whose the served server's own access tokens are, where they do not say.
     """
 
@@ -44,6 +49,7 @@ class IdentitySettings:
     claim: tuple[str, ...] = SUBJECT_CLAIM
     audiences: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
+    advertised_scopes: tuple[str, ...] = ()
     binds_by_code: bool = False
     asks_anonymous: bool = False
     lets_model_answer: bool = False
@@ -73,6 +79,7 @@ def read_identity(environment: Mapping[str, str], problems: list[str]) -> Identi
     """From variables; each problem names its variable."""
     claim = tuple(words(environment, "ELICIT_SUBJECT_CLAIM"))
     scopes = tuple(words(environment, "ELICIT_SCOPES"))
+    advertised = tuple(words(environment, "ELICIT_ADVERTISED_SCOPES"))
     problems += [
         f"ELICIT_SUBJECT_CLAIM: {name!r} can be no claim's name."
         for name in claim
@@ -86,8 +93,9 @@ def read_identity(environment: Mapping[str, str], problems: list[str]) -> Identi
         if name.lower() in _NOBODYS or _EVERYBODYS.issuperset(claim)
     ]
     problems += [
-        f"ELICIT_SCOPES: {name!r} can be no scope (RFC 6749, 3.3)."
-        for name in scopes
+        f"{variable}: {name!r} can be no scope (RFC 6749, 3.3)."
+        for variable, names in (("ELICIT_SCOPES", scopes), ("ELICIT_ADVERTISED_SCOPES", advertised))
+        for name in names
         if not _SCOPE.fullmatch(name)
     ]
     return IdentitySettings(
@@ -95,6 +103,7 @@ def read_identity(environment: Mapping[str, str], problems: list[str]) -> Identi
         claim=claim or SUBJECT_CLAIM,
         audiences=tuple(words(environment, "ELICIT_AUDIENCE")),
         scopes=scopes,
+        advertised_scopes=advertised or (() if scopes else _ASKED_FOR),
         binds_by_code=_is_code(environment, "ELICIT_BIND", problems),
         asks_anonymous=_is_code(environment, "ELICIT_ANONYMOUS", problems),
         lets_model_answer=switch(environment, "ELICIT_MODEL_ANSWERS", problems, default=False),

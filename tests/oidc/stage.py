@@ -234,7 +234,9 @@ def sign_in_for(acme: OpenIdProvider, url: str, **wanted: Any) -> dict[str, str]
     }
 
 
-async def bearer_of(guest: Guest, resource: str | None) -> dict[str, Any]:
+async def bearer_of(
+    guest: Guest, resource: str | None, *, scope: str = "openid tools"
+) -> dict[str, Any]:
     """What the person's assistant gets for this resource, as MCP clients ask for it (RFC 8707)."""
     issuer, verifier = guest.at.issuer, secrets.token_urlsafe(32)
     named = {} if resource is None else {"resource": resource}
@@ -242,7 +244,7 @@ async def bearer_of(guest: Guest, resource: str | None) -> dict[str, Any]:
         "response_type": "code",
         "client_id": ASSISTANT,
         "redirect_uri": ASSISTANT_BACK,
-        "scope": "openid tools",
+        **({"scope": scope} if scope else {}),
         **named,
         "code_challenge": create_s256_code_challenge(verifier),
         "code_challenge_method": "S256",

@@ -1,6 +1,9 @@
 """People and their assistants sign in at a certified provider, through our whole server."""
 
+import re
 from collections.abc import Callable
+
+import httpx
 
 from flows import elicit
 from tests.mcp.issuing import leave_to_sign_in
@@ -72,6 +75,23 @@ async def test_whoever_asked_answers_on_the_newer_revision(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     await asked_and_answered(acme, newcomer, MODERN)
+
+
+async def test_a_client_that_asks_for_what_it_is_told_to_gets_a_token_that_counts(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
+    # finding: I3
+    async with staged(served(), who=known_at(acme)) as stage:
+        alice = await newcomer(acme, "alice")
+        async with httpx.AsyncClient() as client:
+            refused = await client.post(stage.mcp_url, json={})
+        told = re.search('scope="(.*?)"', refused.headers["www-authenticate"])
+        assert told is not None
+        got = await bearer_of(alice, stage.mcp_url, scope=told[1])
+        headers = {"authorization": f"Bearer {got['access_token']}"}
+        async with stage.caller(MODERN, headers=headers) as caller:
+            caller.begin("visit")
+            assert await caller.link()
 
 
 async def test_somebody_who_signed_in_as_another_can_sign_in_again(

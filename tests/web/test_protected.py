@@ -1,7 +1,9 @@
 """The MCP endpoint as a protected resource: what callers are told, and what tools see of them."""
 
 import asyncio
+import base64
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -15,17 +17,20 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.auth.middleware.auth_context import get_access_token
 
 from flows.access_token import Resource
+from flows.oauth_identity import ALGORITHMS
 from flows.providers import openid
 from tests.clock import NOON, Clock
-from tests.flows.test_access_token import HERE, ISSUER, KEYS, RESOURCE, token
+from tests.flows.test_access_token import HERE, ISSUER, KEYS, NOW, RESOURCE, token
 from tests.mcp.stage import LEGACY, LIBRARIES, MODERN, TLS, new_server
 from tests.web.serving import serving_at
 from webapp.connecting import utc_now
 from webapp.issuer import Issuer
+from webapp.logs import Events
 from webapp.protected import Protected
 from webapp.served import Served
 from webapp.wire import Message, Receive, Scope, Send
 
+ALGORITHMS_TOLD = sorted(ALGORITHMS)
 DOCUMENT = "https://tools.example/.well-known/oauth-protected-resource/mcp"
 
 
@@ -174,6 +179,65 @@ async def test_a_token_without_the_scopes_is_told_which_are_needed() -> None:
     assert answer.headers["www-authenticate"].endswith(', scope="tools pay"')
     assert (await door.ask(bearer(token(scope="pay tools")))).seen.subject == "alice"
     assert (await door.ask()).headers["www-authenticate"].endswith(', scope="tools pay"')
+
+
+def of_another_algorithm() -> str:
+    header = base64.urlsafe_b64encode(b'{"alg":"EdDSA"}').decode().rstrip("=")
+    return f"{header}.{token().partition('.')[2]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "expected", "came"),
+    [
+        (token(aud="elsewhere"), "audience", [HERE], "'elsewhere'"),
+        ("an-opaque-token", "opaque", "a JWT (RFC 9068)", "'15 letters'"),
+        (
+            token(iat=NOW + 120, nbf=NOW + 120),
+            "time",
+            "iat and nbf before now, exp after it",
+            "{'iat': '+120 s', 'nbf': '+120 s', 'exp': '+300 s'}",
+        ),
+        (of_another_algorithm(), "algorithm", ALGORITHMS_TOLD, "'EdDSA'"),
+        (token(header={"kid": "another"}), "unknown key", "a kid that it publishes", "'another'"),
+        (token(iss="https://evil.example"), "issuer", ISSUER, "'https://evil.example'"),
+        (token(nonce="n"), "another kind of token", "an access token", "['nonce']"),
+    ],
+)
+async def test_the_operator_is_told_why_a_token_was_refused_and_nothing_of_it(
+    caplog: pytest.LogCaptureFixture, text: str, why: str, expected: Any, came: str
+) -> None:
+    # finding: I2
+    door = Door()
+    with caplog.at_level(logging.WARNING, logger="webapp.protected"):
+        answer = await door.ask(bearer(text))
+    assert answer.status == 401
+    (line,) = caplog.records
+    said = vars(line)
+    assert (line.getMessage(), said["why"], said["came"]) == ("bearer.refused", why, came)
+    assert said["expected"] == expected
+    written = Events().format(line)
+    assert text not in written
+    assert text.rpartition(".")[2] not in written or why == "opaque"
+
+
+async def test_a_call_without_a_token_is_not_a_refused_one(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: I2
+    with caplog.at_level(logging.WARNING, logger="webapp.protected"):
+        assert (await door.ask()).status == 401
+    assert not caplog.records
+
+
+async def test_what_clients_are_told_to_ask_for_is_not_what_they_must_have() -> None:
+    # finding: I3
+    door = Door(replace(RESOURCE, asked=("openid",)))
+    assert (await door.ask()).headers["www-authenticate"].endswith(', scope="openid"')
+    document = await door.ask(path="/.well-known/oauth-protected-resource/mcp", method="GET")
+    assert json.loads(document.body)["scopes_supported"] == ["openid"]
+    assert (await door.ask(bearer())).seen.subject == "alice"
+    both = Door(replace(RESOURCE, asked=("openid", "tools"), scopes=("tools",)))
+    assert (await both.ask()).headers["www-authenticate"].endswith(', scope="openid tools"')
 
 
 async def test_a_caller_is_asked_to_wait_while_the_issuer_is_down(door: Door) -> None:
