@@ -82,7 +82,12 @@ async def outbound_of(stack: AsyncExitStack, settings: Settings) -> Outbound:
             timeout=TIMEOUT_SECONDS, verify=_trust(), mounts=no_proxy(), cookies=_no_cookies()
         )
     )
-    return Outbound(client, allow_loopback=settings.is_local, trust=_trust())
+    return Outbound(
+        client,
+        allow_loopback=settings.is_local,
+        trusted=settings.trusted_hosts,
+        trust=_trust(),
+    )
 
 
 def _no_cookies() -> CookieJar:

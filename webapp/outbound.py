@@ -9,6 +9,7 @@ request is sent, so whoever owns it can answer differently.
 
 import asyncio
 import ipaddress
+import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,8 +19,14 @@ import httpx
 
 from flows.errors import Failed
 from flows.flow import Talk
+from webapp.trusted_hosts import TrustedHost
 
 T = TypeVar("T")
+_NOT_PUBLIC = (
+    "The other side's address is not one of the public internet; whoever runs this server can name "
+    "it in ELICIT_TRUSTED_HOSTS."
+)
+_log = logging.getLogger(__name__)
 SECONDS_A_REQUEST = 10.0
 REPLY_BYTES_AT_MOST = 1024 * 1024
 UNPACKED = {"accept-encoding": "identity"}
@@ -41,7 +48,8 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 class Outbound:
     """Sends what a talk yields and gives it the replies.
 
-    `allow_loopback` is for a server that is itself on loopback (development, tests).
+    `allow_loopback` is for a server that is itself on loopback (development, tests), `trusted` are
+    hosts of the operator's own network.
     """
 
     def __init__(
@@ -50,11 +58,13 @@ class Outbound:
         *,
         allow_loopback: bool,
         resolve: Resolve | None = None,
+        trusted: Sequence[TrustedHost] = (),
         trust: ssl.SSLContext | bool = True,
     ) -> None:
         self._client = client
         self._trust = trust
         self._allow_loopback = allow_loopback
+        self._trusted = trusted
         self._resolve = resolve or _addresses
 
     @classmethod
@@ -99,18 +109,19 @@ class Outbound:
         request: httpx.Request,
         *,
         bytes_at_most: int = REPLY_BYTES_AT_MOST,
-        may_be_loopback: bool = True,
+        is_operators: bool = True,
     ) -> httpx.Response:
         """One request, following nothing, unpacking nothing. Raises Failed or httpx.HTTPError.
 
-        It reaches loopback only if this server's may and `may_be_loopback`.
+        It reaches this machine or the operator's network only if `is_operators`: the address is of
+        something that the operator has configured.
         """
         if self._client is None:
             raise Failed("Nobody outside can be reached from here.")
         request.headers.update(UNPACKED)
         try:
             async with asyncio.timeout(SECONDS_A_REQUEST):
-                await self._check_address(request.url, may_be_loopback=may_be_loopback)
+                await self._check_address(request.url, is_operators=is_operators)
                 reply = await self._client.send(request, stream=True, follow_redirects=False)
                 try:
                     if _is_packed(reply):
@@ -130,15 +141,21 @@ class Outbound:
             reply.status_code, headers=headers, content=bytes(body), request=request
         )
 
-    async def _check_address(self, url: httpx.URL, *, may_be_loopback: bool = True) -> None:
-        may_be_loopback = may_be_loopback and self._allow_loopback
+    async def _check_address(self, url: httpx.URL, *, is_operators: bool = True) -> None:
         port = url.port or (443 if url.scheme == "https" else 80)
-        for text in await self._resolve(url.host, port):
-            address = ipaddress.ip_address(text.partition("%")[0])
-            if address.is_loopback and may_be_loopback:
+        found = [text.partition("%")[0] for text in await self._resolve(url.host, port)]
+        if (
+            is_operators
+            and url.scheme == "https"
+            and any(one.is_of(url.host, port, found) for one in self._trusted)
+        ):
+            return
+        for address in map(ipaddress.ip_address, found):
+            if address.is_loopback and is_operators and self._allow_loopback:
                 continue
             if url.scheme != "https" or not _is_public(address):
-                raise Failed("The other side's address is not one of the public internet.")
+                _log.warning("outbound.not_public", extra={"host": url.host, "port": port})
+                raise Failed(_NOT_PUBLIC)
 
 
 _OF_THE_TRANSFER = (b"content-encoding", b"content-length", b"transfer-encoding")

@@ -120,7 +120,7 @@ class Pictures:
             reply = await self._outbound.send(
                 httpx.Request("GET", url, headers=_HEADERS),
                 bytes_at_most=PICTURE_BYTES_AT_MOST,
-                may_be_loopback=is_theirs,
+                is_operators=is_theirs,
             )
             if not reply.has_redirect_location:
                 return reply

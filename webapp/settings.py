@@ -29,6 +29,7 @@ from webapp.settings_identity import IdentitySettings, read_identity
 from webapp.settings_policies import PolicySettings, read_policies
 from webapp.settings_sellers import read_sellers
 from webapp.stores import holds_something
+from webapp.trusted_hosts import TrustedHost, read_trusted_host
 from webapp.variables import Variables, words
 
 DEFAULT_HOST = "127.0.0.1"
@@ -62,6 +63,7 @@ class Settings:
     key_file: KeyFile | None = None
     origins: frozenset[str] = frozenset()
     proxies: tuple[Network, ...] = ()
+    trusted_hosts: tuple[TrustedHost, ...] = ()
     templates: tuple[Path, ...] = ()
     providers: Mapping[str, Provider] = field(default_factory=lambda: dict(PROVIDERS))
     credentials: Mapping[str, tuple[str, str]] = field(
@@ -126,6 +128,7 @@ def read_settings(
         key_file=key_file,
         origins=_origins(environment, problems),
         proxies=_proxies(environment, problems),
+        trusted_hosts=_trusted_hosts(environment, problems),
         templates=_templates(environment, problems),
         providers={**PROVIDERS, **declared.providers},
         credentials=credentials,
@@ -250,6 +253,19 @@ def _proxies(environment: Mapping[str, str], problems: list[str]) -> tuple[Netwo
         except ValueError:
             problems.append(f"ELICIT_PROXIES: {word} is no address or network.")
     return tuple(networks)
+
+
+def _trusted_hosts(environment: Mapping[str, str], problems: list[str]) -> tuple[TrustedHost, ...]:
+    found: list[TrustedHost] = []
+    for word in words(environment, "ELICIT_TRUSTED_HOSTS"):
+        try:
+            found.append(read_trusted_host(word))
+        except ValueError:
+            problems.append(
+                f"ELICIT_TRUSTED_HOSTS: {word} is no host or network, with or without a port, as "
+                "login.internal:8443 or 10.0.0.0/8."
+            )
+    return tuple(found)
 
 
 def _templates(environment: Mapping[str, str], problems: list[str]) -> tuple[Path, ...]:

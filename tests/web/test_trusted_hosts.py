@@ -1,0 +1,101 @@
+"""What the operator names in its own network may be talked to, and nobody else's word counts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+from pytest_httpx import HTTPXMock
+
+from flows.errors import Failed
+from webapp.outbound import Outbound
+from webapp.settings import BadSettings, read_settings
+from webapp.trusted_hosts import read_trusted_host
+
+INNER = {
+    "login.internal": ["10.1.2.3"],
+    "evil.internal": ["10.1.2.3"],
+    "a.login.internal": ["10.1.2.3"],
+    "both.example": ["10.1.2.3", "93.184.215.14"],
+}
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    return INNER.get(host, [host.strip("[]")])
+
+
+async def asked(url: str, *trusted: str, is_operators: bool = True, is_local: bool = False) -> int:
+    async with httpx.AsyncClient() as client:
+        outbound = Outbound(
+            client,
+            allow_loopback=is_local,
+            resolve=resolve,
+            trusted=[read_trusted_host(one) for one in trusted],
+        )
+        reply = await outbound.send(httpx.Request("GET", url), is_operators=is_operators)
+    return reply.status_code
+
+
+@pytest.mark.parametrize(
+    ("url", "trusted"),
+    [
+        ("https://login.internal/x", "login.internal"),
+        ("https://LOGIN.internal:8443/x", "Login.Internal:8443"),
+        ("https://login.internal:8443/x", "10.1.0.0/16:8443"),
+        ("https://10.1.2.3/x", "10.1.2.3"),
+        ("https://127.0.0.1:8443/x", "127.0.0.1:8443"),
+        ("https://[fd00::7]:8443/x", "[fd00::/8]:8443"),
+        ("https://[fd00::7]/x", "fd00::7"),
+    ],
+)
+async def test_what_the_operator_names_is_reached(
+    httpx_mock: HTTPXMock, url: str, trusted: str
+) -> None:
+    # finding: I1
+    httpx_mock.add_response()
+    assert await asked(url, "other.internal", trusted) == 200
+
+
+@pytest.mark.parametrize(
+    ("url", "trusted"),
+    [
+        ("https://login.internal/x", "login.internal:8443"),
+        ("https://login.internal:8443/x", "login.internal"),
+        ("https://evil.internal/x", "login.internal"),
+        ("https://a.login.internal/x", "login.internal"),
+        ("https://10.1.2.3/x", "login.internal"),
+        ("https://10.2.2.3/x", "10.1.0.0/16"),
+        ("http://login.internal:443/x", "login.internal"),
+        # One of its addresses is elsewhere: whoever owns the name decides which one is asked.
+        ("https://both.example/x", "10.1.0.0/16"),
+        ("https://169.254.169.254/x", "10.0.0.0/8"),
+    ],
+)
+async def test_nothing_beside_it_is(url: str, trusted: str) -> None:
+    # finding: I1
+    with pytest.raises(Failed, match="ELICIT_TRUSTED_HOSTS"):
+        await asked(url, trusted)
+
+
+async def test_what_others_name_is_not_trusted_for_its_address() -> None:
+    # finding: I1
+    for url in ("https://login.internal/x", "https://10.1.2.3/x", "https://127.0.0.1/x"):
+        with pytest.raises(Failed):
+            await asked(
+                url, "login.internal", "10.1.2.3", "127.0.0.1", is_operators=False, is_local=True
+            )
+
+
+def test_it_is_set_by_a_variable_and_what_is_wrong_is_named(tmp_path: Path) -> None:
+    # finding: I1
+    home = {"HOME": str(tmp_path)}
+    given = "login.internal:8443, 10.1.0.0/16 [fd00::/8]:443"
+    found = read_settings({**home, "ELICIT_TRUSTED_HOSTS": given}).trusted_hosts
+    assert [(one.name, str(one.network), one.port) for one in found] == [
+        ("login.internal", "None", 8443),
+        (None, "10.1.0.0/16", 443),
+        (None, "fd00::/8", 443),
+    ]
+    for wrong in ("https://login.internal", "10.1.2.3/16", "a:b", "host:0", "host:99999", "a b:c"):
+        with pytest.raises(BadSettings, match="ELICIT_TRUSTED_HOSTS"):
+            read_settings({**home, "ELICIT_TRUSTED_HOSTS": wrong})
