@@ -202,6 +202,8 @@ def test_the_pins_to_run_are_among_the_pins_to_test_and_name_no_host() -> None:
         (HOUSE / name).read_text("utf-8").replace("\\\n", "").splitlines()
         for name in ("constraints.txt", "constraints-dev.txt")
     )
-    assert set(run) < set(dev)
+    # What one machine needs to run may be needed by all for the tests.
+    pins = [{re.sub(r" ; .*?(?= +--hash)", "", line) for line in lines} for lines in (run, dev)]
+    assert pins[0] < pins[1]
     assert all(re.search(r"==\S+ .*--hash=sha256:[0-9a-f]{64}", line) for line in dev)
     assert not any("/" in line for line in dev)

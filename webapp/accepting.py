@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from webapp.limits import Arrivals
-from webapp.locality import PEER_KEY, Peer, loopback_of, uid_of_peer
+from webapp.locality import PEER_KEY, Peer, is_told_at_once, loopback_of, uid_of_peer
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
 if TYPE_CHECKING:  # it stands for whichever parser is installed
@@ -44,9 +44,13 @@ class Arriving(_Base):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        peer = peer_of(transport)
-        if peer is not None:
-            self.app = _noting(self.app, peer)
+        peer = None
+        if is_told_at_once():
+            peer = peer_of(transport)
+            if peer is not None:
+                self.app = _noting(self.app, peer)
+        else:
+            self.app = _noting_later(self.app, transport)
         is_own = peer is not None and peer.uid == os.getuid()
         room = self._arrivals.connections + (self._arrivals.own_user if is_own else 0)
         if len(self.connections) > room:
@@ -133,6 +137,22 @@ def _still_stands(accepted: Any) -> bool:
     with socket.fromfd(accepted.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
         state = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
     return state[0] == _ESTABLISHED
+
+
+def _noting_later(app: ASGIApp, transport: asyncio.BaseTransport) -> ASGIApp:
+    """Where the system is searched for it, which takes a while: once a connection, and beside."""
+    searching: asyncio.Future[Peer | None] | None = None
+
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal searching
+        if searching is None:
+            searching = asyncio.get_running_loop().run_in_executor(None, peer_of, transport)
+        peer = await asyncio.shield(searching)
+        if peer is not None:
+            scope[PEER_KEY] = peer
+        await app(scope, receive, send)
+
+    return noting
 
 
 def _noting(app: ASGIApp, peer: Peer) -> ASGIApp:

@@ -253,7 +253,7 @@ def _parser() -> argparse.ArgumentParser:
         help="print the key and the address for a client and a browser that count as yours",
         description="Print a key that your MCP client sends, and an address that makes a browser "
         "yours, once. They are needed only where this machine cannot tell whose programs connect "
-        "(a container, macOS without psutil).",
+        "(a container).",
     )
     pairing.add_argument(
         "--port",

@@ -38,6 +38,7 @@ __all__ = [
     "Locality",
     "Peer",
     "can_tell_users",
+    "is_told_at_once",
     "loopback_of",
     "uid_of_peer",
 ]
@@ -104,9 +105,12 @@ def loopback_of(scope: Mapping[str, Any]) -> Connection | None:
 
 def can_tell_users() -> bool:
     """Whether this machine says at all which user made a connection."""
-    if hasattr(socket, "AF_NETLINK") or any(table.exists() for table in _TABLES):
-        return True
-    return importlib.util.find_spec("psutil") is not None
+    return is_told_at_once() or importlib.util.find_spec("psutil") is not None
+
+
+def is_told_at_once() -> bool:
+    """Whether the system has a call or a table for that, and not only its processes."""
+    return hasattr(socket, "AF_NETLINK") or any(table.exists() for table in _TABLES)
 
 
 class Locality:

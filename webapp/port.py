@@ -84,11 +84,11 @@ async def own_or_find(host: str, port: int, *, url: str, pepper: Pepper) -> sock
         except PortUnusable as error:
             if not _is_taken(error):
                 raise
-            is_ours = await _is_ours(host, port, url=url, pepper=pepper)
-            if is_ours:
+            found = await is_ours(host, port, url=url, pepper=pepper)
+            if found:
                 return None
             # No answer may come of an owner that ends or begins just now.
-            if is_ours is False or loop.time() > patient_until:
+            if found is False or loop.time() > patient_until:
                 raise
         await asyncio.sleep(RETRY_SECONDS)
 
@@ -164,7 +164,7 @@ class SharedPort:
                     await asyncio.sleep(RETRY_SECONDS)
 
     async def _is_ours(self) -> bool | None:
-        return await _is_ours(self._host, self._port, url=self._url, pepper=self._pepper)
+        return await is_ours(self._host, self._port, url=self._url, pepper=self._pepper)
 
 
 def _own(host: str, port: int) -> socket.socket:
@@ -177,7 +177,7 @@ def _own(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _is_ours(host: str, port: int, *, url: str, pepper: Pepper) -> bool | None:
+async def is_ours(host: str, port: int, *, url: str, pepper: Pepper) -> bool | None:
     """Whether one of ours has the port; None if whoever has it does not answer."""
     nonce = secrets.token_urlsafe(_NONCE_BYTES)
     body = b""

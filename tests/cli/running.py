@@ -81,12 +81,14 @@ async def serving(
     port: int = 0,
     cwd: Path | None = None,
     extra: Mapping[str, str] | None = None,
+    pairs: bool = False,
 ) -> AsyncIterator[Server]:
-    """`elicit serve` on a free port, ready."""
+    """`elicit serve` on a free port, ready; `pairs`: it prints what a client is paired with."""
     process = await start("serve", *arguments, "--port", str(port), home=home, cwd=cwd, extra=extra)
     try:
         said = await _said(process)
-        EARS.hear("standard output of elicit serve", said)
+        if not pairs:
+            EARS.hear("standard output of elicit serve", said)
         url = next(line.split()[1] for line in said.splitlines() if "address" in line)
         yield Server(url=url, said=said, process=process)
     finally:

@@ -8,13 +8,14 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx
 import httpx2
 from mcp import Client, MCPError
 from mcp.client import ClientRequestContext
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
     CallToolResult,
     ElicitRequestParams,
@@ -27,6 +28,7 @@ from mcp_types import (
 
 from flows.visit import is_loopback
 from webapp.commands import quieten
+from webapp.demo.paired import pairing_of
 from webapp.demo.waiting import Waiting
 from webapp.demo.walker import WalkFailed, walk
 from webapp.outbound import UNPACKED, refuse_packed
@@ -34,6 +36,7 @@ from webapp.printing import tell
 
 MAIN_TOOLS = ("list_my_repositories", "buy_report", "use_key")
 WALK_SECONDS_AT_MOST = 60
+CALL_SECONDS_AT_MOST = 300.0
 REVISIONS = ("legacy", "2026-07-28")
 # What the walker writes into forms, and what each demo tool must then say.
 ANSWERS = {"name": "Ada", "line": "I was here.", "answer.value": "a-key-of-20-letters."}
@@ -59,6 +62,7 @@ class Demo:
     browser: httpx.AsyncClient
     walks: bool
     sandbox_url: str | None = None
+    key: str | None = None  # by which the server knows the client, where nothing else says it
 
     async def call(self, tool: str, *, mode: str) -> bool:
         """Call the tool, see the person through, print the result; True if that is right."""
@@ -80,7 +84,7 @@ class Demo:
                 return ElicitResult(action="accept")
 
             async with Client(
-                f"{self.url}/mcp",
+                self._transport(),
                 mode=mode,
                 elicitation_callback=show,
                 client_info=Implementation(name="elicit demo", version="1"),
@@ -101,6 +105,15 @@ class Demo:
         text = text_of(result)
         tell(f"The tool {'failed' if result.is_error else 'says'}: {text}\n")
         return not result.is_error and (not self.walks or _is_right(tool, text, messages))
+
+    def _transport(self) -> Any:
+        url = f"{self.url}/mcp"
+        if self.key is None:
+            return url
+        client = httpx2.AsyncClient(
+            headers={"authorization": f"Bearer {self.key}"}, timeout=CALL_SECONDS_AT_MOST
+        )
+        return streamable_http_client(url, http_client=client)
 
     async def _see_through(self, link: str) -> None:
         if self.walks:
@@ -151,7 +164,11 @@ async def _demonstrate(url: str, *, mode: str | None, tool: str | None, walks: b
         timeout=10, headers=UNPACKED, event_hooks={"response": [refuse_packed]}
     ) as browser:
         sandbox_url = await _find_server(browser, url)
-        demo = Demo(url=url, browser=browser, walks=walks, sandbox_url=sandbox_url)
+        pairing = await pairing_of(url)
+        if pairing is not None:
+            await _pair(browser, pairing[1], walks=walks)
+        key = None if pairing is None else pairing[0]
+        demo = Demo(url=url, browser=browser, walks=walks, sandbox_url=sandbox_url, key=key)
         if not walks:
             tools = (tool,) if tool else MAIN_TOOLS
             return all([await demo.call(each, mode=mode or "auto") for each in tools])
@@ -164,6 +181,16 @@ async def _demonstrate(url: str, *, mode: str | None, tool: str | None, walks: b
         revision = "2025-11-25" if one == "legacy" else one
         tell(f"{'right' if is_right else 'WRONG'}  {revision}  {each}")
     return all(is_right for _, _, is_right in results)
+
+
+async def _pair(browser: httpx.AsyncClient, address: str, *, walks: bool) -> None:
+    """Make the browser this user's, as the machine does not say whose it is."""
+    tell("This machine does not tell whose browser it is: it is paired with the server first.\n")
+    if walks:
+        await walk(browser, address, answers={}, say=lambda step: tell(f"  {step}"))
+        return
+    tell(f"  {address}\n")
+    await asyncio.to_thread(webbrowser.open, address)
 
 
 async def _find_server(browser: httpx.AsyncClient, url: str) -> str | None:

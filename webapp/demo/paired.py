@@ -1,0 +1,38 @@
+"""The demo's client and browser, known as this user's where the machine cannot tell whose they are.
+
+What could go wrong: the key goes to a program that has the server's port. So whoever has it proves
+first that it serves this user's own store.
+"""
+
+import os
+from urllib.parse import urlsplit
+
+from flows.errors import StoreUnavailable, Unreadable
+from flows.tokens import Tokens
+from flows.visit import is_loopback
+from webapp.commands import Refused, opened_store, settings_for
+from webapp.connecting import utc_now
+from webapp.locality import can_tell_users
+from webapp.owners import open_owners
+from webapp.pairing import address_of, key_of
+from webapp.port import is_ours
+
+
+async def pairing_of(url: str) -> tuple[str, str] | None:
+    """The key that the client sends, and where a browser is paired; None where it needs neither."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 80
+    if can_tell_users() or not is_loopback(host):
+        return None
+    try:
+        settings = settings_for({**os.environ, "ELICIT_URL": url}, host=host, port=port)
+        async with opened_store(settings) as store:
+            owners = await open_owners(store=store, ring=settings.ring)
+    except (Refused, Unreadable, StoreUnavailable):
+        return None  # the server is not this user's: it says who may ask
+    if settings.identity.issuer is not None:
+        return None
+    if not await is_ours(host, port, url=settings.url, pepper=owners.pepper):
+        return None
+    tokens = Tokens(settings.ring, origin=settings.url)
+    return key_of(settings.ring), address_of(tokens, url=settings.url, now=utc_now())
