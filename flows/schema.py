@@ -226,12 +226,11 @@ def _read(field: Field, given: Sequence[str]) -> Json:
     if field.is_multiline:
         # A browser sends its line breaks as CRLF, whatever was pasted.
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-        is_blank = not text.strip()
-    else:
+    if not (field.is_lines or "\n" in text.strip()) or not text.strip():
         # What is copied often brings a space along, and hardly any key or password has one there.
+        # Lines are kept to the last sign, as a key in a file ends with a line's end.
         text = text.strip()
-        is_blank = not text
-    if is_blank:
+    if not text:
         # Somebody who cleared what was written there before does not want it back.
         is_cleared = field.kind == "string" and bool(field.default)
         return "" if is_cleared and fault_in(field, "") is None else None

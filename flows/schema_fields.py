@@ -71,10 +71,18 @@ class Field:
 
     @property
     def is_multiline(self) -> bool:
-        """Whether the text may have lines, as a PEM key does."""
-        if self.kind != "string" or self.limits.format not in (None, "multiline"):
+        """Whether the text may have lines, as a PEM key does: what is not said to be short may."""
+        if self.kind != "string" or self.limits.format not in (None, "password", "multiline"):
             return False
-        return self.limits.format == "multiline" or (self.limits.most or 0) > LINE_AT_MOST
+        is_long = self.limits.most is None or self.limits.most > LINE_AT_MOST
+        return is_long or self.limits.format == "multiline"
+
+    @property
+    def is_lines(self) -> bool:
+        """Whether several lines are what it is for."""
+        return self.is_multiline and (
+            self.limits.format == "multiline" or self.limits.most is not None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

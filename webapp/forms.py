@@ -27,7 +27,10 @@ class FormChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormField:
-    """One control with its label; `value` is empty for a secret."""
+    """One control with its label; `value` is empty for a secret.
+
+    `is_lines`: it is for several lines; another text area has one, and grows.
+    """
 
     id: str
     name: str
@@ -39,6 +42,7 @@ class FormField:
     inputmode: str | None = None
     help: str | None = None
     value: str = ""
+    is_lines: bool = False
     is_ticked: bool = False
     choices: tuple[FormChoice, ...] = ()
     fault: str | None = None
@@ -106,6 +110,7 @@ def _field(field: Field, number: int, given: Sequence[str], fault: str | None) -
         inputmode=numeric,
         help=" ".join(text for text in help_texts if text) or None,
         value="" if field.is_secret or not given else given[0],
+        is_lines=field.is_lines,
         is_ticked=field.kind == "boolean" and any(given),
         choices=tuple(
             FormChoice(value=str(place), label=choice.title, is_chosen=str(place) in given)

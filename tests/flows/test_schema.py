@@ -126,6 +126,38 @@ def test_a_dataclass_and_a_typed_dict_come_back_as_what_they_are() -> None:
     assert schema.typed({"name": "Ada"}) == {"name": "Ada"}
 
 
+SSH_KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\n" + "b3BlbnNzaC1rZXk=\n" * 5 + "-----END-----\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        (SSH_KEY.replace("\n", "\r\n"), SSH_KEY),
+        (SSH_KEY, SSH_KEY),
+        ("  two\r\nlines ", "  two\nlines "),
+        ("a\rb", "a\nb"),
+        # Of one line only the line counts, whatever was copied with it.
+        (" ak_12345\r\n", "ak_12345"),
+        ("\r\n ak_12345", "ak_12345"),
+    ],
+)
+@pytest.mark.parametrize("asked", [{"type": "string"}, {"type": "string", "format": "password"}])
+def test_lines_arrive_as_they_were_typed_to_the_last_sign(
+    asked: dict[str, Json], sent: str, read: str
+) -> None:
+    # finding: A6
+    parsed = parse(of(key=asked), {"answer.key": [sent]})
+    assert parsed.faults == ()
+    assert parsed.content == {"key": read}
+
+
+def test_what_is_said_to_be_short_has_one_line() -> None:
+    # finding: A6
+    for asked in ({"maxLength": 40}, {"format": "email"}, {"enum": ["a", "b"]}):
+        (field,) = of(key={"type": "string", **asked}).fields
+        assert not field.is_multiline
+
+
 def test_json_schema_gives_back_the_content_itself() -> None:
     assert of(a={"type": "integer"}).typed({"a": 1}) == {"a": 1}
 

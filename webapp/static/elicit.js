@@ -63,14 +63,25 @@
   });
   for (const button of document.querySelectorAll("[data-reveal]")) {
     const field = document.getElementById(button.dataset.reveal);
+    const isLines = field.localName === "textarea"; // it has no type that masks it
     const hide = (isHidden) => {
-      field.type = isHidden ? "password" : "text";
+      if (isLines) field.classList.toggle("masked", isHidden);
+      else field.type = isHidden ? "password" : "text";
       button.firstChild.data = isHidden ? "Show" : "Hide";
     };
     button.hidden = false;
-    button.onclick = () => hide(field.type === "text");
+    button.onclick = () => hide(isLines ? !field.classList.contains("masked") : field.type === "text");
     // Browsers remember what was sent in a field that they take for plain text.
     field.form.addEventListener("submit", () => hide(true));
+  }
+  // A line is sent by Enter, as everywhere; a text of several lines is not.
+  for (const area of document.querySelectorAll("textarea.line")) {
+    area.addEventListener("keydown", (event) => {
+      const isPlain = event.key === "Enter" && !event.shiftKey && !event.isComposing;
+      if (!isPlain || area.value.includes("\n")) return;
+      event.preventDefault();
+      area.form.requestSubmit();
+    });
   }
   // Going back may show a page from memory that is no longer true.
   addEventListener("pageshow", (event) => event.persisted && goOn());
