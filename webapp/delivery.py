@@ -27,7 +27,8 @@ async def used_up(
         if before is None:
             continue
         kind = kinds[before.kind]
-        if is_error and kind.outlives_errors:
+        gone = before.kind == "payment" and await _gave_back(before, kinds, run=run.id)
+        if is_error and kind.outlives_errors and not gone:
             written += await elicitations.possible([id], lambda e: _released(e, run=run.id))
             continue
         delivered = await elicitations.possible(
@@ -37,6 +38,12 @@ async def used_up(
         if delivered:
             written += await kind.used_up(before)
     return written
+
+
+async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> bool:
+    """Whether that very run gave its money back: nobody can use it any more."""
+    paid = await kinds.payments.paid(elicitation)
+    return paid is not None and paid.is_over and paid.refund_by == run
 
 
 async def is_taken_back(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from flows import Receipt
 from flows.receipt import REFUND_TRIES_AT_MOST
+from flows.run import Run
 from tests.mcp.stage import eventually, soon, text_of
 from tests.service.selling import FETCH, REFUND, Buying, Shop, buying, open_shop
 from tests.service.test_payments import give_up, results_are_noted, two_tabs
@@ -344,7 +345,7 @@ async def test_a_tool_that_could_not_give_it_back_does_not_use_it_either(shop: S
         await shop.tell_all()
         assert "could not give the money back" in await buy.result()
         assert await shop.ledger() == ["refunding"]
-        assert "given back meanwhile" in await buy.again()
+        await soon(runs_are_delivered(shop))
         await buy.is_asked_again()
         assert shop.bodies == 1
     shop.line.broken.clear()
@@ -352,6 +353,32 @@ async def test_a_tool_that_could_not_give_it_back_does_not_use_it_either(shop: S
     await shop.sweep()
     (payment,) = await shop.payments()
     assert (payment.status, payment.reason) == ("refunded", "out of paper")
+
+
+async def test_a_tool_that_gave_it_back_and_failed_is_paid_anew_by_the_next_call(
+    shop: Shop,
+) -> None:
+    # finding: R17
+    async def give_back(receipt: Receipt) -> str:
+        await receipt.refund(reason="out of paper")
+        raise RuntimeError("no paper")
+
+    shop.body = give_back
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        assert "report" in await buy.result()
+        assert await shop.ledger() == ["refunded"]
+        await soon(runs_are_delivered(shop))
+        assert await buy.is_asked_again() != buy.link
+        assert shop.bodies == 1
+
+
+async def runs_are_delivered(shop: Shop) -> None:
+    """Every result is known to have arrived."""
+    elicitations = shop.service.elicitations
+    while not all(run.is_delivered for run in await elicitations.all(Run)):
+        await asyncio.sleep(0)
 
 
 # The setting.
