@@ -377,7 +377,7 @@ async def test_a_tool_that_gave_it_back_and_failed_is_paid_anew_by_the_next_call
 async def runs_are_delivered(shop: Shop) -> None:
     """Every result is known to have arrived."""
     elicitations = shop.service.elicitations
-    while not all(run.is_delivered for run in await elicitations.all(Run)):
+    while not all(run.is_delivered for run in await elicitations.all(Run)):  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
