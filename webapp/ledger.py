@@ -121,16 +121,33 @@ class Ledger:
                 found = payment
         return found
 
-    async def spend(self, owner: str, id: str, *, run: str | None) -> Payment:
-        """Use it up; a body that runs again spends again. Raises NotPossible if it was refunded."""
-        now = self._elicitations.clock()
+    async def spend(
+        self, owner: str, id: str, *, run: str | None, leg: str | None = None
+    ) -> Payment:
+        """Use it up; a body that runs again spends again.
 
-        def use_up(payment: Payment) -> Payment:
-            if payment.status is ReceiptStatus.SPENT:
-                return payment
-            return receipts.spend(in_hand(payment), now, run=run)
+        Raises NotPossible if it was refunded, or if another leg has it in hand by now: this one was
+        too slow to say that it goes on, and what is paid for is given out by that one.
+        """
+        spent: Payment | None = None
 
-        return await self.change(owner, id, use_up)
+        async def values() -> Sequence[Value]:
+            nonlocal spent
+            now = self._elicitations.clock()
+            current = spent = await self._require(owner, id)
+            if current.status is not ReceiptStatus.SPENT:
+                spent = receipts.spend(in_hand(current), now, run=run)
+            changed: list[Value] = [] if spent == current else [spent]
+            asked = None if leg is None else await self.leading_to(current)
+            if asked is None or asked.take is None:
+                return changed
+            if asked.take.leg != leg:
+                raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.SPENT)
+            return [*changed, states.renew(asked, leg=asked.take.leg, now=now)]
+
+        await self._elicitations.write_afresh(values)
+        assert spent is not None
+        return spent
 
     async def begin_refund(
         self,

@@ -166,9 +166,9 @@ class Payments:
     def seller(self, name: str) -> Registration | None:
         return self._sellers.get(name)
 
-    async def spend(self, owner: str, id: str, *, run: str) -> Json:
-        """Raises NotPossible if it was refunded."""
-        return _json(await self.ledger.spend(owner, id, run=run))
+    async def spend(self, owner: str, id: str, *, run: str, leg: str) -> Json:
+        """Raises NotPossible if it was refunded, or another leg of the call has it by now."""
+        return _json(await self.ledger.spend(owner, id, run=run, leg=leg))
 
     async def refund(self, owner: str, id: str, *, reason: str | None, run: str) -> Json:
         """The run gives back what it has in hand; see Refunds.give_back."""

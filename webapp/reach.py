@@ -26,6 +26,7 @@ class OwnersReach:
         *,
         owner: str,
         run: str,
+        leg: str,
         tool: str,
         calling_client: CallingClient,
         is_over: Callable[[], bool],
@@ -36,6 +37,7 @@ class OwnersReach:
     ) -> None:
         self._owner = owner
         self._run = run
+        self._leg = leg
         self._tool = tool
         self._calling_client = calling_client
         self._is_over = is_over  # the call
@@ -60,7 +62,7 @@ class OwnersReach:
         return key
 
     async def spend(self, receipt_id: str) -> Json:
-        return await self._payments.spend(self._owner, receipt_id, run=self._run)
+        return await self._payments.spend(self._owner, receipt_id, run=self._run, leg=self._leg)
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
         return await self._payments.refund(self._owner, receipt_id, reason=reason, run=self._run)

@@ -39,6 +39,8 @@ T = TypeVar("T")
 class Verbs(ABC):
     """The part of flows.question.Asker that no waiting belongs to; `Call` has the rest."""
 
+    leg: str  # of the run, which this call is
+
     def __init__(
         self,
         *,
@@ -74,6 +76,7 @@ class Verbs(ABC):
         return OwnersReach(
             owner=run.owner,
             run=run.id,
+            leg=self.leg,
             tool=self.tool.tool,
             calling_client=self.tool.calling_client,
             is_over=lambda: self.is_over,

@@ -404,6 +404,7 @@ def reach_of(
     kinds = service.kinds
     return OwnersReach(
         owner=owner,
+        leg="leg",
         run="r",
         tool=tool,
         calling_client=CallingClient(name="c"),

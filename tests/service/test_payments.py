@@ -766,6 +766,35 @@ async def test_a_receipt_is_spent_once_and_again_by_the_body_that_runs_again(
         assert (payment.status, payment.spent_at) == ("spent", shop.clock())
 
 
+async def test_a_leg_that_another_one_has_overtaken_spends_nothing(shop: Shop) -> None:
+    # finding: S19
+    gate = asyncio.Event()
+
+    async def spend(receipt: Receipt) -> str:
+        await gate.wait()
+        await receipt.spend()
+        return "delivered"
+
+    shop.body = spend
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        await eventually(lambda: shop.bodies)
+        (asked,) = await shop.asked()
+        (payment,) = await shop.payments()
+        assert asked.take is not None
+        # Its process stood still, and the same call goes on in another one.
+        shop.clock.tick(seconds=31)
+        elicitations, ledger = shop.service.elicitations, shop.service.kinds.payments.ledger
+        await elicitations.take(asked.id, run=asked.take.run, leg="of another process")
+        gate.set()
+        assert "delivered" not in await buy.result()
+        assert await shop.ledger() == ["open"]
+        run, leg = asked.take.run, "of another process"
+        spent = await ledger.spend(payment.owner, payment.id, run=run, leg=leg)
+        assert spent.status == "spent"
+
+
 async def test_a_body_that_dies_after_it_spent_is_run_again_with_the_same_receipt(
     shop: Shop,
 ) -> None:
