@@ -40,6 +40,32 @@ async def test_the_file_is_private_and_so_are_the_folders_that_we_make(tmp_path)
     assert [item.name for item in path.parent.iterdir()] == ["store.db"]
 
 
+async def test_what_was_wiped_is_gone_from_the_log_too(path, monkeypatch):
+    # finding: S24
+    monkeypatch.setattr("webapp.stores.sqlite_writer.LOG_KEPT_SECONDS", 0.0)
+    secret = b"open sesame" * 20
+
+    def places() -> list[str]:
+        return [item.name for item in path.parent.iterdir() if secret in item.read_bytes()]
+
+    store = await SqliteStore.open(path)
+    reader = sqlite3.connect(path)
+    try:
+        (written,) = await store.write(record("a-1", sealed=secret))
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM records").fetchone() == (1,)
+        await store.write(replace(written, sealed=b""))
+        await store.check()
+        assert places(), "somebody reads it as it was"
+        reader.execute("ROLLBACK")
+        for _ in range(2):  # the second is answered after what the first one left to do
+            await store.check()
+        assert places() == []
+    finally:
+        reader.close()
+        await store.aclose()
+
+
 async def test_what_was_written_is_there_when_the_file_is_opened_again(path):
     store = await SqliteStore.open(path)
     (written,) = await store.write(record("a-1"))

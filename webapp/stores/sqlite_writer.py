@@ -7,6 +7,7 @@ and fails alone. The answers wait for the commit, and if that fails, the failure
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,6 +31,7 @@ from webapp.stores.store import CLAIMS_HELD, Conflict, Record
 _CAREFUL_COMMITS = 8
 _JOBS_A_COMMIT = 256
 
+LOG_KEPT_SECONDS = 60.0
 _READ = SELECT_RECORDS + "WHERE owner = ? AND kind = ? AND id = ?"
 _FIND = SELECT_RECORDS + "WHERE owner = ? AND kind = ? AND key = ?"
 _DUE = SELECT_RECORDS + (
@@ -75,6 +77,8 @@ class SqliteWriter:
         self._opening = opening
         self._remembered_commits = remembered_commits
         self._is_ending = False
+        (self._busy_milliseconds,) = connection.execute("PRAGMA busy_timeout").fetchone()
+        self._fold_at = time.monotonic() + LOG_KEPT_SECONDS
         self._careful = 0  # so many commits are job by job from the first
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._gathered: list[_Job] = []  # in this turn of the loop
@@ -133,10 +137,25 @@ class SqliteWriter:
                     break
             is_last = more is None
             self._tell_loop(self._commit(jobs))
+            self._fold_log()
         # The last connection's closing folds the log into the file: here, not on the event loop.
         with suppress(sqlite3.Error):
             self._connection.close()
         self._tell_loop([(self._end, None)])
+
+    def _fold_log(self) -> None:
+        """Once a minute: what was wiped from the file stands in its log until that is cut.
+
+        Whoever reads at the moment puts it off to the next commit, and is waited for by nobody.
+        """
+        if time.monotonic() < self._fold_at:
+            return
+        with suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            (is_busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._connection.execute(f"PRAGMA busy_timeout = {self._busy_milliseconds}")
+            if not is_busy:
+                self._fold_at = time.monotonic() + LOG_KEPT_SECONDS
 
     def _tell_loop(self, answers: list[_Answer]) -> None:
         with suppress(RuntimeError):  # the loop is closed, and nobody is left to be told
