@@ -26,7 +26,7 @@ from webapp.plugins import Plugins
 from webapp.randomness import Randomness
 from webapp.recent import Recent
 from webapp.rows import KINDS, Done, Rows, Value, ValueT
-from webapp.stores import Conflict, Store
+from webapp.stores import Conflict, Record, Store
 from webapp.tries import TRIES_AT_MOST, Contended, pause
 from webapp.waiters import Changed, Waiter, Waiters
 
@@ -59,6 +59,7 @@ class Elicitations:
         self.clock = clock
         self.ticks = ticks_of(clock)
         self.rows = Rows(owners)
+        self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
         self.recent = Recent()
         self.news = KeptNews()
         self.plugins = plugins or Plugins()
@@ -89,7 +90,7 @@ class Elicitations:
     ) -> list[ValueT]:
         """Every row of this kind, of one owner or of all, in the order of their ids.
 
-        Raises Unreadable, unless such a row is only logged and left out.
+        Raises Unreadable, unless such a row is only left out: and logged, or noted in `left_out`.
         """
         found, after = list[ValueT](), None
         while True:
@@ -100,6 +101,9 @@ class Elicitations:
                 try:
                     found.append(await self.rows.open(record, kind))
                 except Unreadable:
+                    if self.left_out is not None:
+                        self.left_out.append(record)
+                        continue
                     if not skips_unreadable:
                         raise
                     _log.exception("record.unreadable", extra={"kind": record.kind})

@@ -26,11 +26,13 @@ from webapp.refunds import NoRefunds
 from webapp.rows import Hook, TurnedAway
 from webapp.service import Service
 from webapp.settings import DEFAULT_PORT, Settings
+from webapp.stores import Record
 from webapp.verdicts import ON_ITS_WAY
 
 OWNER_CHARACTERS = 6
 WHAT_CHARACTERS = 60
 REASON_CHARACTERS = 500
+NAMED_AT_MOST = 5
 OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
 _AGAIN_WHOLE = "It is not used by any call any more, and giving it back is tried again."
 _AGAIN_PART = "Run the command again: what has gone back by then is not given twice."
@@ -42,8 +44,11 @@ def operate(environment: Mapping[str, str], work: Work, *, say: Callable[[str], 
     quieten()
     try:
         settings = settings_for(environment, host=LOOPBACK, port=DEFAULT_PORT)
-        for line in asyncio.run(_operate(settings, work)):
+        lines, left_out = asyncio.run(_operate(settings, work))
+        for line in lines:
             say(line)
+        if left_out:
+            raise _not_all(left_out)
     except Refused as refusal:
         return refusal.tell()
     return 0
@@ -168,7 +173,8 @@ async def replay_hook(service: Service, id: str) -> list[str]:
     return [_heard(replayed)]
 
 
-async def _operate(settings: Settings, work: Work) -> Sequence[str]:
+async def _operate(settings: Settings, work: Work) -> tuple[Sequence[str], Sequence[Record]]:
+    """What it says, and what it could not read."""
     async with AsyncExitStack() as stack:
         try:
             service = await stack.enter_async_context(connect(settings))
@@ -179,7 +185,8 @@ async def _operate(settings: Settings, work: Work) -> Sequence[str]:
         except StoreUnavailable as error:
             raise Refused(error.why) from error
         try:
-            return await work(service)
+            left_out = service.elicitations.left_out = []
+            return await work(service), left_out
         except Unreadable as error:
             raise Refused(f"The store cannot be read: {error}") from error
         except StoreUnavailable as error:
@@ -341,6 +348,18 @@ def _part(payment: Payment, amount: str) -> Money:
     if part.minor_units > payment.amount:
         raise Refused(f"--amount: {payment.price} was paid, and {part} is more.")
     return part
+
+
+def _not_all(left_out: Sequence[Record]) -> Refused:
+    """Rows that were damaged, or put there by somebody else: the others are listed."""
+    kinds = sorted({record.kind for record in left_out})
+    ids = ", ".join(record.id.removeprefix(record.owner) for record in left_out[:NAMED_AT_MOST])
+    more = ", ..." if len(left_out) > NAMED_AT_MOST else ""
+    count = "1 record" if len(left_out) == 1 else f"{len(left_out)} records"
+    return Refused(
+        f"{count} of the store cannot be read ({', '.join(kinds)}: {printed(ids)}{more}); what can "
+        "be read stands above. A backup from before has them: elicit restore"
+    )
 
 
 def _unknown(id: str) -> Refused:

@@ -5,12 +5,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from flows import Receipt
+from tests.flows.test_receipt import paid
 from tests.mcp.stage import LEGACY, MODERN, eventually, link_in, soon, text_of
 from tests.service.selling import REFUND, Buying, Shop, buying, open_shop
 from tests.service.test_afterwards import claimed
@@ -20,6 +22,7 @@ from webapp.cli_operator import add_payments, add_webhooks, with_ids
 from webapp.commands import Refused
 from webapp.limits import Limits
 from webapp.operator import list_hooks, list_payments, operate, refund_payment, show_payment
+from webapp.service import Service
 from webapp.sweeper import fall_due
 
 RUDE = "\x1b[2J\r\nspent\u202e" + "x" * 500
@@ -391,3 +394,32 @@ async def test_a_transfer_on_its_way_is_told_to_the_model_and_the_operator(
         # finding: M8
         shown = await show_payment(shop.service, told_so["id"])
         assert any(one.split() == ["session", told_so["session"]] for one in shown)
+
+
+def test_one_record_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # finding: R19
+    home = {"HOME": str(tmp_path)}
+    owner = "o" * 20
+    rows = [
+        paid(id=f"{owner}{number:024}", owner=owner, join=f"j{number}", elicitation_id=f"{owner}e")
+        for number in range(3)
+    ]
+
+    async def put(service: Service) -> list[str]:
+        await service.elicitations.write(*rows)
+        (record, *_) = await service.elicitations.store.list("payment")
+        await service.elicitations.store.write(replace(record, sealed=b"of somebody else"))
+        return []
+
+    assert operate(home, put, say=print) == 0
+    for only_open in (True, False):
+        lines: list[str] = []
+        work = partial(list_payments, only_open=only_open)
+        assert operate(home, work, say=lines.append) == 1
+        assert [line[:24] for line in lines if not line.startswith(" ")] == [
+            f"{number:024}" for number in (2, 1)
+        ]
+        said = capsys.readouterr().err
+        assert f"1 record of the store cannot be read (payment: {0:024})" in said
