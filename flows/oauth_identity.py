@@ -140,4 +140,6 @@ def _is_for(claims: Mapping[str, Any], client_id: str) -> bool:
 
 
 def _is_same(nonce: Any, ours: str) -> bool:
-    return isinstance(nonce, str) and hmac.compare_digest(nonce.encode(), ours.encode())
+    if not isinstance(nonce, str):
+        return False
+    return hmac.compare_digest(nonce.encode("utf-8", "surrogatepass"), ours.encode())

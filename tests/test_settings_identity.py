@@ -24,6 +24,14 @@ def read(environment: Mapping[str, str]) -> tuple[IdentitySettings, list[str]]:
     return read_identity(environment, problems), problems
 
 
+@pytest.mark.parametrize("name", ["ELICIT_SECRET", "ELICIT_ISSUER", "ELICIT_STRIPE_KEY"])
+def test_what_is_not_utf_8_is_named(name: str) -> None:
+    # finding: S32
+    with pytest.raises(BadSettings) as refused:
+        read_settings({**PUBLIC, name: "a secret of more than 32 bytes \udcff\udcfe"})
+    assert refused.value.problems == [f"{name}: it is not UTF-8."]
+
+
 def test_without_any_of_it_nobody_signs_in() -> None:
     found, problems = read({})
     assert problems == []

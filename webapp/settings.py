@@ -30,7 +30,7 @@ from webapp.settings_policies import PolicySettings, read_policies
 from webapp.settings_sellers import read_sellers
 from webapp.stores import holds_something
 from webapp.trusted_hosts import TrustedHost, read_trusted_host
-from webapp.variables import Variables, words
+from webapp.variables import Variables, not_utf_8, words
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -102,7 +102,9 @@ def read_settings(
 
     Local use needs none: a key file and a store are made in the data folder. Raises BadSettings.
     """
-    problems: list[str] = []
+    problems = not_utf_8(environment)
+    if problems:
+        raise BadSettings(problems)
     environment = variables = Variables(environment)
     url = _url(environment, problems, host=host, port=port)
     is_local = _is_local(url)

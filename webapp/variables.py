@@ -42,6 +42,23 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"; perhaps {near[0]} is meant" if near else "; README.md names them"
 
 
+def not_utf_8(environment: Mapping[str, str]) -> list[str]:
+    """A sentence for each of ours that holds other bytes, which nothing of ours could write."""
+    return [
+        f"{name}: it is not UTF-8."
+        for name, value in sorted(environment.items())
+        if name.startswith(PREFIX) and not value.isprintable() and _is_broken(value)
+    ]
+
+
+def _is_broken(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def words(environment: Mapping[str, str], name: str) -> list[str]:
     """What stands there, between commas or spaces."""
     return environment.get(name, "").replace(",", " ").split()

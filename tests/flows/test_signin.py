@@ -240,6 +240,16 @@ def test_a_proof_that_was_made_for_something_else_is_none(changes: dict[str, Any
         came_back(kept, reply(kept, **changes), key_set())
 
 
+def test_half_a_letter_in_a_nonce_is_another_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
+    # finding: S32
+    _, kept = departed()
+    claims = {"iss": ISSUER, "aud": CLIENT.client_id, "iat": NOW, "exp": NOW + 60, "sub": "alice"}
+    said = {**claims, "nonce": "half \ud800"}  # no library writes it, and JSON can
+    monkeypatch.setattr("flows.oauth_identity.signed_claims", lambda *_: said)
+    with pytest.raises(Failed, match="not for this"):
+        came_back(kept, reply(kept), key_set())
+
+
 def test_nothing_of_it_is_shown_by_a_repr() -> None:
     departure = sign_in().begin(metadata())
     leaving = msgspec.convert(departure.kept, Leaving)
