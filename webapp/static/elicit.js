@@ -63,7 +63,7 @@
   });
   for (const button of document.querySelectorAll("[data-reveal]")) {
     const field = document.getElementById(button.dataset.reveal);
-    const isLines = field.localName === "textarea"; // it has no type that masks it
+    const isLines = field.localName === "textarea";
     const hide = (isHidden) => {
       if (isLines) field.classList.toggle("masked", isHidden);
       else field.type = isHidden ? "password" : "text";
