@@ -240,7 +240,7 @@ def _of_payment(payment: Payment) -> dict[str, object]:
         "refunded_at": payment.refunded_at,
         "refund": payment.refund_id,
         "reason": payment.reason,
-        "given_back_by_itself_at": payment.refund_at,
+        "given_back_by_itself_at": payment.due_at,
         "disputes": {id: dispute.value for id, dispute in payment.disputes.items()},
     }
 
