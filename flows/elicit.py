@@ -21,6 +21,7 @@ from flows.question import (
     ReturningRequest,
     current_asker,
     must_be_elicitation_id,
+    must_be_listed,
     must_be_timeout,
     telling,
 )
@@ -98,6 +99,7 @@ def oauth(
     the server has no client id for the provider.
     """
     with telling():
+        must_be_listed("scopes", scopes)
         request = AccountRequest(
             provider=provider, scopes=tuple(scopes), account=account, reason=reason
         )
@@ -358,6 +360,7 @@ def _visit(
     key: str | None,
     timeout: timedelta,
 ) -> Question[Mapping[str, Json]]:
+    must_be_listed("origins", origins)
     if isinstance(url, str):
         literal = (origin_of(url), *origins)
     elif not origins:

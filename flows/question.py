@@ -208,10 +208,18 @@ class Question(Generic[T_co]):
 
 def must_be_timeout(timeout: timedelta) -> None:
     """Raises InvalidQuestion for a time that no question may last."""
+    if not isinstance(timeout, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidQuestion(f"timeout is {timeout!r}; write timeout=timedelta(seconds=...).")
     if not timedelta(seconds=1) <= timeout <= TIMEOUT_AT_MOST:
         raise InvalidQuestion(
             f"timeout is {timeout}; it must lie between 1 second and {TIMEOUT_AT_MOST}."
         )
+
+
+def must_be_listed(name: str, given: object) -> None:
+    """Raises InvalidQuestion for one text, which would be taken for its letters."""
+    if isinstance(given, str):
+        raise InvalidQuestion(f"{name} is a list: {name}=[{given!r}].")
 
 
 def must_be_elicitation_id(text: str) -> None:

@@ -5,6 +5,7 @@ owner, the served server and the very provider that it came from, and a tool tha
 it asks the person once. An account is not used up, so nothing of it is wiped on delivery.
 """
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
@@ -120,7 +121,14 @@ class Accounts:
             reason=request.reason,
             declared=self._registrations.declared(client),
         )
-        return replace(asked, origins=(place_of(client),), terms=msgspec.to_builtins(terms))
+        # A name that the operator declares is called there what people know it by.
+        message = dataclasses.replace(request, provider=client.provider).message
+        return replace(
+            asked,
+            message=message,
+            origins=(place_of(client),),
+            terms=msgspec.to_builtins(terms),
+        )
 
     async def answer(self, taken: Elicitation) -> Json:
         """It as it stands now: what the person has said since their yes holds too.

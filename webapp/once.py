@@ -7,11 +7,12 @@ no JSON or too long, is no reason to do the work again: that it is done is kept 
 """
 
 import asyncio
+import inspect
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -54,9 +55,8 @@ async def do_once(
     try:
         done = await elicitations.done(owner=owner, id=id)
         if done is None:
-            done, *pieces = _kept(
-                await work(key), id=id, owner=owner, erase_at=elicitations.clock() + kept
-            )
+            given = await _done(work, key)
+            done, *pieces = _kept(given, id=id, owner=owner, erase_at=elicitations.clock() + kept)
             try:
                 await elicitations.write(done, *pieces)
             except Conflict:
@@ -69,9 +69,16 @@ async def do_once(
 
 async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
     """For a caller without an identity, of whom nothing is kept: every leg does it again."""
-    given = await work(secrets.token_urlsafe(18))
+    given = await _done(work, secrets.token_urlsafe(18))
     done, *pieces = _kept(given, id="", owner="", erase_at=datetime.max.replace(tzinfo=UTC))
     return _result(name, done, [piece.result for piece in pieces])
+
+
+async def _done(work: Callable[[str], Awaitable[Json]], key: str) -> Json:
+    """What the work gives; by the time that it is seen to be no coroutine it is done, too."""
+    given: Any = work(key)
+    result: Json = await given if inspect.isawaitable(given) else given
+    return result
 
 
 def _kept(given: object, *, id: str, owner: str, erase_at: datetime) -> list[Done]:

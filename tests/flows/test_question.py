@@ -2,7 +2,7 @@
 
 import asyncio
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -168,6 +168,16 @@ def test_a_timeout_that_nobody_can_mean_is_refused_by_the_verb(timeout: timedelt
 def test_the_shortest_and_the_longest_timeout_are_allowed() -> None:
     assert question(timeout=timedelta(seconds=1)).timeout == timedelta(seconds=1)
     assert question(timeout=TIMEOUT_AT_MOST).timeout == TIMEOUT_AT_MOST
+
+
+def test_a_number_of_seconds_is_no_timeout_and_one_text_no_list() -> None:
+    # finding: A10
+    with pytest.raises(InvalidQuestion, match="timedelta"):
+        _ = question(timeout=cast("Any", 5))
+    with pytest.raises(InvalidQuestion, match=r"scopes=\['repo'\]"):
+        _ = elicit.oauth("github", scopes="repo")
+    with pytest.raises(InvalidQuestion, match="origins is a list"):
+        _ = elicit.url("m", URL, origins="https://example.com")
 
 
 def test_an_empty_key_is_refused_by_the_verb() -> None:

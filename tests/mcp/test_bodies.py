@@ -391,6 +391,27 @@ async def test_what_an_inner_call_does_once_is_its_own(revision: str) -> None:
         assert len(set(done)) == len(done) == 3
 
 
+async def test_work_that_is_no_coroutine_is_done_once_too(server: Any, revision: str) -> None:
+    # finding: A10
+    done: list[str] = []
+
+    def work(key: str) -> Any:
+        done.append(key)
+        return len(done)
+
+    @server.tool()
+    async def count() -> str:
+        number = await elicit.once("count", work)
+        await elicit.url("Sign", LOGIN)
+        return f"number {number}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("count")
+        await stage.complete(await caller.link())
+        assert text_of(await soon(call)) == "number 1"
+        assert len(done) == 1
+
+
 @pytest.mark.every_way
 @pytest.mark.parametrize("size", [40, 65_747, 1024 * 1024, 1024 * 1024 + 1, None])
 async def test_work_is_done_once_whatever_it_gives(

@@ -401,6 +401,13 @@ async def test_the_only_account_that_is_not_in_use_is_not_said_to_stand_behind_a
 # Reconnecting.
 
 
+async def test_a_provider_that_is_asked_for_by_its_name_is_called_by_its_label() -> None:
+    # finding: A10
+    async with hub_town(lambda hub: hub) as here:
+        link = await here.ask("repo", provider="hub", reason="to count stars").link()
+        assert (await here.row(link)).asked.message == "Connect Hub: to count stars"
+
+
 async def test_one_that_works_no_more_is_connected_again_from_the_page() -> None:
     async with hub_town(lambda hub: hub) as here:
         await here.connect("repo", provider="hub", tool="list")
