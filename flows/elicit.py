@@ -293,7 +293,7 @@ async def once(
     with telling():
         if not name:
             raise InvalidQuestion("once needs a name that is unique within the tool.")
-        if not isinstance(key, str | int | None):
+        if not isinstance(key, str | int | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidQuestion(f"once({name!r}): its key is a text or a whole number.")
     return await current_asker().once(name, work, key=key, again=again)
 

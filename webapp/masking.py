@@ -72,7 +72,7 @@ def masked(value: Any, hidden: Collection[str]) -> Any:
 
 
 def _is_word(value: Any) -> bool:
-    each: list[Any] = value if isinstance(value, list) else [value]
+    each = cast("Sequence[object]", value) if isinstance(value, list) else (value,)
     return all(isinstance(one, str) and one in _WORDS for one in each)
 
 

@@ -184,10 +184,9 @@ def _shown(value: object, again: object, sent: object) -> Json:
     parts, others = _parts(value), _parts(again)
     if parts is None or others is None or parts.keys() != others.keys():
         return OF_ITS_OWN if sent is _NONE else cast("Json", sent)
-    theirs = sent if isinstance(sent, Mapping) else {}
+    theirs = cast("Mapping[str, object]", sent if isinstance(sent, Mapping) else {})
     shown = {
-        name: _shown(part, others[name], cast("Mapping[str, object]", theirs).get(name, _NONE))
-        for name, part in parts.items()
+        name: _shown(part, others[name], theirs.get(name, _NONE)) for name, part in parts.items()
     }
     if _keeps_more(value):
         return {"as the tool keeps it": shown, "as it was sent": cast("Json", sent)}
@@ -281,7 +280,7 @@ def _keeps_more(value: object) -> bool:
             is_passed_on = any("InitVar" in str(one) for one in passed_on)
             return is_passed_on or bool(set(getattr(value, "__dict__", ())) - declared)
         case str() | int() | float() | bytes() | list() | tuple() | Mapping() | AbstractSet():
-            return bool(getattr(value, "__dict__", None))
+            return bool(getattr(cast("object", value), "__dict__", None))
         case _:
             return False
 
