@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 
 PREFIX = "ELICIT_"
+_FILES = {"ELICIT_CONFIG", "ELICIT_STORE", "ELICIT_TEMPLATES"}
 
 
 class Variables(Mapping[str, str]):
@@ -43,11 +44,11 @@ def _nearest(name: str, known: list[str]) -> str:
 
 
 def not_utf_8(environment: Mapping[str, str]) -> list[str]:
-    """A sentence for each of ours that holds other bytes, which nothing of ours could write."""
+    """A sentence for each of ours that holds other bytes; the names of files may hold any."""
     return [
         f"{name}: it is not UTF-8."
         for name, value in sorted(environment.items())
-        if name.startswith(PREFIX) and not value.isprintable() and _is_broken(value)
+        if name.startswith(PREFIX) and name not in _FILES and _is_broken(value)
     ]
 
 
