@@ -1,7 +1,13 @@
 """Bodies: the tool bodies that are running, each in a task of its own.
 
-What could go wrong: a client goes away after its outcome was taken, and the cancellation ends the
-body half way. From then on a body runs to its end, 60 seconds at most, and its result is kept.
+What could go wrong: a client goes away after it was paid for, or while `once` is at work, and the
+body ends half way. So a line that breaks is told from a call that is cancelled, where that can be
+told. On 2025-11-25 a broken line ends nothing. On 2026-07-28 over HTTP a closed stream is a cancel,
+and may be a cut as well: a body that took a payment or began `once` then runs to its end, as an
+orphan. A cancel reaches a body at its next await outside `once`.
+
+An orphan's end is waited for by the same call made again, which gets its result. It has a time at
+most, and so has a process that ends; what is inside `once` then gets the grace and no more.
 """
 
 import asyncio
@@ -14,11 +20,11 @@ from typing import Any, TypeAlias, TypeVar
 import anyio
 
 from webapp.call import Call
+from webapp.settings_policies import GRACE, ORPHANED_AT_MOST
 from webapp.wire import Wire
 
 T = TypeVar("T")
 Later: TypeAlias = Callable[[Callable[[Wire], None]], None]
-LEFT_ALONE_SECONDS = 60.0
 RENEWAL_SECONDS = 10.0
 ARRIVAL_SECONDS = 5.0
 ENDING_SECONDS = 5.0
@@ -28,8 +34,13 @@ _log = logging.getLogger(__name__)
 class Bodies:
     """Owns every task that may outlive the request it began in."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, orphaned_at_most: timedelta = ORPHANED_AT_MOST, grace: timedelta = GRACE
+    ) -> None:
+        self._orphaned_at_most = orphaned_at_most
+        self._grace = grace
         self._calls: dict[asyncio.Task[Any], Call] = {}
+        self._orphans: dict[asyncio.Task[Any], Call] = {}
         self._deliveries: set[asyncio.Task[None]] = set()
         self._in_flight: dict[str, asyncio.Future[None]] = {}
         self._unanswered: set[Call] = set()
@@ -40,31 +51,39 @@ class Bodies:
         return len(self._calls)
 
     async def run(
-        self, call: Call, body: Callable[[], Coroutine[Any, Any, T]], wire: Wire | None
+        self,
+        call: Call,
+        body: Callable[[], Coroutine[Any, Any, T]],
+        wire: Wire | None,
+        *,
+        is_cut_told: bool = True,
     ) -> T:
-        """Run a body. Cancelling this ends a body only if it has taken nothing yet."""
+        """Run a body. Cancelling this is a client's cancel, unless a cut could be mistaken for one.
+
+        That is so where not `is_cut_told`.
+        """
         self._unanswered.add(call)
         self._is_idle.clear()
         task = asyncio.create_task(body())
         self._calls[task] = call
         task.add_done_callback(self._calls.pop)
         if wire is not None:
-            wire.on_broken(lambda: self._leave(task, call))
-            call.taken.on_first = lambda: self._leave(task, call) if wire.is_broken else None
+            wire.on_broken(lambda: self._orphan(task, call))
+            call.taken.on_first = lambda: self._orphan(task, call) if wire.is_broken else None
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.done():
-                if call.has_taken:
-                    self._leave(task, call)
+                if not is_cut_told and call.must_finish:
+                    self._orphan(task, call)
                 else:
-                    task.cancel()
-                    with anyio.CancelScope(shield=True):
-                        await asyncio.wait({task})
+                    await _cancelled(task, call)
             raise
         finally:
-            if task.cancelled() or not task.done() or task.exception() is not None:
-                self._answered(call)  # nothing of it is delivered
+            if not task.done():  # nobody gets its result here, and whoever ends us waits for it
+                task.add_done_callback(lambda _: self._answered(call))
+            elif task.cancelled() or task.exception() is not None:
+                self._answered(call)
 
     async def all_answered(self, *, within: timedelta) -> None:
         """Wait until every call has had its answer, or the time is up."""
@@ -105,7 +124,13 @@ class Bodies:
             wire.on_end(end)
 
     async def landed(self, run_id: str) -> None:
-        """Wait until the response of that run, if one is on its way, has arrived or has not."""
+        """Wait until the response of that run, if one is on its way, has arrived or has not.
+
+        An orphan is waited for, too: but for one that holds an outcome, as that is waited for.
+        """
+        orphans = [task for task, call in self._orphans.items() if _only_works(call, run_id)]
+        if orphans:
+            await asyncio.wait(orphans)
         over = self._in_flight.get(run_id)
         if over is not None:
             await asyncio.wait({over}, timeout=ARRIVAL_SECONDS)
@@ -137,10 +162,21 @@ class Bodies:
         if not self._unanswered:
             self._is_idle.set()
 
-    def _leave(self, task: asyncio.Task[Any], call: Call) -> None:
-        if not task.done() and call.has_taken:
-            asyncio.get_running_loop().call_later(LEFT_ALONE_SECONDS, task.cancel)
-            task.add_done_callback(_retrieve)
+    def _orphan(self, task: asyncio.Task[Any], call: Call) -> None:
+        if task.done() or not (call.has_taken or call.must_finish):
+            return
+        after = self._orphaned_at_most.total_seconds()
+        timer = asyncio.get_running_loop().call_later(after, self._end, task, call)
+        self._orphans[task] = call
+        task.add_done_callback(lambda _: timer.cancel())
+        task.add_done_callback(lambda _: self._orphans.pop(task, None))
+        task.add_done_callback(_retrieve)
+
+    def _end(self, task: asyncio.Task[Any], call: Call) -> None:
+        """Now, or after `once`, or in the midst of it when its grace is over."""
+        call.working.when_out(task.cancel)
+        if call.working:
+            asyncio.get_running_loop().call_later(self._grace.total_seconds(), task.cancel)
 
     async def _deliver(self, call: Call, over: asyncio.Future[None]) -> None:
         await _logged(call.delivered())
@@ -151,6 +187,19 @@ class Bodies:
             del self._in_flight[run_id]
         if not over.done():
             over.set_result(None)
+
+
+def _only_works(call: Call, run_id: str) -> bool:
+    return call.run.is_loaded and call.run.value.id == run_id and not call.has_taken
+
+
+async def _cancelled(task: asyncio.Task[Any], call: Call) -> None:
+    """Cancel it at its next await outside `once`; return when it is over, or is inside."""
+    task.add_done_callback(_retrieve)
+    call.working.when_out(task.cancel)
+    if not call.working:
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({task})
 
 
 async def _logged(work: Awaitable[None]) -> None:

@@ -114,8 +114,13 @@ class Call(Verbs):
 
     @property
     def has_taken(self) -> bool:
-        """From here on a client that goes away no longer ends the body."""
+        """From here on a client that goes away on 2025-11-25 no longer ends the body."""
         return bool(self.taken)
+
+    @property
+    def must_finish(self) -> bool:
+        """Whether only a client that says so ends the body: it has a payment, or began `once`."""
+        return self.has_paid or self.working.has_begun
 
     @property
     def is_draining(self) -> bool:

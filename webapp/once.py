@@ -4,13 +4,15 @@ What could go wrong: the process dies between the work and its record. Then it i
 the idempotency key that it got the first time; this cannot be closed from here. Nor can two
 identical calls that two processes begin at one moment. A result that cannot be handed on, as it is
 no JSON or too long, is no reason to do the work again: that it is done is kept in any case.
+Nor may a client that gives its call up end the work half way.
 """
 
 import asyncio
 import inspect
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -32,6 +34,37 @@ KEPT = timedelta(days=1)
 KEPT_UNDER_A_RECEIPT = timedelta(days=60)
 
 
+class Working:
+    """Of one body, whether it is inside `once`; whoever cancels it waits until it is not."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._next: Callable[[], object] | None = None
+        self.has_begun = False
+
+    def __bool__(self) -> bool:
+        return self._number > 0
+
+    @contextmanager
+    def begun(self) -> Generator[None]:
+        """Until what was done is kept."""
+        self.has_begun = True
+        self._number += 1
+        try:
+            yield
+        finally:
+            self._number -= 1
+            if not self._number and self._next is not None:
+                self._next()
+
+    def when_out(self, act: Callable[[], object]) -> None:
+        """Do it now, or as soon as the body is inside none."""
+        if self:
+            self._next = act
+        else:
+            act()
+
+
 async def do_once(
     elicitations: Elicitations,
     *,
@@ -41,6 +74,7 @@ async def do_once(
     name: str,
     place: Place,
     work: Callable[[str], Awaitable[Json]],
+    working: Working,
 ) -> Json:
     """The kept result of `name` at `place` under `scope`, which is a run or a receipt.
 
@@ -53,23 +87,26 @@ async def do_once(
         await asyncio.wait({doing})  # an identical call is at it in this process
     elicitations.doing[id] = over = asyncio.get_running_loop().create_future()
     try:
-        done = await elicitations.done(owner=owner, id=id)
-        if done is None:
-            given = await _done(work, key)
-            done, *pieces = _kept(given, id=id, owner=owner, erase_at=elicitations.clock() + kept)
-            try:
-                await elicitations.write(done, *pieces)
-            except Conflict:
-                done = await elicitations.done(owner=owner, id=id) or done
+        with working.begun():
+            done = await elicitations.done(owner=owner, id=id)
+            if done is None:
+                given = await _done(work, key)
+                erase_at = elicitations.clock() + kept
+                done, *pieces = _kept(given, id=id, owner=owner, erase_at=erase_at)
+                try:
+                    await elicitations.write(done, *pieces)
+                except Conflict:
+                    done = await elicitations.done(owner=owner, id=id) or done
     finally:
         del elicitations.doing[id]
         over.set_result(None)
     return _result(name, done, [await _piece(elicitations, done, piece) for piece in done.pieces])
 
 
-async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]]) -> Json:
+async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]], *, working: Working) -> Json:
     """For a caller without an identity, of whom nothing is kept: every leg does it again."""
-    given = await _done(work, secrets.token_urlsafe(18))
+    with working.begun():
+        given = await _done(work, secrets.token_urlsafe(18))
     done, *pieces = _kept(given, id="", owner="", erase_at=datetime.max.replace(tzinfo=UTC))
     return _result(name, done, [piece.result for piece in pieces])
 

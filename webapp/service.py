@@ -205,7 +205,7 @@ async def open_service(
         certificates=certificates
         or Certificates(fetch=outbound.send, clock=clock, shelf=Shelf(elicitations)),
         pictures=Pictures(outbound=outbound, clock=clock),
-        bodies=Bodies(),
+        bodies=Bodies(orphaned_at_most=policies.orphaned_at_most, grace=policies.grace),
         tool_lists=ToolLists(elicitations.news),
         clock=clock,
         limits=limits or Limits(),

@@ -14,6 +14,8 @@ PER_OWNER = 50
 IN_ALL = 100_000
 GRACE = timedelta(seconds=10)
 _GRACE_AT_MOST = timedelta(hours=1)
+ORPHANED_AT_MOST = timedelta(minutes=10)
+_ORPHANED_AT_MOST = timedelta(days=1)
 _IN_ALL_AT_MOST = 10_000_000
 _SECONDS_DIGITS = 6
 
@@ -32,6 +34,7 @@ class PolicySettings:
     timeout_at_most: timedelta = TIMEOUT_AT_MOST
     patient_clients: frozenset[str] = frozenset()
     grace: timedelta = GRACE  # for tools that are at work when the process is told to end
+    orphaned_at_most: timedelta = ORPHANED_AT_MOST  # for tools whose client has gone
 
 
 def read_policies(environment: Mapping[str, str], problems: list[str]) -> PolicySettings:
@@ -66,6 +69,13 @@ def read_policies(environment: Mapping[str, str], problems: list[str]) -> Policy
             problems,
             default=GRACE,
             at_most=(_GRACE_AT_MOST, "1 hour"),
+        ),
+        orphaned_at_most=_duration(
+            environment,
+            "ELICIT_ORPHANED_AT_MOST",
+            problems,
+            default=ORPHANED_AT_MOST,
+            at_most=(_ORPHANED_AT_MOST, "1 day"),
         ),
         patient_clients=_names(environment, "ELICIT_PATIENT_CLIENTS"),
     )

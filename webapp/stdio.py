@@ -271,6 +271,7 @@ async def _serve(
                 ending.cancel()
                 wires.break_all()
                 await outgoing.flush()
+                await service.drain(within=settings.policies.grace)  # of what works still
             pages.stop()
             if not pages.started:
                 serving.cancel()

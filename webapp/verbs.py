@@ -25,7 +25,7 @@ from webapp.handed import Fact, Handed
 from webapp.identity import Caller
 from webapp.kind import AskedBy
 from webapp.kinds import Kinds
-from webapp.once import KEPT, KEPT_UNDER_A_RECEIPT, do_once, do_unkept
+from webapp.once import KEPT, KEPT_UNDER_A_RECEIPT, Working, do_once, do_unkept
 from webapp.once import Place as Work
 from webapp.outbound import Outbound
 from webapp.reach import OwnersReach
@@ -65,6 +65,8 @@ class Verbs(ABC):
         self.hidden: set[str] = set()  # what no error may carry to the model
         self.accounts = dict(accounts)  # and in this one
         self._of_earlier_legs = frozenset(accounts)
+        self.working = Working()
+        self.has_paid = False  # the body has seen a payment
         self.again: bool | None = None  # of what `note_use` tells; None: of nothing yet
         self._receipt: str | None = None  # what was paid last in this leg, for this very call
         self._completing = completing
@@ -170,6 +172,7 @@ class Verbs(ABC):
             self.hidden.update(_texts(content.get("access_token")))
             self.accounts[digest] = str(content.get("connection"))
         elif kind == "payment" and isinstance(content, Mapping):
+            self.has_paid = True
             # What is bought for good is used by many calls, each of which does its own work.
             is_for_good = bool(content.get("once"))
             self._receipt = None if is_for_good else str(content.get("id"))
@@ -223,7 +226,7 @@ class Verbs(ABC):
                     f"once({name!r}) was not begun, as nothing of it could be kept. "
                     f"{self.caller.refusal}"
                 )
-            return await do_unkept(name, work)
+            return await do_unkept(name, work, working=self.working)
         await self._the_run()
         run = await self.run.begin()
         return await do_once(
@@ -234,6 +237,7 @@ class Verbs(ABC):
             name=name,
             place=place,
             work=work,
+            working=self.working,
         )
 
     @property

@@ -24,7 +24,7 @@ LOGIN = "https://example.org/login"
 
 
 class Work:
-    """The tool `buy`: it asks, then works until the gate is opened."""
+    """The tool `buy`: it asks, then does its work once, until the gate is opened."""
 
     def __init__(self, server: Any) -> None:
         self.gate = asyncio.Event()
@@ -34,10 +34,13 @@ class Work:
         @server.tool()
         async def buy() -> str:
             paid = await elicit.url("Pay", LOGIN)
-            self.began += 1
-            await self.gate.wait()
-            self.ended += 1
-            return f"bought {self.ended} {dict(paid)}"
+            return f"bought {await elicit.once('work', self.work, again=True)} {dict(paid)}"
+
+    async def work(self, _key: str) -> int:
+        self.began += 1
+        await self.gate.wait()
+        self.ended += 1
+        return self.ended
 
 
 async def bodies_are_over(stage: Stage) -> None:

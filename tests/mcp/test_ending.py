@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
 
 import pytest
 
@@ -60,3 +63,62 @@ def test_a_body_that_ends_when_it_is_told_costs_no_time() -> None:
     loop = HandLoop(clock)
     assert loop.run_until_complete(end_beside(clock, swallowed_at_most=0)) == (0.0, True)
     loop.close()
+
+
+@dataclass
+class Orphaned:
+    """A body whose line was cut; at what second each thing happened to it."""
+
+    clock: Clock
+    at: dict[str, float] = field(default_factory=dict[str, float])
+
+    def note(self, what: str) -> None:
+        self.at[what] = (self.clock.now - NOON).total_seconds()
+
+    async def live(self, *, work_takes: float, is_paid: bool = False) -> None:
+        bodies = Bodies(orphaned_at_most=timedelta(minutes=10), grace=timedelta(seconds=10))
+
+        async def body() -> None:
+            call.has_paid = is_paid
+            try:
+                with call.working.begun() if work_takes else nullcontext():
+                    await asyncio.sleep(work_takes)
+                    self.note("done")
+                await asyncio.sleep(3600)
+            finally:
+                self.note("over")
+
+        async with process(MemoryStore(), self.clock) as service:
+            call = call_of(service)
+            running = asyncio.ensure_future(bodies.run(call, body, None, is_cut_told=False))
+            await asyncio.sleep(1)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            self.note("left")
+            while len(bodies):  # noqa: ASYNC110 - the hand clock goes on by it
+                await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize(
+    ("work_takes", "is_paid", "done", "over"),
+    [
+        (0.0, False, 0, 1),  # neither paid nor begun: cancelled with its line
+        (0.0, True, 0, 601),
+        (30.0, False, 30, 601),
+        (605.0, False, 605, 605),  # inside `once` at the bound: it gets the grace
+        (900.0, False, None, 611),
+    ],
+)
+def test_an_orphan_has_its_time_and_what_it_does_once_the_grace(
+    work_takes: float, is_paid: bool, done: float | None, over: float
+) -> None:
+    # finding: R14
+    orphaned = Orphaned(Clock())
+    loop = HandLoop(orphaned.clock)
+    loop.run_until_complete(orphaned.live(work_takes=work_takes, is_paid=is_paid))
+    loop.close()
+    assert {what: round(at) for what, at in orphaned.at.items()} == {
+        **({"done": done} if done is not None else {}),
+        "left": 1,
+        "over": over,
+    }

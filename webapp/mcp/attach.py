@@ -36,6 +36,7 @@ from webapp.mcp.presenting import presenter_of
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
 from webapp.mcp.results import (
+    MODERN,
     RESULT_TOOL,
     Result,
     error_result,
@@ -180,7 +181,8 @@ class Middleware:
             return await self._body(call, presenter, tool, context, call_next)
 
         has_result = service.patience.watch(caller, wire)
-        result = await service.bodies.run(call, body, wire)
+        is_cut_told = context.request is None or context.protocol_version < MODERN
+        result = await service.bodies.run(call, body, wire, is_cut_told=is_cut_told)
         has_result()
         for id in await asks.ended(service.elicitations):  # while no call was there to tell it
             await context.session.send_elicit_complete(id, related_request_id=request_id)
