@@ -38,6 +38,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     arguments: Json = None
     covers: str | None = None
     can_be_kept: bool = False
+    has_rules: bool = False  # beyond what the schema says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class Form:
             arguments=self.arguments,
             covers=self.covers,
             can_be_kept=self.can_be_kept,
+            has_rules=self.schema.has_rules,
         )
 
     def facts(self) -> Json:

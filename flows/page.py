@@ -26,6 +26,7 @@ class Terms(Struct, frozen=True, kw_only=True):
 
     schema: Json
     name: str | None = None
+    has_rules: bool = False  # beyond what the schema says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Secret:
 
     @property
     def terms(self) -> Terms:
-        return Terms(schema=self.schema.json, name=self.name)
+        return Terms(schema=self.schema.json, name=self.name, has_rules=self.schema.has_rules)
 
     def facts(self) -> Json:
         return {"message": self.message, "name": self.name, "schema": self.schema.json}

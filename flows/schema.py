@@ -22,6 +22,7 @@ from flows.elicitation import Json
 from flows.errors import Failed, InvalidQuestion
 from flows.schema_fields import Choice, Fault, Field, Kind, Limits, fault_in
 from flows.schema_reading import Reading, read, refuse
+from flows.schema_rules import has_rules
 
 __all__ = [
     "CONTENT_BYTES_AT_MOST",
@@ -66,12 +67,13 @@ class Schema(Generic[T_co]):
     """What is asked for; `json` is the JSON Schema and says all of it but `typed`.
 
     `typed` makes the value from content that `check` found good. It raises Refused where the
-    author's own validation says no.
+    author's own validation says no, which it does only if the schema `has_rules`.
     """
 
     json: Mapping[str, Json]
     fields: tuple[Field, ...]
     typed: Callable[[Json], T_co] = dataclasses.field(compare=False, repr=False)
+    has_rules: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +290,12 @@ def _schema_of_type(asked: type[T]) -> Schema[T]:
         words = str(err).partition("\n")[0].rstrip(".")
         raise InvalidQuestion(f"{asked.__name__} cannot be asked as a form: {words}.") from err
     found = read(described)
-    return Schema(json=found.json, fields=found.fields, typed=_typed_by(adapter, found))
+    return Schema(
+        json=found.json,
+        fields=found.fields,
+        typed=_typed_by(adapter, found),
+        has_rules=has_rules(adapter.core_schema),
+    )
 
 
 def _readable(asked: type[Any]) -> type[Any]:

@@ -62,6 +62,7 @@ class Elicitations:
         self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
         self.recent = Recent()
         self.news = KeptNews()
+        self.hearers: list[Callable[[Record], Awaitable[None]]] = []  # of other processes' writes
         self.plugins = plugins or Plugins()
         self._random = Randomness()
         self._works: set[asyncio.Task[Any]] = set()

@@ -17,6 +17,7 @@ from webapp.kind import Kind
 from webapp.outbound import Outbound
 from webapp.payments import Payments
 from webapp.policies import Policies
+from webapp.rules import Rules
 from webapp.settings_policies import PolicySettings
 from webapp.visits import Visits
 
@@ -30,6 +31,7 @@ class Kinds:
     forms: AskedForms
     gates: Gates
     policies: Policies
+    rules: Rules
 
     def __getitem__(self, name: str) -> Kind:
         return self._by_name()[name]
@@ -97,4 +99,5 @@ def open_kinds(
         forms=AskedForms(elicitations=elicitations),
         gates=Gates(elicitations=elicitations, policy=gate),
         policies=Policies(elicitations=elicitations, settings=policies),
+        rules=Rules(elicitations),
     )

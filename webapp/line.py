@@ -79,6 +79,7 @@ class Line:
                 await self._name(question.elicitation_id, current)
             if isinstance(question.request, Visit):
                 current = await self._addressed(question.request, current)
+            self._kinds.rules.know(current, question.request)
             if current.id == self._fresh:
                 self._fresh = None
                 await self._elicitations.plugins.started(current)

@@ -33,6 +33,8 @@ async def _hear(elicitations: Elicitations, record: Record | None) -> None:
         elicitations.waiters.wake_all()
         return
     elicitations.recent.forget(record.id)
+    for hear in elicitations.hearers:
+        await hear(record)
     if elicitations.waiters.has(record.id):
         try:
             await _tell(elicitations, record)

@@ -71,6 +71,27 @@ class KeptSecret(Struct, frozen=True, kw_only=True):
         return f"KeptSecret({self.id!r})"
 
 
+class Check(Struct, frozen=True, kw_only=True):
+    """What was typed on a page, for the process that can validate it; `faults` is its answer."""
+
+    id: str
+    owner: str
+    elicitation_id: str
+    content: Json
+    erase_at: datetime
+    faults: tuple[tuple[str, str], ...] | None = None  # path and message
+    version: int = 0
+    status: str = "check"
+    due_at: None = None
+
+    def __repr__(self) -> str:
+        return f"Check({self.id!r})"
+
+    def answered(self, faults: tuple[tuple[str, str], ...]) -> "Check":
+        """Without the content."""
+        return replace(self, content=None, faults=faults)
+
+
 class Approval(Struct, frozen=True, kw_only=True):
     """What a person allowed a tool to do without being asked again, until then.
 
@@ -230,6 +251,7 @@ Value: TypeAlias = (
     | KeptCertificate
     | KnownServer
     | Standing
+    | Check
 )
 ValueT = TypeVar(
     "ValueT",
@@ -248,6 +270,7 @@ ValueT = TypeVar(
     KeptCertificate,
     KnownServer,
     Standing,
+    Check,
 )
 
 KINDS: dict[type[Value], str] = {
@@ -266,6 +289,7 @@ KINDS: dict[type[Value], str] = {
     KeptCertificate: "certificate",
     KnownServer: "server",
     Standing: "standing",
+    Check: "check",
 }
 _encode = msgspec.json.Encoder().encode
 _decoders = {kind: msgspec.json.Decoder(kind) for kind in KINDS}

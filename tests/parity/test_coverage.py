@@ -24,7 +24,7 @@ FINDINGS = [f"{about}{number}" for about, last in FOUND.items() for number in ra
 NOT_YET = {
     *("S20", "S21", "S22", "S23", "S25", "S26"),
     *("S31", "R16", "R18"),
-    *("A5", "A8", "A9", "H3", "H4", "H5", "H6", "H7", "H8"),
+    *("A8", "A9", "H3", "H4", "H5", "H6", "H7", "H8"),
 }
 LATER = {"T6", "T7", "T10", "F2", "F9", "F10", "F13", "F14"}
 DUE = [f"{system}{number}" for system, numbers in ROWS.items() for number in numbers]

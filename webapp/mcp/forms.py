@@ -59,7 +59,7 @@ async def answered(call: Call, asked: Elicitation, content: object) -> Elicitati
     given: Json = {}  # a yes says no more than that
     if schema.fields and content is not None:
         given = without_blanks(schema, cast("Json", content))
-    faults = check(schema, given)
+    faults = check(schema, given) or call.kinds.rules.here(asked, given)
     if not faults and asked.kind == "gate":
         return await call.kinds.gates.approve(asked)
     if not faults:

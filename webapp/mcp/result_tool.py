@@ -192,7 +192,9 @@ class ResultTool:
             raise NotAllowed(_NO_YES)
         if asked.status.is_final or service.clock() >= asked.expires_at:
             raise NotAllowed(_UNKNOWN)
-        faults = check(service.kinds.forms.schema(asked), content)
+        faults = check(service.kinds.forms.schema(asked), content) or service.kinds.rules.here(
+            asked, content
+        )
         if faults:
             details = [(fault.path, fault.message) for fault in faults]
             raise InvalidAnswer(details, elicitation_id=asked.id)

@@ -6,6 +6,7 @@ shown and again before anything is done.
 
 import logging
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -17,7 +18,7 @@ from litestar.params import FromPath, RawBody
 
 from flows.elicitation import Elicitation, Status
 from flows.errors import Failed, InvalidToken, NotAllowed, NotConfigured, NotPossible
-from flows.schema import parse
+from flows.schema import Fault, parse
 from flows.tokens import Purpose
 from webapp.asked_forms import AskedForms
 from webapp.departures import depart, trouble_of
@@ -28,6 +29,7 @@ from webapp.requests import Fields, cookies_of, parsed, query_of
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.fields import refuse_form
 from webapp.routes.openers import pace, refuse_opener, with_cookie
+from webapp.rules import Rules
 from webapp.service import Service
 from webapp.shown import Shown
 from webapp.views import ProviderTrouble
@@ -74,7 +76,10 @@ async def go_on(
     typed = service.kinds.typed(elicitation.kind)
     if typed is not None:
         shown = _shown(service, elicitation, token=token, cookie=cookie)
-        return await _take_answer(elicitation, shown, fields, typed, answers, token=token)
+        rules = service.kinds.rules
+        return await _take_answer(
+            elicitation, shown, fields, typed, answers, rules=rules, token=token
+        )
     try:
         return see_other(
             await depart(
@@ -211,14 +216,18 @@ async def _take_answer(
     typed: AskedForms | KeptSecrets,
     answers: Answers,
     *,
+    rules: Rules,
     token: str,
 ) -> Response[Any]:
     if await shown.ended() is not None:
         return see_other(f"/e/{token}")
     schema = typed.schema(elicitation)
     parsed = parse(schema, fields)
-    if parsed.faults:
-        view = shown.start_typed(form_of(schema, values=fields, faults=parsed.faults))
+    faults: Sequence[Fault] = parsed.faults
+    if not faults and typed.terms(elicitation).has_rules:
+        faults = await rules.faults(elicitation, parsed.content)
+    if faults:
+        view = shown.start_typed(form_of(schema, values=fields, faults=faults))
         return answers.page(view, status=HTTPStatus.UNPROCESSABLE_ENTITY)
     if isinstance(typed, Gates):
         is_wide, is_for_all = (fields.get(tick) == ["1"] for tick in ("remember", "all_clients"))

@@ -1,0 +1,39 @@
+"""Whether a type says more of an answer than its JSON Schema does: validators, above all.
+
+What could go wrong: a validator that is overlooked, so that a person is told "sent" and the tool
+then refuses what was sent. So what is not known to be plain counts as a rule of the author's.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+# Nodes of pydantic's core schema whose meaning a JSON Schema has, and our reading checks.
+_PLAIN = frozenset(
+    {
+        *("definitions", "definition-ref", "model", "model-fields", "model-field"),
+        *("typed-dict", "typed-dict-field", "dataclass", "dataclass-args", "dataclass-field"),
+        *("default", "nullable", "str", "int", "float", "bool", "literal", "enum", "list"),
+    }
+)
+_ASIDE = frozenset({"metadata", "serialization", "config", "cls", "default", "ref"})
+_CODE = ("custom_init", "post_init", "root_model", "missing", "default_factory")
+
+
+def has_rules(core_schema: object) -> bool:
+    """Of a TypeAdapter's core schema."""
+    match core_schema:
+        case Mapping():
+            return _is_rule(cast("Mapping[str, Any]", core_schema))
+        case list() | tuple():
+            return any(map(has_rules, cast("list[object]", core_schema)))
+        case _:
+            return False
+
+
+def _is_rule(node: Mapping[str, Any]) -> bool:
+    kind = node.get("type")
+    if isinstance(kind, str) and kind not in _PLAIN:
+        return True
+    if any(node.get(key) for key in _CODE):
+        return True
+    return any(has_rules(value) for key, value in node.items() if key not in _ASIDE)
