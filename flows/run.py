@@ -111,6 +111,11 @@ class Run(Struct, frozen=True, kw_only=True):
     def at(self, place: Place) -> Asking | None:
         return next((asking for asking in self.asked if asking.place == place), None)
 
+    def alike(self, place: Place) -> list[Place]:
+        """Where the same was asked."""
+        places = (asking.place for asking in self.asked)
+        return [one for one in places if (one.kind, one.digest) == (place.kind, place.digest)]
+
 
 def check_order(run: Run, place: Place, *, seen: Collection[Place], says: str) -> None:
     """A leg that goes on with the run asks something new: what was asked must have come before.

@@ -11,6 +11,7 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from msgspec.json import encode
@@ -21,7 +22,7 @@ from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported
 from flows.form import Form
 from flows.keeping import HOLDS_FOR_ITS_CALL
 from flows.question import Outcome, Question
-from flows.run import Place, Run
+from flows.run import Asking, Place, Run
 from webapp.completion import Completing
 from webapp.deadline import Deadline
 from webapp.delivery import is_error, is_taken_back, used_up
@@ -269,7 +270,16 @@ class Call(Verbs):
         except (NotAllowed, NotSupported) as error:
             return question.unasked(error)
         run = await (self._a_gates_run() if fact[0] in HOLDS_FOR_ITS_CALL else self._the_run())
-        known = await self._known(question.request, place.digest, run.at(place))
+        later = self._asked_again(run, place)
+        try:
+            known = await self._known(question.request, place.digest, run.at(place))
+        except Failed:
+            if later is None:
+                raise
+            known = None
+        if known is None and later is not None and await self._is_got(run.at(place)):
+            self._seen.update((one, False) for one in run.alike(place))
+            self._counts[fact], place = later.nth + 1, later
         if known is not None:  # it has no place in the run, and so none in its order
             self._is_known = True
             self._seen[place] = False
@@ -280,6 +290,21 @@ class Call(Verbs):
             runs.check_order(run, place, seen=self._seen, says=question.message)
         self._seen[place] = is_ordered
         return place
+
+    def _asked_again(self, run: Run, place: Place) -> Place | None:
+        """Where an earlier leg asked for the same once more, as what it had got works no more."""
+        if not self.kinds[place.kind].may_know or place.kind in HOLDS_FOR_ITS_CALL:
+            return None
+        latest = max(run.alike(place), default=place, key=attrgetter("nth"))
+        return latest if latest.nth > place.nth else None
+
+    async def _is_got(self, asking: Asking | None) -> bool:
+        """Whether the leg that asked again had got it here: it was at hand, or is an account."""
+        if asking is None:
+            return True
+        asked = await self.elicitations.get(asking.elicitation_id)
+        is_accepted = asked is not None and asked.status is Status.ACCEPTED
+        return is_accepted and asking.place.kind == "oauth"
 
     async def ask_at(self, place: Place, question: Question[T], group: Group) -> Outcome[T]:
         """Ask it there; one group is shown together."""

@@ -534,8 +534,10 @@ async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(
         gate.set()
         await eventually(lambda: not len(at.stage.service.bodies))
         again = await soon(caller.call("serve"))
-        assert "tea 1" in again.text
-        assert len(bodies) == 1
+        # Where a closed stream is a cancel, the body starts again with what was answered.
+        starts = 2 if revision == MODERN and kind != "payment" else 1
+        assert f"tea {starts}" in again.text
+        assert len(bodies) == starts
         assert len(await at.stage.elicitations()) == 1
 
 

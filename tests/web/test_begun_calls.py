@@ -20,7 +20,6 @@ from tests.mcp.stage import (
     asked_in,
     cut,
     eventually,
-    links_asked,
     soon,
     text_of,
 )
@@ -189,10 +188,13 @@ class TestAnAccountThatNobodyWasAskedFor:
             assert at.got[2:] == ["octocat"]
             assert text_of(await soon(at.caller.call("clean"))) == "deleted at hubot"
 
-    async def test_a_body_that_asks_again_for_one_that_lapsed_can_go_on_with_the_next_call(
-        self,
+    @pytest.mark.parametrize("person", ["octocat", "hubot"])
+    @pytest.mark.parametrize("is_at_hand", [True, False])
+    async def test_a_body_that_asks_again_for_one_that_lapsed_asks_once_more(
+        self, *, is_at_hand: bool, person: str
     ) -> None:
-        server, got = MCPServer("shop"), list[str]()
+        # finding: R16
+        server, got, links = MCPServer("shop"), list[str](), list[str]()
 
         @server.tool()
         async def clean() -> str:
@@ -202,15 +204,18 @@ class TestAnAccountThatNobodyWasAskedFor:
             return (await elicit.oauth(github, scopes=["repo"])).label
 
         async with town(server=server) as here, staged_caller(here, MODERN) as caller:
-            await connect_as(here, "octocat", tool="clean")
+            if is_at_hand:
+                await connect_as(here, "octocat", tool="clean")
             at = Shop(here=here, caller=caller, person=await here.person(), got=got)
-            lapsed = asked_in(await caller.leg("clean"))
-            (link,) = links_asked(lapsed)
-            callback = await approve(at.person, await at.person.go_on(link), person="hubot")
-            await ends(at.person, await at.person.visit(callback))
-            refused = answered_in(await caller.leg("clean", after=lapsed))
-            assert "works no more; call again" in text_of(refused)
-            assert text_of(answered_in(await caller.leg("clean"))) == "hubot"
+            call = caller.call("clean")
+            for who in [person] if is_at_hand else ["octocat", person]:
+                links.append(await caller.link())
+                callback = await approve(at.person, await at.person.go_on(links[-1]), person=who)
+                await ends(at.person, await at.person.visit(callback))
+            assert text_of(await soon(call)) == person
+            assert not caller.has_links_left
+            assert len(set(links)) == len(links)
+            assert text_of(answered_in(await caller.leg("clean"))) == person
 
     @pytest.mark.parametrize(
         ("button", "why"),
