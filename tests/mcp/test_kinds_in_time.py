@@ -9,6 +9,7 @@ import pytest
 
 from flows import Money, Receipt, elicit
 from flows.elicitation import Status
+from flows.question import Link
 from tests.mcp.fair import KEY, fair, went_through
 from tests.mcp.stage import (
     MODERN,
@@ -17,6 +18,7 @@ from tests.mcp.stage import (
     eventually,
     link_in,
     links_asked,
+    new_browser,
     new_server,
     soon,
     text_of,
@@ -26,6 +28,8 @@ from webapp.limits import Limits
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
+
+SHOP = "https://shop.example"
 
 
 async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(
@@ -320,3 +324,37 @@ async def test_what_was_bought_for_good_is_bought_once(revision: str) -> None:
         assert first.split(" by ")[1] == again.split(" by ")[1]
         assert not caller.has_links_left
         await eventually(lambda: not len(at.stage.service.bodies))
+
+
+@pytest.mark.parametrize("is_asked_again", [False, True])
+async def test_a_vendors_call_after_the_time_is_taken_by_the_same_call(
+    server: Any, revision: str, *, is_asked_again: bool
+) -> None:
+    # finding: R18
+    made: list[Link] = []
+
+    @server.tool()
+    async def pay() -> str:
+        question = elicit.url("Pay", there, origins=[SHOP], timeout=timedelta(minutes=2))
+        return f"paid {dict(await question)}"
+
+    def there(link: Link) -> str:
+        made.append(link)
+        return f"{SHOP}/pay"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        call = caller.call("pay")
+        link = await caller.link()
+        await (await at.stage.person()).go_on(link)
+        await at.stage.waited_for_by_another(link, None)
+        at.clock.tick(minutes=3)
+        at.stage.service.elicitations.waiters.wake_all()
+        assert "[ELICITATION_TIMEOUT]" in text_of(await soon(call))
+        again = None
+        if is_asked_again:
+            again = caller.call("pay")
+            await caller.link()
+        async with new_browser() as vendor:
+            answer = await vendor.post(made[0].callback_url, json={"order": 7})
+        assert answer.json() == {"completion": "late"}
+        assert text_of(await soon(again or caller.call("pay"))) == "paid {'order': 7}"
