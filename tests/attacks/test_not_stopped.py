@@ -259,7 +259,8 @@ async def test_another_port_of_this_machine_reads_our_cookie() -> None:
 def test_whoever_types_the_letters_vouches_for_the_browser_that_shows_them() -> None:
     codes = Codes(lambda: [b"k" * 32])
     strangers = bindings.bind(None, browser="a stranger's")
-    read_out = codes.code("e", strangers)
+    (code,) = strangers.codes
+    read_out = codes.letters("e", code)
     confirmed = codes.confirm("e", strangers, typed=read_out, now=NOON)
     assert bindings.is_confirmed(confirmed, browser="a stranger's")
 
