@@ -55,6 +55,16 @@ same_store = Open(
         "tests/cli/test_servers.py::test_another_server_of_the_same_name_is_not_served_until_the_operator_says_so",
     ),
 )
+leaked = Open(
+    what="the secret and a copy of the store, in the hands of somebody else",
+    why="all that is in the copy opens, and a plain rotation leaves the data keys as they are",
+    instead="`elicit keys rotate --after-leak`, twice, and `elicit keys retire OLD --anyway`; "
+    "connect accounts again, and replace what people typed",
+    where=("webapp/resealing.py", "webapp/rotation.py"),
+    elsewhere=(
+        "tests/service/test_resealing.py::test_the_old_secret_and_an_old_copy_open_nothing_afterwards",
+    ),
+)
 lent_connection = Open(
     what="a program that hands an open connection of its own to another user",
     why="the uid of a socket is that of whoever made it",
