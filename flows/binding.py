@@ -2,9 +2,11 @@
 
 What could go wrong: it is weaker than a sign-in. Whoever is talked into reading the letters to
 somebody else has given the link away, and the page says so. Guessing is bounded: five tries at a
-code, fifty at a question, of 25,600,000,000 each, for each secret of the ring. The letters are
-shown to the bound browser only and are kept nowhere: they are a keyed hash of the elicitation, the
-browser and the number of the code, so that a page can show them again without changing anything.
+code, fifty at a question, of 25,600,000,000 each, for each secret of the ring. Somebody else who
+has the link may ask for letters too; that takes nobody else's away, but for the oldest of more
+than three. Letters are shown to one browser only and are kept nowhere: they are a keyed hash of the
+elicitation, the browser and the number of the code, so that a page can show them again without
+changing anything.
 """
 
 import hashlib
@@ -22,6 +24,7 @@ ALPHABET = "BCDFGHJKLMNPQRSTVWXZ"
 LETTERS = 8
 TRIES_AT_MOST = 5
 WRONG_AT_MOST = 50
+SHOWN_AT_MOST = 3  # browsers with letters of one question; a guess may meet those of each
 TYPED_AT_MOST = 64
 
 PAGE_WORDS = (
@@ -40,29 +43,45 @@ FRESH_WORDS = "That was wrong too often, so the page has new letters: reload it,
 CLOSED_WORDS = "Nobody has opened the link yet. Open it, and type the letters that it shows."
 
 
-class Binding(Struct, frozen=True, kw_only=True):
-    """Which browser is shown letters; `browser` is the hash of its binding cookie."""
+class Code(Struct, frozen=True, kw_only=True):
+    """Letters in one browser; `browser` is the hash of its binding cookie."""
 
     browser: str
-    number: int = 1
+    number: int
+
+
+class Binding(Struct, frozen=True, kw_only=True):
+    """Which browsers are shown letters, the last one last; once confirmed, that one alone."""
+
+    codes: tuple[Code, ...] = ()
+    number: int = 0  # of the last code
     tries: int = 0  # at these letters
     wrong: int = 0  # at all letters of this question
     confirmed_at: datetime | None = None
+
+    def code_of(self, browser: str) -> Code | None:
+        """The letters that stand in this browser."""
+        given = browser.encode()
+        for code in self.codes:
+            if hmac.compare_digest(code.browser.encode(), given):
+                return code
+        return None
 
 
 def bind(current: Binding | None, *, browser: str) -> Binding:
     """A browser asks for letters; another one than before gets other letters.
 
-    Any number of them: whoever else has the link must not be able to use the letters up. Raises
-    NotAllowed where the asker has confirmed another browser.
+    Those of the others stay right: whoever else has the link must not be able to take the asker's
+    away. Raises NotAllowed where the asker has confirmed another browser.
     """
-    if current is None:
-        return Binding(browser=browser)
-    if current.browser == browser:
+    current = current or Binding()
+    if current.code_of(browser) is not None:
         return current
     if current.confirmed_at is not None:
         raise NotAllowed("This was opened in another browser, and confirmed in the chat.")
-    return _next(current, browser=browser)
+    number = current.number + 1
+    codes = (*current.codes, Code(browser=browser, number=number))
+    return replace(current, codes=codes[-SHOWN_AT_MOST:], number=number)
 
 
 def is_confirmed(current: Binding | None, *, browser: str) -> bool:
@@ -70,7 +89,7 @@ def is_confirmed(current: Binding | None, *, browser: str) -> bool:
     return (
         current is not None
         and current.confirmed_at is not None
-        and hmac.compare_digest(current.browser.encode(), browser.encode())
+        and current.code_of(browser) is not None
     )
 
 
@@ -85,15 +104,15 @@ class Codes:
     def __init__(self, keys: Callable[[], Sequence[bytes]]) -> None:
         self._keys = keys
 
-    def code(self, elicitation_id: str, binding: Binding) -> str:
-        """The letters for the page of the bound browser, as BCDF-GHJK."""
-        letters = _letters(self._keys()[0], elicitation_id, binding)
+    def letters(self, elicitation_id: str, code: Code) -> str:
+        """The letters for the page of the code's browser, as BCDF-GHJK."""
+        letters = _letters(self._keys()[0], elicitation_id, code)
         return f"{letters[:4]}-{letters[4:]}"
 
     def confirm(
         self, elicitation_id: str, binding: Binding, *, typed: str, now: datetime
     ) -> Binding:
-        """The binding as it is after the asker typed this: confirmed, a try less, or a new code.
+        """The binding as it is after the asker typed this: confirmed, a try less, or new codes.
 
         What comes back must be stored before the asker is told anything. Raises TooManyAttempts
         after fifty wrong ones, whatever was typed.
@@ -103,15 +122,16 @@ class Codes:
         if binding.wrong >= WRONG_AT_MOST:
             raise TooManyAttempts(limit=WRONG_AT_MOST)
         given = _plain(typed).encode("utf-8", "replace")
-        ours = [_letters(key, elicitation_id, binding).encode() for key in self._keys()]
-        if any(hmac.compare_digest(given, each) for each in ours):
-            return replace(binding, confirmed_at=now)
+        for code in binding.codes:
+            ours = [_letters(key, elicitation_id, code).encode() for key in self._keys()]
+            if any(hmac.compare_digest(given, each) for each in ours):
+                return replace(binding, codes=(code,), confirmed_at=now)
         tried = replace(binding, tries=binding.tries + 1, wrong=binding.wrong + 1)
-        return tried if tried.tries < TRIES_AT_MOST else _next(tried, browser=binding.browser)
+        return tried if tried.tries < TRIES_AT_MOST else _renewed(tried)
 
 
-def _letters(key: bytes, elicitation_id: str, binding: Binding) -> str:
-    text = f"{len(elicitation_id)} {elicitation_id} {binding.browser} {binding.number}"
+def _letters(key: bytes, elicitation_id: str, code: Code) -> str:
+    text = f"{len(elicitation_id)} {elicitation_id} {code.browser} {code.number}"
     rest = int.from_bytes(hmac.digest(key, text.encode(), hashlib.sha256), "big")
     letters: list[str] = []
     for _ in range(LETTERS):
@@ -120,9 +140,13 @@ def _letters(key: bytes, elicitation_id: str, binding: Binding) -> str:
     return "".join(letters)
 
 
-def _next(current: Binding, *, browser: str) -> Binding:
-    """Other letters, and as many wrong ones before them."""
-    return Binding(browser=browser, number=current.number + 1, wrong=current.wrong)
+def _renewed(current: Binding) -> Binding:
+    """Other letters in each browser, and as many wrong ones before them."""
+    codes = tuple(
+        replace(code, number=number)
+        for number, code in enumerate(current.codes, start=current.number + 1)
+    )
+    return replace(current, codes=codes, number=current.number + len(codes), tries=0)
 
 
 def _plain(typed: str) -> str:

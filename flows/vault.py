@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Struct
+from msgspec.structs import replace
 
 from flows.errors import Unreadable, WeakSecret
 
@@ -127,25 +128,39 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Locker:
-    """Seals one owner's records under that owner's data key."""
+    """Seals one owner's records under the newest of that owner's data keys; each of them opens.
 
-    __slots__ = ("_cipher", "_random")
+    There are several only while everything is sealed anew, as one of them may be known.
+    """
+
+    __slots__ = ("_ciphers", "_random")
 
     def __init__(
-        self, data_key: bytes, *, random: Callable[[int], bytes] = secrets.token_bytes
+        self, *data_keys_newest_first: bytes, random: Callable[[int], bytes] = secrets.token_bytes
     ) -> None:
-        self._cipher = AESGCM(data_key)
+        self._ciphers = [AESGCM(data_key) for data_key in data_keys_newest_first]
         self._random = random
 
     def seal(self, row: Row, plain: bytes) -> bytes:
         nonce = self._random(NONCE_BYTES)
-        return nonce + self._cipher.encrypt(nonce, plain, bytes(row))
+        return nonce + self._ciphers[0].encrypt(nonce, plain, bytes(row))
 
     def open(self, row: Row, sealed: bytes) -> bytes:
-        try:
-            return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], bytes(row))
-        except (InvalidTag, ValueError):
-            raise Unreadable from None
+        return self._open(row, sealed)[0]
+
+    def sealed_anew(self, row: Row, sealed: bytes) -> bytes | None:
+        """The same for the row's next version; None if the newest data key opens it."""
+        plain, is_newest = self._open(row, sealed)
+        return None if is_newest else self.seal(replace(row, version=row.version + 1), plain)
+
+    def _open(self, row: Row, sealed: bytes) -> tuple[bytes, bool]:
+        nonce, rest, about = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], bytes(row)
+        for cipher in self._ciphers:
+            try:
+                return cipher.decrypt(nonce, rest, about), cipher is self._ciphers[0]
+            except (InvalidTag, ValueError):
+                continue
+        raise Unreadable
 
 
 class Pepper:

@@ -92,7 +92,7 @@ def _rotate_keys(options: argparse.Namespace) -> int:
     from webapp.connecting import utc_now  # noqa: PLC0415 - only after the same check
     from webapp.rotation import on_keys, rotate  # noqa: PLC0415
 
-    work = partial(rotate, now=utc_now(), anyway=options.anyway)
+    work = partial(rotate, now=utc_now(), anyway=options.anyway, after_leak=options.after_leak)
     return on_keys(os.environ, work, say=say)
 
 
@@ -295,6 +295,12 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
         "--anyway",
         action="store_true",
         help="also under a secret that no process of this store has had yet (ELICIT_SECRET only)",
+    )
+    rotate.add_argument(
+        "--after-leak",
+        action="store_true",
+        help="somebody may have the secret and a copy of the store: also make new data keys and "
+        "seal everything anew; run it twice, as it says",
     )
     rotate.set_defaults(run=_rotate_keys)
     listing = commands.add_parser(

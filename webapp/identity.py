@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from flows.access_token import SUBJECT_CLAIM, subject_of
-from flows.binding import is_confirmed
+from flows.binding import Code, is_confirmed
 from flows.elicitation import Elicitation
 from flows.errors import NotAllowed
 from webapp.browser import Browser
@@ -243,16 +243,14 @@ class Identity:
         renewed = None if session is None else self._sessions.renewed(session)
         return () if renewed is None else (renewed,)
 
-    def is_shown_letters(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
-        """Whether this is the browser that the letters of it are for."""
-        binding = elicitation.binding
-        return binding is not None and self._browser.is_same(binding.browser, cookies)
+    def code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Code | None:
+        """The letters that this browser is shown, if it asked for any."""
+        codes = elicitation.binding.codes if elicitation.binding is not None else ()
+        return next((code for code in codes if self._browser.is_same(code.browser, cookies)), None)
 
     def _way_by_code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Way:
-        binding = elicitation.binding
-        known = None if binding is None else binding.browser
-        browser = self._browser.hash_of(cookies, known=known)
-        if browser is not None and is_confirmed(binding, browser=browser):
+        binding, code = elicitation.binding, self.code(elicitation, cookies)
+        if code is not None and is_confirmed(binding, browser=code.browser):
             return Way.OPEN
         if binding is not None and binding.confirmed_at is not None:
             return Way.OTHER_BROWSER

@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from flows import binding as bindings
-from flows.binding import CLOSED_WORDS, FRESH_WORDS, WRONG_WORDS, Codes
+from flows.binding import CLOSED_WORDS, FRESH_WORDS, WRONG_WORDS, Code, Codes
 from flows.elicitation import Elicitation
 from flows.errors import NotPossible
 from webapp.elicitations import Elicitations
@@ -41,10 +41,9 @@ class Letters:
 
         return await self._elicitations.change(id, bind)
 
-    def of(self, elicitation: Elicitation) -> str:
-        """The letters for the page of the bound browser."""
-        assert elicitation.binding is not None
-        return self._codes.code(elicitation.id, elicitation.binding)
+    def of(self, elicitation: Elicitation, code: Code) -> str:
+        """The letters for the page of the code's browser."""
+        return self._codes.letters(elicitation.id, code)
 
     async def confirm(self, id: str, typed: str) -> Typed:
         """The asker has typed this. Raises TooManyAttempts, NotPossible once it is over."""

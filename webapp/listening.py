@@ -7,6 +7,7 @@ from flows.elicitation import Elicitation
 from flows.errors import StoreUnavailable, Unreadable
 from flows.run import Run
 from webapp.elicitations import Elicitations
+from webapp.owners import DATA_KEY
 from webapp.stores import Record
 
 LISTEN_AGAIN_SECONDS = 1.0
@@ -28,6 +29,8 @@ async def listen(elicitations: Elicitations) -> None:
 
 async def _hear(elicitations: Elicitations, record: Record | None) -> None:
     elicitations.news.tell(record)
+    if record is None or record.kind == DATA_KEY:
+        elicitations.owners.forget(None if record is None else record.owner)
     if record is None:
         elicitations.recent.clear()
         elicitations.waiters.wake_all()

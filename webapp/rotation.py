@@ -20,6 +20,7 @@ from webapp.commands import LOOPBACK, Refused, opened_store, settings_for, under
 from webapp.keys import KeyFile, Secret, data_folder, new_secret
 from webapp.keys_stores import noted_as, wrapped_in
 from webapp.owners import count_wrapped, rewrap, was_served
+from webapp.resealing import is_under_way, reseal
 from webapp.settings import DEFAULT_PORT, SECRET_NAMES, Settings
 from webapp.stores import Store
 
@@ -63,14 +64,19 @@ def on_keys(environment: Mapping[str, str], work: Work, *, say: Callable[[str], 
     return 0
 
 
-async def rotate(keys: Keys, *, now: datetime, anyway: bool = False) -> list[str]:
+async def rotate(
+    keys: Keys, *, now: datetime, anyway: bool = False, after_leak: bool = False
+) -> list[str]:
     """Make a new secret where we can, and wrap everything under the newest.
 
-    What an interrupted rotation has left is finished first, without another secret. Raises Refused.
+    `after_leak`: make new data keys, too, and seal everything anew. What an interrupted rotation
+    has left is finished first, without another secret. Raises Refused.
     """
     lines = list[str]()
     newest = keys.ring.newest
-    if keys.file is not None:
+    if after_leak and await is_under_way(keys.store, keys.ring):
+        pass  # the secret that is the newest is the one that was made for it
+    elif keys.file is not None:
         # Before the file is changed: it also shows that this store is one of these secrets.
         left = await rewrap(store=keys.store, ring=keys.ring)
         if left.done:
@@ -97,10 +103,39 @@ async def rotate(keys: Keys, *, now: datetime, anyway: bool = False) -> list[str
     )
     if wrapped.lost:
         lines.append(f"{_keys(wrapped.lost)} left as found: no secret here opens them.")
+    if after_leak:
+        return lines + await _after_leak(keys, now=now)
     if keys.variable is not None:
         lines.append(
             f"{keys.variable} stays as it is: leave the others in it for {MAXIMUM_LIFE.days} days "
             "after the first one became the first."
+        )
+    return lines
+
+
+async def _after_leak(keys: Keys, *, now: datetime) -> list[str]:
+    done = await reseal(keys.store, keys.ring, now=now)
+    lines = [f"New data keys: {done.made}. Records sealed anew: {done.sealed}."]
+    if done.lost:
+        lines.append(f"Records left as found, as no data key opens them: {done.lost}.")
+    if done.until is not None:
+        lines.append(
+            "A process that has not heard of it may still seal under the old data keys. After "
+            f"{done.until:%Y-%m-%d %H:%M:%S} UTC run this again: it seals that anew and takes "
+            "them away."
+        )
+    elif done.dropped:
+        lines.append(f"Old data keys taken away: {done.dropped}.")
+    _, *older = keys.ring.fingerprints
+    if older and keys.file is not None:
+        lines.append(
+            "The old secret still makes links and sessions that open. To end them all now: "
+            + " and ".join(f"elicit keys retire {one.hex()} --anyway" for one in older)
+        )
+    elif older:
+        lines.append(
+            f"The others in {keys.variable} still make links and sessions that open. To end them "
+            "all, take them out everywhere now, and restart."
         )
     return lines
 

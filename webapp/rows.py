@@ -319,8 +319,12 @@ class Rows:
         """Raises Unreadable if the row is not what was sealed, or cannot be opened."""
         locker = self._owners.cached(record.owner) or await self._owners.locker(record.owner)
         row = Row(owner=record.owner, kind=record.kind, id=record.id, version=record.version)
-        decoded = _decoders[kind].decode(locker.open(row, record.sealed))
-        value = cast("ValueT", decoded)
+        try:
+            plain = locker.open(row, record.sealed)
+        except Unreadable:  # it may be sealed under a data key that was made a moment ago
+            self._owners.forget(record.owner)
+            plain = (await self._owners.locker(record.owner)).open(row, record.sealed)
+        value = cast("ValueT", _decoders[kind].decode(plain))
         if (value.status, _key(value)) != (record.status, record.key):
             raise Unreadable
         return replace(value, version=record.version)

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from flows import binding as bindings
-from flows.binding import LETTERS, WRONG_AT_MOST, Binding, Codes
+from flows.binding import LETTERS, SHOWN_AT_MOST, WRONG_AT_MOST, Binding, Codes
 from flows.elicitation import Asked, Elicitation
 from flows.errors import InvalidToken, NotAllowed, TooManyAttempts
 from flows.signin import SignedIn
@@ -86,7 +86,8 @@ forwarded_by_code = Attack(
 guessed_code = Attack(
     who="an asker",
     how="guesses the letters that the victim's browser is shown (a code guessed)",
-    stopped="five tries at a code, ten codes: one in 512 million for each secret of the ring",
+    stopped="fifty tries at a question, at the letters of three browsers at most: one in 170 "
+    "million for each secret of the ring",
     where=("flows/binding.py",),
     elsewhere=(
         "tests/flows/test_binding.py::test_the_fifth_wrong_guess_makes_other_letters",
@@ -334,13 +335,12 @@ async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_n
     for cookies in ({}, at_alices, at_victims):
         assert await here.way(asked, cookies=cookies) is Way.CODE
     hers = bindings.bind(None, browser=here.browser.hash(alices))
-    shown = CODES.code(asked.id, hers)
+    shown = CODES.letters(asked.id, hers.codes[0])
     # The victim opens it too: whatever the asker has typed from her own page is of no use there.
     theirs = bindings.bind(hers, browser=here.browser.hash(victims))
-    tried = CODES.confirm(asked.id, theirs, typed=shown, now=NOON)
     for cookies in (at_alices, at_victims):
-        assert await here.way(with_binding(asked, tried), cookies=cookies) is Way.CODE
-    confirmed = CODES.confirm(asked.id, hers, typed=shown, now=NOON)
+        assert await here.way(with_binding(asked, theirs), cookies=cookies) is Way.CODE
+    confirmed = CODES.confirm(asked.id, theirs, typed=shown, now=NOON)
     assert await here.way(with_binding(asked, confirmed), cookies=at_alices) is Way.OPEN
     for cookies in ({}, at_victims):
         way = await here.way(with_binding(asked, confirmed), cookies=cookies)
@@ -358,24 +358,24 @@ async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code() 
 
 
 @guessed_code
-def test_all_guesses_that_there_are_find_one_code_in_five_hundred_million() -> None:
+def test_all_guesses_that_there_are_find_one_code_in_a_hundred_and_seventy_million() -> None:
     codes = len(bindings.ALPHABET) ** LETTERS
-    assert codes // (WRONG_AT_MOST) >= 512_000_000
+    assert codes // (WRONG_AT_MOST * SHOWN_AT_MOST) >= 170_000_000
     bound = bindings.bind(None, browser="the victim's")
     for guess in range(WRONG_AT_MOST):
         bound = CODES.confirm("e", bound, typed=f"guess {guess}", now=NOON)
     with pytest.raises(TooManyAttempts):
-        CODES.confirm("e", bound, typed=CODES.code("e", bound), now=NOON)
+        CODES.confirm("e", bound, typed=CODES.letters("e", bound.codes[-1]), now=NOON)
     assert bound.confirmed_at is None
 
 
 @guessed_code
 def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_another() -> None:
     bound = bindings.bind(None, browser="b")
-    letters = [CODES.code(f"e{number}", bound) for number in range(200)]
-    for _ in range(9):
-        letters.append(CODES.code("e", bound))
-        bound = bindings.bind(bound, browser=bound.browser + "b")
+    letters = [CODES.letters(f"e{number}", bound.codes[-1]) for number in range(200)]
+    for number in range(9):
+        letters.append(CODES.letters("e", bound.codes[-1]))
+        bound = bindings.bind(bound, browser=f"browser {number}")
     assert len(set(letters)) == len(letters)
 
 

@@ -45,9 +45,14 @@ nobody_with_a_token = Attack(
 held_back = Attack(
     who="somebody who has the link",
     how="asks for it without end, or for letters in browser after browser, to lock the asker out",
-    stopped="strangers are counted by address; letters are used up by wrong guesses alone",
+    stopped="strangers are counted by address; letters in two other browsers leave the asker's "
+    "right, and in a third she presses again; wrong guesses alone use any up",
     where=("webapp/routes/openers.py", "flows/binding.py"),
-    elsewhere=("tests/flows/test_binding.py::test_other_browsers_use_up_nothing_of_hers",),
+    elsewhere=(
+        "tests/flows/test_binding.py::test_other_browsers_use_up_nothing_of_hers",
+        "tests/flows/test_binding.py::test_letters_in_two_other_browsers_leave_hers_right_and_count_nothing",
+        "tests/flows/test_binding.py::test_at_most_three_browsers_have_letters_and_the_oldest_loses_them",
+    ),
 )
 
 

@@ -23,7 +23,7 @@ forwarded = Attack(
     where=("webapp/routes/openers.py", "webapp/identity.py"),
     elsewhere=(
         "tests/mcp/test_who_is_who.py::test_a_link_passed_on_shows_nothing_and_ends_nothing",
-        "tests/mcp/test_by_code.py::test_a_second_browser_gets_other_letters_and_the_first_ones_are_void",
+        "tests/mcp/test_by_code.py::test_letters_in_another_browser_leave_the_askers_right",
         "tests/mcp/test_pairing.py::test_a_paired_browser_of_another_user_is_still_another_users",
     ),
 )

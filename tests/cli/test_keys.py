@@ -95,7 +95,7 @@ def test_what_runs_goes_on_whatever_becomes_of_the_file(
 
 
 async def test_without_a_secret_nothing_is_made(tmp_path):
-    for command in (("list",), ("rotate",), ("retire", "00000000")):
+    for command in (("list",), ("rotate",), ("rotate", "--after-leak"), ("retire", "00000000")):
         end = await run("keys", *command, home=tmp_path)
         assert (end.status, end.out) == (1, "")
         assert end.err.startswith("elicit: There is no secret yet, neither in ELICIT_SECRET nor")

@@ -149,9 +149,9 @@ async def show_letters(
     if refused is not None:
         return refused
     pace(elicitation, request, service, is_open=False)
-    known = None if elicitation.binding is None else elicitation.binding.browser
-    browser = service.browser.hash_of(cookies_of(request), known=known)
-    if elicitation.is_by_code and browser is not None:
+    code = service.identity.code(elicitation, cookies_of(request))
+    browser = service.browser.hash_of(cookies_of(request))
+    if elicitation.is_by_code and browser is not None and code is None:
         with suppress(NotAllowed, NotPossible):  # the page tells
             await service.letters.bind(elicitation.id, browser=browser)
     return see_other(f"/e/{token}")

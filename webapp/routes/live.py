@@ -10,6 +10,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.response import Stream
 
+from flows.binding import Code
 from flows.elicitation import Elicitation
 from webapp.requests import cookies_of
 from webapp.routes.answers import problem
@@ -29,28 +30,36 @@ async def live(
     opening = await service.identity.opening(elicitation, request.scope, cookies_of(request))
     pace(elicitation, request, service, is_open=opening.is_open)
 
-    async def may_see(current: Elicitation) -> bool:
-        if service.identity.is_shown_letters(current, cookies_of(request)):
-            return True
-        return (await service.identity.opening(current, request.scope, cookies_of(request))).is_open
+    async def status(current: Elicitation) -> str | None:
+        """None for whoever may not see it (any more)."""
+        cookies = cookies_of(request)
+        code = service.identity.code(current, cookies)
+        if (
+            code is None
+            and not (await service.identity.opening(current, request.scope, cookies)).is_open
+        ):
+            return None
+        return _status(current, code)
 
-    if not await may_see(elicitation):
+    if await status(elicitation) is None:
         return problem(HTTPStatus.FORBIDDEN, detail="This link belongs to someone else.")
     return Stream(
-        _statuses(elicitation, service, may_see),
+        _statuses(elicitation, service, status),
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
 
 
 async def _statuses(
-    elicitation: Elicitation, service: Service, may_see: Callable[[Elicitation], Awaitable[bool]]
+    elicitation: Elicitation,
+    service: Service,
+    status: Callable[[Elicitation], Awaitable[str | None]],
 ) -> AsyncIterator[str]:
     elicitations = service.elicitations
     with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
         current = await elicitations.get(elicitation.id)
-        while current is not None and await may_see(current):  # or signed out meanwhile
-            yield f"data: {_status(current)}\n\n"
+        while current is not None and (told := await status(current)):  # or signed out meanwhile
+            yield f"data: {told}\n\n"
             if current.status.is_final:
                 return
             changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())
@@ -59,9 +68,9 @@ async def _statuses(
             current = await elicitations.newest(current, changes)
 
 
-def _status(current: Elicitation) -> str:
+def _status(current: Elicitation, code: Code | None) -> str:
     if current.status.is_final:
         return current.status
-    if current.binding is not None and current.binding.confirmed_at is None:
-        return unconfirmed(current.binding)
+    if code is not None and current.binding is not None and current.binding.confirmed_at is None:
+        return unconfirmed(code)
     return current.progress or current.status

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from litestar import Request, Response
 
-from flows.binding import PAGE_WORDS, Binding
+from flows.binding import PAGE_WORDS, Code
 from flows.elicitation import Elicitation
 from webapp.identity import Opening, Way
 from webapp.rates import address_key
@@ -91,9 +91,9 @@ def with_cookie(request: Request[Any, Any, Any], service: Service) -> tuple[str,
     return cookie, service.browser.set_cookies(cookie)
 
 
-def unconfirmed(binding: Binding | None) -> str:
+def unconfirmed(code: Code) -> str:
     """The live status of a page that shows letters; with other letters it is another one."""
-    return f"unconfirmed {binding.number if binding is not None else 0}"
+    return f"unconfirmed {code.number}"
 
 
 def sign_in_button(
@@ -143,22 +143,22 @@ def _view(
         case Way.CODE if _is_over(elicitation, service):
             ending = ENDINGS.get(elicitation.status, "expired")
             return Ended(server=server, ending=ending, kind=kind)
-        case Way.CODE if service.identity.is_shown_letters(elicitation, cookies_of(request)):
+        case Way.CODE if code := service.identity.code(elicitation, cookies_of(request)):
             return CodePage(
                 server=server,
                 kind=kind,
-                letters=service.letters.of(elicitation),
+                letters=service.letters.of(elicitation, code),
                 words=PAGE_WORDS,
                 live_url=f"{here}/live",
                 here_url=here,
-                status=unconfirmed(elicitation.binding),
+                status=unconfirmed(code),
                 now=service.clock(),
                 expires_at=elicitation.expires_at,
             )
         case Way.CODE:
             csrf = service.browser.csrf(cookie, subject=elicitation.id)
-            code = CodeButton(action=f"{here}/code", csrf=csrf)
-            return BeforeOpener(server=server, kind=kind, why=_LETTERS, code=code)
+            press = CodeButton(action=f"{here}/code", csrf=csrf)
+            return BeforeOpener(server=server, kind=kind, why=_LETTERS, code=press)
         case Way.PAIR:
             return BeforeOpener(server=server, kind=kind, why=_PAIR)
         case Way.HERE_ONLY | Way.OPEN:
