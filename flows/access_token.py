@@ -24,6 +24,7 @@ SUBJECT_CLAIM = ("sub",)
 CLAIM_BYTES_AT_MOST = 255
 CAME_AT_MOST = 200  # letters of what a token said, in a log
 LIFE_AT_MOST = timedelta(days=3650)
+ASKED_AGAIN = timedelta(seconds=60)  # what an issuer said of a token that only it can read
 TYPES = frozenset({"at+jwt", "jwt"})
 # What an id_token or a logout token says and an access token does not; and the key that a token is
 # bound to, by DPoP or mutual TLS, without which it must not count (RFC 9449, 7.2; RFC 8705, 3).
@@ -142,6 +143,28 @@ def verify(
     if claims is None:
         named = {name: header.get(name) for name in ("kid", "alg")}
         raise BadBearer("signature", expected="one by a key that it publishes", came=named)
+    verified = _whose(claims, resource=resource, now=now)
+    if "typ" not in header and not _OF_ACCESS & claims.keys():
+        raise BadBearer("type")
+    return verified
+
+
+def introspected(says: Mapping[str, Any], *, resource: Resource, now: datetime) -> Verified:
+    """Whose token it is, as its issuer says (RFC 7662, 2.2).
+
+    Raises BadBearer unless all of it holds. What an issuer may leave out counts as good, but for
+    the audience: whether a token was made for this server is nothing to guess.
+    """
+    if says.get("active") is not True:
+        raise BadBearer("not active", expected="one that its issuer calls active")
+    if str(says.get("token_type", "bearer")).lower() not in ("bearer", "access_token"):
+        raise BadBearer("type", expected="Bearer", came=says["token_type"])
+    seconds = int(now.timestamp())
+    left_out = {"iss": resource.issuer, "iat": seconds, "exp": seconds + ASKED_AGAIN.seconds}
+    return _whose({**left_out, **says}, resource=resource, now=now)
+
+
+def _whose(claims: Mapping[str, Any], *, resource: Resource, now: datetime) -> Verified:
     if claims.get("iss") != resource.issuer:
         raise BadBearer("issuer", expected=resource.issuer, came=claims.get("iss"))
     if not _is_for(claims.get("aud"), resource):
@@ -152,8 +175,6 @@ def verify(
         raise BadBearer("time", expected="iat and nbf before now, exp after it", came=times)
     if others := _OF_OTHERS & claims.keys():
         raise BadBearer("another kind of token", expected="an access token", came=sorted(others))
-    if "typ" not in header and not _OF_ACCESS & claims.keys():
-        raise BadBearer("type")
     return Verified(
         issuer=resource.issuer,
         subject=subject_of(claims, claim=resource.claim),

@@ -72,6 +72,7 @@ class Metadata:
     token: str
     jwks: str | None
     userinfo: str | None
+    introspect: str | None
     sends_issuer: bool
     client_auths: tuple[str, ...]
 
@@ -93,6 +94,7 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
         token=token,
         jwks=_endpoint(says, "jwks_uri", provider),
         userinfo=_endpoint(says, "userinfo_endpoint", provider),
+        introspect=_endpoint(says, "introspection_endpoint", provider),
         sends_issuer=says.get("authorization_response_iss_parameter_supported") is True,
         client_auths=tuple(
             each for each in (auths if is_list(auths) else ()) if isinstance(each, str)

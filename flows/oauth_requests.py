@@ -5,7 +5,7 @@ and bodies only.
 """
 
 import base64
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -99,6 +99,12 @@ def post(
     if body == "json":
         return httpx.Request("POST", place, json=sent, headers=headers)
     return httpx.Request("POST", place, data=sent, headers=headers)
+
+
+def auth_of(ways: Collection[str]) -> str:
+    """How we say who we are where an issuer takes these ways: by Basic, unless it takes none."""
+    is_post = "client_secret_post" in ways and "client_secret_basic" not in ways
+    return "post" if is_post else "basic"
 
 
 def probe(person: PersonProbe, *, provider: Provider, token: str) -> httpx.Request:

@@ -22,7 +22,7 @@ from flows.flow import Arrival, Departure, Talk
 from flows.oauth import CODE_AT_MOST, NONCE_BYTES, VERIFIER_BYTES, Mixed
 from flows.oauth_identity import person_in, verified_claims
 from flows.oauth_replies import ERROR_CODE, Metadata, keys_of, read_token_reply, read_userinfo
-from flows.oauth_requests import ask, authorize_url, get, post
+from flows.oauth_requests import ask, auth_of, authorize_url, get, post
 from flows.provider import Client
 
 SCOPES = ("openid", "profile")
@@ -146,8 +146,6 @@ class SignIn:
         return Failed(f"{label} refused{word}.")
 
     def _exchange(self, code: str, leaving: Leaving, metadata: Metadata) -> httpx.Request:
-        ways = metadata.client_auths
-        is_post = "client_secret_post" in ways and "client_secret_basic" not in ways
         return post(
             self.client,
             place=metadata.token,
@@ -157,7 +155,7 @@ class SignIn:
                 "redirect_uri": self.redirect_uri,
                 "code_verifier": leaving.verifier,
             },
-            client_auth="post" if is_post else "basic",
+            client_auth=auth_of(metadata.client_auths),
         )
 
 

@@ -20,6 +20,7 @@ from flows.question import asking
 from webapp.connecting import outbound_of, service_of, utc_now
 from webapp.elicitations import Clock
 from webapp.guard import MACHINE_PATHS, Guard
+from webapp.introspection import Introspection
 from webapp.issuer import Issuer
 from webapp.keys_stores import open_noted
 from webapp.limits import Limits
@@ -221,7 +222,19 @@ def _protected(
         scopes=settings.identity.scopes,
         asked=settings.identity.advertised_scopes,
     )
-    return Protected(app, issuer=issuer, resource=resource, name=name, clock=clock)
+    introspection = None
+    if settings.identity.introspects and settings.identity.client is not None:
+        introspection = Introspection(
+            issuer=issuer, client=settings.identity.client, resource=resource, clock=clock
+        )
+    return Protected(
+        app,
+        issuer=issuer,
+        resource=resource,
+        name=name,
+        clock=clock,
+        introspection=introspection,
+    )
 
 
 def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:

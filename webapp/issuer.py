@@ -69,6 +69,13 @@ class Issuer:
         known = await self._at_hand(has_it)
         return [key for key in known.keys if key_id in (None, key.get("kid"))]
 
+    async def ask(self, request: httpx.Request) -> httpx.Response:
+        """Raises Failed where it does not answer."""
+        try:
+            return await self._fetch(request)
+        except httpx.HTTPError as error:
+            raise Failed(f"{self.provider.label} does not answer.") from error
+
     async def aclose(self) -> None:
         """Give up a fetch that is under way."""
         if self._task is not None:

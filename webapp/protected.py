@@ -21,7 +21,9 @@ from flows.access_token import BadBearer, Resource, Verified, key_id_of, verify
 from flows.errors import Failed
 from webapp.address import headers_of
 from webapp.elicitations import Clock
+from webapp.introspection import Introspection
 from webapp.issuer import Issuer
+from webapp.rates import address_key
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
@@ -42,9 +44,19 @@ class Protected:
     """Answers for the metadata, lets known callers through to `resource`, and all to the rest."""
 
     def __init__(
-        self, app: ASGIApp, *, issuer: Issuer, resource: Resource, name: str, clock: Clock
+        self,
+        app: ASGIApp,
+        *,
+        issuer: Issuer,
+        resource: Resource,
+        name: str,
+        clock: Clock,
+        introspection: Introspection | None = None,
     ) -> None:
-        """Raises ValueError unless the resource is the issuer's and has a path of its own."""
+        """Without `introspection` a token that only its issuer can read is refused.
+
+        Raises ValueError unless the resource is the issuer's and has a path of its own.
+        """
         parts = urlsplit(resource.url)
         if resource.issuer != issuer.url or not parts.path.strip("/"):
             raise ValueError(f"{resource.url} cannot be protected by {issuer.url}")
@@ -52,6 +64,7 @@ class Protected:
         self._issuer = issuer
         self._resource = resource
         self._clock = clock
+        self._introspection = introspection
         self._path = parts.path.rstrip("/")
         self._metadata_paths = (METADATA_PATH, METADATA_PATH + self._path)
         self._metadata_url = f"{parts.scheme}://{parts.netloc}{METADATA_PATH}{self._path}"
@@ -87,9 +100,7 @@ class Protected:
             auth_context_var.reset(known)
 
     async def _verified(self, scope: Scope) -> Verified:
-        token = _token_of(scope)
-        keys = await self._issuer.keys(key_id_of(token))
-        verified = verify(token, resource=self._resource, keys=keys, now=self._clock())
+        verified = await self._whose(_token_of(scope), scope)
         missing = set(self._resource.scopes) - set(verified.scopes)
         if missing:
             raise BadBearer(
@@ -99,6 +110,16 @@ class Protected:
                 came=list(verified.scopes),
             )
         return verified
+
+    async def _whose(self, token: str, scope: Scope) -> Verified:
+        try:
+            key_id = key_id_of(token)
+        except BadBearer as refusal:
+            if refusal.reason != "opaque" or self._introspection is None:
+                raise
+            return await self._introspection.verified(token, sender=address_key(scope))
+        keys = await self._issuer.keys(key_id)
+        return verify(token, resource=self._resource, keys=keys, now=self._clock())
 
     async def _refuse(self, refusal: BadBearer, scope: Scope, send: Send) -> None:
         said = {"resource_metadata": self._metadata_url}
@@ -144,7 +165,10 @@ def _tell(refusal: BadBearer) -> None:
     """One line: what was looked at, what was expected and what came; never the token."""
     about = {"why": refusal.reason, "expected": refusal.expected, "came": refusal.came}
     if refusal.reason == "opaque":
-        about["do"] = "have the issuer make JWT access tokens for this audience (RFC 9068)"
+        about["do"] = (
+            "have the issuer make JWT access tokens for this audience (RFC 9068), or set "
+            "ELICIT_INTROSPECT=1"
+        )
     level = logging.WARNING if refusal.expected is not None else logging.INFO
     _log.log(level, "bearer.refused", extra={k: v for k, v in about.items() if v is not None})
 

@@ -16,6 +16,7 @@ NAMES = ("ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET")
 PROVIDER = "signin"
 _OF_THE_ISSUER = (
     *("ELICIT_AUDIENCE", "ELICIT_SCOPES", "ELICIT_ADVERTISED_SCOPES", "ELICIT_SUBJECT_CLAIM"),
+    "ELICIT_INTROSPECT",
 )
 # A client that is told of no scope asks for none, and many issuers then give nothing.
 _ASKED_FOR = ("openid",)
@@ -53,6 +54,7 @@ class IdentitySettings:
     binds_by_code: bool = False
     asks_anonymous: bool = False
     lets_model_answer: bool = False
+    introspects: bool = False  # access tokens that only their issuer can read
     server_issuer: str | None = None
 
     @property
@@ -107,6 +109,7 @@ def read_identity(environment: Mapping[str, str], problems: list[str]) -> Identi
         binds_by_code=_is_code(environment, "ELICIT_BIND", problems),
         asks_anonymous=_is_code(environment, "ELICIT_ANONYMOUS", problems),
         lets_model_answer=switch(environment, "ELICIT_MODEL_ANSWERS", problems, default=False),
+        introspects=switch(environment, "ELICIT_INTROSPECT", problems, default=False),
         server_issuer=environment.get("ELICIT_SERVER_ISSUER", "").strip() or None,
     )
 

@@ -72,12 +72,12 @@ function providerOf(issuer, wanted) {
         useGrantedResource: () => true,
         getResourceServerInfo(_, resource) {
           if (!Object.hasOwn(resources, resource)) throw new errors.InvalidTarget();
-          const { scope, audience = resource, seconds: life } = resources[resource];
+          const { scope, audience = resource, seconds: life, format = 'jwt' } = resources[resource];
           return {
             scope,
             audience,
             accessTokenTTL: life,
-            accessTokenFormat: 'jwt',
+            accessTokenFormat: format,
             jwt: { sign: { alg } },
           };
         },

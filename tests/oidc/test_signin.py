@@ -36,6 +36,7 @@ from tests.oidc.stage import (
 )
 from tests.web.connecting import changed, parameter
 from tests.web.serving import transport_to
+from webapp.introspection import Introspection
 from webapp.issuer import BETWEEN_FETCHES, Issuer
 from webapp.protected import Protected
 from webapp.wire import Receive, Scope, Send
@@ -97,11 +98,11 @@ class Desk:
             await self.read(token, resource)
         return refused.value.reason
 
-    def door(self) -> httpx.AsyncClient:
+    def door(self, *, asks: bool = False) -> httpx.AsyncClient:
         """A caller before the endpoint, which the protection stands around."""
-        app: Any = Protected(
-            whose_call, issuer=self.issuer, resource=self.resource, name="tools", clock=self.clock
-        )
+        about: Any = {"issuer": self.issuer, "resource": self.resource, "clock": self.clock}
+        introspection = Introspection(client=self.provider.client(), **about) if asks else None
+        app: Any = Protected(whose_call, name="tools", introspection=introspection, **about)
         return httpx.AsyncClient(transport=transport_to(app), base_url=HERE)
 
 
@@ -255,6 +256,24 @@ async def test_a_proof_of_who_signed_in_is_no_key(desk: Desk, newcomer: Newcomer
 async def test_a_key_to_the_provider_itself_is_none_to_us(desk: Desk, newcomer: Newcomer) -> None:
     got = await bearer_of(await newcomer(desk.provider, "alice"), None)
     assert await desk.refusal(got["access_token"]) == "opaque"
+
+
+async def test_a_token_that_only_its_issuer_can_read_is_asked_about_there(
+    desk: Desk, newcomer: Newcomer
+) -> None:
+    # finding: I2
+    both = {url: {"scope": "tools", "format": "opaque"} for url in (MCP, OTHER)}
+    desk.provider.change(resources=both)
+    alice = await newcomer(desk.provider, "alice")
+    ours, theirs = [(await bearer_of(alice, url))["access_token"] for url in (MCP, OTHER)]
+    async with desk.door(asks=True) as door:
+        for token, status in [(ours, 200), (theirs, 401), ("made up", 401)]:
+            answer = await door.post("/mcp", headers={"authorization": f"Bearer {token}"})
+            assert answer.status_code == status
+            assert status == 401 or answer.json() == {"subject": "alice"}
+    async with desk.door() as door:
+        answer = await door.post("/mcp", headers={"authorization": f"Bearer {ours}"})
+        assert answer.status_code == 401
 
 
 async def test_the_endpoint_lets_in_who_brings_a_token_of_the_issuer(

@@ -12,18 +12,20 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
-from mcp import Client
+from mcp import Client as McpClient
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.auth.middleware.auth_context import get_access_token
 
 from flows.access_token import Resource
 from flows.oauth_identity import ALGORITHMS
+from flows.provider import Client
 from flows.providers import openid
 from tests.clock import NOON, Clock
 from tests.flows.test_access_token import HERE, ISSUER, KEYS, NOW, RESOURCE, token
 from tests.mcp.stage import LEGACY, LIBRARIES, MODERN, TLS, new_server
 from tests.web.serving import serving_at
 from webapp.connecting import utc_now
+from webapp.introspection import AT_ONCE, Introspection
 from webapp.issuer import Issuer
 from webapp.logs import Events
 from webapp.protected import Protected
@@ -40,6 +42,8 @@ class There:
     def __init__(self) -> None:
         self.is_down = False
         self.fetches = 0
+        self.introspected = list[str]()
+        self.says: dict[str, Any] = {}
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if self.is_down:
@@ -47,7 +51,11 @@ class There:
         if request.url.path == "/jwks":
             self.fetches += 1
             return httpx.Response(200, json={"keys": KEYS})
-        places = {"authorization_endpoint": "authorize", "token_endpoint": "token"}
+        if request.url.path.endswith("/introspect"):
+            self.introspected.append(request.content.decode())
+            return httpx.Response(200, json=self.says)
+        names = {"authorization": "authorize", "token": "token", "introspection": "introspect"}
+        places = {f"{name}_endpoint": place for name, place in names.items()}
         says = {name: f"{ISSUER}/{place}" for name, place in places.items()}
         return httpx.Response(200, json={"issuer": ISSUER, "jwks_uri": f"{ISSUER}/jwks", **says})
 
@@ -71,19 +79,16 @@ class Answer:
 class Door:
     """The protected endpoint, without a network."""
 
-    def __init__(self, resource: Resource = RESOURCE) -> None:
+    def __init__(self, resource: Resource = RESOURCE, *, asks: bool = False) -> None:
         self.there = There()
         self.clock = Clock()
         provider = openid("signin", resource.issuer, label="Example")
         self.issuer = Issuer(provider, fetch=self.there, clock=self.clock)
         self._answer = Answer()
-        self.app = Protected(
-            self._pass,
-            issuer=self.issuer,
-            resource=resource,
-            name="my tools",
-            clock=self.clock,
-        )
+        about: Any = {"issuer": self.issuer, "resource": resource, "clock": self.clock}
+        client = Client(provider=provider, client_id="us", client_secret="a secret")
+        introspection = Introspection(client=client, **about) if asks else None
+        self.app = Protected(self._pass, name="my tools", introspection=introspection, **about)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._answer.passed = scope
@@ -316,7 +321,7 @@ def test_a_resource_of_another_issuer_or_without_a_path_is_refused(
 
 
 @asynccontextmanager
-async def client_of(url: str, revision: str, **claims: Any) -> AsyncIterator[Client]:
+async def client_of(url: str, revision: str, **claims: Any) -> AsyncIterator[McpClient]:
     """A real client that brings a token with these claims."""
     text = token(aud=f"{url}/mcp", **claims)
     headers = {"Authorization": f"Bearer {text}"}
@@ -325,7 +330,7 @@ async def client_of(url: str, revision: str, **claims: Any) -> AsyncIterator[Cli
             httpx2.AsyncClient(headers=headers, timeout=300, verify=TLS)
         )
         transport = streamable_http_client(f"{url}/mcp", http_client=http)
-        yield await stack.enter_async_context(Client(transport, mode=revision))
+        yield await stack.enter_async_context(McpClient(transport, mode=revision))
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -359,3 +364,64 @@ async def test_tools_of_both_libraries_see_who_calls(library: str, revision: str
                 assert text.text == f"{ISSUER} {name} an assistant"
     assert there.fetches == 1
     await issuers[0].aclose()
+
+
+ACTIVE = {"active": True, "sub": "alice", "aud": HERE, "client_id": "an assistant"}
+
+
+class TestATokenThatOnlyItsIssuerCanRead:
+    """RFC 7662, where the operator asks for it."""
+
+    async def test_it_is_asked_about_once_a_minute(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        door.there.says = {**ACTIVE, "exp": NOW + 90}
+        for _ in range(3):
+            answer = await door.ask(("Authorization", "Bearer opaque"))
+            assert answer.seen.subject == "alice"
+        assert door.there.introspected == ["token=opaque&token_type_hint=access_token"]
+        door.clock.tick(seconds=61)
+        door.there.says = {"active": False}
+        assert (await door.ask(("Authorization", "Bearer opaque"))).status == 401
+        assert len(door.there.introspected) == 2
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"active": False},
+            {"active": "true"},
+            {"aud": "https://another.example/mcp"},
+            {"aud": None},
+            {"iss": "https://another.example"},
+            {"exp": 1},
+            {"nbf": NOW + 3600},
+            {"token_type": "DPoP"},
+            {"cnf": {"jkt": "a key"}},
+        ],
+    )
+    async def test_all_that_its_issuer_says_has_to_hold(self, changes: dict[str, Any]) -> None:
+        door = Door(asks=True)
+        door.there.says = {**ACTIVE, **changes}
+        for _ in range(2):
+            answer = await door.ask(("Authorization", "Bearer opaque"))
+            assert (answer.status, answer.passed) == (401, None)
+        assert len(door.there.introspected) == 1  # a no counts as long as a yes
+
+    async def test_an_issuer_that_is_down_is_not_the_callers_fault(self) -> None:
+        door = Door(asks=True)
+        await door.issuer.metadata()
+        door.there.is_down = True
+        answer = await door.ask(("Authorization", "Bearer opaque"))
+        assert (answer.status, answer.headers["retry-after"]) == (503, "30")
+        door.there.is_down, door.there.says = False, ACTIVE
+        assert (await door.ask(("Authorization", "Bearer opaque"))).seen.subject == "alice"
+
+    async def test_one_address_can_not_have_its_issuer_asked_without_end(self) -> None:
+        door = Door(asks=True)
+        door.there.says = {"active": False}
+        statuses = [
+            (await door.ask(("Authorization", f"Bearer made-up-{number}"))).status
+            for number in range(AT_ONCE + 5)
+        ]
+        assert statuses == [401] * AT_ONCE + [503] * 5
+        assert len(door.there.introspected) == AT_ONCE
