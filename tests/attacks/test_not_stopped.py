@@ -1,6 +1,9 @@
 """What is not stopped: each is said where it could be looked for, and shown where it can be."""
 
 import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,12 +16,15 @@ from flows import elicit
 from flows.binding import Codes
 from flows.flow import Departure, Talk
 from tests.attacks.attack import Open
-from tests.clock import NOON
+from tests.clock import NOON, Clock
 from tests.mcp.stage import FORM, LIBRARIES, MODERN, new_server, soon, staged, text_of
+from tests.service.world import asked, process
 from tests.web.connecting import approve, ends, town
 from tests.web.serving import serving
 from webapp.logs import Events
 from webapp.outbound import Outbound
+from webapp.stores.sqlite import SqliteStore
+from webapp.sweeper import fall_due
 from webapp.wire import Receive, Scope, Send
 
 own_relay = Open(
@@ -238,6 +244,22 @@ old_store = Open(
     instead="know that what was used since then can be used again",
     where=("webapp/stores/sqlite.py",),
 )
+times_moved = Open(
+    what="whoever writes the store's file moves when a row is due, or erased",
+    why="both stand outside what is sealed, as the store must find rows by them; a row that is "
+    "gone too early is gone, as if it had been deleted, and what is in it cannot be changed so",
+    instead="keep others from the file: it is refused when they can write it",
+    where=("webapp/rows.py", "webapp/stores/schema.sql"),
+)
+keys_kept = Open(
+    what="a key that the issuer has withdrawn while its own server does not answer",
+    why="the keys from before go on for a day then, or nobody would get in while it is down",
+    instead="start the server again: it has no keys until the issuer answers",
+    where=("webapp/issuer.py",),
+    elsewhere=(
+        "tests/service/test_issuer.py::test_an_issuer_that_is_down_leaves_its_keys_for_a_day",
+    ),
+)
 windows = Open(
     what="Windows",
     why="users, key files and connections are told apart by means of Linux and macOS",
@@ -393,3 +415,20 @@ async def test_a_stranger_reads_the_names_of_the_tools() -> None:
         page = await stranger.visit(here.url)
         assert page.status == 200
         assert "sell_the_house" in page.text
+
+
+@times_moved
+async def test_a_row_whose_time_was_moved_is_erased_early_and_opens_until_then(
+    tmp_path: Path,
+) -> None:
+    # finding: S26
+    clock, place = Clock(), tmp_path / "elicit.db"
+    store = await SqliteStore.open(place)
+    async with process(store, clock) as here:
+        elicitation = await asked(here)
+        with closing(sqlite3.connect(place)) as theirs, theirs:
+            theirs.execute("UPDATE records SET erase_at = 1 WHERE kind = 'elicitation'")
+        assert await here.elicitations.get(elicitation.id) == elicitation
+        await fall_due(here)
+        assert await here.elicitations.get(elicitation.id) is None
+    await store.aclose()
