@@ -15,6 +15,7 @@ from flows import binding as bindings
 from flows import elicit
 from flows.binding import Codes
 from flows.flow import Departure, Talk
+from flows.form import Terms
 from tests.attacks.attack import Open
 from tests.clock import NOON, Clock
 from tests.mcp.stage import FORM, LIBRARIES, MODERN, new_server, soon, staged, text_of
@@ -244,6 +245,14 @@ old_store = Open(
     instead="know that what was used since then can be used again",
     where=("webapp/stores/sqlite.py",),
 )
+row_put_back = Open(
+    what="one row of the store's file put back as it was, with its version",
+    why="it fits its place, and nothing outside it says how far it had come: an approval that was "
+    "revoked is given again, an account that was disconnected is connected here, a receipt unspent",
+    instead="keep others from the file: it is refused when they can write it",
+    where=("flows/vault.py", "webapp/permissions.py"),
+    elsewhere=("tests/flows/test_vault.py::test_what_was_moved_to_another_row_does_not_open",),
+)
 times_moved = Open(
     what="whoever writes the store's file moves when a row is due, or erased",
     why="both stand outside what is sealed, as the store must find rows by them; a row that is "
@@ -431,4 +440,30 @@ async def test_a_row_whose_time_was_moved_is_erased_early_and_opens_until_then(
         assert await here.elicitations.get(elicitation.id) == elicitation
         await fall_due(here)
         assert await here.elicitations.get(elicitation.id) is None
+    await store.aclose()
+
+
+@row_put_back
+async def test_an_approval_that_was_revoked_is_given_again_by_a_row_that_is_put_back(
+    tmp_path: Path,
+) -> None:
+    # finding: S25
+    place = tmp_path / "elicit.db"
+    store = await SqliteStore.open(place)
+    columns = "SELECT status, version, sealed FROM records WHERE kind = 'approval'"
+    back = "UPDATE records SET status = ?, version = ?, sealed = ? WHERE kind = 'approval'"
+    async with process(store, Clock()) as here:
+        gate = await asked(here, kind="gate")
+        terms = Terms(schema={}, covers="these arguments", arguments={}, can_be_kept=True)
+        approvals = here.kinds.gates.approvals
+        await here.elicitations.write(
+            await approvals.given(gate, terms, is_wide=False, is_for_all=False)
+        )
+        with closing(sqlite3.connect(place)) as theirs, theirs:
+            row = theirs.execute(columns).fetchone()
+        assert await approvals.clear() == 1
+        assert await approvals.all() == []
+        with closing(sqlite3.connect(place)) as theirs, theirs:
+            theirs.execute(back, row)
+        assert len(await approvals.all()) == 1
     await store.aclose()
