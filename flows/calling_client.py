@@ -10,6 +10,7 @@ import hashlib
 from msgspec import Struct
 
 _SHOWN_CHARACTERS = 200
+_WRITTEN_OUT = "\N{REPLACEMENT CHARACTER}"
 
 
 class CallingClient(Struct, frozen=True, kw_only=True):
@@ -36,6 +37,18 @@ class SeenClient(Struct, frozen=True, kw_only=True):
     @property
     def is_verified(self) -> bool:
         return self.id is not None
+
+
+def kept_name(name: str) -> str:
+    """What a client calls itself, as it can be kept: half letters are written out.
+
+    Two names stay two: what is written out begins with a sign of its own, and so does any other
+    name that begins with that.
+    """
+    if name.startswith(_WRITTEN_OUT) or any("\ud800" <= letter <= "\udfff" for letter in name):
+        doubled = name.replace("\\", "\\\\")
+        return _WRITTEN_OUT + doubled.encode("utf-8", "backslashreplace").decode()
+    return name
 
 
 def seen(client: CallingClient) -> SeenClient:

@@ -17,6 +17,8 @@ from flows.receipt import Payment, Receipt
 
 WHAT_AT_MOST = 250
 REASON_AT_MOST = 500
+ACCOUNT_AT_MOST = 256
+SCOPES_AT_MOST = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,13 @@ class AccountRequest:
         for scope in self.scopes:
             if not SCOPE.fullmatch(scope):
                 raise InvalidQuestion(f"{scope!r} can be no scope (RFC 6749, 3.3).")
+        if sum(map(len, self.scopes)) > SCOPES_AT_MOST:
+            raise InvalidQuestion(f"scopes have {SCOPES_AT_MOST} characters at most, together.")
+        if self.account is not None and not is_account_name(self.account):
+            raise InvalidQuestion(
+                f"account is the name or id of one, of 1 to {ACCOUNT_AT_MOST} characters; leave it "
+                "out for any."
+            )
         if self.reason is not None and not 1 <= len(self.reason) <= REASON_AT_MOST:
             raise InvalidQuestion(f"reason has 1 to {REASON_AT_MOST} characters.")
 
@@ -94,6 +103,13 @@ class PaymentRequest:
             "seller": self.seller,
             "once": self.once,
         }
+
+
+def is_account_name(account: object) -> bool:
+    """Whether an account may be asked for by this, which a model may have written."""
+    return (
+        isinstance(account, str) and 1 <= len(account) <= ACCOUNT_AT_MOST and account.isprintable()
+    )
 
 
 def receipt_of(content: Json, reach: Reach) -> Receipt:

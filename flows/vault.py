@@ -1,7 +1,9 @@
 """Keys and sealing: a ring of secrets, a data key for each owner, records bound to their row.
 
 What could go wrong: bytes copied from one row to another, from one owner to another, or from an
-older version of the same row. Each is part of the associated data, so none of them opens.
+older version under the number of a newer one. Each is part of the associated data, so none of them
+opens. Not stopped: a whole row put back as it was, its number too. Whoever can write the store's
+file can do that, and it opens, as nothing outside the row says how far it had come.
 """
 
 import base64

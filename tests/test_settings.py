@@ -470,3 +470,16 @@ def test_every_setting_that_the_readme_names_is_known(home: dict[str, str]) -> N
     said = problems({**home, **dict.fromkeys(named, "x"), "ELICIT_NO_SUCH_THING": "1"})
     unknown = [each for each in said if "there is no such setting" in each]
     assert [each for each in unknown if "NO_SUCH_THING" not in each] == []
+
+
+def test_browsers_come_back_by_https_alone_where_the_operator_says_for_how_long() -> None:
+    # finding: S26
+    given = {"ELICIT_SECRET": SECRET, "ELICIT_URL": "https://elicit.example"}
+    assert read_settings(given).hsts is None
+    assert read_settings({**given, "ELICIT_HSTS": "86400"}).hsts == timedelta(days=1)
+    assert read_settings({**given, "ELICIT_HSTS": "0"}).hsts == timedelta()
+    for wrong in ("-1", "a day", "1.5"):
+        with pytest.raises(BadSettings, match="ELICIT_HSTS: it is a number of seconds"):
+            read_settings({**given, "ELICIT_HSTS": wrong})
+    with pytest.raises(BadSettings, match="ELICIT_HSTS: it is for a server behind https"):
+        read_settings({"ELICIT_SECRET": SECRET, "ELICIT_HSTS": "60"})

@@ -234,7 +234,8 @@ class AccountKeys:
             return [disconnect(current, now=self._now, was_revoked=was_revoked)]
 
         await self._elicitations.write_afresh(ended)
-        _log.info("account.disconnected", extra={"revoked": was_revoked})
+        about = {"id": id, "provider": claimed.provider, "revoked": was_revoked}
+        _log.info("account.disconnected", extra=about)
         return self._said(replace(claimed, was_revoked=was_revoked))
 
     async def _given_back(self, claimed: Connection) -> bool | None:

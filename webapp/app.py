@@ -20,6 +20,7 @@ from flows.question import asking
 from webapp.connecting import outbound_of, service_of, utc_now
 from webapp.elicitations import Clock
 from webapp.guard import MACHINE_PATHS, Guard
+from webapp.hsts import StrictTransport
 from webapp.introspection import Introspection
 from webapp.issuer import Issuer
 from webapp.keys_stores import open_noted
@@ -138,12 +139,13 @@ async def open_app(
         if not settings.is_local:  # there everybody has the same address
             rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=clock)
             app = Paced(app, rates=rates, free=MACHINE_PATHS)
-        yield Guard(
+        app = Guard(
             app,
             public_url=settings.url,
             allowed_origins=settings.origins,
             trusted_proxies=settings.proxies,
         )
+        yield app if settings.hsts is None else StrictTransport(app, life=settings.hsts)
 
 
 class Switch:

@@ -7,6 +7,7 @@ clients only by another.
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -20,6 +21,8 @@ from webapp.elicitations import Elicitations
 from webapp.ids import tail_of
 from webapp.kind import AskedBy
 from webapp.rows import Approval
+
+_log = logging.getLogger(__name__)
 
 GIVEN, REVOKED = "given", "revoked"
 ABOUT_CHARACTERS = 200
@@ -104,7 +107,10 @@ class Approvals:
             ]
             return [replace(one, status=REVOKED) for one in read if one and one.status == GIVEN]
 
-        return len(await self._elicitations.write_afresh(revoked))
+        ended = await self._elicitations.write_afresh(revoked)
+        for one in approvals if ended else ():
+            _log.info("approval.revoked", extra={"id": one.id, "tool": one.tool})
+        return len(ended)
 
     async def _find(self, by: AskedBy, covered: str | None, *, is_for_all: bool) -> Approval | None:
         id = self._id(by, covered, is_for_all=is_for_all)

@@ -4,6 +4,7 @@ What could go wrong: a yes that opens long after it was said, or after it was ta
 the call it was said to asks other things and goes on for days. So each leg of it looks again.
 """
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -19,6 +20,8 @@ from webapp.asked_forms import AskedForms
 from webapp.elicitations import Elicitations
 from webapp.kind import AskedBy
 from webapp.rows import Value
+
+_log = logging.getLogger(__name__)
 
 
 class Gates(AskedForms):
@@ -86,11 +89,14 @@ class Gates(AskedForms):
             return [given]
 
         try:
-            return await self._elicitations.settle(
+            approved = await self._elicitations.settle(
                 elicitation.id, Status.ACCEPTED, content={}, also=also
             )
         except NotPossible:
             return await self._elicitations.get(elicitation.id) or elicitation
+        about = {"id": approved.id, "tool": approved.asked.tool}
+        _log.info("approval.given", extra={**about, "is_wide": is_wide, "is_for_all": is_for_all})
+        return approved
 
 
 def holds(current: Elicitation, *, now: datetime) -> bool:

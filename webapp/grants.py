@@ -105,6 +105,7 @@ class Grants:
         if done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN):
             # Too late for the question; the account is there all the same, for the next one.
             await self._elicitations.write_afresh(placed)
+        _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
         stored = await self._connections.read(connection.owner, connection.id)
         await self._answer_alike(stored or connection)  # with the tools that it had before
         return True

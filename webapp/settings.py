@@ -21,6 +21,7 @@ from flows.visit import is_loopback, origin_of
 from webapp.declarations import BadDeclaration, Declarations, read_declarations
 from webapp.durations import read_duration
 from webapp.guard import Network
+from webapp.hsts import read_hsts
 from webapp.keys import KeyFile, data_folder
 from webapp.limits import Arrivals
 from webapp.log_lines import LogSettings, read_log
@@ -77,6 +78,7 @@ class Settings:
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     policies: PolicySettings = field(default_factory=PolicySettings)
     arrivals: Arrivals = field(default_factory=Arrivals)
+    hsts: timedelta | None = None  # for how long browsers come back by https alone
     log: LogSettings = field(default_factory=LogSettings)
 
     @property
@@ -147,6 +149,7 @@ def read_settings(
         identity=identity,
         policies=read_policies(environment, problems),
         arrivals=_arrivals(environment, problems),
+        hsts=read_hsts(environment, problems, url=url),
         log=read_log(environment, problems),
     )
     problems += variables.unknown(more=_names_of(settings.providers))

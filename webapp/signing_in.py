@@ -15,7 +15,7 @@ from flows.signin import SignIn
 from webapp.elicitations import Clock
 from webapp.issuer import Issuer
 from webapp.outbound import Outbound
-from webapp.sessions import Sessions
+from webapp.sessions import Session, Sessions
 
 CALLBACK_PATH = "/signin/callback"
 
@@ -30,10 +30,11 @@ class Gone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Back:
-    """Where the browser goes on, and its cookies."""
+    """Where the browser goes on, its cookies, and who is signed in now."""
 
     path: str
     cookies: tuple[str, ...]
+    session: Session
 
 
 class SigningIn:
@@ -84,4 +85,4 @@ class SigningIn:
         )
         session = await self._sessions.start(await self._outbound.run(talk), cookies=cookies)
         cookies_set = (self._sessions.set_cookie(session), self._sessions.forget_leaving())
-        return Back(path=left.back, cookies=cookies_set)
+        return Back(path=left.back, cookies=cookies_set, session=session)

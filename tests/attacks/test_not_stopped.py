@@ -1,6 +1,9 @@
 """What is not stopped: each is said where it could be looked for, and shown where it can be."""
 
 import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,13 +15,17 @@ from flows import binding as bindings
 from flows import elicit
 from flows.binding import Codes
 from flows.flow import Departure, Talk
+from flows.form import Terms
 from tests.attacks.attack import Open
-from tests.clock import NOON
+from tests.clock import NOON, Clock
 from tests.mcp.stage import FORM, LIBRARIES, MODERN, new_server, soon, staged, text_of
+from tests.service.world import asked, process
 from tests.web.connecting import approve, ends, town
 from tests.web.serving import serving
 from webapp.logs import Events
 from webapp.outbound import Outbound
+from webapp.stores.sqlite import SqliteStore
+from webapp.sweeper import fall_due
 from webapp.wire import Receive, Scope, Send
 
 own_relay = Open(
@@ -238,6 +245,30 @@ old_store = Open(
     instead="know that what was used since then can be used again",
     where=("webapp/stores/sqlite.py",),
 )
+row_put_back = Open(
+    what="one row of the store's file put back as it was, with its version",
+    why="it fits its place, and nothing outside it says how far it had come: an approval that was "
+    "revoked is given again, an account that was disconnected is connected here, a receipt unspent",
+    instead="keep others from the file: it is refused when they can write it",
+    where=("flows/vault.py", "webapp/permissions.py"),
+    elsewhere=("tests/flows/test_vault.py::test_what_was_moved_to_another_row_does_not_open",),
+)
+times_moved = Open(
+    what="whoever writes the store's file moves when a row is due, or erased",
+    why="both stand outside what is sealed, as the store must find rows by them; a row that is "
+    "gone too early is gone, as if it had been deleted, and what is in it cannot be changed so",
+    instead="keep others from the file: it is refused when they can write it",
+    where=("webapp/rows.py", "webapp/stores/schema.sql"),
+)
+keys_kept = Open(
+    what="a key that the issuer has withdrawn while its own server does not answer",
+    why="the keys from before go on for a day then, or nobody would get in while it is down",
+    instead="start the server again: it has no keys until the issuer answers",
+    where=("webapp/issuer.py",),
+    elsewhere=(
+        "tests/service/test_issuer.py::test_an_issuer_that_is_down_leaves_its_keys_for_a_day",
+    ),
+)
 windows = Open(
     what="Windows",
     why="users, key files and connections are told apart by means of Linux and macOS",
@@ -393,3 +424,46 @@ async def test_a_stranger_reads_the_names_of_the_tools() -> None:
         page = await stranger.visit(here.url)
         assert page.status == 200
         assert "sell_the_house" in page.text
+
+
+@times_moved
+async def test_a_row_whose_time_was_moved_is_erased_early_and_opens_until_then(
+    tmp_path: Path,
+) -> None:
+    # finding: S26
+    clock, place = Clock(), tmp_path / "elicit.db"
+    store = await SqliteStore.open(place)
+    async with process(store, clock) as here:
+        elicitation = await asked(here)
+        with closing(sqlite3.connect(place)) as theirs, theirs:
+            theirs.execute("UPDATE records SET erase_at = 1 WHERE kind = 'elicitation'")
+        assert await here.elicitations.get(elicitation.id) == elicitation
+        await fall_due(here)
+        assert await here.elicitations.get(elicitation.id) is None
+    await store.aclose()
+
+
+@row_put_back
+async def test_an_approval_that_was_revoked_is_given_again_by_a_row_that_is_put_back(
+    tmp_path: Path,
+) -> None:
+    # finding: S25
+    place = tmp_path / "elicit.db"
+    store = await SqliteStore.open(place)
+    columns = "SELECT status, version, sealed FROM records WHERE kind = 'approval'"
+    back = "UPDATE records SET status = ?, version = ?, sealed = ? WHERE kind = 'approval'"
+    async with process(store, Clock()) as here:
+        gate = await asked(here, kind="gate")
+        terms = Terms(schema={}, covers="these arguments", arguments={}, can_be_kept=True)
+        approvals = here.kinds.gates.approvals
+        await here.elicitations.write(
+            await approvals.given(gate, terms, is_wide=False, is_for_all=False)
+        )
+        with closing(sqlite3.connect(place)) as theirs, theirs:
+            row = theirs.execute(columns).fetchone()
+        assert await approvals.clear() == 1
+        assert await approvals.all() == []
+        with closing(sqlite3.connect(place)) as theirs, theirs:
+            theirs.execute(back, row)
+        assert len(await approvals.all()) == 1
+    await store.aclose()

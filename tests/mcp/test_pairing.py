@@ -1,5 +1,7 @@
 """Pairing, where the machine cannot say whose program connects."""
 
+import logging
+
 import pytest
 
 from flows import elicit
@@ -72,6 +74,18 @@ async def test_an_address_pairs_one_browser() -> None:
         assert (await second.visit(place)).status == 200
         assert (await use(first, place)).status == 200
         assert (await second.visit(place)).status == 410
+
+
+async def test_the_log_says_that_a_browser_was_paired(caplog: pytest.LogCaptureFixture) -> None:
+    # finding: S26
+    caplog.set_level(logging.INFO, logger="webapp")
+    async with staged(shop()) as stage:
+        place = address(stage)
+        await use(await relayed_person(stage), place)
+        assert (await (await relayed_person(stage)).visit(place)).status == 410
+        owner = stage.service.identity.local_owner
+    (said,) = [one for one in caplog.records if one.getMessage() == "browser.paired"]
+    assert vars(said)["owner"] == owner
 
 
 async def test_looking_at_an_address_pairs_nothing() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -376,3 +377,28 @@ async def test_while_a_body_runs_under_a_yes_that_was_revoked_no_second_one_star
     await asyncio.gather(other, return_exceptions=True)
     await first.finish(lambda: "{}")
     await second.finish(lambda: "{}")
+
+
+async def test_the_log_says_what_was_approved_and_revoked(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: S26
+    caplog.set_level(logging.INFO, logger="webapp")
+    async with at_the_gate(service) as (_, asked):
+        for _ in range(2):
+            await service.kinds.gates.approve(asked, is_wide=True)
+    for _ in range(2):
+        await service.kinds.gates.approvals.clear()
+    given, revoked = [
+        {name: vars(one).get(name) for name in ("message", "id", "tool", "is_wide", "is_for_all")}
+        for one in caplog.records
+        if one.name in ("webapp.gates", "webapp.approvals")
+    ]
+    assert given == {
+        "message": "approval.given",
+        "id": asked.id,
+        "tool": "t",
+        "is_wide": True,
+        "is_for_all": False,
+    }
+    assert (revoked["message"], revoked["tool"]) == ("approval.revoked", "t")

@@ -1,6 +1,7 @@
 """What is connected, as the person who connected it sees and ends it, and nobody else."""
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -648,6 +649,27 @@ async def test_each_of_two_people_ends_their_own_account_of_the_same_name() -> N
         quiet = here.town.ask("repo", owner=here.owner("alice"), arguments="again")
         assert (await quiet.account()).label == "octocat"
         assert not quiet.has_asked
+
+
+async def test_the_log_says_who_signs_in_and_out_and_what_is_connected_and_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # finding: S26
+    caplog.set_level(logging.INFO, logger="webapp")
+    async with city() as here:
+        alice = await here.citizen("alice")
+        owner = here.owner("alice")
+        await here.town.connect("repo", owner=owner, person=alice)
+        hers = await the_one(here.town)
+        await press(alice, here.town, "/disconnect")
+        await press(alice, here.town, "/signout")
+    events = ("person.signed_in", "account.connected", "account.disconnected", "person.signed_out")
+    told = [one for one in caplog.records if one.getMessage() in events]
+    assert [one.getMessage() for one in told] == list(events)
+    signed_in, connected, disconnected, signed_out = map(vars, told)
+    assert signed_in["owner"] == signed_out["owner"] == owner
+    assert connected["id"].startswith(owner)
+    assert (connected["provider"], disconnected["id"]) == ("github", hers.id)
 
 
 async def test_signing_out_on_the_page_ends_what_it_shows() -> None:

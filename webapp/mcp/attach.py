@@ -32,6 +32,7 @@ from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.hiding import Hiding
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import note_call
+from webapp.mcp.params import must_be_fit
 from webapp.mcp.presenting import presenter_of
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
@@ -102,6 +103,8 @@ class Middleware:
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         is_call = context.method == "tools/call" and context.request_id is not None
+        if context.request_id is not None:
+            must_be_fit(context.method, context.params)
         try:
             handle = self._called if is_call else self._no_call
             return await handle(context, call_next)

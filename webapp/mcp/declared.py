@@ -5,13 +5,17 @@ from typing import Any
 
 from mcp.server.context import ServerRequestContext
 
+from flows.calling_client import kept_name
 from flows.capabilities import modes_of
 from webapp.mcp.results import MODERN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """`is_reached`: whether a request of ours comes to it while a call of its own is open."""
+    """What it calls itself tells it from others as it was sent; see `kept_name`.
+
+    `is_reached`: whether a request of ours comes to it while a call of its own is open.
+    """
 
     name: str | None
     modes: frozenset[str]
@@ -38,7 +42,7 @@ def declared_by(context: ServerRequestContext[Any, Any]) -> Declared:
     info = context.session.client_params
     is_modern = context.protocol_version >= MODERN
     return Declared(
-        name=info.client_info.name if info is not None else None,
+        name=kept_name(info.client_info.name) if info is not None else None,
         modes=modes_of(context.session.client_capabilities),
         is_modern=is_modern,
         is_reached=is_modern or context.session.can_send_request,

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, cast
 
+from msgspec.json import encode
+
 from flows.binding import CHAT_WORDS
 from flows.elicitation import Elicitation, Json, Status
-from flows.errors import InvalidToken
+from flows.errors import InvalidAnswer, InvalidToken
 from flows.form import FORM_KINDS
 from flows.run import keep_responses
 from flows.tokens import Purpose
@@ -34,6 +36,7 @@ _MARK = "elicit-url:"
 _KEY = "elicit-url-"
 _LETTERS = "-code"
 _ACCOUNTS_AT_MOST = 8  # that a token carries
+_RESPONSES_BYTES_AT_MOST = 40 * 1024  # as they are sealed: JSON text inside JSON
 _LINK, _FORM = _MODES = "uf"  # how a question was shown
 
 
@@ -216,6 +219,12 @@ class Retry:
         kept = call.run.value.responses
         together = json.dumps(with_kept(kept, self._chain.responses))
         if self._chain.responses and together != kept:
+            if (size := len(encode(together))) > _RESPONSES_BYTES_AT_MOST:
+                why = (
+                    f"What the client answered to the tool's own requests has {size} bytes, and "
+                    f"{_RESPONSES_BYTES_AT_MOST} at most are kept while a person is asked."
+                )
+                raise InvalidAnswer([("", why)])
             await call.run.change(lambda run: keep_responses(run, together))
 
     def _out(self, call: Call) -> Mapping[int, str]:

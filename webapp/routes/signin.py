@@ -25,6 +25,7 @@ from webapp.routes.answers import Answers, see_other
 from webapp.routes.fields import refuse_form
 from webapp.routes.openers import SIGN_IN, sign_in_button, with_cookie
 from webapp.service import Service
+from webapp.sessions import Session
 from webapp.signing_in import SigningIn
 from webapp.views import Pair, Paired, PairUsed, SignedOut, SignInFailed
 
@@ -76,6 +77,7 @@ async def signed_in(
     except (Mixed, Denied, Failed) as error:
         back_to = signing_in.back_of(cookies_of(request))
         return _failed(error, request, service, answers, back=back_to)
+    _tell("person.signed_in", back.session, service)
     return see_other(back.path, cookies=back.cookies)
 
 
@@ -91,7 +93,10 @@ async def sign_out(
     refused = refuse_form(parsed(body), request, service, answers, subject=SIGN_IN)
     if refused is not None:
         return refused
-    cleared = await service.sessions.end(await service.sessions.of(cookies_of(request)))
+    session = await service.sessions.of(cookies_of(request))
+    cleared = await service.sessions.end(session)
+    if session is not None:
+        _tell("person.signed_out", session, service)
     issuer = None if service.signing_in is None else service.signing_in.label
     return answers.page(SignedOut(server=answers.server, issuer=issuer), cookies=[cleared])
 
@@ -131,7 +136,14 @@ async def pair(
         return answers.page(PairUsed(server=answers.server), status=HTTPStatus.GONE)
     session = await service.sessions.start(paired, cookies=cookies_of(request))
     cookie = service.sessions.set_cookie(session)
+    _tell("browser.paired", session, service)
     return answers.page(Paired(server=answers.server), cookies=[cookie])
+
+
+def _tell(event: str, session: Session, service: Service) -> None:
+    """For the operator: whose, by the tag that their questions begin with; nobody's name."""
+    owner = service.elicitations.owners.tag(issuer=session.issuer, subject=session.subject)
+    _log.info(event, extra={"owner": owner})
 
 
 def _signing_in(service: Service) -> SigningIn:

@@ -1,0 +1,60 @@
+"""What a client sends with a request: refused here, at one door, where it can be nothing it may be.
+
+What could go wrong: a value of another type, half a letter or a very long text reaches code that
+keeps it, and nobody can be asked while the log fills with tracebacks. What a tool's own schema says
+is the library's to check; what a person is shown is looked at where it is shown.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, cast
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+NAME_LETTERS_AT_MOST: Final = 256
+
+
+def must_be_fit(method: str, params: Mapping[str, Any] | None) -> None:
+    """Raises MCPError (-32602) with a sentence; never with what was sent."""
+    params = params or {}
+    about = _mapping(params.get("_meta"))
+    for info in (params.get("clientInfo"), about.get(types.CLIENT_INFO_META_KEY)):
+        name = _mapping(info).get("name")
+        if isinstance(name, str) and len(name) > NAME_LETTERS_AT_MOST:
+            _refuse(f"The client's name (clientInfo) has more than {NAME_LETTERS_AT_MOST} letters.")
+    if method == "tools/call":
+        _must_be_a_call(params)
+
+
+def _must_be_a_call(params: Mapping[str, Any]) -> None:
+    name, state = params.get("name"), params.get("requestState")
+    if not isinstance(name, str) or len(name) > NAME_LETTERS_AT_MOST or not _is_whole(name):
+        _refuse(f"name is no tool's: it is a text of {NAME_LETTERS_AT_MOST} letters at most.")
+    if not isinstance(params.get("arguments"), Mapping | None):
+        _refuse("arguments are no object of names and values.")
+    if state is not None and not isinstance(state, str):
+        _refuse("requestState is no text: send it back as it came.")
+    responses = params.get("inputResponses")
+    if responses is None:
+        return
+    if not isinstance(responses, Mapping):
+        _refuse("inputResponses are no object of names and responses.")
+    for one in cast("Mapping[str, object]", responses).values():
+        if not isinstance(one, Mapping):
+            _refuse("inputResponses have a response that is no object.")
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a letter
+        return False
+    return True
+
+
+def _refuse(why: str) -> NoReturn:
+    raise MCPError(types.INVALID_PARAMS, why)
