@@ -7,14 +7,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench clean pins
+.PHONY: help run test check bench clean pins pythons lowest
 
 help:
-	@echo 'make run    the server with its demo tools on http://127.0.0.1:8765'
-	@echo 'make test   all tests'
-	@echo 'make check  ruff, mypy, pyright'
-	@echo 'make bench  the cost, beside its baselines'
-	@echo 'make clean  removes what the others made'
+	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
+	@echo 'make test     all tests'
+	@echo 'make check    ruff, mypy, pyright'
+	@echo 'make pythons  the quick tests on the other Pythons here'
+	@echo 'make bench    the cost, beside its baselines'
+	@echo 'make clean    removes what the others made'
 
 run: $(VENV)/run.stamp
 	$(BIN)/elicit serve
@@ -28,11 +29,25 @@ check: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
+# The tests that need neither a browser nor a client of another language: three minutes.
+FAST := tests/flows tests/stores tests/service tests/test_*.py
+PYTHONS ?= $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')=%,$(shell .ci/pythons))
+
+# They again on every other Python that is installed, each as VERSION=PROGRAM.
+pythons:
+	@set -e; for each in $(PYTHONS); do \
+		echo "Python $${each%%=*}"; \
+		"$${each#*=}" -m venv --clear $(VENV)-$${each%%=*}; \
+		$(VENV)-$${each%%=*}/bin/python -m pip --quiet --disable-pip-version-check install --require-hashes -r constraints-dev.txt; \
+		$(VENV)-$${each%%=*}/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation -e .; \
+		$(VENV)-$${each%%=*}/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(FAST); \
+	done
+
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/made.stamp:
@@ -57,6 +72,15 @@ COMPILE = $(UV) pip compile --quiet --universal --upgrade --generate-hashes --no
 	--python-version 3.11 --group build pyproject.toml
 SHORTEN = sed -E "s/ ; sys_platform == 'darwin' or sys_platform == 'linux'//; \
 	s/ and \(sys_platform == 'darwin' or sys_platform == 'linux'\)//"
+
+# With uv as well: the oldest versions that pyproject.toml allows, with which the tests have to pass.
+lowest:
+	$(PYTHON) -m venv --clear $(VENV)-lowest
+	$(UV) pip compile --quiet --resolution lowest-direct --python-version 3.11 --no-header --no-annotate \
+		--group build --extra dev pyproject.toml > $(VENV)-lowest/pins.txt
+	$(UV) pip install --quiet --python $(VENV)-lowest/bin/python -r $(VENV)-lowest/pins.txt
+	$(UV) pip install --quiet --python $(VENV)-lowest/bin/python --no-deps --no-build-isolation -e .
+	$(VENV)-lowest/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(FAST)
 
 pins:
 	$(COMPILE) --extra dev | $(SHORTEN) > constraints-dev.txt

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -195,6 +196,15 @@ def test_the_public_names_are_sorted_constants_first_then_types() -> None:
             assert list(names) == sorted(
                 set(names), key=lambda name: (not name.isupper(), not name[0].isupper(), name)
             )
+
+
+def test_what_we_build_on_is_bounded_below_its_next_major_version() -> None:
+    # finding: H4
+    project = tomllib.loads((HOUSE / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["fastmcp"]]
+    unbounded = {each.partition(">=")[0] for each in wanted if "<" not in each.partition(";")[0]}
+    assert unbounded == {"certifi", "cryptography", "psutil"}  # of many, none of which breaks us
+    assert all(">=" in each for each in wanted)
 
 
 def test_the_pins_to_run_are_among_the_pins_to_test_and_name_no_host() -> None:

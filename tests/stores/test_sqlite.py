@@ -192,6 +192,34 @@ async def test_a_file_of_rubbish_is_refused_and_left_alone(path):
     assert path.read_bytes() == b"rubbish " * 1000
 
 
+async def test_a_connection_that_can_not_be_used_is_closed(path, monkeypatch):
+    # finding: H3
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted(*arguments, **named):
+        opened.append(connect(*arguments, **named))
+        return opened[-1]
+
+    path.write_bytes(b"rubbish " * 1000)
+    path.chmod(0o600)
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    with pytest.raises(StoreUnavailable):
+        await SqliteStore.open(path)
+    assert opened
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+
+
+def test_no_statement_numbers_its_values():
+    # finding: H3
+    # Python 3.12 warns of `?1` with a sequence, which it takes for a name.
+    folder = files("webapp.stores")
+    texts = [each.read_text("utf-8") for each in folder.iterdir() if each.is_file()]
+    assert not [found for text in texts for found in re.findall(r"[^(]\?[0-9]", text)]
+
+
 async def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
     with pytest.raises(StoreUnavailable, match="is no file"):
         await SqliteStore.open(tmp_path)

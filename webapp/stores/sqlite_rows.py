@@ -115,8 +115,12 @@ def _connect(path: Path, *, busy_milliseconds: int) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=busy_milliseconds / 1000, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA secure_delete = ON")
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
 
 

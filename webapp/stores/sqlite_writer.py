@@ -35,8 +35,9 @@ LOG_KEPT_SECONDS = 60.0
 _READ = SELECT_RECORDS + "WHERE owner = ? AND kind = ? AND id = ?"
 _FIND = SELECT_RECORDS + "WHERE owner = ? AND kind = ? AND key = ?"
 _DUE = SELECT_RECORDS + (
-    "WHERE due_at <= ?1 AND (claimed_until IS NULL OR claimed_until NOT BETWEEN ?1 + 1 AND ?3) "
-    "ORDER BY due_at LIMIT ?2"
+    "WHERE due_at <= :now "
+    "AND (claimed_until IS NULL OR claimed_until NOT BETWEEN :now + 1 AND :held_until) "
+    "ORDER BY due_at LIMIT :limit"
 )
 _CLAIM = "UPDATE records SET claimed_until = ? WHERE owner = ? AND kind = ? AND id = ?"
 _ERASE_OWNER = """
@@ -245,8 +246,9 @@ class SqliteWriter:
         write_rows(self._connection, [self._commit_row(())])
 
     def _due(self, now: int, until: int, limit: int) -> list[Record]:
-        held = now + CLAIMS_HELD * (until - now)
-        records = [record_of(row) for row in self._connection.execute(_DUE, (now, limit, held))]
+        held_until = now + CLAIMS_HELD * (until - now)
+        values = {"now": now, "held_until": held_until, "limit": limit}
+        records = [record_of(row) for row in self._connection.execute(_DUE, values)]
         claims = [(until, record.owner, record.kind, record.id) for record in records]
         self._connection.executemany(_CLAIM, claims)
         return records
