@@ -127,14 +127,14 @@ class Shop:
 
 
 @asynccontextmanager
-async def open_shop() -> AsyncIterator[Shop]:
+async def open_shop(*, port: int = 0) -> AsyncIterator[Shop]:
     """The shop at 127.0.0.1, its till at localhost: for a browser these are two sites.
 
     What the till's `/hop` leads to is the same till under another name, so of a third origin.
     """
     store = await open_store("memory:")
     async with serving(till) as address:
-        with bound("127.0.0.1") as reserved:
+        with bound("127.0.0.1", port=port) as reserved:
             port = reserved.getsockname()[1]
             shop = Shop(url=f"http://127.0.0.1:{port}", store=store)
             settings = Settings(
