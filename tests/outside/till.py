@@ -3,6 +3,7 @@
 What its tools did is told by the lines of the file that TILL names.
 """
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,32 @@ def with_tools(server: Any) -> Any:
             return key
 
         return str(await elicit.once("order", place))
+
+    @server.tool()
+    async def deploy(what: str) -> str:
+        """A person says yes; then it builds and releases, each once, with pauses beside."""
+
+        async def pause(step: str) -> None:
+            note(f"{what} {step}")
+            await asyncio.sleep(float(os.environ["DEPLOY_SECONDS"]) / 5)
+
+        async def build(_key: str) -> Json:
+            await pause("building")
+            note(f"{what} built")
+            return "built"
+
+        async def release(_key: str) -> Json:
+            await pause("releasing")
+            note(f"{what} released")
+            return "released"
+
+        await elicit.url("Deploy?", "https://ci.example.com/yes", elicitation_id=what)
+        await pause("answered")
+        done = [await elicit.once("build", build)]
+        await pause("between")
+        done.append(await elicit.once("release", release))
+        await pause("after")
+        return f"{what} {done}"
 
     return server
 
