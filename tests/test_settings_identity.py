@@ -184,3 +184,15 @@ def test_the_models_answers_are_let_in_by_a_one_and_nothing_else() -> None:
     found, problems = read({"ELICIT_MODEL_ANSWERS": "yes"})
     assert not found.rules.lets_model_answer
     assert problems == ["ELICIT_MODEL_ANSWERS: it is 1 or 0."]
+
+
+def test_a_yes_of_a_paired_browser_is_for_where_nobody_signs_in() -> None:
+    # finding: S20
+    assert read({})[0].pairs_for_yes is False
+    found, problems = read({"ELICIT_LOCAL_YES": "paired"})
+    assert (found.pairs_for_yes, found.rules.pairs_for_yes, problems) == (True, True, [])
+    assert read({"ELICIT_LOCAL_YES": "yes"})[1] == [
+        "ELICIT_LOCAL_YES: it is `paired`, or left out."
+    ]
+    (problem,) = read({**ISSUER, "ELICIT_LOCAL_YES": "paired"})[1]
+    assert problem.startswith("ELICIT_LOCAL_YES: leave it out")

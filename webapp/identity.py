@@ -122,7 +122,8 @@ class Rules:
     """What the operator chose.
 
     `issuer` is where people sign in, and `claim` what they are known by there; the others allow
-    the code, and the model's own answers.
+    the code, and the model's own answers. `pairs_for_yes`: on this machine a gate is answered in a
+    browser that was paired.
     """
 
     issuer: str | None = None
@@ -130,6 +131,7 @@ class Rules:
     binds_by_code: bool = False
     asks_anonymous: bool = False
     lets_model_answer: bool = False  # plain forms only, and marked so
+    pairs_for_yes: bool = False
 
 
 class Identity:
@@ -160,6 +162,10 @@ class Identity:
     @property
     def lets_model_answer(self) -> bool:
         return self._rules.lets_model_answer
+
+    def pairs_for_yes(self, owner: str | None) -> bool:
+        """Whether a gate of theirs is answered on our page alone, in a browser that was paired."""
+        return self._rules.pairs_for_yes and owner == self.local_owner
 
     def as_on_our_pages(self, subject: Subject, claims: Mapping[str, Any]) -> Subject:
         """Whom the served server's own authentication speaks of, by what our pages go by."""
@@ -226,6 +232,10 @@ class Identity:
             return Opening(way=self._way_by_code(elicitation, cookies))
         viewer = await self.viewer(scope, cookies)
         is_local = elicitation.owner == self.local_owner
+        if elicitation.kind == "gate" and self.pairs_for_yes(elicitation.owner):
+            session = None if viewer is None else viewer.session
+            if session is None or session.issuer != LOCAL_ISSUER:
+                return Opening(way=Way.PAIR if self._can_pair(scope) else Way.HERE_ONLY)
         if viewer is not None and viewer.owner == elicitation.owner:
             return Opening(way=Way.OPEN, viewer=viewer)
         if is_local and self._locality.is_local(scope):

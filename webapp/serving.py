@@ -323,8 +323,11 @@ def _announce(settings: Settings, name: str, *, is_demo: bool, sandbox: Sandbox 
     ]
     if sandbox is not None:
         lines.append(f"  sandbox  {sandbox.url}")
-    if not can_tell_users() and settings.is_local and settings.identity.issuer is None:
-        lines += _pairing(settings)
+    if settings.is_local and settings.identity.issuer is None:
+        if not can_tell_users():
+            lines += _pairing(settings)
+        elif settings.identity.pairs_for_yes:
+            lines += _pairing(settings)[:1]  # clients are told apart here without a key
     lines.append("  stop     Ctrl+C")
     if is_demo:
         at = "" if settings.url == "http://127.0.0.1:8765" else f" --url {settings.url}"

@@ -55,6 +55,7 @@ class IdentitySettings:
     asks_anonymous: bool = False
     lets_model_answer: bool = False
     introspects: bool = False  # access tokens that only their issuer can read
+    pairs_for_yes: bool = False
     server_issuer: str | None = None
 
     @property
@@ -69,6 +70,7 @@ class IdentitySettings:
             binds_by_code=self.binds_by_code,
             asks_anonymous=self.asks_anonymous,
             lets_model_answer=self.lets_model_answer,
+            pairs_for_yes=self.pairs_for_yes,
         )
 
     @property
@@ -110,6 +112,7 @@ def read_identity(environment: Mapping[str, str], problems: list[str]) -> Identi
         asks_anonymous=_is_code(environment, "ELICIT_ANONYMOUS", problems),
         lets_model_answer=switch(environment, "ELICIT_MODEL_ANSWERS", problems, default=False),
         introspects=switch(environment, "ELICIT_INTROSPECT", problems, default=False),
+        pairs_for_yes=_pairs_for_yes(environment, problems),
         server_issuer=environment.get("ELICIT_SERVER_ISSUER", "").strip() or None,
     )
 
@@ -135,6 +138,15 @@ def _client(environment: Mapping[str, str], problems: list[str]) -> Client | Non
     if missing:
         return None
     return Client(provider=provider, client_id=given[NAMES[0]], client_secret=given[NAMES[1]])
+
+
+def _pairs_for_yes(environment: Mapping[str, str], problems: list[str]) -> bool:
+    value = environment.get("ELICIT_LOCAL_YES", "").strip()
+    if value not in ("", "paired"):
+        problems.append("ELICIT_LOCAL_YES: it is `paired`, or left out.")
+    elif value and environment.get("ELICIT_ISSUER", "").strip():
+        problems.append("ELICIT_LOCAL_YES: leave it out, as people sign in at ELICIT_ISSUER.")
+    return value == "paired"
 
 
 def _is_code(environment: Mapping[str, str], name: str, problems: list[str]) -> bool:

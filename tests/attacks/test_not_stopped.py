@@ -18,7 +18,7 @@ from flows.flow import Departure, Talk
 from flows.form import Terms
 from tests.attacks.attack import Open
 from tests.clock import NOON, Clock
-from tests.mcp.stage import FORM, LIBRARIES, MODERN, new_server, soon, staged, text_of
+from tests.mcp.stage import FORM, LIBRARIES, MODERN, URL, new_server, soon, staged, text_of
 from tests.service.world import asked, process
 from tests.web.connecting import approve, ends, town
 from tests.web.serving import serving
@@ -70,6 +70,19 @@ leaked = Open(
     where=("webapp/resealing.py", "webapp/rotation.py"),
     elsewhere=(
         "tests/service/test_resealing.py::test_the_old_secret_and_an_old_copy_open_nothing_afterwards",
+    ),
+)
+shell = Open(
+    what="a model with a shell on the computer of the person",
+    why="what it starts is a program of that person's: it fetches the page of a gate and presses "
+    "yes, also for an hour, or calls the tool as a client of its own that says yes in a form",
+    instead="`ELICIT_LOCAL_YES=paired`: a gate is answered in a browser alone that was paired. "
+    "That stops what can only fetch; whoever can run `elicit pair`, read the key file or use the "
+    "person's own browser needs a user of its own, or a sandbox that has neither",
+    where=("webapp/identity.py", "webapp/mcp/presenting.py"),
+    elsewhere=(
+        "tests/mcp/test_pairing.py::test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_must_be_paired",
+        "tests/mcp/test_pairing.py::test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers",
     ),
 )
 lent_connection = Open(
@@ -467,3 +480,22 @@ async def test_an_approval_that_was_revoked_is_given_again_by_a_row_that_is_put_
             theirs.execute(back, row)
         assert len(await approvals.all()) == 1
     await store.aclose()
+
+
+@shell
+async def test_a_program_of_the_person_presses_the_yes_of_a_gates_page() -> None:
+    # finding: S20
+    server = new_server("mcp")
+
+    @server.tool()
+    @elicit.gate
+    async def wipe() -> str:
+        return "wiped"
+
+    async with staged(server) as stage, stage.caller(MODERN, declares=URL) as caller:
+        call = caller.call("wipe")
+        program = await stage.person()  # no browser: it fetches and sends
+        link = await caller.link()
+        page = await program.visit(link)
+        await program.browser.post(link, data={"csrf": page.csrf, "remember": "1"})
+        assert text_of(await soon(call)) == "wiped"

@@ -1,15 +1,34 @@
 """Pairing, where the machine cannot say whose program connects."""
 
 import logging
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from flows import elicit
+from flows.elicitation import Status
 from flows.tokens import Tokens
-from tests.mcp.stage import RING, UID, Page, Person, Stage, new_server, soon, staged, text_of
+from tests.mcp.stage import (
+    BOTH,
+    FORM,
+    RING,
+    UID,
+    URL,
+    Page,
+    Person,
+    Stage,
+    link_in,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
 from webapp.identity import Identity, Rules
+from webapp.limits import Limits
 from webapp.locality import Locality
 from webapp.pairing import address_of, key_of
+from webapp.settings_identity import IdentitySettings
 from webapp.wire import Scope
 
 # A relay hides whose program it is; the machine's own tables say nothing of it.
@@ -144,3 +163,76 @@ def here(stage: Stage) -> Scope:
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", port),
     }
+
+
+PAIRED = IdentitySettings(pairs_for_yes=True)
+
+
+def shop_with_a_gate(ran: list[str]) -> object:
+    server = new_server("mcp")
+
+    @server.tool()
+    @elicit.gate
+    async def wipe(place: str) -> str:
+        ran.append(place)
+        return "wiped"
+
+    @server.tool()
+    async def ask() -> str:
+        return f"sure: {await elicit.confirm('Sure?')}"
+
+    return server
+
+
+@pytest.mark.parametrize("tick", [{}, {"remember": "1", "all_clients": "1"}])
+async def test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_must_be_paired(
+    revision: str, tick: dict[str, str]
+) -> None:
+    # finding: S20
+    ran: list[str] = []
+    async with (
+        staged(shop_with_a_gate(ran), who=PAIRED) as stage,
+        stage.caller(revision, declares=URL) as caller,
+    ):
+        call = caller.call("wipe", place="home")
+        link = await caller.link()
+        program, person = await stage.person(), await stage.person()
+        page = await program.visit(link)
+        assert page.status == 403
+        assert "elicit pair" in page.text
+        assert "home" not in page.text
+        cookie = stage.service.browser.cookie_of(dict(program.browser.cookies)) or ""
+        csrf = stage.service.browser.csrf(cookie, subject=stage.id_of(link))
+        for action in ("", "/decline"):
+            pressed = await program.browser.post(link + action, data={"csrf": csrf, **tick})
+            assert pressed.status_code == 403
+        assert await stage.status(link) is Status.PENDING
+        assert not ran
+        await use(person, address(stage))
+        assert "home" in (await person.visit(link)).text
+        await person.press(link)
+        assert text_of(await soon(call)) == "wiped"
+    assert ran == ["home"]
+
+
+@pytest.mark.parametrize("declares", [FORM, BOTH, None], ids=["form", "both", "none"])
+async def test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers(
+    revision: str, declares: Any
+) -> None:
+    # finding: S20
+    ran: list[str] = []
+    async with (
+        staged(shop_with_a_gate(ran), who=PAIRED, limits=Limits(link=timedelta())) as stage,
+        stage.caller(revision, declares=declares, fills=["accept"]) as caller,
+    ):
+        call = caller.call("wipe", place="home")
+        link = await caller.link() if declares is BOTH else link_in(await soon(call))
+        person = await stage.person()
+        await use(person, address(stage))
+        await person.press(link)
+        if declares is not BOTH:
+            call = caller.call("wipe", place="home")
+        assert text_of(await soon(call)) == "wiped"
+        assert not caller.forms
+        if declares in (FORM, BOTH):  # what is no gate is asked as ever
+            assert text_of(await soon(caller.call("ask"))) == "sure: True"

@@ -1,7 +1,7 @@
 """link: the result itself carries the link (a client without URL mode).
 
 The same call made again goes on: it is held for a while, and then says again what it waits for.
-The model can wait or give up; it can never say yes for the person.
+The model can wait or give up; nothing here lets it say yes for the person.
 """
 
 from dataclasses import replace

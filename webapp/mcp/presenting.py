@@ -37,6 +37,9 @@ def presenter_of(
 ) -> Presenter:
     """`dismissed` is a question that the model no longer waits for."""
     limits, letters, modes = service.limits, service.letters, declared.modes
+    form_kinds = FORM_KINDS
+    if service.identity.pairs_for_yes(caller.owner):  # a client is a program, too
+        form_kinds -= {"gate"}
     ticks = service.elicitations.ticks
     held_until = Deadline(limits.call, ticks=ticks)
     shows = declared.shows(by_code=caller.by_code)
@@ -72,7 +75,7 @@ def presenter_of(
                 held_until=None if is_patient else held_until,
                 is_error=is_error,
             )
-            return ByKind(forms=forms, links=links)
+            return ByKind(forms=forms, links=links, form_kinds=form_kinds)
         return links
     if not (shows or declared.asks):
         return in_result
@@ -85,16 +88,18 @@ def presenter_of(
         limits=limits,
         letters=letters,
         is_error=is_error,
+        form_kinds=form_kinds,
     )
-    return retry if shows else ByKind(forms=retry, links=in_result)
+    return retry if shows else ByKind(forms=retry, links=in_result, form_kinds=form_kinds)
 
 
 class ByKind:
     """Presents what a form can ask in one way, and what needs a link in another."""
 
-    def __init__(self, *, forms: Presenter, links: Presenter) -> None:
+    def __init__(self, *, forms: Presenter, links: Presenter, form_kinds: frozenset[str]) -> None:
         self._forms = forms
         self._links = links
+        self._form_kinds = form_kinds
 
     def can(self, mode: str) -> bool:
         return self._links.can(mode)
@@ -113,8 +118,8 @@ class ByKind:
 
     async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
-        in_client = self._forms.asks_in_client(asked.kind, arguments_in(asked))
+        in_client = self.asks_in_client(asked.kind, arguments_in(asked))
         return await (self._forms if in_client else self._links).wait(call, shown, waiter)
 
     def _of(self, kind: str) -> Presenter:
-        return self._forms if kind in FORM_KINDS else self._links
+        return self._forms if kind in self._form_kinds else self._links

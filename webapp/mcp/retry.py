@@ -16,7 +16,6 @@ from msgspec.json import encode
 from flows.binding import CHAT_WORDS
 from flows.elicitation import Elicitation, Json, Status
 from flows.errors import InvalidAnswer, InvalidToken
-from flows.form import FORM_KINDS
 from flows.run import keep_responses
 from flows.tokens import Purpose
 from webapp.asked_forms import arguments_in
@@ -124,6 +123,7 @@ class Retry:
         limits: Limits,
         letters: Letters,
         is_error: bool,
+        form_kinds: frozenset[str],
     ) -> None:
         self._chain = chain
         self._links = links
@@ -133,13 +133,14 @@ class Retry:
         self._limits = limits
         self._letters = letters
         self._is_error = is_error
+        self._form_kinds = form_kinds
         self._dismissed = set(chain.dismissed)
 
     def can(self, mode: str) -> bool:
         return mode in self._modes
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return kind in FORM_KINDS and "form" in self._modes and fits(arguments)
+        return kind in self._form_kinds and "form" in self._modes and fits(arguments)
 
     def _asks_in_client(self, asked: Elicitation) -> bool:
         return self.asks_in_client(asked.kind, arguments_in(asked))
