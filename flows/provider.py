@@ -299,11 +299,16 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Our own registration at a provider."""
+    """Our own registration at a provider.
+
+    `is_operators`: the provider is built in or stands in the operator's own file; else an author's
+    code names where it is, perhaps by what a model said.
+    """
 
     provider: Provider
     client_id: str
     client_secret: str = field(repr=False)
+    is_operators: bool = field(default=True, compare=False)
 
 
 def _fault_of(address: str) -> str | None:

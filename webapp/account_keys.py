@@ -169,7 +169,7 @@ class AccountKeys:
             await self._prove(client, claimed, now=now)
             return None
         try:
-            renewed = await self._outbound.run(refresh(client, claimed, now=now))
+            renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
         except Gone as gone:
             _log.info("account.lapsed", extra={"provider": claimed.provider, "reason": gone.reason})
             current = await self._put(claimed, lambda c: lapse(c, now=now))
@@ -189,7 +189,7 @@ class AccountKeys:
     async def _prove(self, client: Client, claimed: Connection, *, now: datetime) -> None:
         """A key was refused that nothing can renew: ask whose it is, to know that it is over."""
         try:
-            is_over = await self._outbound.run(_is_refused(client, claimed))
+            is_over = await self._outbound.run(_is_refused(client, claimed), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _tell(error, "account.not_proven", claimed)
             is_over = False
@@ -243,16 +243,16 @@ class AccountKeys:
         if client is None:
             return False
         try:
-            way = await self._outbound.run(_way(client.provider))
+            way = await self._outbound.run(_way(client.provider), to=client)
             if way is None:
                 return None
             now = self._now
             if way != "form" and not claimed.works(now=now) and claimed.refresh_token is not None:
                 # An access token that is over proves nothing, and what renews it would live on.
-                renewed = await self._outbound.run(refresh(client, claimed, now=now))
+                renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
                 claimed = refreshed(claimed, renewed, now=now)
                 await self._put(claimed, lambda c: refreshed(c, renewed, now=now))
-            return await self._outbound.run(revoke(client, claimed))
+            return await self._outbound.run(revoke(client, claimed), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _tell(error, "account.not_revoked", claimed)
             return False

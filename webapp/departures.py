@@ -68,7 +68,9 @@ async def _depart(
     assert opened.attempt is not None
     trip = _trip(service, opened, kind, number=opened.attempt.number, rest=rest, switches=switches)
     try:
-        departure = await service.outbound.run(flow.begin(opened, trip))
+        departure = await service.outbound.run(
+            flow.begin(opened, trip), to=service.kinds.client(opened)
+        )
     except (Failed, NotConfigured) as error:
         number, trouble = trip.number, trouble_of(error)
         with suppress(KeyError):  # erased meanwhile

@@ -71,7 +71,7 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
     accounts, clock = service.kinds.accounts, service.elicitations.clock
     client, terms = _client(service, asked), accounts.terms(asked)
     terminal.say(_told(service, asked, client))
-    code = await service.outbound.run(start(client, terms.asked(), now=clock()))
+    code = await service.outbound.run(start(client, terms.asked(), now=clock()), to=client)
     terminal.say(_told_code(code))
     grant = await _answered(service, asked, code, terminal)
     is_wanted = terms.wants(grant.person)
@@ -125,7 +125,7 @@ async def _answered(
             raise Failed("It was connected in another way meanwhile. The code is not needed.")
         if client is None or current is None or current.status.is_final:
             raise Failed("The tool does not wait for it any more.")
-        answer = await service.outbound.run(poll(client, code, now=clock()))
+        answer = await service.outbound.run(poll(client, code, now=clock()), to=client)
         if not isinstance(answer, Pending):
             return answer
         code = replace(code, interval=answer.interval)

@@ -69,7 +69,8 @@ class Grants:
     async def _exchange(self, current: Elicitation, code: str) -> None:
         talk = self._flow.finish(current, code=code, now=self._elicitations.clock())
         try:
-            grant = await self._outbound.run(talk)
+            client = self._registrations.get(self._terms(current).provider)
+            grant = await self._outbound.run(talk, to=client)
         except (Denied, Failed) as error:
             await self.refuse(current, error)
             return
@@ -121,7 +122,7 @@ class Grants:
             return  # kept already: many a provider ends all that the person granted us with one key
         with suppress(Failed):
             client = self._registrations.clients[refused.provider]
-            await self._outbound.run(revoke(client, refused))
+            await self._outbound.run(revoke(client, refused), to=client)
 
     def _terms(self, elicitation: Elicitation) -> Terms:
         return msgspec.convert(elicitation.asked.terms, Terms)

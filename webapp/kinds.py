@@ -7,7 +7,7 @@ from datetime import timedelta
 from flows.elicitation import Elicitation
 from flows.gateway import Registration
 from flows.gating import GatePolicy
-from flows.provider import Provider
+from flows.provider import Client, Provider
 from webapp.accounts import Accounts
 from webapp.asked_forms import AskedForms
 from webapp.elicitations import Elicitations
@@ -44,11 +44,15 @@ class Kinds:
         kind = self._by_name()[name]
         return kind if isinstance(kind, AskedForms | KeptSecrets) else None
 
+    def client(self, elicitation: Elicitation) -> Client | None:
+        """Ours at the provider of an account that it is about."""
+        return self.accounts.client_for(elicitation) if elicitation.kind == "oauth" else None
+
     def label(self, elicitation: Elicitation) -> str:
         """What people call the provider that it leads to; nothing where it is not known here."""
         label: str | None = None
         if elicitation.kind == "oauth":
-            client = self.accounts.client_for(elicitation)
+            client = self.client(elicitation)
             label = None if client is None else client.provider.label
         elif elicitation.kind == "payment":
             seller = self.payments.seller(self.payments.seller_of(elicitation))

@@ -19,6 +19,7 @@ import httpx
 
 from flows.errors import Failed
 from flows.flow import Talk
+from flows.provider import Client
 from webapp.trusted_hosts import TrustedHost
 
 T = TypeVar("T")
@@ -85,13 +86,18 @@ class Outbound:
             mounts=no_proxy(),
         )
 
-    async def run(self, talk: Talk[T]) -> T:
-        """Raises Failed when the other side cannot be talked to, and what the talk raises."""
+    async def run(self, talk: Talk[T], *, to: Client | None = None) -> T:
+        """Raises Failed when the other side cannot be talked to, and what the talk raises.
+
+        The operator's network is reached where they have said who the talk is with: not `to` a
+        provider that an author's code has declared.
+        """
+        is_authors = to is not None and not to.is_operators
         try:
             request = next(talk)
             while True:
                 try:
-                    reply = await self.send(request)
+                    reply = await self.send(request, is_authors=is_authors)
                 except (httpx.HTTPError, Failed) as error:
                     request = talk.throw(error)
                 else:
@@ -110,18 +116,20 @@ class Outbound:
         *,
         bytes_at_most: int = REPLY_BYTES_AT_MOST,
         is_operators: bool = True,
+        is_authors: bool = False,
     ) -> httpx.Response:
         """One request, following nothing, unpacking nothing. Raises Failed or httpx.HTTPError.
 
         It reaches this machine or the operator's network only if `is_operators`: the address is of
-        something that the operator has configured.
+        something that the operator has configured; one that `is_authors`, this machine at most.
         """
         if self._client is None:
             raise Failed("Nobody outside can be reached from here.")
         request.headers.update(UNPACKED)
         try:
             async with asyncio.timeout(SECONDS_A_REQUEST):
-                await self._check_address(request.url, is_operators=is_operators)
+                trusted = self._trusted if is_operators and not is_authors else ()
+                await self._check_address(request.url, trusted=trusted, is_operators=is_operators)
                 reply = await self._client.send(request, stream=True, follow_redirects=False)
                 try:
                     if _is_packed(reply):
@@ -141,14 +149,12 @@ class Outbound:
             reply.status_code, headers=headers, content=bytes(body), request=request
         )
 
-    async def _check_address(self, url: httpx.URL, *, is_operators: bool = True) -> None:
+    async def _check_address(
+        self, url: httpx.URL, *, trusted: Sequence[TrustedHost] = (), is_operators: bool = True
+    ) -> None:
         port = url.port or (443 if url.scheme == "https" else 80)
         found = [text.partition("%")[0] for text in await self._resolve(url.host, port)]
-        if (
-            is_operators
-            and url.scheme == "https"
-            and any(one.is_of(url.host, port, found) for one in self._trusted)
-        ):
+        if url.scheme == "https" and any(one.is_of(url.host, port, found) for one in trusted):
             return
         for address in map(ipaddress.ip_address, found):
             if address.is_loopback and is_operators and self._allow_loopback:

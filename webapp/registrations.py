@@ -71,7 +71,12 @@ class Registrations:
         if credentials is None:
             name = provider.name.upper()
             raise NotConfigured(f"ELICIT_{name}_CLIENT_ID", f"ELICIT_{name}_CLIENT_SECRET")
-        client = Client(provider=provider, client_id=credentials[0], client_secret=credentials[1])
+        client = Client(
+            provider=provider,
+            client_id=credentials[0],
+            client_secret=credentials[1],
+            is_operators=self._providers.get(provider.name) == provider,
+        )
         if known is None or provider.name in self._learned:
             self._learned.discard(provider.name)
             self.clients[provider.name] = client

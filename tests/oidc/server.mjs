@@ -4,7 +4,9 @@
 // and where. It keeps nothing from one configuration to the next but its keys, and ends with its input.
 
 import { generateKeyPairSync, randomBytes } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
+import { createServer as createSecureServer } from 'node:https';
 import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 
@@ -12,6 +14,8 @@ import Provider, { errors, interactionPolicy } from 'oidc-provider';
 
 console.info = console.error; // its notices, which would stand between our lines
 
+// Elsewhere than on loopback it has a key and a certificate, in one file.
+const { PROVIDER_HOST: host = '127.0.0.1', PROVIDER_TLS: tls } = process.env;
 const INTERACTION = '/interaction/';
 const keys = new Map();
 
@@ -126,7 +130,7 @@ async function answer(provider, request, response) {
 
 let current;
 
-const server = createServer((request, response) => {
+function answered(request, response) {
   if (!request.url.startsWith(INTERACTION)) {
     current.callback()(request, response);
     return;
@@ -136,10 +140,12 @@ const server = createServer((request, response) => {
     response.statusCode = 400;
     response.end(String(error));
   });
-});
+}
 
-server.listen(0, '127.0.0.1', async () => {
-  const issuer = `http://127.0.0.1:${server.address().port}`;
+const pem = tls && readFileSync(tls);
+const server = tls ? createSecureServer({ key: pem, cert: pem }, answered) : createServer(answered);
+server.listen(0, host, async () => {
+  const issuer = `${tls ? 'https' : 'http'}://${host}:${server.address().port}`;
   for await (const line of createInterface({ input: process.stdin })) {
     try {
       current = providerOf(issuer, JSON.parse(line));

@@ -60,9 +60,10 @@ class Missing(Exception):
 class OpenIdProvider:
     """The process. It answers as configured last, and knows nothing from before that."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, *node: str) -> None:
+        """`node` is the program, after what it is started in."""
         self._process = open_process(
-            *(node, str(HERE / "server.mjs")),
+            *(*node, str(HERE / "server.mjs")),
             name="the OpenID provider",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -8,7 +8,10 @@ import pytest
 from pytest_httpx import HTTPXMock
 
 from flows.errors import Failed
+from flows.flow import Talk
+from flows.providers import openid
 from webapp.outbound import Outbound
+from webapp.registrations import Registrations
 from webapp.settings import BadSettings, read_settings
 from webapp.trusted_hosts import read_trusted_host
 
@@ -84,6 +87,26 @@ async def test_what_others_name_is_not_trusted_for_its_address() -> None:
             await asked(
                 url, "login.internal", "10.1.2.3", "127.0.0.1", is_operators=False, is_local=True
             )
+
+
+async def test_a_provider_that_an_authors_code_declares_is_not_the_operators(
+    httpx_mock: HTTPXMock,
+) -> None:
+    # finding: I1
+    httpx_mock.add_response()
+    ours, theirs = (openid(name, "https://login.internal") for name in ("ours", "theirs"))
+    credentials = dict.fromkeys(("ours", "theirs"), ("id", "secret"))
+    known = Registrations(providers={"ours": ours}, credentials=credentials)
+
+    def talk() -> Talk[int]:
+        return (yield httpx.Request("GET", "https://login.internal/x")).status_code
+
+    async with httpx.AsyncClient() as client:
+        trusted = [read_trusted_host("login.internal")]
+        outbound = Outbound(client, allow_loopback=True, resolve=resolve, trusted=trusted)
+        assert await outbound.run(talk(), to=known.of("ours")) == 200
+        with pytest.raises(Failed, match="ELICIT_TRUSTED_HOSTS"):
+            await outbound.run(talk(), to=known.of(theirs))
 
 
 def test_it_is_set_by_a_variable_and_what_is_wrong_is_named(tmp_path: Path) -> None:
