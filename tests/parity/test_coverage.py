@@ -22,7 +22,6 @@ ROWS = {
 FOUND = {"S": 32, "R": 19, "M": 11, "A": 10, "H": 8, "I": 3, "P": 1, "T": 4}
 FINDINGS = [f"{about}{number}" for about, last in FOUND.items() for number in range(1, last + 1)]
 NOT_YET = {
-    "S23",
     *("R14", "R16", "R18"),
     *("A5", "A8", "A9", "H3", "H4", "H5", "H6", "H7", "H8"),
 }
