@@ -66,11 +66,18 @@ class Call(Verbs):
         tool: ToolCall,
         presenter: Presenter,
         run_id: str | None = None,
+        run_key: str | None = None,
         accounts: Mapping[str, str] | None = None,
     ) -> None:
         self.leg = secrets.token_urlsafe(12)
         run = run_of(
-            elicitations, caller=caller, tool=tool, landed=landed, leg=self.leg, named=run_id
+            elicitations,
+            caller=caller,
+            tool=tool,
+            landed=landed,
+            leg=self.leg,
+            named=run_id,
+            named_key=run_key,
         )
         super().__init__(
             elicitations=elicitations,
@@ -104,6 +111,8 @@ class Call(Verbs):
         self._seen: dict[Place, bool] = {}  # and whether its order counts
         self._is_repeated = False
         self._is_finished = False
+        # Finished, and nobody was asked in any leg: the run stands nowhere.
+        self._is_unasked = False
         self._is_error = False
         self._is_known = False  # answered without asking
         self._waiters: set[Waiter] = set()
@@ -206,7 +215,9 @@ class Call(Verbs):
         await self.taken.release_unused()
         if result is None or self.is_interrupted or not self._is_wish_granted:
             await self.taken.release_used()
-        elif self.run.is_loaded and self.run.value.version:
+        elif self.run.is_loaded and not self.run.value.version:
+            self._is_unasked = self.has_accounts_of_earlier_legs
+        elif self.run.is_loaded:
             self._is_finished = True
             text = result()
             if len(encode(text)) <= RESULT_BYTES_AT_MOST:
@@ -225,6 +236,8 @@ class Call(Verbs):
 
     async def delivered(self) -> None:
         """The last byte of the result went out while the connection was open."""
+        if self._is_unasked:
+            await self.run.end_unasked()
         if not (self._is_finished or self._is_repeated):
             return
         await self.run.change(
@@ -364,6 +377,7 @@ class Call(Verbs):
         run = await self.run.load()
         if run.result is not None:
             if await is_taken_back(self.elicitations, self.kinds, run):
+                self.drop_accounts()
                 return await self.run.begin_anew()
             self._repeat(run, run.result)
         return run

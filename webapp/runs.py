@@ -6,6 +6,7 @@ arguments, a run of long ago. None of them is continued; the leg then begins a r
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -60,8 +61,12 @@ def run_of(
     landed: Callable[[str], Awaitable[None]],
     leg: str,
     named: str | None,
+    named_key: str | None = None,
 ) -> "CurrentRun":
-    """The run of a caller's leg; `named` is the one that the client's token names."""
+    """The run of a caller's leg; `named` is the one that the client's token names.
+
+    `named_key` is that of its call, where the run may stand nowhere yet: nothing was asked in it.
+    """
     pepper = elicitations.owners.pepper
     call = "nobody's call" if caller.owner is None else "call"
     return CurrentRun(
@@ -76,6 +81,7 @@ def run_of(
             size=18,
         ),
         named=named,
+        named_key=named_key,
         called=Called(
             server=tool.server,
             tool=tool.tool,
@@ -98,6 +104,7 @@ class CurrentRun:
         owner: str,
         key: str,
         named: str | None,
+        named_key: str | None,
         called: Called | None,
         is_nobodys: bool,
     ) -> None:
@@ -107,6 +114,7 @@ class CurrentRun:
         self._owner = owner
         self._key = key
         self._named = named
+        self._named_key = named_key
         self._called = called
         self._lock = asyncio.Lock()
         self._value: Run | None = None
@@ -174,6 +182,15 @@ class CurrentRun:
             return
         raise Contended(self.value.id)
 
+    async def end_unasked(self) -> None:
+        """Nobody was asked in it, so it stands nowhere: only that it is over is kept.
+
+        A token that names it goes on with nothing then, and with no account that it carries.
+        """
+        ended = replace(runs.wipe(self.value), finished_at=self._elicitations.clock())
+        with suppress(Conflict):  # another leg of the same token came to its end too
+            await self._elicitations.write(ended)
+
     async def keep_open(self) -> None:
         """A body that runs for long still belongs to the wish that it began as."""
         soon = self._elicitations.clock() + OPEN_AT_LEAST
@@ -182,6 +199,12 @@ class CurrentRun:
 
     async def _find(self) -> Run | None:
         named = await self._find_named()
+        if named is not None and not named.version:
+            await self._landed(named.id)  # its end may be arriving this very moment
+            named = await self._find_named()
+            if named is not None and not named.version:
+                self.is_continued = True
+                return named
         found = named or await self._elicitations.find_run(owner=self._owner, key=self._key)
         if found is not None:
             # Its result may be arriving this very moment; if it does, this is a new wish.
@@ -204,6 +227,8 @@ class CurrentRun:
         if named is None or not (self._is_nobodys or named.startswith(self._owner)):
             return None
         run = await self._elicitations.run(owner=owner_of(named), id=named)
+        if run is None and self._named_key == self._key and not self._is_nobodys:
+            return replace(self._new(), id=named)
         if run is None or run.key != self._key:
             return None
         # Nobody's run is joined by its token alone; by its key it is no known person's.

@@ -73,6 +73,16 @@ class Verbs(ABC):
         self._outbound = outbound
 
     @property
+    def has_accounts_of_earlier_legs(self) -> bool:
+        return bool(self._of_earlier_legs)
+
+    def drop_accounts(self) -> None:
+        """Their run goes on no more: this call gets what is in use by now."""
+        for digest in self._of_earlier_legs:
+            self.accounts.pop(digest, None)
+        self._of_earlier_legs = frozenset[str]()
+
+    @property
     def reach(self) -> OwnersReach:
         run = self.run.value
         return OwnersReach(

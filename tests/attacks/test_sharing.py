@@ -29,12 +29,14 @@ kept_yes = Attack(
     stopped=(
         "an answer names an account; whether the tool may use it is read whenever it is fetched, "
         "and which one is in use when a call fetches it first, and the call after a refusal asks "
-        "anew"
+        "anew; what a requestState carries is for the run that goes on"
     ),
     where=("webapp/accounts.py", "flows/connection.py"),
     elsewhere=(
         "tests/web/test_begun_calls.py::test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun",
         "tests/web/test_begun_calls.py::test_what_is_taken_away_is_gone_and_no_other_takes_its_place",
+        "tests/web/test_begun_calls.py::test_of_a_call_that_was_signed",
+        "tests/web/test_begun_calls.py::test_of_a_call_that_asked_by_the_protocol_s_own_means",
         "tests/service/test_account_keys.py::test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too",
         "tests/service/test_several_accounts.py::test_a_yes_to_another_question_takes_no_answer_away",
     ),

@@ -67,6 +67,9 @@ class Shop:
 
     async def sign(self) -> None:
         await self.caller.link()
+        await self.accept()
+
+    async def accept(self) -> None:
         rows = await self.here.service.elicitations.all(Elicitation)
         (asked,) = [each for each in rows if each.kind == "url" and not each.status.is_final]
         await acceptance.accept(self.here.service.elicitations, asked, {})
@@ -281,3 +284,36 @@ async def a_first_call(at: Shop) -> None:
     await at.approve(await at.go_on())
     await at.sign()
     assert text_of(await soon(call)) == "deleted at octocat"
+
+
+class TestAnOldRequestState:
+    """Sent with the same call when its run is over, it brings back no account."""
+
+    @pytest.mark.parametrize("minutes", [0, 11])
+    async def test_of_a_call_that_was_signed(self, minutes: int) -> None:
+        # finding: S23
+        async with shop(nothing, nothing) as at:
+            await a_first_call(at)
+            old = asked_in(await at.caller.leg("clean"))
+            await at.accept()
+            signed = answered_in(await at.caller.leg("clean", after=old))
+            assert text_of(signed) == "deleted at octocat"
+            await at.put_in_use("hubot")
+            at.here.clock.tick(minutes=minutes)
+            got = len(at.got)
+            again = await at.caller.leg("clean", after=old)
+            if minutes:
+                asked_in(again)
+                assert at.got[got:] == ["hubot"]
+            else:  # it may have been lost
+                assert text_of(answered_in(again)) == "deleted at octocat"
+                assert len(at.got) == got
+
+    async def test_of_a_call_that_asked_by_the_protocol_s_own_means(self) -> None:
+        # finding: S23
+        async with octocat_in_use(*asks_for_a_size()) as at:
+            old = asked_in(await at.caller.leg("clean"))
+            assert text_of(answered_in(await at.caller.leg("clean", after=old))) == "done"
+            await at.put_in_use("hubot")
+            assert text_of(answered_in(await at.caller.leg("clean", after=old))) == "done"
+            assert at.got == ["octocat", "octocat", "hubot"]

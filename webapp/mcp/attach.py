@@ -165,6 +165,7 @@ class Middleware:
             params,
             version=version,
             run_id=run_id,
+            run_key=chain.run_key,
             client=declared.name,
             accounts=_own(chain.accounts, caller),
         )
@@ -173,6 +174,8 @@ class Middleware:
             return self._result_tool.over(protocol_version=context.protocol_version)
         if chain.run_id is not None:
             run = await call.run.load()
+            if not call.run.is_continued:
+                call.drop_accounts()
             params["requestState"] = chain.foreign
             responses = with_kept(run.responses, chain.responses)
             params.pop("inputResponses", None)
@@ -261,6 +264,7 @@ class Middleware:
         *,
         version: str | None,
         run_id: str | None,
+        run_key: str | None,
         client: str | None,
         accounts: Mapping[str, str],
     ) -> Call:
@@ -283,6 +287,7 @@ class Middleware:
             ),
             presenter=presenter,
             run_id=run_id,
+            run_key=run_key,
             accounts=accounts,
         )
 

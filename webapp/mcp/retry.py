@@ -45,7 +45,8 @@ class Chain:
     Of the run's questions it says which are out, by their index, and in which mode: what an answer
     means is decided by what was shown, whatever this leg declares. It says which the client
     dismissed in earlier legs, by their names: what was said of one is said of no other at its
-    place. The accounts are those that the body got, by the digests of its questions.
+    place. The accounts are those that the body got, by the digests of its questions; `run_key` is
+    of the call that got them, whose run may stand nowhere yet.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class Chain:
         "responses",
         "rounds",
         "run_id",
+        "run_key",
         "shown",
     )
 
@@ -69,6 +71,7 @@ class Chain:
         shown: Mapping[int, str] | None = None,
         dismissed: frozenset[str] = frozenset(),
         accounts: Mapping[str, str] | None = None,
+        run_key: str | None = None,
     ) -> None:
         self.answers = {k: v for k, v in responses.items() if k.startswith(_KEY)}
         self.responses = {k: v for k, v in responses.items() if k not in self.answers}
@@ -77,6 +80,7 @@ class Chain:
         self.shown = shown or {}
         self.dismissed = dismissed
         self.accounts = accounts or {}
+        self.run_key = run_key
         self.foreign = foreign  # the tool's own requestState
 
 
@@ -91,7 +95,7 @@ def read_chain(
         claims = links.read(token, purpose=Purpose.RUN, now=now)
     except InvalidToken:
         return Chain(responses=responses, foreign=state)
-    rounds, shown, dismissed, accounts = [*claims.rest.split(";"), "", "", ""][:4]
+    rounds, shown, dismissed, accounts, key = [*claims.rest.split(";"), "", "", "", ""][:5]
     return Chain(
         responses=responses,
         foreign=foreign or None,
@@ -101,6 +105,7 @@ def read_chain(
         shown={int(each[:-1]): each[-1] for each in _listed(shown) if each[-1] in _MODES},
         dismissed=frozenset(_listed(dismissed)),
         accounts=dict(each.split(":", 1) for each in _listed(accounts)),
+        run_key=key or None,
     )
 
 
@@ -297,6 +302,7 @@ class Retry:
             [f"{n}{mode}" for n, mode in sorted(shown.items())],
             sorted(self._dismissed),
             got[:_ACCOUNTS_AT_MOST],
+            [run.key] if got else [],
         ]
         rest = ";".join([str(self._chain.rounds + 1), *map(",".join, lists)])
         token = self._links.run(
