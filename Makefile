@@ -77,8 +77,11 @@ SHORTEN = sed -E "s/ ; sys_platform == 'darwin' or sys_platform == 'linux'//; \
 lowest:
 	$(PYTHON) -m venv --clear $(VENV)-lowest
 	$(UV) pip compile --quiet --resolution lowest-direct --python-version 3.11 --no-header --no-annotate \
-		--group build --extra dev pyproject.toml > $(VENV)-lowest/pins.txt
+		--group build --extra fastmcp pyproject.toml > $(VENV)-lowest/pins.txt
 	$(UV) pip install --quiet --python $(VENV)-lowest/bin/python -r $(VENV)-lowest/pins.txt
+	$(UV) pip compile --quiet --python-version 3.11 --constraint $(VENV)-lowest/pins.txt --no-header --no-annotate \
+		--extra dev pyproject.toml > $(VENV)-lowest/dev.txt
+	$(UV) pip install --quiet --python $(VENV)-lowest/bin/python -r $(VENV)-lowest/dev.txt
 	$(UV) pip install --quiet --python $(VENV)-lowest/bin/python --no-deps --no-build-isolation -e .
 	$(VENV)-lowest/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(FAST)
 

@@ -1,4 +1,5 @@
 """A tool awaits a person: the public names."""
+# Of elicit-url, as elicit_url.py reads here.
 
 from flows import elicit
 from flows.account import Account

@@ -16,8 +16,10 @@ def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
     """Whether a client that declares these capabilities can be asked, in this mode or in any.
 
     `capabilities` are a mapping as on the wire, a model of `mcp_types`, or None for a client that
-    declares nothing. Raises InvalidQuestion for a mode that does not exist.
+    declares nothing. Raises InvalidQuestion for anything else, as a tool's context, and for a mode
+    that does not exist.
     """
+    _must_be_capabilities(capabilities)
     if mode is not None:
         must_be_mode(mode)
     modes = modes_of(capabilities)
@@ -37,6 +39,15 @@ def must_be_mode(mode: str) -> None:
     """Raises InvalidQuestion for what is no elicitation mode."""
     if mode not in MODES:
         raise InvalidQuestion(f"{mode!r} is no elicitation mode; there are form and url.")
+
+
+def _must_be_capabilities(given: object) -> None:
+    name = type(given).__name__
+    if not isinstance(given, Mapping | None) and not hasattr(given, "elicitation"):
+        raise InvalidQuestion(
+            f"{name} is no client's capabilities: give those that it declared, as "
+            "ctx.session.client_capabilities."
+        )
 
 
 def _part(whole: object, name: str) -> object:

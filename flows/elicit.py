@@ -68,6 +68,8 @@ def url(
     to, as literals. It is called when the question stands, which may be completed from then on;
     after a crash it is called again. The answer is the object that the completion carried. With
     `wait_for_completion=False` the answer is there as soon as the person agrees to go.
+    With `key` it is the same question in every call of the tool, whatever its arguments; `timeout`
+    is how long it stays open.
     Raises InvalidQuestion for an address that is not https (http on loopback).
     """
     with telling():
@@ -97,6 +99,7 @@ def oauth(
     is the name or id of the one that is wanted; `reason` is shown on the page. Raises
     InvalidQuestion for what can be no scope (RFC 6749, 3.3); the await raises NotConfigured where
     the server has no client id for the provider.
+    `key` and `timeout` are as for `url`.
     """
     with telling():
         must_be_listed("scopes", scopes)
@@ -134,6 +137,7 @@ def payment(
     again gets the receipt when the money is there.
 
     The await raises NotConfigured where the server has no payment provider.
+    `key` and `timeout` are as for `url`.
     """
     with telling():
         request = PaymentRequest(price=price, what=what, seller=provider, once=once)
@@ -187,6 +191,7 @@ def secret(
     `schema` is `str` for one field, else a pydantic model, a dataclass, a TypedDict or a JSON
     Schema. With `name` it is kept for this person on this server, until `forget(name)`; else it is
     wiped when the result has gone out, 10 minutes after the answer at most. Raises InvalidQuestion.
+    `key` and `timeout` are as for `url`.
     """
     with telling():
         # Which of its overloads it is, only the caller knows.
@@ -236,6 +241,7 @@ def form(
     InvalidAnswer if the client answers something else. Raises InvalidQuestion for another schema,
     and for what looks like a secret: a field, or the message where the schema is `str`.
     `elicitation_id` is an id of your own, by which trusted code may answer it.
+    `key` and `timeout` are as for `url`.
     """
     with telling():
         # Which of its overloads it is, only the caller knows.
@@ -258,6 +264,7 @@ def confirm(
 
     `arguments` are shown to the person: what a yes would do. Raises InvalidQuestion if they are
     no JSON.
+    `key` and `timeout` are as for `url`.
     """
     with telling():
         return confirm_question(question, arguments=arguments, key=key, timeout=timeout)

@@ -1,18 +1,15 @@
 """The command line: `elicit serve`, `elicit stdio`, `elicit demo`, `elicit keys` and others.
 
-What could go wrong: authors have folders called `flows` and `webapp` too, and one of theirs may
-come first where Python looks. So nothing of ours is imported before that was checked.
+It starts in elicit_url.py. Each command imports what it needs and no more.
 """
 
 import argparse
-import importlib.util
 import os
 import secrets
 import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from webapp.cli_operator import (
     add_approvals,
@@ -36,10 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0, 1 if it did not work, 2 if it was asked for wrongly."""
     given = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(with_ids(given))
-    foreign = _foreign_flows()
-    if foreign is not None:
-        sys.stderr.write(f"elicit: {foreign}\n")
-        return 2
     try:
         status: int = options.run(options)
     except KeyboardInterrupt:
@@ -48,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from webapp.serving import serve  # noqa: PLC0415 - only after the check of whose `flows` this is
+    from webapp.serving import serve  # noqa: PLC0415 - by this command alone
 
     return serve(
         options.server,
@@ -60,25 +53,25 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _stdio(options: argparse.Namespace) -> int:
-    from webapp.stdio import serve_stdio  # noqa: PLC0415 - only after the same check
+    from webapp.stdio import serve_stdio  # noqa: PLC0415 - by this command alone
 
     return serve_stdio(options.server, environment=os.environ, port=options.port)
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from webapp.demo.client import demonstrate  # noqa: PLC0415 - only after the same check
+    from webapp.demo.client import demonstrate  # noqa: PLC0415 - by this command alone
 
     return demonstrate(options.url, mode=options.mode, tool=options.tool, walks=options.no_browser)
 
 
 def _connect(options: argparse.Namespace) -> int:
-    from webapp.terminal import connect_here  # noqa: PLC0415 - only after the same check
+    from webapp.terminal import connect_here  # noqa: PLC0415 - by this command alone
 
     return connect_here(os.environ, provider=options.provider, port=options.port)
 
 
 def _pair(options: argparse.Namespace) -> int:
-    from webapp.serving import pair  # noqa: PLC0415 - only after the same check
+    from webapp.serving import pair  # noqa: PLC0415 - by this command alone
 
     return pair(os.environ, port=options.port)
 
@@ -89,7 +82,7 @@ def _new_key(_: argparse.Namespace) -> int:
 
 
 def _rotate_keys(options: argparse.Namespace) -> int:
-    from webapp.connecting import utc_now  # noqa: PLC0415 - only after the same check
+    from webapp.connecting import utc_now  # noqa: PLC0415 - by this command alone
     from webapp.rotation import on_keys, rotate  # noqa: PLC0415
 
     work = partial(rotate, now=utc_now(), anyway=options.anyway, after_leak=options.after_leak)
@@ -97,31 +90,17 @@ def _rotate_keys(options: argparse.Namespace) -> int:
 
 
 def _list_keys(_: argparse.Namespace) -> int:
-    from webapp.rotation import list_keys, on_keys  # noqa: PLC0415 - only after the same check
+    from webapp.rotation import list_keys, on_keys  # noqa: PLC0415 - by this command alone
 
     return on_keys(os.environ, list_keys, say=say)
 
 
 def _retire_key(options: argparse.Namespace) -> int:
-    from webapp.connecting import utc_now  # noqa: PLC0415 - only after the same check
+    from webapp.connecting import utc_now  # noqa: PLC0415 - by this command alone
     from webapp.rotation import on_keys, retire  # noqa: PLC0415
 
     work = partial(retire, fingerprint=options.fingerprint, now=utc_now(), anyway=options.anyway)
     return on_keys(os.environ, work, say=say)
-
-
-def _foreign_flows() -> str | None:
-    """Say what is wrong if `import flows` would not find the package that belongs to this one."""
-    ours = Path(__file__).resolve().parent.parent
-    spec = importlib.util.find_spec("flows")
-    origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
-    if origin is not None and origin.parent.parent == ours:
-        return None
-    found = str(origin) if origin is not None else "no file"
-    return (
-        f"`import flows` finds {found}, not the package of elicit-url in {ours}. "
-        "Rename that one, or take its folder off PYTHONPATH."
-    )
 
 
 def _version() -> str:
@@ -324,7 +303,3 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
         help="also while links and sessions made under it may live: they end",
     )
     retire.set_defaults(run=_retire_key)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,12 +6,10 @@ Like the command line itself it imports nothing of ours before that has checked 
 import argparse
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-UNREAD = 128 + 13  # as a shell says of what ends by SIGPIPE
 # As the lists show it, or as a tool knows it: with its owner's tag before it.
 _ID = re.compile(r"(?:[A-Za-z0-9_-]{20})?([A-Za-z0-9_-]{24})")
 _DASHED = re.compile(r"-(?:[A-Za-z0-9_-]{23}|[A-Za-z0-9_-]{43})")
@@ -19,15 +17,10 @@ _PLAIN = "id:"
 
 
 def say(line: str) -> None:
-    """Print a line. Where nobody reads any more, as behind `head`, the command ends quietly."""
-    from webapp.printing import tell  # noqa: PLC0415 - only after the check of whose `webapp` it is
+    """Print a line."""
+    from webapp.printing import tell  # noqa: PLC0415 - by the command that prints alone
 
-    try:
-        tell(line)
-    except BrokenPipeError:
-        # Python flushes once more at its end, and would complain there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(UNREAD) from None
+    tell(line)
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from datetime import datetime
 from pathlib import Path
+from pwd import getpwuid
 from typing import BinaryIO
 
 import msgspec
@@ -57,8 +58,16 @@ def new_secret() -> bytes:
 
 def data_folder(environment: Mapping[str, str]) -> Path:
     """Where the key file and the store of local use are."""
-    base = environment.get("XDG_DATA_HOME") or Path(environment.get("HOME", "~")) / ".local/share"
-    return Path(base).expanduser() / "elicit-url"
+    return folder_of(environment, "XDG_DATA_HOME", ".local/share")
+
+
+def folder_of(environment: Mapping[str, str], name: str, otherwise: str) -> Path:
+    """One of the user's own; a relative path there counts as none (XDG Base Directory, 0.8)."""
+    base = Path(environment.get(name, ""))
+    if not base.is_absolute():
+        home = Path(environment.get("HOME", ""))
+        base = (home if home.is_absolute() else Path(getpwuid(os.getuid()).pw_dir)) / otherwise
+    return base / "elicit-url"
 
 
 class KeyFile:

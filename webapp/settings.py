@@ -22,7 +22,7 @@ from webapp.declarations import BadDeclaration, Declarations, read_declarations
 from webapp.durations import read_duration
 from webapp.guard import Network
 from webapp.hsts import read_hsts
-from webapp.keys import KeyFile, data_folder
+from webapp.keys import KeyFile, data_folder, folder_of
 from webapp.limits import Arrivals
 from webapp.log_lines import LogSettings, read_log
 from webapp.sandbox.settings import Sandbox
@@ -285,7 +285,8 @@ def _templates(environment: Mapping[str, str], problems: list[str]) -> tuple[Pat
 def _declared(environment: Mapping[str, str], problems: list[str]) -> Declarations:
     """What `elicit.toml` declares: from the path given, else the configuration folder."""
     given = environment.get("ELICIT_CONFIG")
-    path = Path(given) if given else _configuration(environment) / "elicit.toml"
+    folder = folder_of(environment, "XDG_CONFIG_HOME", ".config")
+    path = Path(given) if given else folder / "elicit.toml"
     try:
         if not given and not _is_there(path):
             return Declarations()
@@ -307,11 +308,6 @@ def _is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
-
-
-def _configuration(environment: Mapping[str, str]) -> Path:
-    base = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "~")) / ".config"
-    return Path(base).expanduser() / "elicit-url"
 
 
 def _credentials(

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 HOUSE = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-P", "-m", "webapp.cli")
+COMMAND = (sys.executable, "-P", "-m", "elicit_url")
 
 
 def environment_of(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:

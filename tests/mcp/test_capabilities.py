@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import mcp_types as types
 import pytest
 from mcp import Client
+from mcp.server.mcpserver import Context
 
 from flows import InvalidQuestion, InvalidToken, NotSupported, elicit, supports_elicitation
 from flows.elicitation import Completion, Json, Status
@@ -341,3 +342,10 @@ async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_
         done = await elicit.complete_elicitation(elicit.read_token(sent[-1]), {"paid": 9})
         assert done is Completion.ACCEPTED
         assert text_of(await soon(call)) == "9"
+
+
+def test_what_are_no_capabilities_is_refused() -> None:
+    # finding: H8
+    for wrong in (object(), "elicitation", Context()):
+        with pytest.raises(InvalidQuestion, match=r"ctx\.session\.client_capabilities"):
+            supports_elicitation(wrong)

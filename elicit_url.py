@@ -1,0 +1,52 @@
+"""Where the command `elicit` starts: under a name of our own, before anything else is imported.
+
+What could go wrong: `flows` and `webapp` are names that others use too. A folder of an author's
+may come first where Python looks, and a package of that name on PyPI writes over ours. So each is
+looked at before it is imported, and what stands there is told in a sentence.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+PARTS = ("flows", "webapp")
+MARK = "# Of elicit-url, as elicit_url.py reads here."
+_HERE = Path(__file__).resolve().parent
+_WINDOWS = (
+    "The server runs on Linux and macOS; on Windows run it in WSL. Clients there can use one that "
+    "runs elsewhere, and tools can import `flows`."
+)
+
+
+def main() -> int:
+    """Run one command. Returns 0, 1 if it did not work, 2 if it was asked for wrongly."""
+    wrong = _WINDOWS if sys.platform == "win32" else _wrong()
+    if wrong is not None:
+        sys.stderr.write(f"elicit: {wrong}\n")
+        return 2
+    from webapp.cli import main as run  # noqa: PLC0415 - only after the checks
+
+    return run()
+
+
+def _wrong() -> str | None:
+    """What stands in the place of ours, and what to do."""
+    for name in PARTS:
+        spec = importlib.util.find_spec(name)
+        origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
+        if origin is None or origin.parent.parent != _HERE:
+            found = "no file" if origin is None else str(origin)
+            return (
+                f"`import {name}` finds {found}, not the package of elicit-url in {_HERE}. Rename "
+                "that one, or take its folder off PYTHONPATH."
+            )
+        if MARK not in origin.read_text("utf-8", "replace"):
+            return (
+                f"Another package has written over {origin}. Uninstall that one, then: "
+                "pip install --force-reinstall elicit-url"
+            )
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
