@@ -89,7 +89,7 @@ async def sent(
         **(headers or {}),
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    connection = socket_of(uid)
+    connection = _socket_of(uid)
     await asyncio.get_running_loop().sock_connect(
         connection, (parts.hostname or "", parts.port or 80)
     )
@@ -126,7 +126,7 @@ def calling(tool: str, *, id: int = 1, **arguments: Any) -> dict[str, Any]:
     return {"id": id, "method": "tools/call", "params": params}
 
 
-def socket_of(uid: int) -> socket.socket:
+def _socket_of(uid: int) -> socket.socket:
     if uid != ME:
         os.seteuid(uid)
     try:
