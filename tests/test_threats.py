@@ -4,8 +4,11 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.attacks import threats
 from tests.attacks.attack import Attack, Open
+from tests.attacks.bounds import BOUNDS, Bound, milliseconds
 from tests.attacks.threats import HOUSE, SECTIONS, document, sections
 
 ATTACKS = HOUSE / "tests" / "attacks"
@@ -67,3 +70,9 @@ def test_what_is_stopped_and_what_is_not_stand_apart_and_every_row_says_somethin
             assert words
             assert not {"|", "\n"} & set(words)
             assert not words.endswith(".")
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.what)
+def test_what_a_stranger_sends_holds_nobody_up(bound: Bound) -> None:
+    # finding: S29
+    assert milliseconds(bound) < 250

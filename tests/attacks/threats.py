@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from tests.attacks.attack import Attack, Open
+from tests.attacks.bounds import BOUNDS
 
 HOUSE = Path(__file__).parent.parent.parent
 COMMAND = "python -m tests.attacks.threats > docs/threats.md"
@@ -41,6 +42,12 @@ Made from `tests/attacks/` by `{COMMAND}`. Change those, not this file.
 Each table says who attacks, how, where it is stopped, and which tests would fail if it were not. The last one says what is *not* stopped.
 """  # noqa: E501 - a paragraph of Markdown is one line
 
+COSTS = (
+    "Each is read on the event loop, so this is how long one request may hold the others up. "
+    "Measured once on a small machine by `python -m tests.attacks.bounds`; that it is read in a "
+    "quarter of a second is a test."
+)
+
 Declared: TypeAlias = Attack | Open
 
 
@@ -66,7 +73,15 @@ def sections() -> tuple[Section, ...]:
 
 def document() -> str:
     """The whole of docs/threats.md."""
-    return "\n".join([OPENING, *map(_written, sections())])
+    return "\n".join([OPENING, *map(_written, sections()), _costs()])
+
+
+def _costs() -> str:
+    """What one text of a stranger's costs, as it was measured once."""
+    lines = ["## What a stranger's text costs at most", "", COSTS, ""]
+    lines += ["| what is read | bytes at most | processor time |", "|---|---|---|"]
+    lines += [f"| {b.what} | {b.bytes:,} | {b.measured} ms |" for b in BOUNDS]
+    return "\n".join([*lines, ""])
 
 
 def _section(module: ModuleType) -> Section:

@@ -1,0 +1,113 @@
+"""What a stranger's text costs at most: `python -m tests.attacks.bounds` measures it anew.
+
+All of it is work on the event loop, beside which nobody else is served. Each parser that a stranger
+reaches, its bound, and the worst that was found to fit into that.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
+from pydantic_core import from_json
+
+from flows.access_token import BadBearer, key_id_of
+from flows.errors import InvalidToken
+from flows.oauth_replies import TOKEN_BYTES_AT_MOST
+from flows.tokens import MAXIMUM_TEXT_BYTES, Purpose, Tokens
+from tests.clock import NOON
+from tests.mcp.stage import RING
+from webapp.app import BODY_BYTES_AT_MOST
+from webapp.fast_http import HEAD_BYTES_AT_MOST
+from webapp.locales import Locales
+from webapp.requests import QUERY_BYTES_AT_MOST, cookies_of, parsed, query_of
+
+ROUNDS = 5
+COOKIES = b'a="\\;' * (HEAD_BYTES_AT_MOST // 5)
+TOKENS = Tokens(RING, origin="https://tools.example")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """`measured` in milliseconds, once; it is no promise, and its size is what counts."""
+
+    what: str
+    bytes: int
+    work: Callable[[], object]
+    measured: float
+
+
+def _asked(**scope: Any) -> Any:
+    return SimpleNamespace(scope=scope)
+
+
+def _token() -> None:
+    try:
+        TOKENS.read("A" * MAXIMUM_TEXT_BYTES, purpose=Purpose.LINK, now=NOON)
+    except InvalidToken:
+        return
+
+
+def _bearer() -> None:
+    try:
+        key_id_of("W1tb" * ((TOKEN_BYTES_AT_MOST - 8) // 4) + ".e30.AA")  # [[[[...
+    except BadBearer:
+        return
+
+
+BOUNDS = (
+    Bound(
+        what="cookies, in a request's head",
+        bytes=HEAD_BYTES_AT_MOST,
+        work=lambda: cookies_of(_asked(headers=[(b"cookie", COOKIES)])),
+        measured=2.8,
+    ),
+    Bound(
+        what="the languages that a browser wants",
+        bytes=HEAD_BYTES_AT_MOST,
+        work=lambda: Locales().best("a-b-c-d-e," * (HEAD_BYTES_AT_MOST // 10)),
+        measured=2.5,
+    ),
+    Bound(
+        what="the query of an address",
+        bytes=QUERY_BYTES_AT_MOST,
+        work=lambda: query_of(_asked(query_string=b"a&" * (QUERY_BYTES_AT_MOST // 2))),
+        measured=0.1,
+    ),
+    Bound(
+        what="a form",
+        bytes=BODY_BYTES_AT_MOST,
+        work=lambda: parsed(b"%e9=%e9&" * 1000 + b"a" * (BODY_BYTES_AT_MOST - 8000)),
+        measured=0.1,
+    ),
+    Bound(what="a link's token", bytes=MAXIMUM_TEXT_BYTES, work=_token, measured=0.1),
+    Bound(
+        what="an access token, before its signature",
+        bytes=TOKEN_BYTES_AT_MOST,
+        work=_bearer,
+        measured=0.2,
+    ),
+    Bound(
+        what="a message to `/mcp`, in the library",
+        bytes=DEFAULT_MAX_REQUEST_BODY_SIZE,
+        work=lambda: from_json(b"[" + b"{}," * (DEFAULT_MAX_REQUEST_BODY_SIZE // 3 - 2) + b"0]"),
+        measured=140.0,
+    ),
+)
+
+
+def milliseconds(bound: Bound) -> float:
+    """The best of some rounds, in processor time."""
+    times: list[float] = []
+    for _ in range(ROUNDS):
+        began = time.thread_time()
+        bound.work()
+        times.append(time.thread_time() - began)
+    return min(times) * 1000
+
+
+if __name__ == "__main__":
+    for bound in BOUNDS:
+        print(f"{bound.what:42} {bound.bytes:9} bytes {milliseconds(bound):8.2f} ms")  # noqa: T201 -- what it is for
