@@ -2,6 +2,7 @@
 
 ElicitError
 ├── InvalidQuestion      the verb's own arguments are wrong (raised by the verb, not at the await)
+│   ├── InvalidSchema    what a form cannot show, which is a fault of the tool's code
 │   └── ResultNotKept    what `once` did is done, and its result is no JSON or too long
 ├── NoAsker              no tool call is going on here
 ├── CallOver             the call that this verb belongs to has ended
@@ -54,6 +55,14 @@ class InvalidQuestion(ElicitError, ValueError):
     name = "INVALID_INPUT"
     code = -32602
     http_status = 400
+
+
+class InvalidSchema(InvalidQuestion):
+    """What is asked for is none that a form can show: a fault of the tool's, whoever calls it."""
+
+    name = "ELICITATION_INVALID_SCHEMA"
+    code = -32603
+    http_status = 500
 
 
 class ResultNotKept(InvalidQuestion):

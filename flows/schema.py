@@ -19,7 +19,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from flows.elicitation import Json
-from flows.errors import Failed, InvalidQuestion
+from flows.errors import Failed, InvalidSchema
 from flows.schema_fields import Choice, Fault, Field, Kind, Limits, fault_in
 from flows.schema_reading import Reading, read, refuse
 from flows.schema_rules import has_rules
@@ -91,7 +91,7 @@ def schema_of(asked: Mapping[str, Json]) -> Schema[Mapping[str, Json]]: ...
 def schema_of(asked: Any) -> Schema[Any]:
     """The schema of `str`, a pydantic model, a dataclass, a TypedDict or a JSON Schema.
 
-    `str` is one field named "value". Raises InvalidQuestion with the JSON path of whatever a flat
+    `str` is one field named "value". Raises InvalidSchema with the JSON path of whatever a flat
     form cannot ask for.
     """
     if isinstance(asked, Mapping):
@@ -107,14 +107,14 @@ def schema_of(asked: Any) -> Schema[Any]:
         )
         return Schema(json=found.json, fields=found.fields, typed=_value)
     if not isinstance(asked, type):
-        raise InvalidQuestion("A schema is str, a model, a dataclass, a TypedDict or JSON Schema.")
+        raise InvalidSchema("A schema is str, a model, a dataclass, a TypedDict or JSON Schema.")
     return _schema_of_type(cast("type[Any]", asked))
 
 
 def with_secrets(schema: Schema[T]) -> Schema[T]:
     """The same with every plain text a secret, but for fields with `x-visible`.
 
-    Raises InvalidQuestion for a secret with a default: it would stand in the author's code and
+    Raises InvalidSchema for a secret with a default: it would stand in the author's code and
     in the record.
     """
     properties = dict(cast("Mapping[str, Mapping[str, Json]]", schema.json["properties"]))
@@ -288,8 +288,11 @@ def _schema_of_type(asked: type[T]) -> Schema[T]:
         described = adapter.json_schema()
     except (PydanticUserError, NameError, TypeError) as err:
         words = str(err).partition("\n")[0].rstrip(".")
-        raise InvalidQuestion(f"{asked.__name__} cannot be asked as a form: {words}.") from err
-    found = read(described)
+        raise InvalidSchema(
+            f"{asked.__name__} cannot be asked as a form: {words}. That is a fault of the tool's "
+            "code, and of nothing that it was called with."
+        ) from err
+    found = read(described, is_a_models=True)
     return Schema(
         json=found.json,
         fields=found.fields,
@@ -302,17 +305,23 @@ def _readable(asked: type[Any]) -> type[Any]:
     """Before Python 3.12 pydantic reads only the TypedDict of typing_extensions."""
     if sys.version_info >= (3, 12) or not typing.is_typeddict(asked):
         return asked
+    said = typing.get_type_hints(asked, include_extras=True)
     hints = {
         name: typing.get_args(hint)[0] if typing.get_origin(hint) in _WRAPPERS else hint
-        for name, hint in typing.get_type_hints(asked, include_extras=True).items()
+        for name, hint in said.items()
+    }
+    # Where annotations are postponed the class takes all for required, or none.
+    required = {
+        name
+        for name, hint in said.items()
+        if typing.get_origin(hint) is typing.Required
+        or (name in asked.__required_keys__ and typing.get_origin(hint) is not typing.NotRequired)
     }
     make: Any = typing_extensions.TypedDict
     remade: type[Any] = make(
         asked.__name__,
         {
-            name: typing.Required[hint]
-            if name in asked.__required_keys__
-            else typing.NotRequired[hint]
+            name: typing.Required[hint] if name in required else typing.NotRequired[hint]
             for name, hint in hints.items()
         },
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NoReturn, cast
 
 from flows.elicitation import Json
-from flows.errors import InvalidQuestion
+from flows.errors import InvalidSchema
 from flows.schema_fields import (
     FORMATS,
     Choice,
@@ -52,8 +52,12 @@ class Reading:
     nullable: frozenset[str]
 
 
-def read(schema: Mapping[str, Json]) -> Reading:
-    """Raises InvalidQuestion with the JSON path of what is outside the subset."""
+def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> Reading:
+    """Raises InvalidSchema with the JSON path of what is outside the subset.
+
+    `is_a_models`: a model checks the answers besides, so that what a form can only roughly say may
+    stand in its schema.
+    """
     try:
         text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())
@@ -81,6 +85,8 @@ def read(schema: Mapping[str, Json]) -> Reading:
             refuse(path, "a name has 1 to 64 letters, digits, spaces or . _ : / @ $ -")
         found = _inlined(_mapping(value, path), path, schema)
         found, can_be_null = _without_null(found, path, schema)
+        if is_a_models:
+            found = _roughly(found)
         if can_be_null and name in required:
             nullable.add(name)
         is_required = name in required and not can_be_null
@@ -94,7 +100,10 @@ def read(schema: Mapping[str, Json]) -> Reading:
 
 
 def refuse(path: str, why: str) -> NoReturn:
-    raise InvalidQuestion(f"The schema cannot be asked as a form: {path}: {why}.")
+    raise InvalidSchema(
+        f"The schema cannot be asked as a form: {path}: {why}. That is a fault of the tool's code, "
+        "and of nothing that it was called with."
+    )
 
 
 def _field(
@@ -146,6 +155,29 @@ def _field(
     if "default" in clean and (fault := fault_in(field, field.default)):
         refuse(f"{path}.default", fault.removesuffix("."))
     return field, clean
+
+
+def _roughly(found: Mapping[str, Json]) -> Mapping[str, Json]:
+    """As a form can say it: of a Decimal a number, of a bound that is left out the bound."""
+    branches = found.get("anyOf")
+    if isinstance(branches, list) and [_type_of(one) for one in branches] == ["number", "string"]:
+        number = cast("Mapping[str, Json]", branches[0])
+        found = {**number, **{key: value for key, value in found.items() if key != "anyOf"}}
+    rough = {key: value for key, value in found.items() if key != "multipleOf"}
+    if rough.get("type") == "number":
+        for key, instead in (
+            ("exclusiveMinimum", "minimum"),
+            ("exclusiveMaximum", "maximum"),
+        ):
+            if key in rough:
+                rough[instead] = rough.pop(key)
+        if isinstance(rough.get("default"), str):  # a Decimal's, which JSON has no number for
+            rough["default"] = float(str(rough["default"]))
+    return rough
+
+
+def _type_of(branch: Json) -> Json:
+    return branch.get("type") if isinstance(branch, Mapping) else None
 
 
 def _kind(found: Mapping[str, Json], path: str) -> Kind:
@@ -230,6 +262,8 @@ def _without_null(
         return {**found, "type": other}, True
     if isinstance(branches, list | tuple) and {"type": "null"} in branches:
         others = [branch for branch in branches if branch != {"type": "null"}]
+        if [_type_of(one) for one in others] == ["number", "string"]:  # a Decimal
+            return {**found, "anyOf": others}, True
         if len(others) != 1:
             refuse(f"{path}.anyOf", "a field has one type; it may be optional")
         inner = _inlined(_mapping(others[0], f"{path}.anyOf[0]"), f"{path}.anyOf[0]", root)

@@ -16,6 +16,8 @@ _PLAIN = frozenset(
     }
 )
 _ASIDE = frozenset({"metadata", "serialization", "config", "cls", "default", "ref"})
+# Bounds that a form says only roughly.
+_ROUGH = {"int": frozenset({"multiple_of"}), "float": frozenset({"gt", "lt", "multiple_of"})}
 _CODE = ("custom_init", "post_init", "root_model", "missing", "default_factory")
 
 
@@ -35,5 +37,7 @@ def _is_rule(node: Mapping[str, Any]) -> bool:
     if isinstance(kind, str) and kind not in _PLAIN:
         return True
     if any(node.get(key) for key in _CODE):
+        return True
+    if not _ROUGH.get(kind or "", frozenset()).isdisjoint(node):
         return True
     return any(has_rules(value) for key, value in node.items() if key not in _ASIDE)

@@ -487,9 +487,12 @@ STARTING = {
     *("subprocess.run", "subprocess.call", "os.system", "multiprocessing.Process"),
 }
 MAY_START = {
+    "browser/test_origins.py": {"create_subprocess_exec": "another program, and nothing of ours"},
     "conftest.py": {"subprocess.run": "asks where the browser is"},
+    "cli/test_start.py": {"subprocess.run": "ends before it serves"},
     "cli/test_stdio.py": {"stdio_client": "with a standard error that is heard"},
     "crash/nursery.py": {"fork": "a child has the standard error of the nursery, and its ears"},
+    "oidc/private_network.py": {"subprocess.run": "makes a network"},
     "oidc/stage.py": {"subprocess.run": "installs the provider"},
     "processes.py": {
         "create_subprocess_exec": "with a standard error that is heard",

@@ -5,6 +5,7 @@ import math
 import typing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -15,9 +16,10 @@ from pydantic import BaseModel, EmailStr, HttpUrl, SecretStr, field_validator
 from pydantic import Field as Described
 
 from flows.elicitation import Json
-from flows.errors import Failed, InvalidQuestion
+from flows.errors import Failed, InvalidQuestion, InvalidSchema
 from flows.schema import (
     CONTENT_BYTES_AT_MOST,
+    Refused,
     Schema,
     check,
     parse,
@@ -621,3 +623,46 @@ def test_whatever_the_content_it_is_checked(content: Any, value: Any) -> None:
     check(SOME, content)
     for name in VALUES:
         check(SOME, {name: value})
+
+
+class Measured(BaseModel):
+    price: Decimal = Described(gt=0)
+    least: Decimal | None = None
+    dozens: int = Described(multiple_of=12)
+    share: float = Described(gt=0, lt=1)
+
+
+def test_what_a_form_says_only_roughly_the_model_says_itself() -> None:
+    # finding: A9
+    schema = schema_of(Measured)
+    assert [(field.kind, field.is_required) for field in schema.fields] == [
+        ("number", True),
+        ("number", False),
+        ("integer", True),
+        ("number", True),
+    ]
+    assert schema.has_rules
+    right = {"price": 9.9, "dozens": 24, "share": 0.5}
+    assert check(schema, right) == ()
+    assert schema.typed(right) == Measured(price=Decimal("9.9"), dozens=24, share=0.5)
+    for wrong in ({"price": 0}, {"dozens": 13}, {"share": 1}):
+        with pytest.raises(Refused):
+            schema.typed({**right, **wrong})
+
+
+def test_what_need_not_be_there_need_not_where_annotations_are_postponed() -> None:
+    # finding: A9
+    asked: Any = TypedDict("asked", {"name": "str", "nick": "NotRequired[str]"})
+    assert [(f.name, f.is_required) for f in schema_of(asked).fields] == [
+        ("name", True),
+        ("nick", False),
+    ]
+
+
+def test_a_schema_that_no_form_shows_is_the_tools_own_fault() -> None:
+    # finding: A9
+    wrongs: list[Any] = [{"type": "object", "properties": {"n": {"type": "object"}}}, list[str]]
+    for wrong in wrongs:
+        with pytest.raises(InvalidSchema) as refused:
+            schema_of(wrong)
+        assert (refused.value.name, refused.value.code) == ("ELICITATION_INVALID_SCHEMA", -32603)

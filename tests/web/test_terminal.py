@@ -92,7 +92,9 @@ async def test_no_word_of_a_tools_or_a_servers_steers_the_terminal() -> None:
     async with town() as here:
         for n in range(2):
             name = f"{ESCAPES}{n}"
-            await here.ask("repo", tool=name, server=name, account=name, arguments=n).link()
+            await here.ask(
+                "repo", tool=name, server=name, account=f"octocat{n}", arguments=n
+            ).link()
         waiting = await open_questions(here.service, provider=None)
         desk = Desk(chooses=1)
         asked = await chosen(here.service, waiting, desk.terminal)
