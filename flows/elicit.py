@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+J = TypeVar("J", bound="Json")
 PAYMENT_TIMEOUT = timedelta(minutes=30)
 
 
@@ -253,7 +254,7 @@ def form(
 def confirm(
     question: str,
     *,
-    arguments: Mapping[str, Json] | None = None,
+    arguments: Mapping[str, object] | None = None,
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[bool]:
@@ -278,11 +279,11 @@ async def forget(name: str) -> bool:
 
 async def once(
     name: str,
-    work: Callable[[str], Awaitable[Json]],
+    work: Callable[[str], Awaitable[J]],
     *,
     key: str | int | None = None,
     again: bool = False,
-) -> Json:
+) -> J:
     """Do `work` once in a call, however often the tool's body runs again.
 
     `work` is given an idempotency key to pass on to whom it calls: if the process dies between
@@ -302,7 +303,8 @@ async def once(
             raise InvalidQuestion("once needs a name that is unique within the tool.")
         if not isinstance(key, str | int | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidQuestion(f"once({name!r}): its key is a text or a whole number.")
-    return await current_asker().once(name, work, key=key, again=again)
+    done = await current_asker().once(name, work, key=key, again=again)
+    return cast("J", done)
 
 
 def can(mode: str) -> bool:

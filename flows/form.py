@@ -146,7 +146,7 @@ def form_question(
 def confirm_question(
     question: str,
     *,
-    arguments: Mapping[str, Json] | None = None,
+    arguments: Mapping[str, object] | None = None,
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[bool]:
@@ -205,7 +205,7 @@ def _letters(text: str) -> str:
     return "".join(sign for sign in text.lower() if sign.isalpha())
 
 
-def _checked(arguments: Mapping[str, Json]) -> Mapping[str, Json]:
+def _checked(arguments: Mapping[str, object]) -> Mapping[str, Json]:
     try:
         text = json.dumps(arguments, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import mypy.api as mypy
 import pytest
 from mcp import Client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
@@ -125,3 +126,14 @@ def test_every_file_that_the_readme_links_is_there():
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
     assert links
     assert [link for link in links if not (HOUSE / link).exists()] == []
+
+
+def test_the_samples_are_typed(tmp_path):
+    # finding: H5
+    for name, text in {"my_tools.py": TOOLS, "finish.py": PROGRAM}.items():
+        (tmp_path / name).write_text(text)
+    # As `make check` does, whose cache it finds; `custom_route` has no types in its library.
+    about = ("--config-file", str(HOUSE / "pyproject.toml"), "--allow-untyped-decorators")
+    samples = [str(tmp_path / name) for name in ("my_tools.py", "finish.py")]
+    found, wrong, _ = mypy.run([*about, "--cache-dir", str(HOUSE / ".mypy_cache"), *samples])
+    assert (found.startswith("Success"), wrong) == (True, ""), found
