@@ -220,7 +220,7 @@ async def test_a_schema_that_no_form_can_show_is_refused_by_the_call_that_names_
     # parity: E6
     with pytest.raises(InvalidQuestion, match=named) as refused:
         _ = elicit.form("Where do you live?", schema)
-    assert refused.value.code == -32602
+    assert refused.value.code == -32603
 
     @server.tool()
     async def ask() -> str:
@@ -230,7 +230,8 @@ async def test_a_schema_that_no_form_can_show_is_refused_by_the_call_that_names_
         result = await soon(caller.call("ask"))
         assert result.is_error
         assert named in text_of(result)
-        assert (result.meta["code"], result.meta["jsonrpcCode"]) == ("INVALID_INPUT", -32602)
+        refused_as = (result.meta["code"], result.meta["jsonrpcCode"])
+        assert refused_as == ("ELICITATION_INVALID_SCHEMA", -32603)
         assert await stage.elicitations() == []
 
 
