@@ -303,6 +303,14 @@ def renew(elicitation: Elicitation, *, leg: str, now: datetime) -> Elicitation:
     return replace(elicitation, take=replace(_taken(elicitation, leg=leg), until=now + LEASE))
 
 
+def shorten(elicitation: Elicitation, *, now: datetime) -> Elicitation:
+    """A lease longer than any is of before the clock was set back: whoever lives renews it."""
+    lease = elicitation.take
+    if lease is None or lease.until <= now + LEASE:
+        return elicitation
+    return replace(elicitation, take=replace(lease, until=now + LEASE))
+
+
 def release(elicitation: Elicitation, *, leg: str) -> Elicitation:
     """The leg ended without a result; the next one may take the outcome at once."""
     _taken(elicitation, leg=leg)

@@ -13,7 +13,12 @@ TROUBLED_AT_MOST: Final = timedelta(minutes=5)
 
 
 def next_turn(pace: Sequence[timedelta], *, begun_at: datetime, now: datetime) -> datetime:
-    """When it is asked next, after now; the last pause is repeated."""
+    """When it is asked next, after now; the last pause is repeated.
+
+    It may have begun later than now: the clock was set back meanwhile.
+    """
+    if begun_at > now:
+        return now + pace[-1]
     turn = begun_at
     for pause in pace:
         turn += pause

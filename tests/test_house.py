@@ -217,3 +217,14 @@ def test_the_pins_to_run_are_among_the_pins_to_test_and_name_no_host() -> None:
     assert pins[0] < pins[1]
     assert all(re.search(r"==\S+ .*--hash=sha256:[0-9a-f]{64}", line) for line in dev)
     assert not any("/" in line for line in dev)
+
+
+def test_every_test_that_a_document_names_is_there() -> None:
+    named = [
+        found
+        for document in (HOUSE / "docs").glob("*.md")
+        for found in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", document.read_text("utf-8"))
+    ]
+    assert named
+    for path, name in named:
+        assert f"def {name}(" in (HOUSE / path).read_text("utf-8"), f"{path}::{name}"

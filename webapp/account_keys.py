@@ -27,6 +27,7 @@ from flows.oauth_requests import ask, probe
 from flows.oauth_revoke import revoke
 from flows.provider import Client, Provider
 from webapp.connections import Connections
+from webapp.deadline import Deadline
 from webapp.elicitations import Elicitations
 from webapp.outbound import Outbound
 from webapp.rows import Value
@@ -116,7 +117,7 @@ class AccountKeys:
             return await self._elicitations.whole(self._renew(found, refused=refused))
 
     async def _renew(self, found: Connection, *, refused: str | None) -> Connection | None:
-        deadline = self._now + WAIT_AT_MOST
+        deadline = self._from_now(WAIT_AT_MOST)
         while True:
             current = await self._free(found, deadline=deadline)
             now = self._now
@@ -132,7 +133,7 @@ class AccountKeys:
             if claimed is not None and claimed.is_claimed(now=self._now):
                 return await self._ask(client, claimed, refused=refused)
 
-    async def _free(self, found: Connection, *, deadline: datetime) -> Connection | None:
+    async def _free(self, found: Connection, *, deadline: Deadline) -> Connection | None:
         """The row when nobody is at the provider with it; None if it was disconnected."""
         pause, claim, until = LOOK_FIRST, None, deadline
         with self._elicitations.waiters.waiter(found.id) as waiter:
@@ -142,13 +143,17 @@ class AccountKeys:
                 if current is None or not current.is_claimed(now=now):
                     return current
                 if current.claim != claim:
-                    claim, until = current.claim, now + CLAIM  # its own may be of another clock
-                if now >= until:
+                    # Its own may be of another clock.
+                    claim, until = current.claim, self._from_now(CLAIM)
+                if until.is_over:
                     return current
-                if now >= deadline:
+                if deadline.is_over:
                     raise _not_now(current)
-                await waiter.changes(until=min(now + pause, until), now=now)
+                await waiter.changes(until=min(now + pause, until.at(now)), now=now)
                 pause = min(2 * pause, LOOK_AT_MOST)
+
+    def _from_now(self, after: timedelta) -> Deadline:
+        return Deadline(after, ticks=self._elicitations.ticks)
 
     async def _claimed(self, current: Connection) -> Connection | None:
         """The row with a claim of ours; None if somebody else was first."""
@@ -220,7 +225,7 @@ class AccountKeys:
                 return Disconnected(revoked=None)
             if found.ended_at is not None:
                 return self._said(found)
-            deadline = self._now + WAIT_AT_MOST
+            deadline = self._from_now(WAIT_AT_MOST)
             current = await self._free(found, deadline=deadline)
             if current is not None:
                 # Nobody is given it from here on, also if we die before the end.

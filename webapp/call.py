@@ -333,7 +333,8 @@ class Call(Verbs):
         self, question: Question[T], place: Place, waiter: Waiter, group: Group
     ) -> Outcome[T]:
         before, is_ordered = self.run.value.at(place), self._seen[place]
-        limit = self._presenter.limit(place.kind, now=self.now, timeout=question.timeout)
+        until = self._presenter.limit(place.kind, now=self.now, timeout=question.timeout)
+        limit = Deadline(until - self.now, ticks=self.elicitations.ticks)
         while True:
             current = await self._line.stand(question, place, waiter, is_ordered=is_ordered)
             if current.is_open_there and not current.status.is_final:
@@ -408,15 +409,15 @@ class Call(Verbs):
         await self.run.change(lambda run: runs.move(run, taken.id, held.id))
         return True
 
-    async def _wait_for_the_other(self, waiter: Waiter, *, limit: datetime) -> None:
+    async def _wait_for_the_other(self, waiter: Waiter, *, limit: Deadline) -> None:
         """Another leg acts on the outcome: its result is ours too if it does not arrive there."""
         now = self.now
-        await waiter.changes(until=min(limit, now + LOOK_AGAIN), now=now)
+        await waiter.changes(until=min(limit.at(now), now + LOOK_AGAIN), now=now)
         await self.run.reload()
         run = self.run.value
         if run.result is not None and run.answers(self.now, is_named=self.run.is_continued):
             self._repeat(run, run.result)
-        if self.now >= limit or self.is_draining:
+        if limit.is_over or self.is_draining:
             self.interrupt(self._presenter.busy())
 
     def _end(self) -> None:

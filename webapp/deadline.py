@@ -16,6 +16,33 @@ def ticks_of(clock: Callable[[], datetime]) -> Ticks:
     """Seconds that only go forward: the system's, or those of a test's clock."""
     return getattr(clock, "ticks", time.monotonic)
 
+STEP = timedelta(seconds=10)  # less is what clocks drift, and what a lease of 30 s can bear
+_RECENT = timedelta(seconds=15)
+
+
+class Steps:
+    """Whether the time of day was set, or the machine slept, a moment ago.
+
+    A lease that is out by then may be one that its holder, who saw no time pass, renews in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._ticks = ticks_of(clock)
+        self._between = self._distance()
+        self._until = float("-inf")
+
+    @property
+    def is_recent(self) -> bool:
+        now = self._ticks()
+        if abs((between := self._distance()) - self._between) > STEP.total_seconds():
+            self._until = now + _RECENT.total_seconds()
+        self._between = between
+        return now < self._until
+
+    def _distance(self) -> float:
+        return self._clock().timestamp() - self._ticks()
+
 
 class Deadline:
     """So long from now."""

@@ -18,7 +18,7 @@ from flows import elicitation as states
 from flows.elicitation import LEASE, Elicitation, Json, Status, Take
 from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.run import Run
-from webapp.deadline import ticks_of
+from webapp.deadline import Steps, ticks_of
 from webapp.ids import RANDOM_BYTES, fresh_id, owner_of
 from webapp.kept_news import KeptNews
 from webapp.owners import Owners
@@ -58,6 +58,7 @@ class Elicitations:
         self.waiters = waiters
         self.clock = clock
         self.ticks = ticks_of(clock)
+        self.steps = Steps(clock)
         self.rows = Rows(owners)
         self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
         self.recent = Recent()
@@ -257,7 +258,23 @@ class Elicitations:
 
     async def take(self, id: str, *, run: str, leg: str) -> Elicitation:
         """Raises NotPossible if another leg uses the outcome."""
-        return await self.change(id, lambda e: states.take(e, run=run, leg=leg, now=self.clock()))
+
+        def free(current: Elicitation) -> Elicitation:
+            another = current.take is not None and current.take.leg != leg
+            if another and self.steps.is_recent:
+                raise NotPossible(status=current.status, wanted="taken")
+            return states.take(current, run=run, leg=leg, now=self.clock())
+
+        try:
+            return await self.change(id, free)
+        except NotPossible:
+            await self.each([id], lambda e: states.shorten(e, now=self.clock()))
+            raise
+
+    def is_taken(self, current: Elicitation) -> bool:
+        """Whether a body may be using its outcome, and will have renewed its lease if it is."""
+        lease = current.take
+        return lease is not None and (self.clock() < lease.until or self.steps.is_recent)
 
     async def each(
         self,

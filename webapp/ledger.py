@@ -177,7 +177,7 @@ class Ledger:
             asked = await self.leading_to(current) if run is None else None
             if asked is None:
                 return [begun]
-            if asked.take is not None and now < asked.take.until:
+            if self._elicitations.is_taken(asked):
                 raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
             return [begun, states.let_go(asked)]
 

@@ -275,8 +275,11 @@ async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library: st
         assert not stage.service.patience.is_long(me, name="c")
 
 
-async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(library: str) -> None:
-    # finding: R4
+@pytest.mark.parametrize("hours", [0, -2])
+async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(
+    library: str, hours: int
+) -> None:
+    # finding: R4, H2
     server = new_server(library)
     gate, began = asyncio.Event(), asyncio.Event()
 
@@ -295,6 +298,7 @@ async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(libra
         before = len(waiters)
         again = caller.call("work")
         await eventually(lambda: len(waiters) > before)
+        clock.set(hours=hours)
         for _ in range(2):
             clock.tick(seconds=25)
             await stage.service.bodies.renew()

@@ -90,6 +90,16 @@ async def test_eight_hours_without_a_visit_end_it(sessions: Sessions, clock: Clo
     assert await sessions.of(cookies) is None
 
 
+@pytest.mark.parametrize(("hours", "is_known"), [(-2, True), (2, True), (8, False)])
+async def test_a_clock_that_is_set_ends_it_as_eight_hours_would(
+    sessions: Sessions, clock: Clock, hours: int, is_known: bool
+) -> None:
+    # finding: H2
+    cookies = await signed_in(sessions)
+    clock.set(hours=hours)
+    assert (await sessions.of(cookies) is not None) is is_known
+
+
 async def test_a_visit_keeps_it_and_seven_days_end_it_all_the_same(
     sessions: Sessions, clock: Clock
 ) -> None:

@@ -331,6 +331,81 @@ async def test_after_a_crash_the_next_call_takes_it_when_the_lease_is_out(
         assert (await soon(answer(call_of(restarted)))).content == {"n": 1}
 
 
+@pytest.mark.parametrize(("hours", "asked_in_all"), [(-2, 1), (2, 2), (8, 2)])
+async def test_a_question_ends_at_its_time_of_day_and_the_same_call_asks_anew(
+    here: Service, clock: Clock, hours: int, asked_in_all: int
+) -> None:
+    # finding: H2
+    await leg(here)
+    clock.set(hours=hours)
+    await leg(here)
+    assert len(await here.elicitations.store.list("elicitation")) == asked_in_all
+
+
+async def test_a_dead_calls_lease_outlives_no_clock_that_is_set_back(
+    here: Service, store: MemoryStore, clock: Clock
+) -> None:
+    # finding: H2
+    _, presenter, waiting = await leg(here)
+    await here.completing.complete(id_of(presenter), {"n": 1})
+    await soon(waiting)
+    clock.set(hours=-2)
+    async with process(store.sibling(), clock) as restarted:
+        again = asyncio.ensure_future(answer(call_of(restarted)))
+        await settled_loop()
+        assert not again.done(), "its body may be running"
+        for _ in range(6):
+            clock.tick(seconds=LEASE.total_seconds() / 6)
+            restarted.elicitations.waiters.wake_all()
+            await settled_loop()
+        assert (await soon(again)).content == {"n": 1}
+
+
+async def test_a_living_calls_lease_is_renewed_though_the_clock_is_set_back(
+    here: Service, store: MemoryStore, clock: Clock
+) -> None:
+    # finding: H2
+    call, presenter, waiting = await leg(here)
+    await here.completing.complete(id_of(presenter), {"n": 1})
+    await soon(waiting)
+    clock.set(hours=-2)
+    async with process(store.sibling(), clock) as another:
+        again = asyncio.ensure_future(answer(call_of(another)))
+        await settled_loop()
+        for _ in range(6):
+            clock.tick(seconds=LEASE.total_seconds() / 3)
+            await call.renew()
+            another.elicitations.waiters.wake_all()
+            await settled_loop()
+        assert not again.done()
+        again.cancel()
+        await settled_loop()
+
+
+async def test_no_second_body_starts_when_the_machine_wakes_up(
+    here: Service, store: MemoryStore, clock: Clock
+) -> None:
+    # finding: H2
+    call, presenter, waiting = await leg(here)
+    await here.completing.complete(id_of(presenter), {"n": 1})
+    await soon(waiting)
+    async with process(store.sibling(), clock) as another:
+        clock.set(seconds=45)
+        again = [asyncio.ensure_future(answer(call_of(each))) for each in (here, another)]
+        await settled_loop()
+        assert not any(one.done() for one in again), "its body runs, and has seen no time pass"
+        for _ in range(6):
+            clock.tick(seconds=10)
+            await call.renew()
+            for each in (here, another):
+                each.elicitations.waiters.wake_all()
+            await settled_loop()
+        assert not any(one.done() for one in again)
+        for one in again:
+            one.cancel()
+        await settled_loop()
+
+
 async def test_a_body_that_raised_lets_go_of_the_outcome_at_once(here: Service) -> None:
     call, presenter, waiting = await leg(here)
     await here.completing.complete(id_of(presenter), {"n": 1})

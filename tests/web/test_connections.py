@@ -314,7 +314,11 @@ async def test_what_the_provider_does_not_confirm_is_removed_by_hand(
         assert await here.ask("repo", provider="hub", arguments="again").link()
 
 
-async def test_while_somebody_is_at_the_provider_without_end_it_can_be_tried_again() -> None:
+@pytest.mark.parametrize("hours", [0, -2])
+async def test_while_somebody_is_at_the_provider_without_end_it_can_be_tried_again(
+    hours: int,
+) -> None:
+    # finding: H2
     async with town() as here:
         await here.connect("repo")
         kept, person = await the_one(here), await here.person()
@@ -322,6 +326,7 @@ async def test_while_somebody_is_at_the_provider_without_end_it_can_be_tried_aga
         await claimed_by(here, "another process")
         pressing = asyncio.create_task(press(person, here, "/disconnect"))
         await eventually(lambda: len(elicitations.waiters))
+        here.clock.set(hours=hours)
         here.clock.tick(seconds=CLAIM.total_seconds() - 1)
         await claimed_by(here, "a third one")
         here.clock.tick(seconds=WAIT_AT_MOST.total_seconds() - CLAIM.total_seconds() + 1)
