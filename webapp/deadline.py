@@ -16,6 +16,7 @@ def ticks_of(clock: Callable[[], datetime]) -> Ticks:
     """Seconds that only go forward: the system's, or those of a test's clock."""
     return getattr(clock, "ticks", time.monotonic)
 
+
 STEP = timedelta(seconds=10)  # less is what clocks drift, and what a lease of 30 s can bear
 _RECENT = timedelta(seconds=15)
 
