@@ -195,7 +195,7 @@ async def mcp_remote(place: Place, program: str, revision: str, home: Path) -> s
 
     async def sign_in() -> None:
         address = re.compile(r"^(http\S+/auth\?\S+)", re.MULTILINE)
-        while not (found := address.findall(said.read_text())):
+        while not (found := address.findall(said.read_text())):  # noqa: ASYNC110 -- not our file
             await asyncio.sleep(0.1)
         await walk(place.page, found[0], until=f"http://127.0.0.1:{REMOTE_PORT}/")
 
