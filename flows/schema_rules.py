@@ -16,8 +16,14 @@ _PLAIN = frozenset(
     }
 )
 _ASIDE = frozenset({"metadata", "serialization", "config", "cls", "default", "ref"})
-# Bounds that a form says only roughly.
-_ROUGH = {"int": frozenset({"multiple_of"}), "float": frozenset({"gt", "lt", "multiple_of"})}
+# What a form says only roughly, or not at all: bounds, and what is changed before it is counted.
+_TEXT = frozenset({"strip_whitespace", "to_lower", "to_upper"})
+_CHANGED = tuple(f"str_{each}" for each in _TEXT)  # in a model's configuration, for all its texts
+_ROUGH = {
+    "str": _TEXT,
+    "int": frozenset({"multiple_of"}),
+    "float": frozenset({"gt", "lt", "multiple_of"}),
+}
 _CODE = ("custom_init", "post_init", "root_model", "missing", "default_factory")
 
 
@@ -37,6 +43,9 @@ def _is_rule(node: Mapping[str, Any]) -> bool:
     if isinstance(kind, str) and kind not in _PLAIN:
         return True
     if any(node.get(key) for key in _CODE):
+        return True
+    config = node.get("config")
+    if isinstance(config, Mapping) and any(map(cast("Mapping[str, Any]", config).get, _CHANGED)):
         return True
     if not _ROUGH.get(kind or "", frozenset()).isdisjoint(node):
         return True

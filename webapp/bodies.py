@@ -6,14 +6,15 @@ told. On 2025-11-25 a broken line ends nothing. On 2026-07-28 over HTTP a closed
 and may be a cut as well: a body that took a payment or began `once` then runs to its end, as an
 orphan. A cancel reaches a body at its next await outside `once`.
 
-An orphan's end is waited for by the same call made again, which gets its result. It has a time at
-most, and so has a process that ends; what is inside `once` then gets the grace and no more.
+An orphan's end is waited for by the same call made again, which gets its result, or is told to come
+again. It has a time at most, and so have a body that is cancelled inside `once` and a process that
+ends; what is inside `once` then gets the grace and no more.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,6 +26,7 @@ from webapp.wire import Wire
 
 T = TypeVar("T")
 Later: TypeAlias = Callable[[Callable[[Wire], None]], None]
+Wait: TypeAlias = Callable[[Collection[asyncio.Future[Any]]], Awaitable[object]]
 RENEWAL_SECONDS = 10.0
 ARRIVAL_SECONDS = 5.0
 ENDING_SECONDS = 5.0
@@ -77,7 +79,7 @@ class Bodies:
                 if not is_cut_told and call.must_finish:
                     self._orphan(task, call)
                 else:
-                    await _cancelled(task, call)
+                    await self._cancelled(task, call)
             raise
         finally:
             if not task.done():  # nobody gets its result here, and whoever ends us waits for it
@@ -123,14 +125,15 @@ class Bodies:
         else:
             wire.on_end(end)
 
-    async def landed(self, run_id: str) -> None:
+    async def landed(self, run_id: str, *, wait: Wait | None = None) -> None:
         """Wait until the response of that run, if one is on its way, has arrived or has not.
 
-        An orphan is waited for, too: but for one that holds an outcome, as that is waited for.
+        An orphan is waited for, too, by `wait`, which may give up: but for one that holds an
+        outcome, as that is waited for.
         """
         orphans = [task for task, call in self._orphans.items() if _only_works(call, run_id)]
         if orphans:
-            await asyncio.wait(orphans)
+            await (wait(orphans) if wait else asyncio.wait(orphans, timeout=ARRIVAL_SECONDS))
         over = self._in_flight.get(run_id)
         if over is not None:
             await asyncio.wait({over}, timeout=ARRIVAL_SECONDS)
@@ -165,6 +168,9 @@ class Bodies:
     def _orphan(self, task: asyncio.Task[Any], call: Call) -> None:
         if task.done() or not (call.has_taken or call.must_finish):
             return
+        self._bound(task, call)
+
+    def _bound(self, task: asyncio.Task[Any], call: Call) -> None:
         after = self._orphaned_at_most.total_seconds()
         timer = asyncio.get_running_loop().call_later(after, self._end, task, call)
         self._orphans[task] = call
@@ -177,6 +183,16 @@ class Bodies:
         call.working.when_out(task.cancel)
         if call.working:
             asyncio.get_running_loop().call_later(self._grace.total_seconds(), task.cancel)
+
+    async def _cancelled(self, task: asyncio.Task[Any], call: Call) -> None:
+        """Cancel it at its next await outside `once`; return when it is over, or is inside."""
+        task.add_done_callback(_retrieve)
+        call.working.when_out(task.cancel)
+        if call.working:
+            self._bound(task, call)
+            return
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({task})
 
     async def _deliver(self, call: Call, over: asyncio.Future[None]) -> None:
         await _logged(call.delivered())
@@ -191,15 +207,6 @@ class Bodies:
 
 def _only_works(call: Call, run_id: str) -> bool:
     return call.run.is_loaded and call.run.value.id == run_id and not call.has_taken
-
-
-async def _cancelled(task: asyncio.Task[Any], call: Call) -> None:
-    """Cancel it at its next await outside `once`; return when it is over, or is inside."""
-    task.add_done_callback(_retrieve)
-    call.working.when_out(task.cancel)
-    if not call.working:
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait({task})
 
 
 async def _logged(work: Awaitable[None]) -> None:

@@ -9,10 +9,11 @@ import asyncio
 import json
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from msgspec.json import encode
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 RESULT_BYTES_AT_MOST = 32 * 1024  # as it is sealed: JSON text inside JSON
 LOOK_AGAIN = timedelta(seconds=3)
+_NO_TIMEOUT = timedelta(days=1)
 
 
 class Call(Verbs):
@@ -61,7 +63,7 @@ class Call(Verbs):
         completing: Completing,
         kinds: Kinds,
         outbound: Outbound,
-        landed: Callable[[str], Awaitable[None]],
+        landed: Callable[..., Awaitable[None]],
         caller: Caller,
         tool: ToolCall,
         presenter: Presenter,
@@ -74,7 +76,7 @@ class Call(Verbs):
             elicitations,
             caller=caller,
             tool=tool,
-            landed=landed,
+            landed=partial(landed, wait=self.wait_for),
             leg=self.leg,
             named=run_id,
             named_key=run_key,
@@ -188,6 +190,14 @@ class Call(Verbs):
             changes = await waiter.changes(until=ends_at, now=now)
             current = await self.elicitations.newest(current, changes)
         return current
+
+    async def wait_for(self, others: Collection[asyncio.Future[Any]]) -> None:
+        """What other calls are at, for as long as this one may be held."""
+        now = self.now
+        until = self._presenter.limit("once", now=now, timeout=_NO_TIMEOUT)
+        _, late = await asyncio.wait(others, timeout=(until - now).total_seconds())
+        if late:
+            self.interrupt(self._presenter.busy())
 
     def is_waiting_for(self, current: Elicitation) -> bool:
         is_done = self.is_over or current.status.is_final or self._is_left_to_come(current)

@@ -8,16 +8,17 @@ from flows import elicitation as states
 from flows.elicitation import Completion, Elicitation, Json, Status
 from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed, NotPossible
 from flows.question import Outcome, Question, Reach, ReturningRequest
-from flows.schema import check, without_blanks
+from flows.schema import Fault, check, without_blanks
 from flows.tokens import Purpose
 from webapp.acceptance import accept
 from webapp.aliases import aliased
-from webapp.asked_forms import schema_in
+from webapp.asked_forms import schema_in, terms_in
 from webapp.browser import Browser
 from webapp.elicitations import Elicitations
 from webapp.identity import Identity
 from webapp.links import Links
 from webapp.requests import cookies_of
+from webapp.rules import Rules
 
 T = TypeVar("T")
 # A yes (confirm, gate) is nobody's but the person's, and so is what leads to a provider. A form is
@@ -31,9 +32,16 @@ class Completing:
     """An Asker that can only complete: what a route of the author's runs under."""
 
     def __init__(
-        self, *, elicitations: Elicitations, links: Links, browser: Browser, identity: Identity
+        self,
+        *,
+        elicitations: Elicitations,
+        links: Links,
+        browser: Browser,
+        identity: Identity,
+        rules: Rules,
     ) -> None:
         self._elicitations = elicitations
+        self._rules = rules
         self._identity = identity
         self._links = links
         self._browser = browser
@@ -138,7 +146,10 @@ class Completing:
             return Completion.ALREADY_SETTLED
         schema = schema_in(current)
         given = without_blanks(schema, content)
-        if faults := check(schema, given):
+        faults: Sequence[Fault] = check(schema, given)
+        if not faults and terms_in(current).has_rules:
+            faults = await self._rules.faults(current, given)
+        if faults:
             details = [(fault.path, fault.message) for fault in faults]
             raise InvalidAnswer(details, elicitation_id=current.id)
         try:

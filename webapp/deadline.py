@@ -25,13 +25,14 @@ class Steps:
     """Whether the time of day was set, or the machine slept, a moment ago.
 
     A lease that is out by then may be one that its holder, who saw no time pass, renews in seconds.
+    A process that has just begun cannot know, and takes it that it is so.
     """
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._ticks = ticks_of(clock)
         self._between = self._distance()
-        self._until = float("-inf")
+        self._until = self._ticks() + _RECENT.total_seconds()
 
     @property
     def is_recent(self) -> bool:

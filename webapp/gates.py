@@ -50,15 +50,15 @@ class Gates(AskedForms):
         under it, this leg waits for that one's result.
         """
         now, terms = self._elicitations.clock(), self.terms(accepted)
-        if not holds(accepted, now=now):
+        if not holds(accepted, self._elicitations):
             return False
         if not terms.can_be_kept or terms.covers is None or not _is_recent(accepted, now=now):
             return True
-        if _is_running(accepted, now=now) or await self.approvals.covers(by, terms.covers):
+        if self._elicitations.is_taken(accepted) or await self.approvals.covers(by, terms.covers):
             return True
 
         def used_up(found: Elicitation) -> Elicitation:
-            if _is_running(found, now=now):
+            if self._elicitations.is_taken(found):
                 return found
             return replace(found, delivered_at=now, content=None, holds_key=False)
 
@@ -99,18 +99,14 @@ class Gates(AskedForms):
         return approved
 
 
-def holds(current: Elicitation, *, now: datetime) -> bool:
+def holds(current: Elicitation, elicitations: Elicitations) -> bool:
     """Whether a yes is still good for its call: for a while, and where its body is running.
 
     Of the latter the same call, made again, waits for the result.
     """
     if current.kind not in HOLDS_FOR_ITS_CALL or current.status is not Status.ACCEPTED:
         return False
-    return _is_running(current, now=now) or _is_recent(current, now=now)
-
-
-def _is_running(accepted: Elicitation, *, now: datetime) -> bool:
-    return accepted.take is not None and now < accepted.take.until
+    return elicitations.is_taken(current) or _is_recent(current, now=elicitations.clock())
 
 
 def _is_recent(accepted: Elicitation, *, now: datetime) -> bool:

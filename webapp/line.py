@@ -210,8 +210,7 @@ class Line:
             return self._elicitations.clock() < current.expires_at
         if current.status is Status.ACCEPTED:
             # Else its content is wiped.
-            now = self._elicitations.clock()
-            return holds(current, now=now) or self._is_kept(current, Status.ACCEPTED)
+            return holds(current, self._elicitations) or self._is_kept(current, Status.ACCEPTED)
         return (
             self._run.is_continued
             or not current.status.is_final

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -24,6 +24,7 @@ from webapp.elicitations import Elicitations
 from webapp.rows import Done
 from webapp.stores import Conflict
 
+Wait: TypeAlias = Callable[[Collection[asyncio.Future[None]]], Awaitable[object]]
 Place: TypeAlias = tuple[str, str, str]  # the tool, its body's place among inner calls, the key
 
 LETTERS_AT_MOST = 1024 * 1024  # of a result's JSON, which is ASCII
@@ -75,6 +76,7 @@ async def do_once(
     place: Place,
     work: Callable[[str], Awaitable[Json]],
     working: Working,
+    wait: Wait,
 ) -> Json:
     """The kept result of `name` at `place` under `scope`, which is a run or a receipt.
 
@@ -84,7 +86,7 @@ async def do_once(
     id = owner + pepper.tag("once", scope, *place, name, size=18)
     key = pepper.tag("idempotency", scope, *place, name, size=18)
     while (doing := elicitations.doing.get(id)) is not None:
-        await asyncio.wait({doing})  # an identical call is at it in this process
+        await wait({doing})  # an identical call is at it in this process
     elicitations.doing[id] = over = asyncio.get_running_loop().create_future()
     try:
         with working.begun():
@@ -123,7 +125,7 @@ def _kept(given: object, *, id: str, owner: str, erase_at: datetime) -> list[Don
     done = Done(id=id, owner=owner, result="", erase_at=erase_at)
     try:
         text = json.dumps(given, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001 - it may have code of its own
         return [replace(done, fault=f"is no JSON: {error}"[:_FAULT_AT_MOST])]
     if len(text) > LETTERS_AT_MOST:
         return [replace(done, fault=f"is longer than {LETTERS_AT_MOST} letters of JSON")]

@@ -158,9 +158,6 @@ async def open_service(
         browser=browser,
         pairing=pairing,
     )
-    completing = Completing(
-        elicitations=elicitations, links=links, browser=browser, identity=identity
-    )
     outbound = outbound or Outbound.none()
     signing_in = None
     if who.client is not None and issuer is not None:
@@ -184,6 +181,13 @@ async def open_service(
         unreached=unreached,
         gate=gate or GatePolicy(),
         policies=policies,
+    )
+    completing = Completing(
+        elicitations=elicitations,
+        links=links,
+        browser=browser,
+        identity=identity,
+        rules=kinds.rules,
     )
     service = Service(
         elicitations=elicitations,

@@ -1,8 +1,9 @@
 """What a running tool may do beside asking: keep work, complete, forget, use what it was given."""
 
+import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -248,7 +249,11 @@ class Verbs(ABC):
             place=place,
             work=work,
             working=self.working,
+            wait=self.wait_for,
         )
+
+    @abstractmethod
+    async def wait_for(self, others: Collection[asyncio.Future[Any]]) -> None: ...
 
     @property
     @abstractmethod

@@ -412,17 +412,26 @@ async def test_work_that_is_no_coroutine_is_done_once_too(server: Any, revision:
         assert len(done) == 1
 
 
+class Odd(dict[str, Any]):
+    """A result with code of its own."""
+
+    def items(self) -> Any:
+        raise KeyError("lazy")
+
+
 @pytest.mark.every_way
-@pytest.mark.parametrize("size", [40, 65_747, 1024 * 1024, 1024 * 1024 + 1, None])
-async def test_work_is_done_once_whatever_it_gives(
-    server: Any, revision: str, size: int | None
-) -> None:
+@pytest.mark.parametrize(
+    "gives",
+    [40, 65_747, 1024 * 1024, 1024 * 1024 + 1, None, Odd(a=1)],
+    ids=lambda gives: f"{gives!r:.9}",
+)
+async def test_work_is_done_once_whatever_it_gives(server: Any, revision: str, gives: Any) -> None:
     # finding: R12
     done: list[str] = []
 
     async def fetch(key: str) -> Any:
         done.append(key)
-        return object() if size is None else '"' * 9 + "x" * (size - 20)
+        return '"' * 9 + "x" * (gives - 20) if isinstance(gives, int) else gives or object()
 
     @server.tool()
     async def report() -> str:
@@ -431,10 +440,10 @@ async def test_work_is_done_once_whatever_it_gives(
         return f"{len(text)} {text[:12]}"
 
     async with staged(server) as stage, stage.caller(revision) as caller:
-        if size is not None and size <= 1024 * 1024:
+        if isinstance(gives, int) and gives <= 1024 * 1024:
             call = caller.call("report")
             await stage.complete(await caller.link())
-            assert text_of(await soon(call)) == f"{size - 11} " + '"' * 9 + "xxx"
+            assert text_of(await soon(call)) == f"{gives - 11} " + '"' * 9 + "xxx"
             assert len(done) == 1
             return
         for _ in range(3):

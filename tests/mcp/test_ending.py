@@ -75,7 +75,9 @@ class Orphaned:
     def note(self, what: str) -> None:
         self.at[what] = (self.clock.now - NOON).total_seconds()
 
-    async def live(self, *, work_takes: float, is_paid: bool = False) -> None:
+    async def live(
+        self, *, work_takes: float, is_paid: bool = False, is_cut_told: bool = False
+    ) -> None:
         bodies = Bodies(orphaned_at_most=timedelta(minutes=10), grace=timedelta(seconds=10))
 
         async def body() -> None:
@@ -90,7 +92,7 @@ class Orphaned:
 
         async with process(MemoryStore(), self.clock) as service:
             call = call_of(service)
-            running = asyncio.ensure_future(bodies.run(call, body, None, is_cut_told=False))
+            running = asyncio.ensure_future(bodies.run(call, body, None, is_cut_told=is_cut_told))
             await asyncio.sleep(1)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -118,6 +120,25 @@ def test_an_orphan_has_its_time_and_what_it_does_once_the_grace(
     loop.run_until_complete(orphaned.live(work_takes=work_takes, is_paid=is_paid))
     loop.close()
     assert {what: round(at) for what, at in orphaned.at.items()} == {
+        **({"done": done} if done is not None else {}),
+        "left": 1,
+        "over": over,
+    }
+
+
+@pytest.mark.parametrize(
+    ("work_takes", "done", "over"),
+    [(30.0, 30, 30), (605.0, 605, 605), (900.0, None, 611)],
+)
+def test_a_call_that_is_cancelled_inside_once_has_its_time_too(
+    work_takes: float, done: float | None, over: float
+) -> None:
+    # finding: R14
+    cancelled = Orphaned(Clock())
+    loop = HandLoop(cancelled.clock)
+    loop.run_until_complete(cancelled.live(work_takes=work_takes, is_cut_told=True))
+    loop.close()
+    assert {what: round(at) for what, at in cancelled.at.items()} == {
         **({"done": done} if done is not None else {}),
         "left": 1,
         "over": over,

@@ -1,6 +1,7 @@
 """Calls that their client gives up after the person answered: what goes on, and what is kept."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
+from webapp.limits import Limits
 
 LOGIN = "https://example.org/login"
 
@@ -140,3 +142,26 @@ async def test_a_process_that_ends_waits_for_what_is_done_once(library: str) -> 
         work.once_gate.set()
         await soon(ending)
         assert work.log == ["work", "done", "after", "cancelled"]
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("is_cut", [True, False])
+async def test_the_same_call_is_told_to_come_again_while_that_takes_too_long(
+    server: Any, revision: str, *, is_cut: bool
+) -> None:
+    # finding: R14
+    work = Work(server, asks=False)
+    brief = timedelta(seconds=0.2)
+    limits = Limits(call=brief, leg=brief, leg_at_least=brief, link=brief)
+    async with staged(server, limits=limits) as stage, stage.caller(revision) as caller:
+        first = caller.call("buy", once=True)
+        await eventually(lambda: work.log == ["work"])
+        if is_cut:
+            await cut(first)
+            await stage.posts_are_over()
+        again = await soon(caller.call("buy", once=True))
+        assert "call again" in text_of(again)
+        assert work.log == ["work"]
+        work.once_gate.set()
+        work.gate.set()
+        await eventually(lambda: not len(stage.service.bodies))

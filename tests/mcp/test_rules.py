@@ -7,10 +7,19 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypedDict
 
 import pytest
-from pydantic import AfterValidator, BaseModel, EmailStr, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    EmailStr,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from flows import elicit
-from flows.elicitation import Json
+from flows.elicitation import Completion, Json
+from flows.errors import InvalidAnswer
 from flows.question import Question
 from flows.schema import Fault, schema_of
 from tests.clock import Clock
@@ -186,6 +195,24 @@ class Plain(BaseModel):
     is_gift: bool = False
 
 
+async def test_code_that_completes_a_form_by_its_name_hears_it_too(
+    server: Any, revision: str
+) -> None:
+    # finding: A5
+    @server.tool()
+    async def stay() -> str:
+        return (await elicit.form("When?", Stay, elicitation_id="order-8")).name
+
+    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+        call = caller.call("stay")
+        await caller.link()
+        with pytest.raises(InvalidAnswer, match="The last day is before the first"):
+            await stage.service.completing.complete("order-8", WRONG)
+        completed = await stage.service.completing.complete("order-8", RIGHT)
+        assert completed is Completion.ACCEPTED
+        assert text_of(await soon(call)) == "Ada"
+
+
 @dataclass
 class PlainData:
     name: str
@@ -220,11 +247,20 @@ class PostInit(BaseModel):
         assert self.name
 
 
+class Stripped(BaseModel, str_strip_whitespace=True):
+    name: str = Field(min_length=3)
+
+
+class Lowered(BaseModel):
+    name: Annotated[str, StringConstraints(to_lower=True)]
+
+
 @pytest.mark.parametrize(
     ("asked_for", "has_rules"),
     [
         *((kind, False) for kind in (Plain, PlainData, PlainDict, str)),
         *((kind, True) for kind in (Stay, CheckedData, AnnotatedModel, Mail, PostInit)),
+        *((kind, True) for kind in (Stripped, Lowered)),
         ({"type": "object", "properties": {"name": {"type": "string"}}}, False),
     ],
 )

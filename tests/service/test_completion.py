@@ -425,6 +425,7 @@ def completing(here: Service) -> Completing:
             browser=here.browser,
             pairing=here.pairing,
         ),
+        rules=here.kinds.rules,
     )
 
 

@@ -406,6 +406,27 @@ async def test_no_second_body_starts_when_the_machine_wakes_up(
         await settled_loop()
 
 
+async def test_a_process_that_has_just_begun_does_not_know_and_waits(
+    here: Service, store: MemoryStore, clock: Clock
+) -> None:
+    # finding: H2
+    call, presenter, waiting = await leg(here)
+    await here.completing.complete(id_of(presenter), {"n": 1})
+    await soon(waiting)
+    clock.set(seconds=45)
+    async with process(store.sibling(), clock) as begun:
+        again = asyncio.ensure_future(answer(call_of(begun)))
+        await settled_loop()
+        assert not again.done()
+        await call.renew()
+        clock.tick(seconds=20)
+        begun.elicitations.waiters.wake_all()
+        await settled_loop()
+        assert not again.done()
+        again.cancel()
+        await settled_loop()
+
+
 async def test_a_body_that_raised_lets_go_of_the_outcome_at_once(here: Service) -> None:
     call, presenter, waiting = await leg(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
