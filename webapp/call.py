@@ -28,14 +28,13 @@ from webapp.completion import Completing
 from webapp.deadline import Deadline
 from webapp.delivery import is_error, is_taken_back, used_up
 from webapp.elicitations import Elicitations
-from webapp.group import Group
 from webapp.identity import Caller
 from webapp.kinds import Kinds
 from webapp.line import Line
 from webapp.links import Links
 from webapp.outbound import Outbound
 from webapp.outcomes import cancelled, outcome_of, processing
-from webapp.presenter import Interrupted, Presenter, Shown
+from webapp.presenter import Batch, Interrupted, Presenter, Shown
 from webapp.runs import ToolCall, run_of
 from webapp.taken import Taken
 from webapp.unasked import nothing_stands_before
@@ -271,7 +270,7 @@ class Call(Verbs):
         place = await self.place(question)
         if isinstance(place, Outcome):
             return place
-        return await self.ask_at(place, question, Group())
+        return await self.ask_at(place, question, Batch())
 
     async def place(self, question: Question[T]) -> Place | Outcome[T]:
         """Where it stands in the run, or its outcome where nobody is asked."""
@@ -329,7 +328,7 @@ class Call(Verbs):
         is_accepted = asked is not None and asked.status is Status.ACCEPTED
         return is_accepted and asking.place.kind == "oauth"
 
-    async def ask_at(self, place: Place, question: Question[T], group: Group) -> Outcome[T]:
+    async def ask_at(self, place: Place, question: Question[T], group: Batch) -> Outcome[T]:
         """Ask it there; one group is shown together."""
         with self.elicitations.waiters.waiter(leg=self.leg, taker=self.taken) as waiter:
             self._waiters.add(waiter)
@@ -340,7 +339,7 @@ class Call(Verbs):
                 self._waiters.discard(waiter)
 
     async def _answered(
-        self, question: Question[T], place: Place, waiter: Waiter, group: Group
+        self, question: Question[T], place: Place, waiter: Waiter, group: Batch
     ) -> Outcome[T]:
         before, is_ordered = self.run.value.at(place), self._seen[place]
         until = self._presenter.limit(place.kind, now=self.now, timeout=question.timeout)

@@ -6,12 +6,9 @@ later, or never. So each comes to a stand, and the leg ends when nothing of them
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from webapp.waiters import Waiter
-
-if TYPE_CHECKING:
-    from webapp.presenter import Shown
 
 # Ways of a presenter's to end a leg, the one that goes first in front: a form in the client is
 # answered before a link is given to the model.
@@ -21,33 +18,34 @@ RESULT = "result"
 _WAYS = (RETRY, REQUIRED, RESULT)
 
 
+class Placed(Protocol):
+    @property
+    def index(self) -> int:
+        """Of the question in its run."""
+        ...
+
+
+PartT = TypeVar("PartT", bound=Placed)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One question of those; `letters` is what to say of its letters, where they are asked for."""
-
-    shown: "Shown"
-    is_out: bool = False  # the client was shown it in an earlier leg
-    letters: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Standing:
+class _Standing(Generic[PartT]):
     way: str
-    part: Part
-    turn: asyncio.Future[tuple[Part, ...]] = field(repr=False)
+    part: PartT
+    turn: asyncio.Future[tuple[PartT, ...]] = field(repr=False)
 
     @property
     def rank(self) -> tuple[int, int]:
-        return _WAYS.index(self.way), self.part.shown.index
+        return _WAYS.index(self.way), self.part.index
 
 
-class Group:
+class Group(Generic[PartT]):
     """Of questions that are asked together; most are asked alone."""
 
     def __init__(self, size: int = 1) -> None:
         self.is_urgent = False  # somebody has something to show: nobody is waited for any longer
         self._going = size
-        self._standing: list[_Standing] = []
+        self._standing: list[_Standing[PartT]] = []
         self._waiters: list[Waiter] = []
 
     def join(self, waiter: Waiter) -> None:
@@ -58,7 +56,7 @@ class Group:
         self._going -= 1
         self._look()
 
-    async def stand(self, part: Part, *, way: str, is_urgent: bool) -> tuple[Part, ...]:
+    async def stand(self, part: PartT, *, way: str, is_urgent: bool) -> tuple[PartT, ...]:
         """Nothing more comes of this one in this leg; what is to be shown together with it.
 
         Returns to the one that ends the leg, in the order of the run. The others wait to be ended.
@@ -70,7 +68,7 @@ class Group:
             for waiter in self._waiters:
                 waiter.wake(None)
         self.leave()
-        parts: tuple[Part, ...] = await turn
+        parts: tuple[PartT, ...] = await turn
         return parts
 
     def _look(self) -> None:

@@ -23,11 +23,10 @@ from flows.visit import Visit
 from webapp.aliases import give_alias
 from webapp.elicitations import Elicitations
 from webapp.gates import holds
-from webapp.group import Group
 from webapp.kind import AskedBy
 from webapp.kinds import Kinds
 from webapp.links import Links
-from webapp.presenter import Shown
+from webapp.presenter import Batch, Shown
 from webapp.runs import OPEN_AT_LEAST, CurrentRun, ToolCall
 from webapp.stores import Conflict
 from webapp.tries import TRIES_AT_MOST, Contended, pause
@@ -85,7 +84,7 @@ class Line:
                 await self._elicitations.plugins.started(current)
             return current
 
-    def shown(self, current: Elicitation, place: Place, *, is_again: bool, group: Group) -> Shown:
+    def shown(self, current: Elicitation, place: Place, *, is_again: bool, group: Batch) -> Shown:
         """What a presenter has to show of it."""
         asked = self._run.value.asked
         return Shown(

@@ -1,17 +1,18 @@
 """What shows a link to a person and waits: one for each way that a protocol revision has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import NoReturn, Protocol, TypeAlias
 
 from flows.elicitation import Elicitation, Json
+from flows.schema import Fault
+from webapp.elicitations import Elicitations
 from webapp.group import Group
+from webapp.kinds import Kinds
+from webapp.links import Links
+from webapp.runs import CurrentRun
 from webapp.waiters import Waiter
-
-if TYPE_CHECKING:
-    from webapp.call import Call
-
 
 NAME_CHARACTERS = 8  # 48 bits of chance
 
@@ -28,7 +29,9 @@ class Shown:
     link: Callable[[], str] = field(repr=False)
     index: int  # of the question in its run
     is_again: bool  # an earlier leg of this run asked it already
-    group: Group = field(default_factory=Group)  # of those that are asked together with it
+    group: "Group[Part]" = field(
+        default_factory=lambda: Group[Part](1)
+    )  # of those that are asked with it
     arguments: str = field(default="{}", repr=False)  # the client's own, as canonical JSON
 
     @property
@@ -40,6 +43,55 @@ class Shown:
     def url(self) -> str:
         """The link, made when it is first wanted: not every leg shows it."""
         return self.link()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of those that are asked together; `letters` is what to say of its letters."""
+
+    shown: Shown
+    is_out: bool = False  # the client was shown it in an earlier leg
+    letters: str | None = None
+
+    @property
+    def index(self) -> int:
+        return self.shown.index
+
+
+Batch: TypeAlias = Group[Part]
+
+
+class Leg(Protocol):
+    """What a presenter takes of a call."""
+
+    accounts: dict[str, str]
+    faults: dict[str, Sequence[Fault]]
+
+    @property
+    def now(self) -> datetime: ...
+    @property
+    def elicitations(self) -> Elicitations: ...
+    @property
+    def links(self) -> Links: ...
+    @property
+    def kinds(self) -> Kinds: ...
+    @property
+    def run(self) -> CurrentRun: ...
+    @property
+    def is_draining(self) -> bool: ...
+
+    def is_waiting_for(self, current: Elicitation) -> bool: ...
+
+    def interrupt(self, answer: object) -> NoReturn: ...
+
+    async def hold(
+        self,
+        current: Elicitation,
+        waiter: Waiter,
+        *,
+        until: datetime,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> Elicitation: ...
 
 
 class Presenter(Protocol):
@@ -62,11 +114,11 @@ class Presenter(Protocol):
         """
         ...
 
-    def carry(self, call: "Call", state: object) -> object:
+    def carry(self, call: Leg, state: object) -> object:
         """A tool's own requestState, with what this presenter needs beside it."""
         ...
 
-    async def wait(self, call: "Call", shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
         """Show it and wait until it is final, another leg waits, or this leg's time is up.
 
         None = the wait was cancelled in the client. May end the leg with `call.interrupt`.

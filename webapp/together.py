@@ -10,8 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from flows.question import Outcome, Question
 from flows.run import Place
-from webapp.group import Group
-from webapp.presenter import Interrupted
+from webapp.presenter import Batch, Interrupted
 
 T = TypeVar("T")
 
@@ -23,7 +22,7 @@ class Asks(Protocol):
     def is_interrupted(self) -> bool: ...
 
     async def place(self, question: Question[T]) -> Place | Outcome[T]: ...
-    async def ask_at(self, place: Place, question: Question[T], group: Group) -> Outcome[T]: ...
+    async def ask_at(self, place: Place, question: Question[T], group: Batch) -> Outcome[T]: ...
 
 
 async def ask_all(
@@ -34,7 +33,7 @@ async def ask_all(
     With `stops_at_no` the first no that is no answer is raised at once: nobody waits for the rest.
     """
     places = [await call.place(question) for question in questions]
-    group = Group(len(places))
+    group = Batch(len(places))
 
     async def ask(question: Question[Any], place: Place | Outcome[Any]) -> Outcome[Any]:
         outcome = place

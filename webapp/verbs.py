@@ -21,7 +21,6 @@ from flows.question import (
 from flows.run import Asking, Place, Run
 from webapp.completion import Completing
 from webapp.elicitations import Elicitations
-from webapp.group import Group
 from webapp.handed import Fact, Handed
 from webapp.identity import Caller
 from webapp.kind import AskedBy
@@ -29,6 +28,7 @@ from webapp.kinds import Kinds
 from webapp.once import KEPT, KEPT_UNDER_A_RECEIPT, Working, do_once, do_unkept
 from webapp.once import Place as Work
 from webapp.outbound import Outbound
+from webapp.presenter import Batch
 from webapp.reach import OwnersReach
 from webapp.runs import CurrentRun, ToolCall
 from webapp.together import ask_all
@@ -263,7 +263,7 @@ class Verbs(ABC):
     async def place(self, question: Question[T]) -> Place | Outcome[T]: ...
 
     @abstractmethod
-    async def ask_at(self, place: Place, question: Question[T], group: Group) -> Outcome[T]: ...
+    async def ask_at(self, place: Place, question: Question[T], group: Batch) -> Outcome[T]: ...
 
     @abstractmethod
     async def _must_be_going_on(self) -> None:

@@ -11,7 +11,7 @@ from flows.vault import Ring
 from tests.clock import Clock
 from webapp.call import Call
 from webapp.identity import Caller
-from webapp.presenter import Shown
+from webapp.presenter import Leg, Shown
 from webapp.runs import ToolCall
 from webapp.service import Service, open_service
 from webapp.settings_policies import PolicySettings
@@ -91,7 +91,7 @@ class Holding:
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
 
-    def carry(self, call: Call, state: object) -> object:
+    def carry(self, call: Leg, state: object) -> object:
         return state
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
@@ -100,7 +100,7 @@ class Holding:
     def busy(self) -> object:
         return "busy"
 
-    async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
         self.shown = shown
         self.holds = shown.elicitation.id
         try:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from flows.elicitation import Elicitation, Json, Status
 from flows.form import on_the_wire
 from flows.schema import check, without_blanks
-from webapp.call import Call
+from webapp.presenter import Leg
 from webapp.shown_typed import arguments_of
 
 DOES_NOT_FIT = "the client's answer did not fit"
@@ -30,17 +30,17 @@ def fits(arguments: Json) -> bool:
     )
 
 
-def message_of(call: Call, asked: Elicitation) -> str:
+def message_of(call: Leg, asked: Elicitation) -> str:
     """The question, and what it is about: a client shows no arguments by itself."""
     arguments = arguments_of(call.kinds.forms.terms(asked).arguments, in_a_line=True)
     return "\n".join([asked.asked.message, *(f"{one.name}: {one.value}" for one in arguments)])
 
 
-def schema_of(call: Call, asked: Elicitation) -> dict[str, Any]:
+def schema_of(call: Leg, asked: Elicitation) -> dict[str, Any]:
     return on_the_wire(cast("Mapping[str, Json]", call.kinds.forms.terms(asked).schema))
 
 
-async def acted(call: Call, asked: Elicitation, action: str, content: object) -> Elicitation | None:
+async def acted(call: Leg, asked: Elicitation, action: str, content: object) -> Elicitation | None:
     """What the client answered; None: it was dismissed."""
     match action:
         case "accept":
@@ -51,7 +51,7 @@ async def acted(call: Call, asked: Elicitation, action: str, content: object) ->
             return None
 
 
-async def answered(call: Call, asked: Elicitation, content: object) -> Elicitation:
+async def answered(call: Leg, asked: Elicitation, content: object) -> Elicitation:
     """The client's yes: it settles the question, or ends it where it does not fit."""
     if call.now >= asked.expires_at:  # the sweeper is not there yet
         return await call.elicitations.end(asked, Status.EXPIRED)

@@ -15,14 +15,13 @@ from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 
 from flows.binding import CHAT_WORDS
 from flows.elicitation import Elicitation, Status
-from webapp.call import Call
 from webapp.deadline import Deadline
-from webapp.group import REQUIRED, Part
+from webapp.group import REQUIRED
 from webapp.letters import Letters
 from webapp.mcp.asks import Asks
 from webapp.mcp.letters import LETTERS_SCHEMA, letters_in, typed_letters
 from webapp.mcp.on_stream import OnStream
-from webapp.presenter import Shown
+from webapp.presenter import Leg, Part, Shown
 from webapp.waiters import Waiter
 
 FORMS_AT_MOST = 60  # a client that fills them by itself must not do so for ever
@@ -46,7 +45,7 @@ class Hold(OnStream):
         self._letters = letters
         self._progress = progress
 
-    async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
         if not self._context.session.can_send_request:
             part = Part(shown=shown)
             parts = await shown.group.stand(part, way=REQUIRED, is_urgent=True)
@@ -63,7 +62,7 @@ class Hold(OnStream):
         return current
 
     async def _wait(
-        self, call: Call, shown: Shown, waiter: Waiter, asking: asyncio.Task[str | None]
+        self, call: Leg, shown: Shown, waiter: Waiter, asking: asyncio.Task[str | None]
     ) -> Elicitation | None:
         current = shown.elicitation
         is_answered = False
@@ -93,7 +92,7 @@ class Hold(OnStream):
                 await self._report(step, current)
         return current
 
-    async def _ask(self, call: Call, shown: Shown) -> str:
+    async def _ask(self, call: Leg, shown: Shown) -> str:
         """What the client answered; an accept comes after the letters, where there are any."""
         asked = shown.elicitation
         if self._asks.has_accepted(asked.id):
@@ -105,7 +104,7 @@ class Hold(OnStream):
             self._asks.accept(asked.id)
         return action
 
-    async def _ask_letters(self, call: Call, asked: Elicitation) -> str:
+    async def _ask_letters(self, call: Leg, asked: Elicitation) -> str:
         words = CHAT_WORDS
         for _ in range(FORMS_AT_MOST):
             form = ElicitRequestFormParams(message=words, requested_schema=LETTERS_SCHEMA)

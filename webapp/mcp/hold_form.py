@@ -4,11 +4,10 @@ from mcp_types import ElicitRequestFormParams
 
 from flows.elicitation import Elicitation, Json, Status
 from flows.form import FORM_KINDS
-from webapp.call import Call
 from webapp.mcp.forms import acted, fits, message_of, schema_of
 from webapp.mcp.on_stream import OnStream
 from webapp.policies import NO_FORM
-from webapp.presenter import Shown
+from webapp.presenter import Leg, Shown
 from webapp.waiters import Waiter
 
 
@@ -18,7 +17,7 @@ class HoldForm(OnStream):
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return kind in FORM_KINDS and fits(arguments)
 
-    async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
         await self._unless_draining(call, shown)
         form = ElicitRequestFormParams(

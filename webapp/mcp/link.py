@@ -8,11 +8,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from flows.elicitation import Elicitation, Json
-from webapp.call import Call
 from webapp.deadline import Deadline
-from webapp.group import RESULT, Part
+from webapp.group import RESULT
 from webapp.mcp.results import Result, busy_text, link_result, text_result
-from webapp.presenter import Shown
+from webapp.presenter import Leg, Part, Shown
 from webapp.waiters import Waiter
 
 
@@ -44,7 +43,7 @@ class LinkInResult:
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
 
-    def carry(self, call: Call, state: object) -> object:
+    def carry(self, call: Leg, state: object) -> object:
         return state
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
@@ -53,7 +52,7 @@ class LinkInResult:
     def busy(self) -> Result:
         return text_result(busy_text(), protocol_version=self._protocol_version, is_error=True)
 
-    async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
         if shown.elicitation.id == self._dismissed:
             return None
         now = call.now

@@ -20,12 +20,11 @@ from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLPa
 from pydantic import BaseModel, field_validator
 
 from flows.elicitation import Json
-from webapp.call import Call
 from webapp.deadline import Deadline
-from webapp.group import RESULT, Part
+from webapp.group import RESULT
 from webapp.mcp.asks import Asks
 from webapp.mcp.results import Result, busy_text, form_result, link_result, text_result
-from webapp.presenter import Shown
+from webapp.presenter import Leg, Part, Shown
 from webapp.waiters import Waiter
 
 T = TypeVar("T")
@@ -77,7 +76,7 @@ class OnStream:
         version = self._context.protocol_version
         return text_result(busy_text(), protocol_version=version, is_error=True)
 
-    def carry(self, call: Call, state: object) -> object:
+    def carry(self, call: Leg, state: object) -> object:
         return state
 
     async def _send(self, params: ElicitRequestFormParams | ElicitRequestURLParams) -> Answer:
@@ -109,7 +108,7 @@ class OnStream:
         return until if self._held_until is None else min(until, self._held_until.at(now))
 
     async def _still_waiting(
-        self, call: Call, shown: Shown, asking: "asyncio.Task[Any]"
+        self, call: Leg, shown: Shown, asking: "asyncio.Task[Any]"
     ) -> NoReturn:
         """End the call before its client gives up on it; what it was asked stays open for it."""
         asked = shown.elicitation
@@ -119,7 +118,7 @@ class OnStream:
         parts = await shown.group.stand(part, way=RESULT, is_urgent=False)
         call.interrupt(self._still(call, parts))
 
-    def _still(self, call: Call, parts: Sequence[Part]) -> Result:
+    def _still(self, call: Leg, parts: Sequence[Part]) -> Result:
         version, is_error = self._context.protocol_version, self._is_error
         is_for_client_only = call.kinds.policies.is_for_client_only
         with_page = [p for p in parts if not is_for_client_only(p.shown.elicitation.kind)]
@@ -127,12 +126,12 @@ class OnStream:
             return link_result(with_page, protocol_version=version, is_error=is_error)
         return form_result(parts[0].shown, protocol_version=version, is_error=is_error)
 
-    async def _unless_draining(self, call: Call, shown: Shown, *, is_out: bool = False) -> None:
+    async def _unless_draining(self, call: Leg, shown: Shown, *, is_out: bool = False) -> None:
         """End the call with the link where this process ends, and cannot wait for an answer."""
         if call.is_draining:
             await self._link_instead(call, shown, is_out=is_out)
 
-    async def _link_instead(self, call: Call, shown: Shown, *, is_out: bool = False) -> NoReturn:
+    async def _link_instead(self, call: Leg, shown: Shown, *, is_out: bool = False) -> NoReturn:
         """Give the link to a client that cannot be asked after all, or no longer by this process.
 
         The same call goes on. `is_out`: the client was asked, and has not answered.

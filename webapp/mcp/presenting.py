@@ -8,7 +8,6 @@ from mcp.server.context import ServerRequestContext
 from flows.elicitation import Elicitation, Json
 from flows.form import FORM_KINDS
 from webapp.asked_forms import arguments_in
-from webapp.call import Call
 from webapp.deadline import Deadline
 from webapp.identity import Caller
 from webapp.mcp.asks import Asks
@@ -18,7 +17,7 @@ from webapp.mcp.hold_form import HoldForm
 from webapp.mcp.link import LinkInResult
 from webapp.mcp.retry import Chain, Retry
 from webapp.mcp.tools import ServedTool
-from webapp.presenter import Presenter, Shown
+from webapp.presenter import Leg, Presenter, Shown
 from webapp.service import Service
 from webapp.waiters import Waiter
 
@@ -113,10 +112,10 @@ class ByKind:
     def busy(self) -> object:
         return self._links.busy()
 
-    def carry(self, call: Call, state: object) -> object:
+    def carry(self, call: Leg, state: object) -> object:
         return self._forms.carry(call, state)
 
-    async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
         in_client = self.asks_in_client(asked.kind, arguments_in(asked))
         return await (self._forms if in_client else self._links).wait(call, shown, waiter)

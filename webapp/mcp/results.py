@@ -12,9 +12,8 @@ from flows.elicitation import Elicitation, Json
 from flows.errors import ElicitError, Expired, InvalidAnswer, NotAccepted
 from flows.form import FORM_KINDS, on_the_wire
 from flows.run import REPEATED_FOR
-from webapp.group import Part
 from webapp.masking import mask, masked
-from webapp.presenter import Shown
+from webapp.presenter import Part, Shown
 from webapp.verdicts import ON_ITS_WAY
 
 Result: TypeAlias = dict[str, Any]

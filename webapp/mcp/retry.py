@@ -19,16 +19,15 @@ from flows.errors import InvalidAnswer, InvalidToken
 from flows.run import keep_responses
 from flows.tokens import Purpose
 from webapp.asked_forms import arguments_in
-from webapp.call import Call
 from webapp.deadline import Deadline
-from webapp.group import RETRY, Part
+from webapp.group import RETRY
 from webapp.letters import Letters
 from webapp.limits import Limits
 from webapp.links import LINK_OUTLIVES, Links
 from webapp.mcp.forms import acted, fits, message_of, schema_of
 from webapp.mcp.letters import LETTERS_SCHEMA, letters_in, typed_letters
 from webapp.mcp.results import MODERN, Result, busy_text, form_result, link_result, text_result
-from webapp.presenter import Shown
+from webapp.presenter import Leg, Part, Shown
 from webapp.waiters import Waiter
 
 _MARK = "elicit-url:"
@@ -157,7 +156,7 @@ class Retry:
     def busy(self) -> Result:
         return text_result(busy_text(), protocol_version=MODERN, is_error=True)
 
-    async def wait(self, call: Call, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
         mode = self._out(call).get(shown.index)
         if mode is None or not shown.is_again:
             await self._suspend(call, shown, is_shown=False)
@@ -184,7 +183,7 @@ class Retry:
             await self._suspend(call, shown, is_shown=True)
         return current
 
-    async def _form_answer(self, call: Call, shown: Shown) -> Elicitation | None:
+    async def _form_answer(self, call: Leg, shown: Shown) -> Elicitation | None:
         """What the client's form brought; without an answer it is shown again."""
         response = self._chain.answers.get(_key(shown.name))
         action = _action(response)
@@ -196,7 +195,7 @@ class Retry:
             self._dismissed.add(shown.name)
         return settled
 
-    async def _answer(self, call: Call, shown: Shown) -> str | None:
+    async def _answer(self, call: Leg, shown: Shown) -> str | None:
         """What the client answered; an accept comes after the letters, where there are any."""
         asked = shown.elicitation
         action = _action(self._chain.answers.get(_key(shown.name)))
@@ -214,14 +213,14 @@ class Retry:
             await self._suspend(call, shown, is_shown=True, letters=words)
         return action
 
-    def carry(self, call: Call, state: object) -> object:
+    def carry(self, call: Leg, state: object) -> object:
         """A tool's own requestState together with our token."""
         if not call.run.is_loaded:
             return state
         foreign = state if isinstance(state, str) else None
         return self._state(call, shown=self._out(call), foreign=foreign)
 
-    async def _keep_responses(self, call: Call) -> None:
+    async def _keep_responses(self, call: Leg) -> None:
         kept = call.run.value.responses
         together = json.dumps(with_kept(kept, self._chain.responses))
         if self._chain.responses and together != kept:
@@ -233,12 +232,12 @@ class Retry:
                 raise InvalidAnswer([("", why)])
             await call.run.change(lambda run: keep_responses(run, together))
 
-    def _out(self, call: Call) -> Mapping[int, str]:
+    def _out(self, call: Leg) -> Mapping[int, str]:
         """What of the run the client has; a stranger's token says nothing about ours."""
         return self._chain.shown if call.run.is_continued else {}
 
     async def _suspend(
-        self, call: Call, shown: Shown, *, is_shown: bool, letters: str | None = None
+        self, call: Leg, shown: Shown, *, is_shown: bool, letters: str | None = None
     ) -> NoReturn:
         part = Part(shown=shown, is_out=is_shown, letters=letters)
         is_urgent = not is_shown or letters is not None
@@ -261,7 +260,7 @@ class Retry:
             result["inputRequests"] = requests
         call.interrupt(result)
 
-    def _last(self, call: Call, parts: Sequence[Part]) -> Result:
+    def _last(self, call: Leg, parts: Sequence[Part]) -> Result:
         """What the model gets when the client affords no more rounds."""
         is_for_client_only = call.kinds.policies.is_for_client_only
         with_page = [p for p in parts if not is_for_client_only(p.shown.elicitation.kind)]
@@ -269,7 +268,7 @@ class Retry:
             return link_result(with_page, protocol_version=MODERN, is_error=self._is_error)
         return form_result(parts[0].shown, protocol_version=MODERN, is_error=self._is_error)
 
-    def _requests(self, call: Call, part: Part) -> dict[str, Any]:
+    def _requests(self, call: Leg, part: Part) -> dict[str, Any]:
         """What the client is asked for one question, by the keys of its answers."""
         shown, letters = part.shown, part.letters
         requests: dict[str, Any] = {}
@@ -283,7 +282,7 @@ class Retry:
             )
         return requests
 
-    def _request(self, call: Call, shown: Shown) -> dict[str, Any]:
+    def _request(self, call: Leg, shown: Shown) -> dict[str, Any]:
         asked = shown.elicitation
         if self._asks_in_client(asked):
             schema = schema_of(call, asked)
@@ -295,7 +294,7 @@ class Retry:
             return before[part.shown.index]
         return _FORM if self._asks_in_client(part.shown.elicitation) else _LINK
 
-    def _state(self, call: Call, *, shown: Mapping[int, str], foreign: str | None) -> str:
+    def _state(self, call: Leg, *, shown: Mapping[int, str], foreign: str | None) -> str:
         run = call.run.value
         got = [f"{digest}:{id}" for digest, id in call.accounts.items()]
         lists = [
