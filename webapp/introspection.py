@@ -1,16 +1,19 @@
 """Introspection: whose an access token is that only its issuer can read (RFC 7662).
 
 What could go wrong: anybody may send what looks like one, and each must not become a request to
-the issuer. So an answer counts for a minute, for a token that is none as well, the same token is
-asked about once at a time, and unknown ones of one address come at a rate. A token that was
-revoked may be let in for that minute.
+the issuer. So an answer counts for a minute, for a token that is none as well, and the same token
+is asked about once at a time. A token that was revoked may be let in for that minute.
+
+An answer is kept as a value: an exception that is raised again gets the frames of each raise, and
+those hold whatever was sent.
 """
 
 import asyncio
 import hashlib
 from collections import OrderedDict
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from flows.access_token import ASKED_AGAIN, BadBearer, Resource, Verified, introspected
 from flows.errors import Failed
@@ -24,7 +27,24 @@ from webapp.rates import Rates
 
 KNOWN_AT_MOST = 10_000
 AT_ONCE, BETWEEN = 30, timedelta(seconds=1)
-_Said: TypeAlias = Verified | BadBearer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refused:
+    """What a BadBearer says."""
+
+    reason: str
+    expected: object
+    came: str | None
+
+    def error(self) -> BadBearer:
+        error = BadBearer(self.reason, expected=self.expected)
+        error.came = self.came
+        return error
+
+
+_Said: TypeAlias = Verified | _Refused
+_Answer = TypeVar("_Answer", Verified, _Refused)
 
 
 class Introspection:
@@ -35,20 +55,35 @@ class Introspection:
         self._clock = clock
         self._ticks = ticks_of(clock)
         self._rates = Rates(burst=AT_ONCE, every=BETWEEN, clock=clock)
-        self._known: OrderedDict[bytes, tuple[float, _Said]] = OrderedDict()
+        # Each with when it was said, the oldest first; made-up tokens crowd out no good one.
+        self._good: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
+        self._refused: OrderedDict[bytes, tuple[float, _Refused]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[_Said]] = {}
+
+    def __len__(self) -> int:
+        return len(self._good) + len(self._refused)
 
     async def verified(self, token: str, *, sender: str) -> Verified:
         """Raises BadBearer, and Failed where the issuer cannot be asked about it now."""
         key = hashlib.sha256(token.encode()).digest()
-        until, said = self._known.get(key, (0.0, None))
-        if said is None or self._ticks() >= until:
+        self._forget()
+        said = self._said(key)
+        if said is None:
             said = await asyncio.shield(self._asked(key, token, sender))
-        if isinstance(said, BadBearer):
-            raise said
+        if isinstance(said, _Refused):
+            raise said.error()
         if said.expires_at <= self._clock():
             raise BadBearer("time", expected="exp after now")
         return said
+
+    def _said(self, key: bytes) -> _Said | None:
+        _, said = self._good.get(key) or self._refused.get(key) or (0.0, None)
+        return said
+
+    def _forget(self) -> None:
+        since = self._ticks() - ASKED_AGAIN.total_seconds()
+        _drop(self._good, since=since)
+        _drop(self._refused, since=since)
 
     def _asked(self, key: bytes, token: str, sender: str) -> "asyncio.Task[_Said]":
         if key not in self._asking:
@@ -78,12 +113,17 @@ class Introspection:
         if reply.status_code != 200:
             raise Failed(f"{label} does not say whose a token is (HTTP {reply.status_code}).")
         says = members_of(reply, self._client.provider)
-        said: _Said
         try:
-            said = introspected(says, resource=self._resource, now=self._clock())
-        except BadBearer as refusal:
-            said = refusal
-        self._known[key] = (self._ticks() + ASKED_AGAIN.total_seconds(), said)
-        if len(self._known) > KNOWN_AT_MOST:
-            self._known.popitem(last=False)
-        return said
+            verified = introspected(says, resource=self._resource, now=self._clock())
+        except BadBearer as error:
+            refused = _Refused(reason=error.reason, expected=error.expected, came=error.came)
+            self._refused[key] = (self._ticks(), refused)
+            return refused
+        self._good[key] = (self._ticks(), verified)
+        return verified
+
+
+def _drop(known: OrderedDict[bytes, tuple[float, _Answer]], *, since: float) -> None:
+    """What was said earlier, and the oldest of what is too much."""
+    while known and (len(known) > KNOWN_AT_MOST or next(iter(known.values()))[0] <= since):
+        known.popitem(last=False)

@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import gc
 import json
 import logging
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -87,8 +89,8 @@ class Door:
         self._answer = Answer()
         about: Any = {"issuer": self.issuer, "resource": resource, "clock": self.clock}
         client = Client(provider=provider, client_id="us", client_secret="a secret")
-        introspection = Introspection(client=client, **about) if asks else None
-        self.app = Protected(self._pass, name="my tools", introspection=introspection, **about)
+        self.introspection = Introspection(client=client, **about) if asks else None
+        self.app = Protected(self._pass, name="my tools", introspection=self.introspection, **about)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._answer.passed = scope
@@ -415,6 +417,35 @@ class TestATokenThatOnlyItsIssuerCanRead:
         assert (answer.status, answer.headers["retry-after"]) == (503, "30")
         door.there.is_down, door.there.says = False, ACTIVE
         assert (await door.ask(("Authorization", "Bearer opaque"))).seen.subject == "alice"
+
+    async def test_a_token_that_is_sent_again_and_again_keeps_nothing_of_its_requests(self) -> None:
+        # finding: S29
+        class Sent:
+            """Something of a request that can be seen to go."""
+
+        door = Door(asks=True)
+        door.there.says = {**ACTIVE, "aud": "https://another.example/mcp"}
+        kept = weakref.WeakSet[Sent]()
+        for _ in range(5):
+            door.clock.tick(seconds=10)
+            kept.add(sent := Sent())
+            answer = await door.ask(("Authorization", "Bearer opaque"), sent=sent)
+            assert answer.status == 401
+            del sent
+        gc.collect()
+        assert not kept
+
+    async def test_what_was_said_of_a_token_is_forgotten_when_its_time_is_over(self) -> None:
+        # finding: S29
+        door = Door(asks=True)
+        door.there.says = {"active": False}
+        for number in range(5):
+            await door.ask(("Authorization", f"Bearer made-up-{number}"))
+        assert door.introspection is not None
+        assert len(door.introspection) == 5
+        door.clock.tick(seconds=61)
+        await door.ask(("Authorization", "Bearer another"))
+        assert len(door.introspection) == 1
 
     async def test_one_address_can_not_have_its_issuer_asked_without_end(self) -> None:
         door = Door(asks=True)
