@@ -4,6 +4,12 @@ What could go wrong: anybody may send what looks like one, and each must not bec
 the issuer. So an answer counts for a minute, for a token that is none as well, and the same token
 is asked about once at a time. A token that was revoked may be let in for that minute.
 
+Nor must one who makes tokens up keep out the others of his address, which a whole office or a
+hosted client may share. What is counted for an address is refusals alone; after too many of them
+its tokens are asked about one after another, each in its turn. A token that was good within the
+hour is asked about again whatever its neighbours do. All the others share so few requests at a
+time that the issuer bears them.
+
 An answer is kept as a value: an exception that is raised again gets the frames of each raise, and
 those hold whatever was sent.
 """
@@ -11,7 +17,9 @@ those hold whatever was sent.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeAlias, TypeVar
 
@@ -26,7 +34,10 @@ from webapp.issuer import Issuer
 from webapp.rates import Rates
 
 KNOWN_AT_MOST = 10_000
-AT_ONCE, BETWEEN = 30, timedelta(seconds=1)
+RENEWED_FOR = timedelta(hours=1)
+ASKED_AT_ONCE = 8
+REFUSED_AT_ONCE, BETWEEN_REFUSALS = 30, timedelta(seconds=1)  # of one address, before its line
+LINE_AT_MOST = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +54,14 @@ class _Refused:
         return error
 
 
+@dataclass(slots=True)
+class _Line:
+    """The tokens of an address that sent too many bad ones."""
+
+    length: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 _Said: TypeAlias = Verified | _Refused
 _Answer = TypeVar("_Answer", Verified, _Refused)
 
@@ -54,7 +73,9 @@ class Introspection:
         self._resource = resource
         self._clock = clock
         self._ticks = ticks_of(clock)
-        self._rates = Rates(burst=AT_ONCE, every=BETWEEN, clock=clock)
+        self._refusals = Rates(burst=REFUSED_AT_ONCE, every=BETWEEN_REFUSALS, clock=clock)
+        self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._lines: dict[str, _Line] = {}  # by address
         # Each with when it was said, the oldest first; made-up tokens crowd out no good one.
         self._good: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, _Refused]] = OrderedDict()
@@ -77,19 +98,18 @@ class Introspection:
         return said
 
     def _said(self, key: bytes) -> _Said | None:
-        _, said = self._good.get(key) or self._refused.get(key) or (0.0, None)
-        return said
+        """What still counts."""
+        at, said = self._good.get(key) or self._refused.get(key) or (0.0, None)
+        return said if at > self._ticks() - ASKED_AGAIN.total_seconds() else None
 
     def _forget(self) -> None:
-        since = self._ticks() - ASKED_AGAIN.total_seconds()
-        _drop(self._good, since=since)
-        _drop(self._refused, since=since)
+        now = self._ticks()
+        _drop(self._good, since=now - RENEWED_FOR.total_seconds())
+        _drop(self._refused, since=now - ASKED_AGAIN.total_seconds())
 
     def _asked(self, key: bytes, token: str, sender: str) -> "asyncio.Task[_Said]":
         if key not in self._asking:
-            if self._rates.allow(sender):
-                raise Failed("There are too many access tokens here that nobody knows.")
-            task = self._asking[key] = asyncio.create_task(self._ask(key, token))
+            task = self._asking[key] = asyncio.create_task(self._in_turn(key, token, sender))
             task.add_done_callback(lambda task: self._answered(key, task))
         return self._asking[key]
 
@@ -97,6 +117,35 @@ class Introspection:
         del self._asking[key]
         if not task.cancelled():
             task.exception()  # whoever went away meanwhile does not look
+
+    async def _in_turn(self, key: bytes, token: str, sender: str) -> _Said:
+        if key in self._good:
+            return await self._counted(key, token, sender)
+        async with self._turns:
+            if not self._refusals.wait(sender):
+                return await self._counted(key, token, sender)
+        async with self._line(sender), self._turns:
+            return await self._counted(key, token, sender)
+
+    @asynccontextmanager
+    async def _line(self, sender: str) -> AsyncGenerator[None]:
+        line = self._lines.setdefault(sender, _Line())
+        if line.length == LINE_AT_MOST:
+            raise Failed("There are too many access tokens here that nobody knows.")
+        line.length += 1
+        try:
+            async with line.turn:
+                yield
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[sender]
+
+    async def _counted(self, key: bytes, token: str, sender: str) -> _Said:
+        said = await self._ask(key, token)
+        if isinstance(said, _Refused):
+            self._refusals.allow(sender)
+        return said
 
     async def _ask(self, key: bytes, token: str) -> _Said:
         metadata, label = await self._issuer.metadata(), self._client.provider.label
@@ -113,6 +162,7 @@ class Introspection:
         if reply.status_code != 200:
             raise Failed(f"{label} does not say whose a token is (HTTP {reply.status_code}).")
         says = members_of(reply, self._client.provider)
+        self._good.pop(key, None)  # the order is that of the answers
         try:
             verified = introspected(says, resource=self._resource, now=self._clock())
         except BadBearer as error:
