@@ -160,7 +160,8 @@ def introspected(says: Mapping[str, Any], *, resource: Resource, now: datetime) 
     if str(says.get("token_type", "bearer")).lower() not in ("bearer", "access_token"):
         raise BadBearer("type", expected="Bearer", came=says["token_type"])
     seconds = int(now.timestamp())
-    left_out = {"iss": resource.issuer, "iat": seconds, "exp": seconds + ASKED_AGAIN.seconds}
+    until = seconds + ASKED_AGAIN.seconds + 1  # a whole second, after it is asked about again
+    left_out = {"iss": resource.issuer, "iat": seconds, "exp": until}
     return _whose({**left_out, **says}, resource=resource, now=now)
 
 

@@ -14,7 +14,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from webapp.limits import Arrivals
-from webapp.locality import PEER_KEY, Peer, is_told_at_once, loopback_of, uid_of_peer
+from webapp.locality import (
+    PEER_KEY,
+    Connection,
+    Peer,
+    is_told_at_once,
+    loopback_of,
+    uid_of_peer,
+)
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
 if TYPE_CHECKING:  # it stands for whichever parser is installed
@@ -50,7 +57,7 @@ class Arriving(_Base):
             if peer is not None:
                 self.app = _noting(self.app, peer)
         else:
-            self.app = _noting_later(self.app, transport)
+            self.app = _noting_later(self.app, self.loop.create_task(_searched(transport)))
         is_own = peer is not None and peer.uid == os.getuid()
         room = self._arrivals.connections + (self._arrivals.own_user if is_own else 0)
         if len(self.connections) > room:
@@ -115,38 +122,54 @@ class Accepted(Arriving, HTTPProtocol):
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer | None:
     """Whose connection it is; None for one that does not come from this machine."""
+    connection = _connection_of(transport)
+    return None if connection is None else _believed(uid_of_peer(connection), transport)
+
+
+async def _searched(transport: asyncio.BaseTransport) -> Peer | None:
+    """The same where the system is searched for it, which takes a while: beside the others."""
+    connection = _connection_of(transport)
+    if connection is None:
+        return None
+    uid = await asyncio.get_running_loop().run_in_executor(None, uid_of_peer, connection)
+    return _believed(uid, transport)
+
+
+def _connection_of(transport: asyncio.BaseTransport) -> Connection | None:
     ends = {
         "client": transport.get_extra_info("peername"),
         "server": transport.get_extra_info("sockname"),
     }
     if not all(isinstance(end, tuple) for end in ends.values()):
         return None  # a socket of the file system
-    connection = loopback_of(ends)
-    if connection is None:
-        return None
-    uid = uid_of_peer(connection)
-    if not _still_stands(transport.get_extra_info("socket")):
-        return Peer(uid=None, is_gone=True)
-    return Peer(uid=uid)
+    return loopback_of(ends)
 
 
-def _still_stands(accepted: Any) -> bool:
-    """Whether both ends are open; where the system does not tell, it is taken to be so."""
-    if not hasattr(socket, "TCP_INFO"):
-        return True
-    with socket.fromfd(accepted.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
-        state = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-    return state[0] == _ESTABLISHED
+def _believed(uid: int | None, transport: asyncio.BaseTransport) -> Peer:
+    return Peer(uid=uid) if _still_stands(transport) else Peer(uid=None, is_gone=True)
 
 
-def _noting_later(app: ASGIApp, transport: asyncio.BaseTransport) -> ASGIApp:
-    """Where the system is searched for it, which takes a while: once a connection, and beside."""
-    searching: asyncio.Future[Peer | None] | None = None
+def _still_stands(transport: asyncio.BaseTransport) -> bool:
+    """Whether both ends are open.
 
+    Where the system does not tell the state (macOS), a socket that was reset has no peer any more;
+    one whose other end closed still has, and until we close it nobody else can have that end.
+    """
+    if transport.is_closing():  # its number may be another socket's by now
+        return False
+    number = transport.get_extra_info("socket").fileno()
+    with socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as same:
+        if hasattr(socket, "TCP_INFO"):
+            state = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+            return state[0] == _ESTABLISHED
+        try:
+            return bool(same.getpeername() == transport.get_extra_info("peername"))
+        except OSError:
+            return False
+
+
+def _noting_later(app: ASGIApp, searching: "asyncio.Task[Peer | None]") -> ASGIApp:
     async def noting(scope: Scope, receive: Receive, send: Send) -> None:
-        nonlocal searching
-        if searching is None:
-            searching = asyncio.get_running_loop().run_in_executor(None, peer_of, transport)
         peer = await asyncio.shield(searching)
         if peer is not None:
             scope[PEER_KEY] = peer

@@ -28,7 +28,7 @@ _TAG_LETTERS = 8
 
 
 class FirstCookie(str):
-    """The Set-Cookie header of a browser that had none of ours yet.
+    """The Set-Cookie header of a browser that had none of ours yet, or one that we did not set.
 
     On loopback another program may have had this port before: what it stored in the browser,
     service workers among it, goes. The cookies stay, as all ports of a machine share them.
@@ -83,7 +83,21 @@ class Browser:
         headers = tuple(FirstCookie(f"{name}={value}; {rest}") for name in names)
         for header in headers:
             header.clears = self._is_on_loopback
-        return headers
+        return (*headers, *self.marks(value, {}))
+
+    def marks(self, value: str, cookies: Mapping[str, str]) -> tuple[FirstCookie, ...]:
+        """What to set in a browser with that cookie which our own page has not cleared yet.
+
+        Another port can set a cookie before we do, but not what only our key makes of it.
+        """
+        name, mark = f"{self.cookie_name}_cleared", self.csrf(value, subject="cleared")
+        known = cookies.get(name, "").encode("utf-8", "replace")
+        if not self._is_on_loopback or hmac.compare_digest(known, mark.encode()):
+            return ()
+        life = f"Max-Age={_COOKIE_LIFE_SECONDS}"
+        header = FirstCookie(f"{name}={mark}; Path=/; {life}; HttpOnly; SameSite=Lax")
+        header.clears = True
+        return (header,)
 
     def hash(self, value: str) -> str:
         """What a record keeps of the cookie."""

@@ -60,6 +60,7 @@ self.addEventListener("activate", (event) => event.waitUntil((async () => {
   await Promise.all(pages.map((page) => page.navigate(page.url).catch(() => null)));
 })()));
 """
+_WORKER_HEADERS = ((b"content-type", b"text/javascript"), (b"service-worker-allowed", b"/"))
 
 _logger = logging.getLogger(__name__)
 
@@ -98,8 +99,11 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            _check_path(scope)
             _check_length(scope)
+            if self._is_for_worker(scope):
+                await _answer(send, HTTPStatus.OK, _WORKER, _WORKER_HEADERS)
+                return
+            _check_path(scope)
             scope = self._seen_past_proxies(scope)
             is_elsewhere = self._check_host(scope)
             self._check_origin(scope)
@@ -107,14 +111,19 @@ class Guard:
             _logger.info("guard.refused", extra={"code": refusal.code})
             await self._refuse(refusal, scope, receive, send)
             return
-        is_worker = headers_of(scope, b"service-worker") == ["script"]
-        if is_worker and self._address.is_on_loopback:
-            worker = ((b"content-type", b"text/javascript"), (b"service-worker-allowed", b"/"))
-            await _answer(send, HTTPStatus.OK, _WORKER, worker)
-        elif is_elsewhere:
+        if is_elsewhere:
             await self._redirect(scope, send)
         else:
             await self._app(scope, receive, send)
+
+    def _is_for_worker(self, scope: Scope) -> bool:
+        """Whether a browser asks for a worker's script, at whatever path another program chose."""
+        return (
+            self._address.is_on_loopback
+            and scope["type"] == "http"
+            and headers_of(scope, b"service-worker") == ["script"]
+            and self._address.host_of(scope) in {self._address.authority, *self._address.aliases}
+        )
 
     def _check_host(self, scope: Scope) -> bool:
         """Return True if a person came by another name of this machine, and must be sent on."""

@@ -57,17 +57,21 @@ class Rates:
     def __len__(self) -> int:
         return len(self._full_at)
 
+    def wait(self, key: str) -> float:
+        """The seconds until it may go on; nothing is counted."""
+        now = self._ticks()
+        return max(self._full_at.get(key, now) - now - (self._burst - 1) * self._every, 0.0)
+
     def allow(self, key: str) -> float:
         """0 if it may go on, which is counted; else the seconds to wait, which costs nothing."""
-        now = self._ticks()
-        full_at = max(self._full_at.get(key, now), now)
-        wait = full_at - now - (self._burst - 1) * self._every
-        if wait <= 0:
-            self._full_at[key] = full_at + self._every
+        wait = self.wait(key)
+        if not wait:
+            now = self._ticks()
+            self._full_at[key] = max(self._full_at.get(key, now), now) + self._every
         self._full_at.move_to_end(key)
         if len(self._full_at) > self._keys_at_most:
             self._full_at.popitem(last=False)
-        return max(wait, 0.0)
+        return wait
 
     def require(self, key: str) -> None:
         """Count it. Raises TooOften, which costs nothing."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -40,7 +41,7 @@ def transport(accepted: socket.socket) -> Any:
         "peername": accepted.getpeername(),
         "sockname": accepted.getsockname(),
     }
-    return cast("Any", SimpleNamespace(get_extra_info=known.get))
+    return cast("Any", SimpleNamespace(get_extra_info=known.get, is_closing=lambda: False))
 
 
 @ON_LINUX
@@ -65,8 +66,13 @@ def test_a_connection_that_was_closed_meanwhile_is_nobodys() -> None:
 
 @ON_LINUX
 @AS_ROOT
-def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before() -> None:
+@pytest.mark.parametrize("tells_state", [True, False])
+def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before(
+    monkeypatch: pytest.MonkeyPatch, *, tells_state: bool
+) -> None:
     # finding: S16
+    if not tells_state:
+        monkeypatch.delattr(socket, "TCP_INFO")  # as on a Mac
     with bound("127.0.0.1") as listener:
         listener.listen()
         "name".encode("idna")  # from here on nobody may read what Python loads late
@@ -85,6 +91,33 @@ def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before() ->
             again.connect(listener.getsockname())
             assert uid_of_peer(Connection(client=ends, server=listener.getsockname())) == ME
             assert peer_of(before) == Peer(uid=None, is_gone=True)
+
+
+@ON_LINUX
+def test_a_connection_that_stands_is_its_users_where_no_state_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # finding: S16
+    monkeypatch.delattr(socket, "TCP_INFO")
+    test_a_connection_that_stands_is_its_users()
+
+
+async def test_whose_a_connection_is_is_searched_before_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # finding: S16
+    is_searched = threading.Event()
+
+    def uid_of(connection: Connection) -> int:
+        is_searched.set()
+        return ME
+
+    monkeypatch.setattr("webapp.accepting.is_told_at_once", lambda: False)
+    monkeypatch.setattr("webapp.accepting.uid_of_peer", uid_of)
+    async with served(Arrivals()) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await asyncio.to_thread(is_searched.wait, PATIENCE_SECONDS)
+        writer.close()
 
 
 def test_a_connection_from_elsewhere_is_not_looked_up() -> None:

@@ -36,6 +36,20 @@ def test_on_loopback_two_servers_do_not_share_a_cookie() -> None:
         assert cookie.clears, "another program may have had this port before"
 
 
+def test_a_cookie_that_another_port_planted_does_not_keep_what_it_stored() -> None:
+    # finding: S15
+    ours, value = browser(), "v" * 32
+    planted = {ours.cookie_name: value}
+    sets = ours.marks(value, planted)
+    assert sets
+    assert all(cookie.clears for cookie in sets)
+    name, _, mark = sets[0].partition(";")[0].partition("=")
+    assert ours.marks(value, planted | {name: mark}) == ()
+    assert ours.marks("w" * 32, planted | {name: mark}), "it was made for another cookie"
+    assert ours.cookie_of(planted | {name: mark}) == value
+    assert not browser(HTTPS).marks(value, {}), "nobody else ever had that name"
+
+
 def test_a_fresh_cookie_is_never_the_same_and_fits_in_a_header() -> None:
     fresh = {browser().fresh() for _ in range(200)}
     assert len(fresh) == 200

@@ -228,13 +228,15 @@ async def test_a_service_worker_that_was_left_behind_takes_itself_away() -> None
     # finding: S15
     asked = [("Service-Worker", "script"), ("Sec-Fetch-Site", "same-origin")]
     for host in ("127.0.0.1:8765", "localhost:8765"):
-        for path in ("/", "/sw.js", "/e/x/worker.js"):
+        for path in ("/", "/sw.js", "/e/x/worker.js", "/mcp/sw.js", "/mcp", "//sw.js", "/a/../b"):
             answer = await ask(LOCAL, path, [("Host", host), *asked])
             assert (answer.status, answer.headers["content-type"]) == (200, "text/javascript")
             assert answer.headers["cache-control"] == "no-store"
             assert answer.headers["service-worker-allowed"] == "/"
             for word in (b"skipWaiting", b"unregister", b"navigate"):
                 assert word in answer.body
+    foreign = await ask(LOCAL, "/sw.js", [("Host", "evil.example"), *asked])
+    assert foreign.status == 421
     # Nobody else ever had a public name: a worker there is the author's.
     assert (await ask(REMOTE, "/sw.js", [("Host", "tools.example.com"), *asked])).passed
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import gc
 import json
 import logging
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +18,8 @@ from mcp import Client as McpClient
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.auth.middleware.auth_context import get_access_token
 
-from flows.access_token import Resource
+from flows.access_token import BadBearer, Resource
+from flows.errors import Failed
 from flows.oauth_identity import ALGORITHMS
 from flows.provider import Client
 from flows.providers import openid
@@ -25,7 +28,12 @@ from tests.flows.test_access_token import HERE, ISSUER, KEYS, NOW, RESOURCE, tok
 from tests.mcp.stage import LEGACY, LIBRARIES, MODERN, TLS, new_server
 from tests.web.serving import serving_at
 from webapp.connecting import utc_now
-from webapp.introspection import AT_ONCE, Introspection
+from webapp.introspection import (
+    ASKED_AT_ONCE,
+    LINE_AT_MOST,
+    REFUSED_AT_ONCE,
+    Introspection,
+)
 from webapp.issuer import Issuer
 from webapp.logs import Events
 from webapp.protected import Protected
@@ -43,6 +51,7 @@ class There:
         self.is_down = False
         self.fetches = 0
         self.introspected = list[str]()
+        self.at_once = self.most_at_once = 0
         self.says: dict[str, Any] = {}
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -53,7 +62,12 @@ class There:
             return httpx.Response(200, json={"keys": KEYS})
         if request.url.path.endswith("/introspect"):
             self.introspected.append(request.content.decode())
-            return httpx.Response(200, json=self.says)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            await asyncio.sleep(0)
+            self.at_once -= 1
+            is_made_up = b"made-up" in request.content
+            return httpx.Response(200, json={"active": False} if is_made_up else self.says)
         names = {"authorization": "authorize", "token": "token", "introspection": "introspect"}
         places = {f"{name}_endpoint": place for name, place in names.items()}
         says = {name: f"{ISSUER}/{place}" for name, place in places.items()}
@@ -87,7 +101,8 @@ class Door:
         self._answer = Answer()
         about: Any = {"issuer": self.issuer, "resource": resource, "clock": self.clock}
         client = Client(provider=provider, client_id="us", client_secret="a secret")
-        introspection = Introspection(client=client, **about) if asks else None
+        self.introspection = Introspection(client=client, **about)
+        introspection = self.introspection if asks else None
         self.app = Protected(self._pass, name="my tools", introspection=introspection, **about)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -416,12 +431,102 @@ class TestATokenThatOnlyItsIssuerCanRead:
         door.there.is_down, door.there.says = False, ACTIVE
         assert (await door.ask(("Authorization", "Bearer opaque"))).seen.subject == "alice"
 
-    async def test_one_address_can_not_have_its_issuer_asked_without_end(self) -> None:
+    async def test_a_token_that_is_sent_again_and_again_keeps_nothing_of_its_requests(self) -> None:
+        # finding: S29
+        class Sent:
+            """Something of a request that can be seen to go."""
+
+        door = Door(asks=True)
+        door.there.says = {**ACTIVE, "aud": "https://another.example/mcp"}
+        kept = weakref.WeakSet[Sent]()
+        for _ in range(5):
+            door.clock.tick(seconds=10)
+            kept.add(sent := Sent())
+            answer = await door.ask(("Authorization", "Bearer opaque"), sent=sent)
+            assert answer.status == 401
+            del sent
+        gc.collect()
+        assert not kept
+
+    async def test_what_was_said_of_a_token_is_forgotten_when_its_time_is_over(self) -> None:
+        # finding: S29
         door = Door(asks=True)
         door.there.says = {"active": False}
-        statuses = [
-            (await door.ask(("Authorization", f"Bearer made-up-{number}"))).status
-            for number in range(AT_ONCE + 5)
+        for number in range(5):
+            await door.ask(("Authorization", f"Bearer made-up-{number}"))
+        assert len(door.introspection) == 5
+        door.clock.tick(seconds=61)
+        await door.ask(("Authorization", "Bearer another"))
+        assert len(door.introspection) == 1
+
+    async def test_one_address_can_not_have_its_issuer_asked_without_end(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        for number in range(REFUSED_AT_ONCE):
+            await door.ask(("Authorization", f"Bearer made-up-{number}"))
+        door.there.most_at_once = 0
+        asks = [door.introspection.verified(f"made-up-at-once-{n}", sender="") for n in range(200)]
+        ends = await asyncio.gather(*asks, return_exceptions=True)
+        kinds = [type(end) for end in ends]
+        assert (kinds.count(BadBearer), kinds.count(Failed)) == (LINE_AT_MOST, 200 - LINE_AT_MOST)
+        assert len(door.there.introspected) == REFUSED_AT_ONCE + LINE_AT_MOST
+        assert door.there.most_at_once == 1
+
+    async def test_an_issuer_is_asked_about_few_unknown_tokens_at_once(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        asks = [
+            door.introspection.verified(f"made-up-{number}", sender=f"10.0.0.{number % 40}")
+            for number in range(400)
         ]
-        assert statuses == [401] * AT_ONCE + [503] * 5
-        assert len(door.there.introspected) == AT_ONCE
+        ends = await asyncio.gather(*asks, return_exceptions=True)
+        assert {type(end) for end in ends} == {BadBearer}
+        assert door.there.most_at_once == ASKED_AT_ONCE
+
+    async def test_a_token_without_a_time_counts_until_it_is_asked_about_again(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        door.there.says = ACTIVE
+        door.clock.tick(seconds=0.9)
+        for _ in range(2):
+            assert (await door.ask(("Authorization", "Bearer opaque"))).seen.subject == "alice"
+            door.clock.tick(seconds=59.8)
+
+    async def test_all_who_share_an_address_are_let_in_at_once(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        door.there.says = ACTIVE
+        for _ in range(2):
+            asks = [door.introspection.verified(f"good-{n}", sender="") for n in range(200)]
+            assert {known.subject for known in await asyncio.gather(*asks)} == {"alice"}
+            door.clock.tick(seconds=61)
+
+    async def test_made_up_tokens_keep_nobody_out_who_shares_the_address(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        door.there.says = ACTIVE
+        for number in range(600):
+            door.clock.tick(seconds=0.5)
+            await door.ask(("Authorization", f"Bearer made-up-{number}"))
+            if number % 20 == 0:
+                answer = await door.ask(("Authorization", f"Bearer good-{number}"))
+                assert answer.seen.subject == "alice"
+
+    async def test_a_token_that_was_good_is_asked_about_again_in_any_flood(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        door.there.says = ACTIVE
+        await door.ask(("Authorization", "Bearer good"))
+        door.clock.tick(minutes=59)
+        for number in range(REFUSED_AT_ONCE):
+            await door.ask(("Authorization", f"Bearer made-up-{number}"))
+        flood = [
+            asyncio.ensure_future(door.introspection.verified(f"made-up-at-once-{n}", sender=""))
+            for n in range(LINE_AT_MOST)
+        ]
+        assert (await door.ask(("Authorization", "Bearer good"))).seen.subject == "alice"
+        assert not flood[-1].done()
+        await asyncio.gather(*flood, return_exceptions=True)
+        door.clock.tick(minutes=2)
+        door.there.says = {"active": False}
+        assert (await door.ask(("Authorization", "Bearer good"))).status == 401

@@ -84,9 +84,10 @@ def pace(
 
 def with_cookie(request: Request[Any, Any, Any], service: Service) -> tuple[str, tuple[str, ...]]:
     """The browser's binding cookie, and what to set where it has none yet."""
-    cookie = service.browser.cookie_of(cookies_of(request))
+    cookies = cookies_of(request)
+    cookie = service.browser.cookie_of(cookies)
     if cookie is not None:
-        return cookie, ()
+        return cookie, service.browser.marks(cookie, cookies)
     cookie = service.browser.fresh()
     return cookie, service.browser.set_cookies(cookie)
 
