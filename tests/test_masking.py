@@ -1,6 +1,7 @@
 """What was typed in confidence, in the texts of others: as it is, quoted, and cut off."""
 
 import json
+import sys
 from typing import Any
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from webapp.masking import HIDDEN_AT_LEAST, mask, masked
+from webapp.masking import HIDDEN_AT_LEAST, mask, masked, masked_in_short
 
 LONG = "Kx7-Qp2_Zt9!Vb4?Wn6+Ls1=Rd3~Hf5.Jg8/Mc0,Ty8;Ua6:Ei4%Ob2&Sw7*Dv9#Fk1-Gm3"
 
@@ -85,3 +86,36 @@ def test_words_that_begin_alike_stay() -> None:
 
 def test_a_long_text_of_one_letter_is_masked_at_once() -> None:
     assert mask("a" * 200_000, {"a" * 60_000}).count("a") < 8
+
+
+def steps(text: str, secret: str) -> int:
+    """How many functions masking calls, of Python's own too."""
+    counted = 0
+
+    def count(*_: object) -> None:
+        nonlocal counted
+        counted += 1
+
+    sys.setprofile(count)
+    try:
+        mask(text, {secret})
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+@pytest.mark.parametrize("begun", [LONG[:4], LONG[:7], f"{LONG[:3]}...", LONG[-6:]])
+def test_a_text_full_of_beginnings_takes_no_step_at_each(begun: str) -> None:
+    # finding: S30
+    mask(begun, {LONG})  # the patterns are kept
+    assert steps(begun * 10_000, LONG) <= steps(begun * 10, LONG) + 10
+
+
+@pytest.mark.parametrize("other", ["x", LONG, f"{LONG} "], ids=["plain", "full", "spaced"])
+def test_a_long_text_is_cut_and_no_piece_of_a_secret_is_left_at_the_cut(other: str) -> None:
+    # finding: S30
+    for before in range(150):
+        said = f"{'y' * before}{LONG}{other * 2000}{LONG}{'z' * before}"
+        cut = masked_in_short(said, {LONG}, letters=100)
+        assert len(cut) <= 100 + len(f" [{len(said)} more letters] ")
+        assert not [piece for piece in pieces(LONG, letters=4) if piece in cut]

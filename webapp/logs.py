@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from flows.errors import NoAsker
 from flows.question import current_asker
-from webapp.masking import mask
+from webapp.masking import masked_in_short
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
 LETTERS_AT_MOST = 2000  # of one text in the log
 TRACE_LETTERS_AT_MOST = 8000
+MASKED_LETTERS_AT_MOST = 64 * 1024  # of a record that others write, where something is hidden
 PLACES_AT_MOST = 6
 CAUSES_AT_MOST = 10
 _OURS = ("webapp", "flows")
@@ -62,7 +63,9 @@ class Events(logging.Formatter):
                 facts["cause"] = _named(cause)
             facts["at"] = _places(cause)
         return {
-            name: _cut(mask(str(value), hidden)) if not isinstance(value, int | float) else value
+            name: value
+            if isinstance(value, int | float)
+            else masked_in_short(str(value), hidden, letters=LETTERS_AT_MOST)
             for name, value in facts.items()
         }
 
@@ -75,7 +78,9 @@ class JsonEvents(Events):
         if record.exc_info and record.exc_info[1] is not None:
             hidden = cast("Collection[str]", vars(record).get("hidden", ()))
             trace = traceback.format_exception(record.exc_info[1], limit=-20)
-            whole = "".join(_cut(mask(part, hidden)) for part in trace)
+            whole = "".join(
+                masked_in_short(part, hidden, letters=LETTERS_AT_MOST) for part in trace
+            )
             facts["trace"] = whole[-TRACE_LETTERS_AT_MOST:]
         return json.dumps(facts)
 
@@ -123,13 +128,6 @@ def _places(error: BaseException) -> str:
     return " < ".join(reversed(frames[-PLACES_AT_MOST:]))
 
 
-def _cut(text: str) -> str:
-    if len(text) <= LETTERS_AT_MOST:
-        return text
-    half = LETTERS_AT_MOST // 2
-    return f"{text[:half]} [{len(text) - 2 * half} more letters] {text[-half:]}"
-
-
 def _shown(value: object) -> str:
     """On one line, without signs that a terminal obeys."""
     text = str(value)
@@ -151,7 +149,7 @@ def mask_secrets(record: logging.LogRecord) -> bool:
     if error is not None:
         # As text of the message: some handlers make a traceback of their own from the exception.
         said += "\n" + "".join(traceback.format_exception(error)).rstrip()
-    masked = mask(said, hidden)
+    masked = masked_in_short(said, hidden, letters=MASKED_LETTERS_AT_MOST)
     if masked != said:
         record.msg, record.args, record.exc_info = masked, (), None
     return True

@@ -17,7 +17,8 @@ from urllib.parse import quote, quote_plus
 MASK = "***"
 HIDDEN_AT_LEAST = 4  # letters; fewer are in any text
 PART_AT_LEAST = 8  # letters at a secret's beginning or end that say something of it
-_ELLIPSES = ("...", "…", "[...]")
+_CUT_OFF = "…"
+_ELLIPSES = ("...", _CUT_OFF, "[...]")
 _ELLIPSES_BACKWARDS = tuple(mark[::-1] for mark in _ELLIPSES)
 # What a client reads a result by: the keys, and the words that stand under some of them.
 _WORDS = frozenset(
@@ -37,7 +38,7 @@ _KEYS = _OF_WORDS | {
 
 def mask(text: str, hidden: Collection[str]) -> str:
     """Without what is hidden, as it is or as a program quotes it, nor a beginning or end of it."""
-    words = sorted({form for word in hidden for form in _forms(word)}, key=len, reverse=True)
+    words = _words(hidden)
     if not words:
         return text
     for word in words:
@@ -45,6 +46,25 @@ def mask(text: str, hidden: Collection[str]) -> str:
     text = _without_beginnings(text, words, before=_ELLIPSES)
     backwards = [word[::-1] for word in words]
     return _without_beginnings(text[::-1], backwards, before=_ELLIPSES_BACKWARDS)[::-1]
+
+
+def masked_in_short(text: str, hidden: Collection[str], *, letters: int) -> str:
+    """Masked, and if it has more letters, no more of it than so many, from both its ends.
+
+    Cut first, so that a long text costs no more than a short one; but behind the end of what might
+    be hidden there, or the beginning of a secret would be left for what it is not.
+    """
+    half = letters // 2
+    near = half + max(map(len, _words(hidden)), default=0)
+    if len(text) <= 2 * near:
+        whole = mask(text, hidden)
+        if len(whole) <= letters:
+            return whole
+        return f"{whole[:half]}{_more(len(whole) - 2 * half)}{whole[-half:]}"
+    # Masked words leave room: marked as cut off, what they uncover is masked as well.
+    first = mask(text[:near] + _CUT_OFF, hidden).removesuffix(_CUT_OFF)
+    last = mask(_CUT_OFF + text[-near:], hidden).removeprefix(_CUT_OFF)
+    return f"{first[:half]}{_more(len(text) - 2 * half)}{last[-half:]}"
 
 
 def masked(value: Any, hidden: Collection[str]) -> Any:
@@ -71,6 +91,14 @@ def masked(value: Any, hidden: Collection[str]) -> Any:
             return value
 
 
+def _more(letters: int) -> str:
+    return f" [{letters} more letters] "
+
+
+def _words(hidden: Collection[str]) -> list[str]:
+    return sorted({form for word in hidden for form in _forms(word)}, key=len, reverse=True)
+
+
 def _is_word(value: Any) -> bool:
     each = cast("Sequence[object]", value) if isinstance(value, list) else (value,)
     return all(isinstance(one, str) and one in _WORDS for one in each)
@@ -86,24 +114,31 @@ def _forms(word: str) -> list[str]:
 
 
 def _without_beginnings(text: str, words: Sequence[str], *, before: tuple[str, ...]) -> str:
-    """Without beginnings of the words: long ones, and shorter ones where the text is cut off."""
-    first = re.compile("|".join({re.escape(word[:HIDDEN_AT_LEAST]) for word in words}))
-    parts, at, look_at = list[str](), 0, 0
-    while (found := first.search(text, look_at)) is not None:
-        start = found.start()
-        length = max(_in_common(text, word, start) for word in words)
-        end = look_at = start + length
-        is_cut = text.startswith(before, end)
-        if length >= PART_AT_LEAST or (is_cut and length >= HIDDEN_AT_LEAST):
-            parts += [text[at:start], MASK]
-            at = end
-        else:
-            look_at = start + 1
+    """Without beginnings of the words: long ones, and shorter ones where the text is cut off.
+
+    Searched by one pattern, which stops at nothing that stays: a text may be full of first letters.
+    """
+    cut_off = "|".join(map(re.escape, before))
+    shorter = "|".join(sorted({_begun(word) for word in words}))
+    longer = {re.escape(word[:PART_AT_LEAST]) for word in words if len(word) >= PART_AT_LEAST}
+    found = re.compile("|".join([*sorted(longer), f"(?:{shorter})(?={cut_off})"]))
+    parts, at = list[str](), 0
+    while (begun := found.search(text, at)) is not None:
+        start = begun.start()
+        parts += [text[at:start], MASK]
+        at = max(begun.end(), *(start + _in_common(text, word, start) for word in words))
     return "".join([*parts, text[at:]])
+
+
+def _begun(word: str) -> str:
+    """A pattern of its first letters, as many as stand there, and fewer than a part has."""
+    pattern = ""
+    for letter in reversed(word[HIDDEN_AT_LEAST : PART_AT_LEAST - 1]):
+        pattern = f"(?:{re.escape(letter)}{pattern})?"
+    return re.escape(word[:HIDDEN_AT_LEAST]) + pattern
 
 
 def _in_common(text: str, word: str, start: int) -> int:
     """How many letters of the word stand there."""
-    there = text[start : start + len(word)]
-    pairs = zip(there, word, strict=False)
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), len(there))
+    most = min(len(word), len(text) - start)
+    return next((at for at in range(most) if text[start + at] != word[at]), most)
