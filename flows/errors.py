@@ -154,7 +154,7 @@ class NotAllowed(ElicitError):
 
 
 class InvalidArguments(ElicitError):
-    """A gated tool was called with what cannot be shown to a person as it would run."""
+    """A tool was called with what does not fit it, or cannot be shown as it would run."""
 
     name = "ELICITATION_INVALID_ARGUMENTS"
     code = -32602

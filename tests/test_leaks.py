@@ -492,6 +492,10 @@ MAY_START = {
     "cli/test_start.py": {"subprocess.run": "ends before it serves"},
     "cli/test_stdio.py": {"stdio_client": "with a standard error that is heard"},
     "crash/nursery.py": {"fork": "a child has the standard error of the nursery, and its ears"},
+    "oidc/official_clients.py": {
+        "create_subprocess_exec": "a client, which ends by itself",
+        "stdio_client": "the same",
+    },
     "oidc/private_network.py": {"subprocess.run": "makes a network"},
     "oidc/stage.py": {"subprocess.run": "installs the provider"},
     "processes.py": {

@@ -29,6 +29,7 @@ from webapp.listening import listen
 from webapp.mcp.attach import attach
 from webapp.mcp.callers import issuer_of, sender_of
 from webapp.mcp.gated_names import must_name_tools
+from webapp.mcp.messages import BoundedMessages
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
 from webapp.owners import must_open_all
@@ -121,7 +122,11 @@ async def open_app(
         attach(server, service, issuer=settings.identity.server_issuer, wires=wires)
         vouching = settings.identity.server_issuer or issuer_of(server)
         sender = partial(sender_of, identity=service.identity, issuer=vouching)
-        served = Served(server, clock=clock, around=lambda app: OpenedSessions(app, sender=sender))
+        served = Served(
+            server,
+            clock=clock,
+            around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
+        )
         pages = _pages(service, served, settings=settings)
         background = await stack.enter_async_context(asyncio.TaskGroup())
         loops = (

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
+from pydantic import BaseModel
 from pydantic_core import from_json
 
 from flows.access_token import BadBearer, key_id_of
-from flows.errors import InvalidToken
+from flows.errors import InvalidArguments, InvalidToken
+from flows.gating import arguments_text
 from flows.oauth_replies import TOKEN_BYTES_AT_MOST
 from flows.tokens import MAXIMUM_TEXT_BYTES, Purpose, Tokens
 from tests.clock import NOON
@@ -22,6 +23,8 @@ from tests.mcp.stage import RING
 from webapp.app import BODY_BYTES_AT_MOST
 from webapp.fast_http import HEAD_BYTES_AT_MOST
 from webapp.locales import Locales
+from webapp.mcp.messages import MESSAGE_BYTES_AT_MOST, VALUES_AT_MOST, has_too_many_values
+from webapp.mcp.received import must_fit
 from webapp.requests import QUERY_BYTES_AT_MOST, cookies_of, parsed, query_of
 
 ROUNDS = 5
@@ -57,6 +60,33 @@ def _bearer() -> None:
         return
 
 
+class Line(BaseModel):
+    number: int
+
+
+class Arguments(BaseModel):
+    items: list[Line | int]
+    text: str
+
+
+WRONG = b'{"items":[' + b"{}," * (VALUES_AT_MOST - 20) + b'{}],"text":"'
+WRONG += b"a," * ((MESSAGE_BYTES_AT_MOST - len(WRONG) - 2) // 2) + b'"}'
+
+
+def wrong_arguments() -> str:
+    """All that is done on the loop with arguments of which each value is wrong; what is said."""
+    assert not has_too_many_values(WRONG)
+    given = from_json(WRONG)
+    arguments_text(given)
+    try:
+        must_fit(
+            given, tool="add", schema=None, validate=lambda g: vars(Arguments.model_validate(g))
+        )
+    except InvalidArguments as refused:
+        return str(refused)
+    return ""
+
+
 BOUNDS = (
     Bound(
         what="cookies, in a request's head",
@@ -90,10 +120,10 @@ BOUNDS = (
         measured=0.2,
     ),
     Bound(
-        what="a message to `/mcp`, in the library",
-        bytes=DEFAULT_MAX_REQUEST_BODY_SIZE,
-        work=lambda: from_json(b"[" + b"{}," * (DEFAULT_MAX_REQUEST_BODY_SIZE // 3 - 2) + b"0]"),
-        measured=140.0,
+        what=f"a call at `/mcp` with {VALUES_AT_MOST:,} wrong values, until it is refused",
+        bytes=MESSAGE_BYTES_AT_MOST,
+        work=wrong_arguments,
+        measured=150.0,
     ),
 )
 

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from msgspec.json import encode
 from pydantic import BaseModel
 
-from flows.errors import Cancelled, ElicitError, ResultNotKept, StoreUnavailable
+from flows.errors import Cancelled, ElicitError, InvalidArguments, ResultNotKept, StoreUnavailable
 from flows.gating import arguments_text
 from flows.question import asking
 from webapp.call import Call
@@ -34,12 +34,14 @@ from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import note_call
 from webapp.mcp.params import must_be_fit
 from webapp.mcp.presenting import presenter_of
+from webapp.mcp.received import LARGE_LETTERS, must_fit
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
 from webapp.mcp.results import (
     MODERN,
     RESULT_TOOL,
     Result,
+    cut_off,
     error_result,
     escaped,
     given_again,
@@ -108,6 +110,8 @@ class Middleware:
         try:
             handle = self._called if is_call else self._no_call
             return await handle(context, call_next)
+        except InvalidArguments as error:
+            return error_result(error, protocol_version=context.protocol_version)
         except StoreUnavailable as error:
             _log.warning("store.unavailable", extra={"why": error.why})
             if not is_call:
@@ -145,6 +149,8 @@ class Middleware:
             now=service.clock(),
         )
         tool = await tool_of(self._server, str(params.get("name", "")), meta=params.get("_meta"))
+        arguments = arguments_text(params.get("arguments") or {})
+        _must_fit(tool, params, arguments)
         asks = self._connections.of(context)
         presenter = presenter_of(
             context,
@@ -162,7 +168,8 @@ class Middleware:
         call = self._call(
             caller,
             presenter,
-            params,
+            str(params.get("name", "")),
+            arguments,
             version=version,
             run_id=run_id,
             run_key=chain.run_key,
@@ -252,7 +259,7 @@ class Middleware:
                 await call.finish()  # the same call goes on
                 return own
         if own.get("isError"):
-            own = masked(own, call.hidden)
+            own = masked(cut_off(own, call.hidden), call.hidden)
         await call.finish(lambda: encode(own).decode(), is_error=bool(own.get("isError")))
         return own
 
@@ -260,7 +267,8 @@ class Middleware:
         self,
         caller: Caller,
         presenter: Presenter,
-        params: Mapping[str, Any],
+        tool: str,
+        arguments: str,
         *,
         version: str | None,
         run_id: str | None,
@@ -279,9 +287,9 @@ class Middleware:
             caller=caller,
             tool=ToolCall(
                 server=self._server.name,
-                tool=str(params.get("name", "")),
+                tool=tool,
                 client=client,
-                arguments=arguments_text(params.get("arguments") or {}),
+                arguments=arguments,
                 version=version,
                 client_id=caller.client if caller.is_client_verified else None,
             ),
@@ -346,6 +354,12 @@ def _own(accounts: Mapping[str, str], caller: Caller) -> dict[str, str]:
     """A stranger's token says nothing about ours."""
     owner = caller.owner
     return {of: id for of, id in accounts.items() if owner is not None and id.startswith(owner)}
+
+
+def _must_fit(tool: ServedTool | None, params: Mapping[str, Any], arguments: str) -> None:
+    """Raises InvalidArguments for much that does not fit: as long as that is the library's no."""
+    if tool is not None and len(arguments) > LARGE_LETTERS:
+        must_fit(params["arguments"], tool=tool.name, schema=tool.schema, validate=tool.validate)
 
 
 def _wire_form(result: HandlerResult) -> Result:

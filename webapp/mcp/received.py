@@ -19,17 +19,20 @@ from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final, cast, get_type_hints
+from typing import Any, Final, NoReturn, cast, get_type_hints
 
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 from pydantic_core import to_json, to_jsonable_python
 
 from flows.elicitation import Json
 from flows.errors import InvalidArguments
+from webapp.mcp.messages import VALUES_AT_MOST, has_too_many_values
 
 SHOWN_BYTES_AT_MOST: Final = 48 * 1024  # they are kept in one record of the store
 OF_ITS_OWN: Final = "made by the tool itself"
+LARGE_LETTERS: Final = 8 * 1024
 _NAMED_AT_MOST = 5
+_READ_AT_MOST = 1000
 _NAME_CHARACTERS = 60
 _WORDS_CHARACTERS = 500
 _FIT_NO_PERSON = "Nobody was asked, and {tool} did not run: "
@@ -60,6 +63,57 @@ def received(
     except InvalidArguments as refused:
         raise InvalidArguments(_FIT_NO_PERSON.format(tool=_named(tool)) + str(refused)) from None
     return shown
+
+
+def must_fit(
+    given: Mapping[str, Any],
+    *,
+    tool: str,
+    schema: Mapping[str, Any] | None,
+    validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None,
+) -> None:
+    """What the library would refuse, in short: its own words name every value that does not fit.
+
+    For many arguments; those of few letters are the library's alone. Raises InvalidArguments.
+    """
+    properties = cast("Mapping[str, Any]", (schema or {}).get("properties", {}))
+    # MCPServer reads a text as JSON where no text is meant.
+    texts = {
+        name: value.encode("utf-8", "replace")
+        for name, value in given.items()
+        if isinstance(value, str) and not _may_be_text(properties.get(name))
+    }
+    large = [name for name, value in texts.items() if has_too_many_values(value)]
+    try:
+        if large:
+            _refuse(f"{_listed(large)} has more than {VALUES_AT_MOST:,} values. Send fewer.")
+        if validate is not None:
+            _validated(given, validate)
+    except InvalidArguments as refused:
+        raise InvalidArguments(f"{_named(tool)} did not run: {refused}") from None
+
+
+def _validated(
+    given: Mapping[str, Any], validate: Callable[[dict[str, Any]], Mapping[str, Any]]
+) -> None:
+    try:
+        validate(dict(given))
+    except ValidationError as error:
+        raise InvalidArguments(_faults(error)) from None
+    except Exception:  # noqa: BLE001 - a validator of the author's; the library meets it again
+        return
+
+
+def _refuse(why: str) -> NoReturn:
+    raise InvalidArguments(why)
+
+
+def _may_be_text(about: object) -> bool:
+    if not isinstance(about, Mapping):
+        return True
+    schema = cast("Mapping[str, Any]", about)
+    kinds = cast("Iterable[Mapping[str, Any]]", schema.get("anyOf") or (schema,))
+    return any(kind.get("type") not in ("array", "object") and "$ref" not in kind for kind in kinds)
 
 
 @lru_cache(maxsize=1000)
@@ -214,6 +268,8 @@ def _same(one: object, other: object) -> str | None:
 
 def _faults(error: ValidationError) -> str:
     """What does not fit and where; without what was given, which may be a secret."""
+    if (count := error.error_count()) > _READ_AT_MOST:  # naming one would make all of them
+        return f"{count} of their values do not fit. Call it with arguments that fit its schema."
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     told = [
         f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"

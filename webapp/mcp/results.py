@@ -12,7 +12,7 @@ from flows.elicitation import Elicitation, Json
 from flows.errors import ElicitError, Expired, InvalidAnswer, NotAccepted
 from flows.form import FORM_KINDS, on_the_wire
 from flows.run import REPEATED_FOR
-from webapp.masking import mask, masked
+from webapp.masking import masked, masked_in_short
 from webapp.presenter import Part, Shown
 from webapp.verdicts import ON_ITS_WAY
 
@@ -20,6 +20,7 @@ Result: TypeAlias = dict[str, Any]
 MODERN = "2026-07-28"
 REQUIRES_INPUT = "This tool requires user input to continue"
 RESULT_TOOL = "elicitation_result"
+ERROR_LETTERS_AT_MOST = 16 * 1024  # of each text
 _ARGUMENTS_AT_MOST = 49
 _VALUE_CHARACTERS = 400
 _HOW_TO_WAIT = f"{RESULT_TOOL} with elicitId and action wait, decline or cancel"
@@ -204,6 +205,23 @@ def error_result(error: ElicitError, *, protocol_version: str) -> Result:
     )
 
 
+def cut_off(result: Result, hidden: Collection[str]) -> Result:
+    """An error whose texts may have quoted all that was sent: masked, and cut to a length."""
+    content = cast("object", result.get("content"))
+    if not isinstance(content, list):
+        return result
+    parts = [_part_cut_off(part, hidden) for part in cast("list[object]", content)]
+    return {**result, "content": parts}
+
+
+def _part_cut_off(part: object, hidden: Collection[str]) -> object:
+    text = cast("Mapping[str, object]", part).get("text") if isinstance(part, Mapping) else None
+    if not isinstance(text, str) or len(text) <= ERROR_LETTERS_AT_MOST:
+        return part
+    short = masked_in_short(text, hidden, letters=ERROR_LETTERS_AT_MOST)
+    return {**cast("Mapping[str, object]", part), "text": short}
+
+
 def is_whole(result: Result) -> bool:
     """Whether it is what a body returned: not an error, a request of its own, or a task."""
     is_complete = result.get("resultType", "complete") == "complete"
@@ -214,10 +232,11 @@ def without(raised: Exception, hidden: Collection[str]) -> Exception:
     """What a body raised past its library, without what the person typed or a provider gave."""
     if isinstance(raised, MCPError):
         given = [raised.message, raised.data]
-        message, data = masked(given, hidden)
+        said = masked_in_short(raised.message, hidden, letters=ERROR_LETTERS_AT_MOST)
+        message, data = said, masked(raised.data, hidden)
         return raised if [message, data] == given else MCPError(raised.code, message, data)
     said = str(raised)
-    cleared = mask(said, hidden)
+    cleared = masked_in_short(said, hidden, letters=ERROR_LETTERS_AT_MOST)
     return raised if cleared == said else MCPError(INTERNAL_ERROR, cleared)
 
 

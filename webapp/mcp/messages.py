@@ -1,0 +1,102 @@
+"""Messages to the MCP endpoint: how long one may be, and of how many values.
+
+What could go wrong: the library reads a message on the event loop, checks it there, and names each
+value that does not fit; one message of a few megabytes then stands in everybody's way for seconds.
+So it is looked at before it is read. Empty lists and objects are the worst: three bytes each, and
+each is something to make, and something to find fault with.
+"""
+
+import json
+import re
+from collections import deque
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
+from mcp_types import INVALID_REQUEST
+
+from webapp.address import headers_of
+from webapp.wire import ASGIApp, Message, Receive, Scope, Send
+
+MESSAGE_BYTES_AT_MOST: Final = DEFAULT_MAX_REQUEST_BODY_SIZE
+VALUES_AT_MOST: Final = 50_000
+# Also one without an end: what is no JSON is gone through once as well.
+_TEXTS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_TOO_LONG = (
+    f"This message is longer than {MESSAGE_BYTES_AT_MOST:,} bytes. Send less at once, or a link to "
+    "it."
+)
+_TOO_MANY = f"This message has more than {VALUES_AT_MOST:,} values. Send fewer at once."
+
+
+class BoundedMessages:
+    """Passes to the library, whole, what is no larger than a message may be."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        if _told_length(scope) > MESSAGE_BYTES_AT_MOST:
+            await _refuse(send, _TOO_LONG)
+            return
+        body, begun = bytearray(), deque[Message]()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                begun.append(message)
+                break
+            body += message.get("body", b"")
+            if len(body) > MESSAGE_BYTES_AT_MOST:
+                await _refuse(send, _TOO_LONG)
+                return
+            if not message.get("more_body", False):
+                break
+        if has_too_many_values(bytes(body)):
+            await _refuse(send, _TOO_MANY)
+            return
+        begun.appendleft({"type": "http.request", "body": bytes(body), "more_body": bool(begun)})
+
+        async def again() -> Message:
+            return begun.popleft() if begun else await receive()
+
+        await self._app(scope, again, send)
+
+
+def has_too_many_values(text: bytes) -> bool:
+    """Whether JSON has more than a message may have; of what is no UTF-8, as it may seem."""
+    if _marks(text) <= VALUES_AT_MOST:
+        return False
+    if b"\0" in text:
+        return True
+    text = _TEXTS.sub(b"0", text)
+    return _marks(text) - text.count(b"[]") - text.count(b"{}") > VALUES_AT_MOST
+
+
+def _marks(text: bytes) -> int:
+    """Values but the outermost: each follows a comma or is the first one of a list or an object.
+
+    And each list or object that is empty.
+    """
+    return sum(map(text.count, (b",", b"[", b"{")))
+
+
+def _told_length(scope: Mapping[str, Any]) -> int:
+    told = headers_of(scope, b"content-length")
+    return int(told[0]) if told and told[0].isascii() and told[0].isdecimal() else 0
+
+
+async def _refuse(send: Send, why: str) -> None:
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": why}}
+    body = json.dumps(error).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    status = int(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
