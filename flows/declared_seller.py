@@ -17,11 +17,11 @@ from flows.declared_places import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
 from flows.declared_templates import fill_text, names_in, place_faults
 from flows.elicitation import Json
 from flows.errors import InvalidQuestion
+from flows.origin import is_origin
 from flows.pace import PACE
 from flows.provider import NAME
 from flows.receipt import Dispute, RefundStatus
 from flows.signature_schemes import STANDARD_WEBHOOKS, Scheme
-from flows.visit import is_origin
 
 LIFE_AT_MOST: Final = timedelta(days=7)
 # What can stand in a template, beside what the declaration itself needs.

@@ -12,6 +12,7 @@ from flows.form import confirm_question, form_question
 from flows.gating import gate
 from flows.money import Money
 from flows.needing import needs
+from flows.origin import is_origin, origin_of
 from flows.page import secret_question
 from flows.provider import Provider
 from flows.question import (
@@ -28,7 +29,7 @@ from flows.question import (
 from flows.receipt import Receipt
 from flows.requests import AccountRequest, PaymentRequest, receipt_of
 from flows.together import together
-from flows.visit import Visit, is_origin, origin_of
+from flows.visit import Visit
 
 __all__ = [
     "can",

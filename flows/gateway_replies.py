@@ -18,7 +18,7 @@ from flows.elicitation import Elicitation
 from flows.errors import Failed, InvalidQuestion
 from flows.gateway import Registration, Session, require_terms
 from flows.money import MINOR_UNIT_DIGITS_AT_MOST, Money, digits_of
-from flows.visit import origin_of
+from flows.origin import origin_of
 
 T = TypeVar("T")
 GIVING_BACK = "give the money back"

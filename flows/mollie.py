@@ -35,9 +35,9 @@ from flows.mollie_replies import (
     session_of,
 )
 from flows.money import Money
+from flows.origin import is_origin
 from flows.pace import PACE
 from flows.receipt import Payment, Refund
-from flows.visit import is_origin
 
 MOLLIE_API = "https://api.mollie.com"
 MOLLIE_CHECKOUT = "https://www.mollie.com"

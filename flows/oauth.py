@@ -31,8 +31,8 @@ from flows.oauth_replies import (
     read_userinfo,
 )
 from flows.oauth_requests import ask, authorize_url, get, post, probe
+from flows.origin import origin_of
 from flows.provider import Client, Provider
-from flows.visit import origin_of
 
 __all__ = ["Client", "Grant", "Mixed", "OauthFlow", "Person", "Provider", "Terms", "Tokens"]
 

@@ -19,8 +19,8 @@ from flows.oauth_identity import person_in
 from flows.oauth_refusals import Refusal, members_of, refusal_in, tokens_in
 from flows.oauth_replies import Person, read_person, read_userinfo
 from flows.oauth_requests import ask, get, post, probe
+from flows.origin import origin_of
 from flows.provider import Client, Provider
-from flows.visit import origin_of
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
 INTERVAL = timedelta(seconds=5)

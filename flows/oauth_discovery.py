@@ -9,8 +9,8 @@ from flows.flow import Talk
 from flows.oauth_refusals import members_of
 from flows.oauth_replies import Metadata, read_metadata
 from flows.oauth_requests import ask, get
+from flows.origin import origin_of
 from flows.provider import Provider
-from flows.visit import origin_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

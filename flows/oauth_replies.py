@@ -16,8 +16,8 @@ import httpx
 import msgspec
 
 from flows.errors import Failed, InvalidQuestion
+from flows.origin import origin_of
 from flows.provider import PersonProbe, Provider
-from flows.visit import origin_of
 
 TOKEN_BYTES_AT_MOST = 8 * 1024
 EXPIRY_AT_MOST = timedelta(days=3650)

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from flows.errors import InvalidQuestion
-from flows.visit import is_origin, origin_of
+from flows.origin import is_origin, origin_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")

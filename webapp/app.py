@@ -18,7 +18,7 @@ from flows.access_token import Resource
 from flows.errors import StoreUnavailable
 from flows.question import asking
 from webapp.connecting import outbound_of, service_of, utc_now
-from webapp.elicitations import Clock
+from webapp.deadline import Clock
 from webapp.guard import MACHINE_PATHS, Guard
 from webapp.hsts import StrictTransport
 from webapp.introspection import Introspection

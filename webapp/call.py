@@ -24,6 +24,7 @@ from flows.form import Form
 from flows.keeping import HOLDS_FOR_ITS_CALL
 from flows.question import Outcome, Question
 from flows.run import Asking, Place, Run
+from flows.tool_call import ToolCall
 from webapp.completion import Completing
 from webapp.deadline import Deadline
 from webapp.delivery import is_error, is_taken_back, used_up
@@ -35,7 +36,7 @@ from webapp.links import Links
 from webapp.outbound import Outbound
 from webapp.outcomes import cancelled, outcome_of, processing
 from webapp.presenter import Batch, Interrupted, Presenter, Shown
-from webapp.runs import ToolCall, run_of
+from webapp.runs import run_of
 from webapp.taken import Taken
 from webapp.unasked import nothing_stands_before
 from webapp.verbs import Verbs

@@ -31,7 +31,8 @@ from flows.signature_certificates import (
     verify_certified,
 )
 from flows.signatures import Delivery
-from webapp.elicitations import Clock, Elicitations
+from webapp.deadline import Clock
+from webapp.elicitations import Elicitations
 from webapp.owners import SERVICE
 from webapp.rates import Rates
 from webapp.rows import KINDS, KeptCertificate

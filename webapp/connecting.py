@@ -10,7 +10,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import httpx
 
 from flows.question import asking
-from webapp.elicitations import Clock
+from webapp.deadline import Clock
 from webapp.issuer import Issuer
 from webapp.keys_stores import open_noted
 from webapp.limits import Limits

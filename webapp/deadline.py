@@ -8,8 +8,15 @@ stored, and for what others are told; what one process measures goes by this.
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Protocol
 
 Ticks = Callable[[], float]
+
+
+class Clock(Protocol):
+    """The time of day, aware and in UTC."""
+
+    def __call__(self) -> datetime: ...
 
 
 def ticks_of(clock: Callable[[], datetime]) -> Ticks:

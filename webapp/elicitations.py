@@ -8,8 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from datetime import datetime
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,7 +17,7 @@ from flows import elicitation as states
 from flows.elicitation import LEASE, Elicitation, Json, Status, Take
 from flows.errors import ElicitError, NotPossible, Unreadable
 from flows.run import Run
-from webapp.deadline import Steps, ticks_of
+from webapp.deadline import Clock, Steps, ticks_of
 from webapp.ids import RANDOM_BYTES, fresh_id, owner_of
 from webapp.kept_news import KeptNews
 from webapp.owners import Owners
@@ -35,10 +34,6 @@ T = TypeVar("T")
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
 ROWS_AT_ONCE = 100
 _log = logging.getLogger(__name__)
-
-
-class Clock(Protocol):
-    def __call__(self) -> datetime: ...
 
 
 class Elicitations:

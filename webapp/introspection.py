@@ -28,8 +28,7 @@ from flows.errors import Failed
 from flows.oauth_refusals import members_of
 from flows.oauth_requests import auth_of, post
 from flows.provider import Client
-from webapp.deadline import ticks_of
-from webapp.elicitations import Clock
+from webapp.deadline import Clock, ticks_of
 from webapp.issuer import Issuer
 from webapp.rates import Rates
 

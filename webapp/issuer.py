@@ -19,7 +19,7 @@ from flows.errors import Failed
 from flows.oauth_replies import Metadata, keys_of, read_metadata
 from flows.oauth_requests import get
 from flows.provider import Provider
-from webapp.elicitations import Clock
+from webapp.deadline import Clock
 
 # Sends one request as it is, following nothing; raises Failed or httpx.HTTPError.
 Fetch: TypeAlias = Callable[[httpx.Request], Awaitable[httpx.Response]]

@@ -19,6 +19,7 @@ from flows.elicitation import Asked, Elicitation, Status
 from flows.errors import CallOver, InvalidQuestion
 from flows.question import Question
 from flows.run import Asking, Place, Run
+from flows.tool_call import ToolCall
 from flows.visit import Visit
 from webapp.aliases import give_alias
 from webapp.elicitations import Elicitations
@@ -27,7 +28,7 @@ from webapp.kind import AskedBy
 from webapp.kinds import Kinds
 from webapp.links import Links
 from webapp.presenter import Batch, Shown
-from webapp.runs import OPEN_AT_LEAST, CurrentRun, ToolCall
+from webapp.runs import OPEN_AT_LEAST, CurrentRun
 from webapp.stores import Conflict
 from webapp.tries import TRIES_AT_MOST, Contended, pause
 from webapp.waiters import Waiter

@@ -14,12 +14,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flows.errors import InvalidToken
+from flows.origin import is_loopback
 from flows.signin import SignedIn
 from flows.tokens import Claims, Purpose, Tokens
 from flows.vault import Ring
-from flows.visit import is_loopback
 from webapp.address import headers_of
-from webapp.elicitations import Clock
+from webapp.deadline import Clock
 from webapp.owners import SERVICE
 from webapp.sessions import LOCAL_ISSUER
 from webapp.stores import Conflict, Record, Store

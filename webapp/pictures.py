@@ -18,8 +18,8 @@ import httpx
 
 from flows.errors import Failed
 from flows.oauth_requests import USER_AGENT
-from flows.visit import origin_of
-from webapp.elicitations import Clock
+from flows.origin import origin_of
+from webapp.deadline import Clock
 from webapp.outbound import Outbound
 from webapp.rates import Rates
 

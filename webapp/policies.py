@@ -25,9 +25,9 @@ from flows.elicitation import TRANSITIONS, Elicitation, Status
 from flows.errors import NotSupported, TooManyPending
 from flows.question import Question
 from flows.run import Run
+from flows.tool_call import ToolCall
 from webapp.elicitations import Elicitations
 from webapp.rows import KINDS, Open, Standing, Value
-from webapp.runs import ToolCall
 from webapp.settings_policies import PolicySettings
 from webapp.stores import Record
 

@@ -20,7 +20,7 @@ from starlette.authentication import AuthCredentials
 from flows.access_token import BadBearer, Resource, Verified, key_id_of, verify
 from flows.errors import Failed
 from webapp.address import headers_of
-from webapp.elicitations import Clock
+from webapp.deadline import Clock
 from webapp.introspection import Introspection
 from webapp.issuer import Issuer
 from webapp.rates import address_key

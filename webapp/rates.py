@@ -14,8 +14,7 @@ from typing import Any
 from flows.errors import ElicitError
 from webapp.address import plain_ip
 from webapp.browser import page_headers
-from webapp.deadline import ticks_of
-from webapp.elicitations import Clock
+from webapp.deadline import Clock, ticks_of
 from webapp.wire import ASGIApp, Receive, Scope, Send
 
 KEYS_AT_MOST = 10_000

@@ -7,15 +7,14 @@ arguments, a run of long ago. None of them is continued; the leg then begins a r
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 
 from msgspec.json import encode
 from msgspec.structs import replace
 
 from flows import run as runs
-from flows.calling_client import CallingClient
 from flows.run import Called, Run
+from flows.tool_call import ToolCall
 from webapp.elicitations import Elicitations
 from webapp.identity import Caller
 from webapp.ids import owner_of
@@ -25,32 +24,6 @@ from webapp.tries import TRIES_AT_MOST, Contended, pause
 
 OPEN_AT_LEAST = timedelta(minutes=10)
 ARGUMENTS_BYTES_AT_MOST = 12 * 1024  # as they are sealed: JSON text inside JSON
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """Which tool of which served server, with which arguments, for which client.
-
-    `client` is what it calls itself, `client_id` what its access token proves, if it brought one.
-    `version` is that of the tool which runs, where a name stands for several (FastMCP).
-    """
-
-    server: str
-    tool: str
-    client: str | None
-    arguments: str  # canonical JSON
-    version: str | None = None
-    client_id: str | None = None
-
-    @property
-    def calling_client(self) -> CallingClient:
-        """What tells this client from others of the same person's."""
-        return CallingClient(name=self.client, id=self.client_id)
-
-    @property
-    def version_parts(self) -> tuple[str, ...]:
-        """What the keys of its calls have besides: nothing where the tool has no version."""
-        return () if self.version is None else ("version", self.version)
 
 
 def run_of(

@@ -19,7 +19,8 @@ from webapp.bodies import Bodies
 from webapp.browser import Browser
 from webapp.certificates import Certificates, Shelf
 from webapp.completion import Completing
-from webapp.elicitations import Clock, Elicitations
+from webapp.deadline import Clock
+from webapp.elicitations import Elicitations
 from webapp.hooks import Hooks
 from webapp.identity import Identity
 from webapp.inbox import Inbox

@@ -21,7 +21,7 @@ from flows.elicitation import Json
 from flows.errors import InvalidToken
 from flows.signin import SignedIn
 from flows.tokens import Claims, Purpose, Tokens
-from webapp.elicitations import Clock
+from webapp.deadline import Clock
 from webapp.owners import SERVICE
 from webapp.stores import Conflict, Record, Store
 

@@ -13,11 +13,11 @@ from flows.checkout_seller import sandbox_stripe
 from flows.errors import InvalidQuestion, WeakSecret
 from flows.gateway import Registration
 from flows.gating import GatePolicy
+from flows.origin import is_loopback, origin_of
 from flows.provider import Provider
 from flows.providers import PROVIDERS
 from flows.receipt import UNUSED_KEPT
 from flows.vault import Ring
-from flows.visit import is_loopback, origin_of
 from webapp.declarations import BadDeclaration, Declarations, read_declarations
 from webapp.durations import read_duration
 from webapp.guard import Network

@@ -14,12 +14,12 @@ from flows.declared_seller import DeclaredSeller, SellerDeclaration
 from flows.errors import InvalidQuestion, Unverified
 from flows.gateway import Registration
 from flows.mollie import mollie
+from flows.origin import is_origin
 from flows.paypal import paypal
 from flows.sellers import SELLERS
 from flows.signature_certificates import WEBHOOK_ID
 from flows.signature_schemes import Scheme
 from flows.signatures import verify
-from flows.visit import is_origin
 from webapp.variables import words
 
 _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # what is not signed has none

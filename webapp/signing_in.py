@@ -12,7 +12,7 @@ from flows.flow import Arrival
 from flows.oauth import Mixed
 from flows.provider import Client
 from flows.signin import SignIn
-from webapp.elicitations import Clock
+from webapp.deadline import Clock
 from webapp.issuer import Issuer
 from webapp.outbound import Outbound
 from webapp.sessions import Session, Sessions

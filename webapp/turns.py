@@ -19,7 +19,7 @@ from flows.elicitation import Elicitation
 from flows.errors import NotConfigured
 from flows.gateways import Gateways
 from flows.pace import next_turn, turn_after_trouble
-from webapp.elicitations import Clock
+from webapp.deadline import Clock
 
 _LEAST_SECONDS = 0.05  # of a wait: clocks may differ in what they call now
 

@@ -19,6 +19,7 @@ from flows.question import (
     digest_of,
 )
 from flows.run import Asking, Place, Run
+from flows.tool_call import ToolCall
 from webapp.completion import Completing
 from webapp.elicitations import Elicitations
 from webapp.handed import Fact, Handed
@@ -30,7 +31,7 @@ from webapp.once import Place as Work
 from webapp.outbound import Outbound
 from webapp.presenter import Batch
 from webapp.reach import OwnersReach
-from webapp.runs import CurrentRun, ToolCall
+from webapp.runs import CurrentRun
 from webapp.together import ask_all
 from webapp.unasked import nothing_stands_before
 

@@ -10,6 +10,7 @@ import pytest
 from flows import elicit
 from flows.elicitation import Json
 from flows.tokens import Claims, Purpose
+from flows.tool_call import ToolCall
 from tests.attacks.attack import Attack
 from tests.clock import Clock
 from tests.mcp.stage import (
@@ -35,7 +36,6 @@ from webapp.limits import Limits
 from webapp.mcp.attach import attach
 from webapp.mcp.results import RESULT_TOOL
 from webapp.mcp.retry import read_chain
-from webapp.runs import ToolCall
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 

@@ -9,9 +9,9 @@ import pytest
 
 import flows.providers
 from flows.errors import InvalidQuestion
+from flows.origin import is_origin, origin_of
 from flows.provider import SCOPE, PersonProbe, Provider, Revocation
 from flows.providers import PROVIDERS, github, gitlab, google, microsoft, openid, slack
-from flows.visit import is_origin, origin_of
 
 SANDBOX = "http://127.0.0.1:8766"
 MADE = (microsoft(), microsoft("consumers"), gitlab(), openid("acme", "https://login.example"))

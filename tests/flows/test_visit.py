@@ -8,7 +8,8 @@ from flows import elicit
 from flows.elicitation import Asked, Elicitation
 from flows.errors import InvalidQuestion
 from flows.flow import Trip
-from flows.visit import URL_AT_MOST, VisitFlow, is_loopback, origin_of
+from flows.origin import URL_AT_MOST, is_loopback, origin_of
+from flows.visit import VisitFlow
 from tests.clock import NOON
 
 

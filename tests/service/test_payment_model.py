@@ -20,13 +20,13 @@ from flows import Money, elicit
 from flows.elicitation import Status, is_kept
 from flows.errors import ElicitError, NotPossible
 from flows.question import asking
+from flows.tool_call import ToolCall
 from tests.mcp.stage import eventually
 from tests.service.selling import CREATE, Payer, Shop, open_shop
 from tests.service.test_afterwards import CLOSED, claim
 from tests.service.world import Holding
 from webapp.call import Call
 from webapp.presenter import Interrupted
-from webapp.runs import ToolCall
 from webapp.verdicts import ON_ITS_WAY
 
 if TYPE_CHECKING:

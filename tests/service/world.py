@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from flows.elicitation import EXCHANGE_AT_MOST, Asked, Elicitation, Json, Status
+from flows.tool_call import ToolCall
 from flows.vault import Ring
 from tests.clock import Clock
 from webapp.call import Call
 from webapp.identity import Caller
 from webapp.presenter import Leg, Shown
-from webapp.runs import ToolCall
 from webapp.service import Service, open_service
 from webapp.settings_policies import PolicySettings
 from webapp.stores import Store

@@ -24,6 +24,7 @@ from flows.provider import Provider
 from flows.providers import github
 from flows.question import asking
 from flows.tokens import Purpose
+from flows.tool_call import ToolCall
 from flows.vault import Ring
 from tests.clock import Clock
 from tests.mcp.stage import Page, Person, eventually, new_browser, service_in, soon
@@ -34,7 +35,6 @@ from webapp.app import open_app
 from webapp.call import Call
 from webapp.identity import Caller
 from webapp.limits import Limits
-from webapp.runs import ToolCall
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import create_sandbox
 from webapp.service import Service

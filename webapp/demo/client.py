@@ -26,7 +26,7 @@ from mcp_types import (
     TextContent,
 )
 
-from flows.visit import is_loopback
+from flows.origin import is_loopback
 from webapp.commands import quieten
 from webapp.demo.paired import pairing_of
 from webapp.demo.waiting import Waiting

@@ -8,8 +8,8 @@ import os
 from urllib.parse import urlsplit
 
 from flows.errors import StoreUnavailable, Unreadable
+from flows.origin import is_loopback
 from flows.tokens import Tokens
-from flows.visit import is_loopback
 from webapp.commands import Refused, opened_store, settings_for
 from webapp.connecting import utc_now
 from webapp.locality import can_tell_users

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from flows.errors import Cancelled, ElicitError, InvalidArguments, ResultNotKept, StoreUnavailable
 from flows.gating import arguments_text
 from flows.question import asking
+from flows.tool_call import ToolCall
 from webapp.call import Call
 from webapp.identity import Caller
 from webapp.logs import mask_tool_logs
@@ -54,7 +55,6 @@ from webapp.mcp.tools import ServedTool, tool_of
 from webapp.mcp.versions import version_of
 from webapp.presenter import Presenter
 from webapp.rates import TooOften, address_key
-from webapp.runs import ToolCall
 from webapp.service import Service
 from webapp.unasked import all_were_asked
 from webapp.wire import Wires, wire_of

@@ -1,0 +1,81 @@
+"""The origin of an address that a person is sent to: scheme, host and port (RFC 6454).
+
+What could go wrong: an address that shows one host and leads to another, by user information, by
+letters that look alike, by signs that browsers read in their own way. Such are refused.
+"""
+
+import ipaddress
+import re
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+import idna
+
+from flows.errors import InvalidQuestion
+
+URL_AT_MOST = 8192
+_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of an address fit for a person (RFC 6454).
+
+    Raises InvalidQuestion unless it is https (http on loopback), without user information,
+    control characters or white space, and 8192 characters at most.
+    """
+    if len(url) > URL_AT_MOST or "\\" in url or " " in url or not url.isprintable():
+        raise InvalidQuestion("The address is too long, or has a sign in it that none may have.")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+        is_bracketed = "[" in parts.netloc
+    except ValueError:
+        raise InvalidQuestion("The address cannot be read as a URL.") from None
+    if not host or parts.username is not None or parts.password is not None:
+        raise InvalidQuestion(
+            "The address needs a host and must not carry a user name or password."
+        )
+    host = _host(host, is_bracketed=is_bracketed)
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
+        raise InvalidQuestion(
+            "The address must be https; http is only for this machine (loopback)."
+        )
+    shown = f"[{host}]" if is_bracketed else host
+    default = 443 if parts.scheme == "https" else 80
+    return f"{parts.scheme}://{shown}" + ("" if port in (None, default) else f":{port}")
+
+
+@lru_cache(maxsize=256)  # the literals of a server's tools
+def is_origin(text: str) -> bool:
+    """Whether the text is an origin and nothing else; raises as `origin_of` does."""
+    return origin_of(text) == text
+
+
+def _host(host: str, *, is_bracketed: bool) -> str:
+    """As browsers read it (UTS 46), so that the host shown is the one that is gone to."""
+    try:
+        if is_bracketed:
+            return str(_unscoped(ipaddress.IPv6Address(host)))
+        plain = host.lower() if host.isascii() else idna.encode(host, uts46=True).decode()
+    except ValueError:  # UnicodeError is one
+        raise InvalidQuestion("The address has a host name that cannot be encoded.") from None
+    if not _HOST.fullmatch(plain):
+        raise InvalidQuestion("The address has a host name that no host can have.")
+    return plain
+
+
+def _unscoped(address: ipaddress.IPv6Address) -> ipaddress.IPv6Address:
+    if address.scope_id is not None:
+        raise ValueError("an address with a zone means something on one machine only")
+    return address
+
+
+@lru_cache(maxsize=256)
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
