@@ -24,7 +24,7 @@ def main() -> int:
     if wrong is not None:
         sys.stderr.write(f"elicit: {wrong}\n")
         return 2
-    from webapp.cli import main as run  # noqa: PLC0415 - only after the checks
+    from webapp.cli.main import main as run  # noqa: PLC0415 - only after the checks
 
     return run()
 

@@ -26,14 +26,14 @@ from litestar.params import FromQuery, RawBody
 from benchmarks.bare import BareWriter
 from benchmarks.ours import TAKER, fresh, open_service_here, utc_now
 from benchmarks.served import until_stdin_ends
-from flows.attempts import hold_open, open_attempt
-from flows.checkout_seller import stripe
-from flows.checkout_session import Kept, Terms
-from flows.elicitation import Elicitation
+from flows.elicitation.attempt import hold_open, open_attempt
+from flows.elicitation.states import Elicitation
+from flows.payments.session import Kept, Terms
+from flows.payments.stripe.account import stripe
+from webapp.cli.serve import loop_factory
+from webapp.elicitations.waiters import Waiter  # noqa: TC001 - beside those that are needed
 from webapp.routes.webhooks import hooked
 from webapp.service import Service
-from webapp.serving import loop_factory
-from webapp.waiters import Waiter  # noqa: TC001 - beside those that are needed
 
 SECRET = "whsec_of_the_benchmarks"
 SELLER = stripe("sk_test_of_the_benchmarks", [SECRET])

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from flows.checkout_seller import Seller
-from flows.elicitation import Asked, Elicitation
-from flows.vault import Ring
-from webapp.elicitations import Elicitations
-from webapp.listening import listen
+from flows.crypto.vault import Ring
+from flows.elicitation.states import Asked, Elicitation
+from flows.payments.stripe.account import Seller
+from webapp.elicitations.service import Elicitations
+from webapp.elicitations.watcher import listen
 from webapp.service import Service, open_service
 from webapp.stores import open_store
 

@@ -21,11 +21,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
 from flows import complete_elicitation, elicit
+from flows.crypto.vault import Ring
 from flows.question import Link
-from flows.vault import Ring
 from webapp.app import create_app
-from webapp.serving import loop_factory
-from webapp.settings import Settings
+from webapp.cli.serve import loop_factory
+from webapp.settings.settings import Settings
 
 MODERN = "2026-07-28"
 

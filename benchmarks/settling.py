@@ -19,9 +19,9 @@ from time import perf_counter
 from benchmarks.bare import BareWriter
 from benchmarks.figure import Figure, Round, alternate, in_rounds, summary
 from benchmarks.ours import TAKER, fresh, open_elicitations, sealed_bytes, utc_now
-from flows import elicitation as states
-from flows.elicitation import Status
-from webapp.elicitations import Elicitations
+from flows.elicitation import states
+from flows.elicitation.states import Status
+from webapp.elicitations.service import Elicitations
 
 AT_ONCE = 100
 LOG_BYTES = 4_000_000  # SQLite begins its log anew after some 1,000 pages

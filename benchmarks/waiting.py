@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks.figure import Figure, Round, in_rounds, summary
 from benchmarks.ours import TAKER, fresh
-from flows.elicitation import Status, settle
-from webapp.waiters import Waiter, Waiters
+from flows.elicitation.states import Status, settle
+from webapp.elicitations.waiters import Waiter, Waiters
 
 MANY = 50_000
 FEW = 1_000

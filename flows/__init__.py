@@ -2,10 +2,9 @@
 # Of elicit-url, as elicit_url.py reads here.
 
 from flows import elicit
-from flows.account import Account
-from flows.capabilities import supports_elicitation
 from flows.elicit import complete_elicitation
-from flows.elicitation import Completion, Status
+from flows.elicitation.capabilities import supports_elicitation
+from flows.elicitation.states import Completion, Status
 from flows.errors import (
     CallOver,
     Cancelled,
@@ -33,10 +32,11 @@ from flows.errors import (
     Superseded,
     TooManyPending,
 )
-from flows.money import Money
-from flows.provider import Provider
+from flows.oauth.account import Account
+from flows.oauth.provider import Provider
+from flows.payments.money import Money
+from flows.payments.receipt import Receipt, Refund
 from flows.question import DEFAULT_TIMEOUT, Link, Outcome, Question
-from flows.receipt import Receipt, Refund
 
 __all__ = [
     "DEFAULT_TIMEOUT",

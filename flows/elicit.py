@@ -4,17 +4,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, cast, overload
 
-from flows.account import Account, account_of
-from flows.capabilities import must_be_mode
-from flows.elicitation import Completion, Json
+from flows.elicitation.capabilities import must_be_mode
+from flows.elicitation.states import Completion, Json
 from flows.errors import InvalidQuestion
-from flows.form import confirm_question, form_question
-from flows.gating import gate
-from flows.money import Money
-from flows.needing import needs
+from flows.kinds.form import confirm_question, form_question
+from flows.kinds.gate import gate
+from flows.kinds.needs import needs
+from flows.kinds.secret import secret_question
+from flows.kinds.together import together
+from flows.kinds.url import Visit
+from flows.oauth.account import Account, account_of
+from flows.oauth.provider import Provider
 from flows.origin import is_origin, origin_of
-from flows.page import secret_question
-from flows.provider import Provider
+from flows.payments.money import Money
+from flows.payments.receipt import Receipt
 from flows.question import (
     DEFAULT_TIMEOUT,
     Link,
@@ -26,10 +29,7 @@ from flows.question import (
     must_be_timeout,
     telling,
 )
-from flows.receipt import Receipt
 from flows.requests import AccountRequest, PaymentRequest, receipt_of
-from flows.together import together
-from flows.visit import Visit
 
 __all__ = [
     "can",

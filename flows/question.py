@@ -15,8 +15,9 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, assert_never
 
 import httpx
 
-from flows.body import Body
-from flows.elicitation import Completion, Json, Status
+from flows.elicitation.body import Body
+from flows.elicitation.states import Completion, Json, Status
+from flows.elicitation.unasked import Made, Unasked
 from flows.errors import (
     Cancelled,
     Declined,
@@ -30,7 +31,6 @@ from flows.errors import (
     Processing,
     Superseded,
 )
-from flows.unasked import Made, Unasked
 
 T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT = timedelta(minutes=5)

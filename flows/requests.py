@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.money import Money
-from flows.provider import NAME, SCOPE, Provider
+from flows.oauth.provider import NAME, SCOPE, Provider
+from flows.payments.money import Money
+from flows.payments.receipt import Payment, Receipt
 from flows.question import Reach
-from flows.receipt import Payment, Receipt
 
 WHAT_AT_MOST = 250
 REASON_AT_MOST = 500

@@ -29,9 +29,9 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
 
-from webapp.commands import TALKATIVE_LOGGERS
-from webapp.logs import TOOL_LOGGERS, Events, mask_secrets
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send
+from webapp.command import TALKATIVE_LOGGERS
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.logs.events import TOOL_LOGGERS, Events, mask_secrets
 
 OURS = ("webapp", "flows")
 _LEVELS = {

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from flows.signature_schemes import (
+from flows.webhooks.schemes import (
     COINBASE,
     GITHUB,
     LEMON_SQUEEZY,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.provider import PersonProbe, Revocation
+from flows.oauth.provider import PersonProbe, Revocation
 from flows.providers import PROVIDERS
-from webapp.declarations import (
+from webapp.settings.config_file import (
     _KEYS,
     BadDeclaration,
     Declarations,

@@ -12,17 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.declared_places import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
-from flows.declared_seller import ASKED, GIVEN_BACK, KNOWN, DeclaredSeller, SellerDeclaration
-from flows.gateway import State
-from flows.gateways import BUILT_IN
-from flows.receipt import Dispute, RefundStatus
-from flows.sellers import SELLERS
-from flows.signature_items import ADYEN
-from flows.signature_schemes import SCHEMES, STANDARD_WEBHOOKS, STRIPE
-from webapp.declarations import BadDeclaration, read_declarations
-from webapp.declared_sellers import KEYS, SETTINGS, read_sellers
-from webapp.settings import BadSettings, Settings, read_settings
+from flows.payments.declared.catalog import SELLERS
+from flows.payments.declared.declaration import (
+    ASKED,
+    GIVEN_BACK,
+    KNOWN,
+    DeclaredSeller,
+    SellerDeclaration,
+)
+from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
+from flows.payments.gateway import State
+from flows.payments.receipt import Dispute, RefundStatus
+from flows.payments.registry import BUILT_IN
+from flows.webhooks.items import ADYEN
+from flows.webhooks.schemes import SCHEMES, STANDARD_WEBHOOKS, STRIPE
+from webapp.settings.config_file import BadDeclaration, read_declarations
+from webapp.settings.payment_providers import KEYS, SETTINGS, read_sellers
+from webapp.settings.settings import BadSettings, Settings, read_settings
 
 SMALL = """
 [sellers.acme]
@@ -794,7 +800,7 @@ def test_the_events_that_each_provider_has_to_send_are_listed() -> None:
 def test_the_readme_says_what_each_provider_needs_and_that_it_is_experimental() -> None:
     readme = (HOUSE / "README.md").read_text("utf-8")
     for name, declared in SELLERS.items():
-        assert "Experimental" in str(sys.modules[f"flows.sellers.{name}"].__doc__)
+        assert "Experimental" in str(sys.modules[f"flows.payments.declared.catalog.{name}"].__doc__)
         row = f"| {declared.label} (experimental) | `{name}` |"
         (line,) = (line for line in readme.splitlines() if line.startswith(row))
         prefix = f"ELICIT_{name.upper()}"

@@ -137,8 +137,8 @@ def test_imports_point_one_way() -> None:
 
 
 def test_the_sandbox_is_reached_by_its_address_alone() -> None:
-    serves = {"webapp/serving.py": "webapp.sandbox", "webapp/app.py": "webapp.sandbox.settings"}
-    serves["webapp/settings.py"] = serves["webapp/app.py"]
+    serves = {"webapp/cli/serve.py": "webapp.sandbox", "webapp/app.py": "webapp.sandbox.settings"}
+    serves["webapp/settings/settings.py"] = serves["webapp/app.py"]
     wrong = [
         f"{path} imports {imported}"
         for path in SOURCES

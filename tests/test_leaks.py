@@ -14,9 +14,9 @@ import httpx
 import pytest
 from mcp import MCPError
 
+from flows.crypto.tokens import Claims, Purpose, Tokens
+from flows.crypto.vault import Ring
 from flows.errors import Failed
-from flows.tokens import Claims, Purpose, Tokens
-from flows.vault import Ring
 from tests import processes
 from tests.cli.running import run
 from tests.cli.running import serving as serving_elicit
@@ -40,7 +40,7 @@ from tests.test_readme import finish_at_the_till
 from tests.typescript.stage import CLIENTS, calling
 from tests.typescript.test_conformance import checked
 from tests.web.serving import serving, transport_to
-from webapp.wire import ASGIApp, Receive, Scope, Send
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
 
 HOUSE = Path(__file__).parent.parent
 NOW = datetime(2026, 7, 1, tzinfo=UTC)

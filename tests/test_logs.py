@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from flows.question import Asker, asking
-from webapp.log_lines import WINDOW_SECONDS, Counted, Lines, LogSettings, read_log
-from webapp.logs import LETTERS_AT_MOST, Events, JsonEvents, mask_secrets
+from webapp.logs.events import LETTERS_AT_MOST, Events, JsonEvents, mask_secrets
+from webapp.logs.lines import WINDOW_SECONDS, Counted, Lines, LogSettings, read_log
 
 
 def line(message: str, **extra: object) -> str:

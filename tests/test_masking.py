@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from webapp.masking import HIDDEN_AT_LEAST, mask, masked, masked_in_short
+from webapp.logs.masking import HIDDEN_AT_LEAST, mask, masked, masked_in_short
 
 LONG = "Kx7-Qp2_Zt9!Vb4?Wn6+Ls1=Rd3~Hf5.Jg8/Mc0,Ty8;Ua6:Ei4%Ob2&Sw7*Dv9#Fk1-Gm3"
 

@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from tests.mcp.stage import LEGACY, new_server, staged
-from webapp.commands import Refused
+from webapp.cli.device_flow import plain
+from webapp.command import Refused
 from webapp.demo.client import Demo
-from webapp.device import plain
 from webapp.printing import TRACE, printed, tell
 
 TRICKS = "\x1b]0;title\x07\x1b[2J\x1b]52;c;ZWNobw==\x07\r\x9b31m\u202e\u2066"

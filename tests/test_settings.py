@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from flows.checkout_seller import Seller
-from flows.gating import GatePolicy
+from flows.kinds.gate import GatePolicy
+from flows.payments.stripe.account import Seller
 from webapp.limits import Arrivals
 from webapp.sandbox.settings import new_sandbox
-from webapp.settings import SECRET_NAMES, BadSettings, Settings, read_settings, with_sandbox
+from webapp.settings.settings import (
+    SECRET_NAMES,
+    BadSettings,
+    Settings,
+    read_settings,
+    with_sandbox,
+)
 
 SECRET = "a secret of at least thirty-two bytes"
 OTHER = "another secret of thirty-two bytes or more"

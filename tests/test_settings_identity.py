@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from webapp.settings import BadSettings, read_settings
-from webapp.settings_identity import IdentitySettings, read_identity
+from webapp.settings.identity import IdentitySettings, read_identity
+from webapp.settings.settings import BadSettings, read_settings
 
 ISSUER = {
     "ELICIT_ISSUER": "https://login.example/tenant",

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flows.question import TIMEOUT_AT_MOST
-from webapp.settings import BadSettings, read_settings
-from webapp.settings_policies import PolicySettings, read_policies
+from webapp.settings.quotas import PolicySettings, read_policies
+from webapp.settings.settings import BadSettings, read_settings
 
 NAMES = (
     "ELICIT_FORMS_ON_PAGES",

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.mollie import MollieSeller
-from flows.paypal import PAYPAL_API, PAYPAL_TEST_API, PayPalSeller
+from flows.payments.mollie.gateway import MollieSeller
+from flows.payments.paypal.gateway import PAYPAL_API, PAYPAL_TEST_API, PayPalSeller
 from webapp.sandbox.settings import new_sandbox
-from webapp.settings import BadSettings, Settings, read_settings, with_sandbox
+from webapp.settings.settings import BadSettings, Settings, read_settings, with_sandbox
 
 PAIR = {"ELICIT_PAYPAL_CLIENT_ID": "an-id", "ELICIT_PAYPAL_CLIENT_SECRET": "hunter2"}
 PUBLIC = {

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from flows import Cancelled, Declined, Denied, Failed, Superseded, elicit
-from webapp.served import find_server
-from webapp.serving import _announce
-from webapp.settings import BadSettings, read_settings
+from webapp.cli.serve import _announce
+from webapp.server import find_server
+from webapp.settings.settings import BadSettings, read_settings
 
 
 def test_a_no_is_no_fault_of_the_servers() -> None:

@@ -14,29 +14,30 @@ from litestar import Litestar, Router
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 
-from flows.access_token import Resource
 from flows.errors import StoreUnavailable
+from flows.oauth.access_token import Resource
 from flows.question import asking
 from webapp.connecting import outbound_of, service_of, utc_now
 from webapp.deadline import Clock
-from webapp.guard import MACHINE_PATHS, Guard
-from webapp.hsts import StrictTransport
-from webapp.introspection import Introspection
-from webapp.issuer import Issuer
-from webapp.keys_stores import open_noted
+from webapp.elicitations.watcher import listen
+from webapp.http.connection import ASGIApp, Receive, Scope, Send, Wires
+from webapp.http.guard import MACHINE_PATHS, Guard
+from webapp.http.hsts import StrictTransport
+from webapp.http.rate_limit import Paced, Rates
+from webapp.http.requests import Bounded
+from webapp.http.workers import must_share
+from webapp.identity.bearer_auth import Protected
+from webapp.identity.introspection import Introspection
+from webapp.identity.issuer import Issuer
 from webapp.limits import Limits
-from webapp.listening import listen
 from webapp.mcp.attach import attach
 from webapp.mcp.callers import issuer_of, sender_of
 from webapp.mcp.gated_names import must_name_tools
 from webapp.mcp.messages import BoundedMessages
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
-from webapp.owners import must_open_all
-from webapp.pages import Pages, template_folder
-from webapp.protected import Protected
-from webapp.rates import Paced, Rates
-from webapp.requests import Bounded
+from webapp.pages.renderer import Pages, template_folder
+from webapp.records.owners import must_open_all
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import provider_answers, seller_returns
 from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
@@ -49,13 +50,12 @@ from webapp.routes.returns import called_back, come_back
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
 from webapp.sandbox.settings import Sandbox
-from webapp.served import Served
+from webapp.server import Served
 from webapp.service import Service
-from webapp.settings import Settings, with_sandbox
+from webapp.settings.key_usage import open_noted
+from webapp.settings.settings import Settings, with_sandbox
 from webapp.stores import Store
 from webapp.sweeper import sweep
-from webapp.wire import ASGIApp, Receive, Scope, Send, Wires
-from webapp.workers import must_share
 
 BODY_BYTES_AT_MOST = 64 * 1024
 # By address: a person who clicks about never meets it.
@@ -211,8 +211,8 @@ class App:
 def create_app(settings: Settings, server: Any, *, plugins: Sequence[object] = ()) -> App:
     """The application that serves `server` (an MCPServer or FastMCP server) with our pages.
 
-    `plugins` are told what happens to questions: see webapp.plugins. Raises ValueError for a
-    server without a name of its own.
+    `plugins` are told what happens to questions: see webapp.elicitations.plugins. Raises ValueError
+    for a server without a name of its own.
     """
     must_be_named(server)
     return App(settings, server, plugins)

@@ -4,21 +4,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
-from flows import elicitation as states
-from flows.elicitation import Completion, Elicitation, Json, Status
+from flows.crypto.tokens import Purpose
+from flows.elicitation import states
+from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed, NotPossible
 from flows.question import Outcome, Question, Reach, ReturningRequest
-from flows.schema import Fault, check, without_blanks
-from flows.tokens import Purpose
-from webapp.acceptance import accept
-from webapp.aliases import aliased
-from webapp.asked_forms import schema_in, terms_in
-from webapp.browser import Browser
-from webapp.elicitations import Elicitations
-from webapp.identity import Identity
-from webapp.links import Links
-from webapp.requests import cookies_of
-from webapp.rules import Rules
+from flows.schema.schema import Fault, check, without_blanks
+from webapp.elicitations.acceptance import accept
+from webapp.elicitations.aliases import aliased
+from webapp.elicitations.links import Links
+from webapp.elicitations.service import Elicitations
+from webapp.http.browser import Browser
+from webapp.http.requests import cookies_of
+from webapp.identity.identity import Identity
+from webapp.kinds.form import schema_in, terms_in
+from webapp.kinds.rules import Rules
 
 T = TypeVar("T")
 # A yes (confirm, gate) is nobody's but the person's, and so is what leads to a provider. A form is

@@ -11,12 +11,12 @@ import httpx
 
 from flows.question import asking
 from webapp.deadline import Clock
-from webapp.issuer import Issuer
-from webapp.keys_stores import open_noted
+from webapp.http.client import Outbound, no_proxy
+from webapp.identity.issuer import Issuer
 from webapp.limits import Limits
-from webapp.outbound import Outbound, no_proxy
 from webapp.service import Service, open_service
-from webapp.settings import Settings
+from webapp.settings.key_usage import open_noted
+from webapp.settings.settings import Settings
 from webapp.stores import Store
 
 TIMEOUT_SECONDS = 10.0

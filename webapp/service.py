@@ -7,44 +7,44 @@ from datetime import timedelta
 from functools import partial
 from urllib.parse import urlsplit
 
-from flows.binding import Codes
-from flows.gateway import Registration
-from flows.gating import GatePolicy
-from flows.provider import Provider
+from flows.crypto.tokens import Tokens
+from flows.crypto.vault import Ring
+from flows.elicitation.user_code import Codes
+from flows.kinds.gate import GatePolicy
+from flows.oauth.provider import Provider
+from flows.payments.gateway import Registration
+from flows.payments.receipt import UNUSED_KEPT
 from flows.providers import PROVIDERS
-from flows.receipt import UNUSED_KEPT
-from flows.tokens import Tokens
-from flows.vault import Ring
-from webapp.bodies import Bodies
-from webapp.browser import Browser
-from webapp.certificates import Certificates, Shelf
+from webapp.calls.patience import Patience
+from webapp.calls.running import Bodies
 from webapp.completion import Completing
 from webapp.deadline import Clock
-from webapp.elicitations import Elicitations
-from webapp.hooks import Hooks
-from webapp.identity import Identity
-from webapp.inbox import Inbox
-from webapp.issuer import Issuer
-from webapp.kinds import Kinds, open_kinds
-from webapp.letters import Letters
+from webapp.elicitations.links import Links
+from webapp.elicitations.plugins import Plugins
+from webapp.elicitations.readiness import Readiness
+from webapp.elicitations.service import Elicitations
+from webapp.elicitations.tool_lists import ToolLists
+from webapp.elicitations.waiters import Waiters
+from webapp.http.browser import Browser
+from webapp.http.client import Outbound
+from webapp.http.rate_limit import Rates
+from webapp.identity.identity import Identity
+from webapp.identity.issuer import Issuer
+from webapp.identity.local_peer import Locality
+from webapp.identity.pairing import Pairing
+from webapp.identity.sessions import Sessions
+from webapp.identity.sign_in import SigningIn
+from webapp.identity.user_codes import Letters
+from webapp.kinds.registry import Kinds, open_kinds
 from webapp.limits import Limits
-from webapp.links import Links
-from webapp.locality import Locality
-from webapp.outbound import Outbound
-from webapp.owners import open_owners
-from webapp.pairing import Pairing
-from webapp.patience import Patience
-from webapp.pictures import Pictures
-from webapp.plugins import Plugins
-from webapp.rates import Rates
-from webapp.readiness import Readiness
-from webapp.sessions import Sessions
-from webapp.settings_identity import IdentitySettings
-from webapp.settings_policies import PolicySettings
-from webapp.signing_in import SigningIn
+from webapp.oauth.avatars import Pictures
+from webapp.payments.certificates import Certificates, Shelf
+from webapp.payments.webhook_log import Inbox
+from webapp.payments.webhooks import Hooks
+from webapp.records.owners import open_owners
+from webapp.settings.identity import IdentitySettings
+from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store
-from webapp.tool_lists import ToolLists
-from webapp.waiters import Waiters
 
 # What one link may be asked for: a person who clicks about never meets it.
 PRESSES_AT_ONCE = 60

@@ -5,13 +5,13 @@ import logging
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from flows import elicitation as states
-from flows.elicitation import Elicitation, Status
+from flows.elicitation import states
+from flows.elicitation.run import Run, wipe
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
-from flows.loose_end import LooseEnd
-from flows.receipt import Payment
-from flows.run import Run, wipe
-from webapp.rows import Hook
+from flows.payments.receipt import Payment
+from flows.payments.unresolved import LooseEnd
+from webapp.records.rows import Hook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 

@@ -5,7 +5,7 @@ Those that depend on an address or a tenant are functions and make a declaration
 
 from collections.abc import Mapping
 
-from flows.provider import Provider
+from flows.oauth.provider import Provider
 from flows.providers.atlassian import atlassian
 from flows.providers.discord import discord
 from flows.providers.dropbox import dropbox

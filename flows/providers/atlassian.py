@@ -5,7 +5,7 @@ to its API: `/ex/jira/{id}/rest/api/3/...`. Experimental: made by Atlassian's do
 unchecked. A key is never given back by us: Atlassian has no way for that.
 """
 
-from flows.provider import PersonProbe, Provider
+from flows.oauth.provider import PersonProbe, Provider
 
 _LOGIN, _API = "https://auth.atlassian.com", "https://api.atlassian.com"
 

@@ -3,7 +3,7 @@
 Experimental: made by Dropbox's documentation, unchecked.
 """
 
-from flows.provider import PersonProbe, Provider, Revocation
+from flows.oauth.provider import PersonProbe, Provider, Revocation
 
 _API = "https://api.dropboxapi.com"
 

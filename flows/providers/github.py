@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from flows.provider import PersonProbe, Provider, Revocation
+from flows.oauth.provider import PersonProbe, Provider, Revocation
 
 
 def _in_sandbox(base: str) -> Provider:

@@ -5,7 +5,7 @@ Experimental: made by GitHub's documentation; the removal of the whole grant is 
 
 from dataclasses import replace
 
-from flows.provider import Revocation
+from flows.oauth.provider import Revocation
 from flows.providers.github import github
 
 github_app = replace(

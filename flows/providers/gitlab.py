@@ -3,7 +3,7 @@
 Experimental: made by GitLab's documentation; the device flow (17.2 and later) is unchecked.
 """
 
-from flows.provider import PersonProbe, Provider, Revocation
+from flows.oauth.provider import PersonProbe, Provider, Revocation
 
 
 def gitlab(

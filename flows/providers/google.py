@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from flows.provider import Provider, Revocation
+from flows.oauth.provider import Provider, Revocation
 
 _API = "https://www.googleapis.com"
 _PRODUCTS = ("docs", "forms", "gmail", "people", "sheets", "slides", "tasks", "youtube")

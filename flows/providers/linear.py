@@ -3,7 +3,7 @@
 Experimental: made by Linear's documentation; what its revocation answers is unchecked.
 """
 
-from flows.provider import PersonProbe, Provider, Revocation
+from flows.oauth.provider import PersonProbe, Provider, Revocation
 
 _API = "https://api.linear.app"
 _VIEWER = "data.viewer"

@@ -7,7 +7,7 @@ Microsoft has no way for that.
 import re
 
 from flows.errors import InvalidQuestion
-from flows.provider import PersonProbe, Provider
+from flows.oauth.provider import PersonProbe, Provider
 
 _LOGIN = "https://login.microsoftonline.com"
 _GRAPH = "https://graph.microsoft.com"

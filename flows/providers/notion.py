@@ -3,7 +3,7 @@
 Experimental: made by Notion's documentation, unchecked.
 """
 
-from flows.provider import PersonProbe, Provider, Revocation
+from flows.oauth.provider import PersonProbe, Provider, Revocation
 
 _API = "https://api.notion.com/v1"
 _OWNER = "bot.owner.user"

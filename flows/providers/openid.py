@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from flows.provider import Provider
+from flows.oauth.provider import Provider
 
 _WORDS = {
     "openid": "Know that it is you",

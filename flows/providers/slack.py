@@ -6,7 +6,7 @@ unchecked.
 
 from dataclasses import replace
 
-from flows.provider import PersonProbe, Provider, Revocation
+from flows.oauth.provider import PersonProbe, Provider, Revocation
 
 _API = "https://slack.com/api"
 

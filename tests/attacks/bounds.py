@@ -13,19 +13,19 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import from_json
 
-from flows.access_token import BadBearer, key_id_of
+from flows.crypto.tokens import MAXIMUM_TEXT_BYTES, Purpose, Tokens
 from flows.errors import InvalidArguments, InvalidToken
-from flows.gating import arguments_text
-from flows.oauth_replies import TOKEN_BYTES_AT_MOST
-from flows.tokens import MAXIMUM_TEXT_BYTES, Purpose, Tokens
+from flows.kinds.gate import arguments_text
+from flows.oauth.access_token import BadBearer, key_id_of
+from flows.oauth.responses import TOKEN_BYTES_AT_MOST
 from tests.clock import NOON
 from tests.mcp.stage import RING
 from webapp.app import BODY_BYTES_AT_MOST
-from webapp.fast_http import HEAD_BYTES_AT_MOST
-from webapp.locales import Locales
+from webapp.http.httptools_reader import HEAD_BYTES_AT_MOST
+from webapp.http.requests import QUERY_BYTES_AT_MOST, cookies_of, parsed, query_of
 from webapp.mcp.messages import MESSAGE_BYTES_AT_MOST, VALUES_AT_MOST, has_too_many_values
 from webapp.mcp.received import must_fit
-from webapp.requests import QUERY_BYTES_AT_MOST, cookies_of, parsed, query_of
+from webapp.pages.locale import Locales
 
 ROUNDS = 5
 COOKIES = b'a="\\;' * (HEAD_BYTES_AT_MOST // 5)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from joserfc.jwk import ECKey
 from joserfc.jws import JWSRegistry
 
-from flows.access_token import BadBearer, Resource, verify
-from flows.oauth import Mixed
-from flows.signin import SignedIn
-from flows.tokens import Claims, Purpose, Tokens
-from flows.vault import Ring
+from flows.crypto.tokens import Claims, Purpose, Tokens
+from flows.crypto.vault import Ring
+from flows.oauth.access_token import BadBearer, Resource, verify
+from flows.oauth.authorization_code import Mixed
+from flows.oauth.sign_in import SignedIn
 from tests.attacks.attack import Attack
 from tests.clock import NOON, Clock
 from tests.flows.test_access_token import (
@@ -48,9 +48,9 @@ from tests.service.test_sessions import (
 from tests.web.serving import serving_at
 from tests.web.test_protected import Door, bearer
 from webapp.connecting import utc_now
-from webapp.protected import Protected
-from webapp.served import Served
-from webapp.sessions import Sessions
+from webapp.identity.bearer_auth import Protected
+from webapp.identity.sessions import Sessions
+from webapp.server import Served
 from webapp.stores.memory import MemoryStore
 
 unsigned = Attack(
@@ -60,13 +60,13 @@ unsigned = Attack(
         "with their own key, or with a key of another name"
     ),
     stopped="only asymmetric signatures by the key that the issuer publishes under that name",
-    where=("flows/access_token.py",),
+    where=("flows/oauth/access_token.py",),
 )
 changed_token = Attack(
     who="a caller with a good token",
     how="changes what it says",
     stopped="the signature is over every letter",
-    where=("flows/access_token.py",),
+    where=("flows/oauth/access_token.py",),
 )
 session_of_the_protocol = Attack(
     who="a caller with a good token of her own",
@@ -75,43 +75,43 @@ session_of_the_protocol = Attack(
         "the library holds a session to the subject that opened it, and we hand it the subject "
         "of each request"
     ),
-    where=("webapp/protected.py",),
+    where=("webapp/identity/bearer_auth.py",),
 )
 another_audience = Attack(
     who="another server of the same issuer",
     how="uses here the tokens that its own callers bring it (another audience)",
     stopped="the audience is this server's address, letter by letter",
-    where=("flows/access_token.py",),
+    where=("flows/oauth/access_token.py",),
 )
 another_issuer = Attack(
     who="somebody who is called the same at another issuer",
     how="calls with that issuer's token (a subject of another issuer with the same name)",
     stopped="the issuer is compared too, even where a key is shared",
-    where=("flows/access_token.py",),
+    where=("flows/oauth/access_token.py",),
 )
 another_time = Attack(
     who="whoever kept a token",
     how="uses it after its time, before it, or with a time that is none",
     stopped="the times are numbers, and now is between them",
-    where=("flows/access_token.py",),
+    where=("flows/oauth/access_token.py",),
 )
 id_token = Attack(
     who="whoever saw the proof of a sign-in",
     how="calls with it",
     stopped="what only an id_token says is refused",
-    where=("flows/access_token.py",),
+    where=("flows/oauth/access_token.py",),
 )
 bound_token = Attack(
     who="a thief of a token that is bound to its caller's key (DPoP, mutual TLS)",
     how="calls with it as with any other, without the key",
     stopped="nobody here proves to have a key, so a token that names one (`cnf`) is refused",
-    where=("flows/access_token.py",),
+    where=("flows/oauth/access_token.py",),
 )
 nameless = Attack(
     who="a program that acts for nobody",
     how="calls with a token without a subject",
     stopped="it is nobody, and nobody can be asked for it",
-    where=("webapp/protected.py", "webapp/identity.py"),
+    where=("webapp/identity/bearer_auth.py", "webapp/identity/identity.py"),
 )
 flood = Attack(
     who="a stranger",
@@ -119,43 +119,43 @@ flood = Attack(
     stopped=(
         "rubbish is refused before any look-up; unknown keys are asked for once in half a minute"
     ),
-    where=("webapp/issuer.py",),
+    where=("webapp/identity/issuer.py",),
 )
 two_readings = Attack(
     who="a caller",
     how="brings a token in the address, or two of them, for two readers to read differently",
     stopped="one header with one token, and none in the address",
-    where=("webapp/protected.py",),
+    where=("webapp/identity/bearer_auth.py",),
 )
 session_fixation = Attack(
     who="somebody who can plant a cookie",
     how="fixes a session in the victim's browser and waits for the sign-in (session fixation)",
     stopped="each sign-in makes a new session and ends the one before",
-    where=("webapp/sessions.py",),
+    where=("webapp/identity/sessions.py",),
 )
 login_csrf = Attack(
     who="somebody who can sign in",
     how="leads the victim's browser to the way back of a sign-in that they began (login CSRF)",
     stopped="the state is one that this browser alone holds",
-    where=("flows/signin.py", "webapp/sessions.py"),
+    where=("flows/oauth/sign_in.py", "webapp/identity/sessions.py"),
 )
 stolen_session = Attack(
     who="a thief of a cookie",
     how="uses it after the person signed out, or for longer than allowed",
     stopped="a sign-out is a row in the store; the limits are reckoned anew at each look",
-    where=("webapp/sessions.py",),
+    where=("webapp/identity/sessions.py",),
 )
 foreign_session = Attack(
     who="whoever has a session of another server, or another token of ours",
     how="brings it as a session",
     stopped="the seal is of this server's key and address, and a session has a purpose of its own",
-    where=("webapp/sessions.py", "flows/tokens.py"),
+    where=("webapp/identity/sessions.py", "flows/crypto/tokens.py"),
 )
 issuers_words = Attack(
     who="somebody who can put words into the issuer's answer",
     how="writes into `error_description` (attacker text)",
     stopped="the sentence is ours",
-    where=("flows/signin.py",),
+    where=("flows/oauth/sign_in.py",),
 )
 
 GOOD = token()

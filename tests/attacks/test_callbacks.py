@@ -11,10 +11,10 @@ from mcp.server.mcpserver import MCPServer
 from msgspec.structs import replace
 
 from flows import elicit
-from flows.elicitation import Status
+from flows.crypto.tokens import Claims, Purpose
+from flows.elicitation.states import Status
 from flows.errors import Declined
 from flows.providers import github, openid
-from flows.tokens import Claims, Purpose
 from tests.attacks.attack import Attack
 from tests.mcp.stage import LEGACY, MODERN, Page, Person, Stage, _Posts, soon
 from tests.web.connecting import (
@@ -29,14 +29,14 @@ from tests.web.connecting import (
     process,
     town,
 )
-from webapp.departures import depart
+from webapp.routes.redirect import depart
 from webapp.sweeper import fall_due
 
 made_up_state = Attack(
     who="a stranger",
     how="makes up a state, or a whole query, for the way back from a provider",
     stopped="only what this server minted as a state, for a question that there is, is read",
-    where=("flows/tokens.py", "webapp/departures.py"),
+    where=("flows/crypto/tokens.py", "webapp/routes/redirect.py"),
 )
 another_token = Attack(
     who="whoever has a token of ours, such as a link",
@@ -45,7 +45,7 @@ another_token = Attack(
         "each purpose reads its own tokens only, and the record holds the hash of the one state "
         "that counts"
     ),
-    where=("flows/tokens.py", "webapp/routes/callbacks.py"),
+    where=("flows/crypto/tokens.py", "webapp/routes/callbacks.py"),
 )
 another_question = Attack(
     who="a thief of codes",
@@ -57,13 +57,13 @@ another_question = Attack(
         "the state names its question and attempt, the browser is the one that left, and the "
         "code fits one verifier (PKCE)"
     ),
-    where=("webapp/routes/callbacks.py", "flows/oauth.py"),
+    where=("webapp/routes/callbacks.py", "flows/oauth/authorization_code.py"),
 )
 another_provider = Attack(
     who="a provider, or whoever sends people there",
     how="answers at another provider's address (mix-up: callback from another provider)",
     stopped="the address is the provider's own, and compared with the one that was asked",
-    where=("webapp/routes/callbacks.py", "flows/oauth.py"),
+    where=("webapp/routes/callbacks.py", "flows/oauth/authorization_code.py"),
     elsewhere=(
         "tests/oidc/test_accounts.py::test_the_answer_of_one_provider_opens_nothing_at_anothers_callback",
         "tests/oidc/test_accounts.py::test_a_provider_that_sends_people_on_to_another_gets_no_code",
@@ -76,7 +76,7 @@ two_answers = Attack(
         "is none"
     ),
     stopped="each parameter comes once, and a code never comes with an error",
-    where=("flows/oauth.py",),
+    where=("flows/oauth/authorization_code.py",),
 )
 another_browser = Attack(
     who="whoever sees the address of the way back",
@@ -97,13 +97,13 @@ replay = Attack(
     who="whoever kept an address of the way back",
     how="opens it again, before or after another attempt (callback replayed)",
     stopped="a second press voids the state before; the first use takes it",
-    where=("flows/attempts.py", "webapp/departures.py"),
+    where=("flows/elicitation/attempt.py", "webapp/routes/redirect.py"),
 )
 another_owner = Attack(
     who="another person with a browser that is known here",
     how="opens a link, or a way back, that belongs to somebody else (forwarded link)",
     stopped="whoever opens is whoever asked, before any detail and before the exchange",
-    where=("webapp/identity.py", "webapp/routes/links.py"),
+    where=("webapp/identity/identity.py", "webapp/routes/links.py"),
 )
 scanner = Attack(
     who="a link scanner of a mail or chat program",
@@ -118,25 +118,25 @@ csrf = Attack(
     who="a page of another site",
     how="sends our forms",
     stopped="each form carries a field that only our page in this browser has",
-    where=("webapp/browser.py", "webapp/routes/links.py"),
+    where=("webapp/http/browser.py", "webapp/routes/links.py"),
 )
 stale_page = Attack(
     who="a page that was left open",
     how="allows what has ended, was declined, or has changed since it was shown",
     stopped="the record decides, not the page; the form names the account that it showed",
-    where=("flows/elicitation.py", "webapp/accounts.py"),
+    where=("flows/elicitation/states.py", "webapp/oauth/accounts.py"),
 )
 leak = Attack(
     who="whoever reads results, pages, logs or addresses",
     how="looks for a key, a code, a verifier or our own secret",
     stopped="keys are in no repr, no page and no log line; an error has words of its own",
-    where=("flows/account.py", "flows/oauth_replies.py", "webapp/logs.py"),
+    where=("flows/oauth/account.py", "flows/oauth/responses.py", "webapp/logs/events.py"),
 )
 sandbox_for_real = Attack(
     who="an operator's mistake",
     how="mixes what the sandbox connected with what is connected at the real provider",
     stopped="an account is kept under the very provider and registration that it came from",
-    where=("webapp/accounts.py",),
+    where=("webapp/oauth/accounts.py",),
 )
 open_redirect = Attack(
     who="somebody who wants our name before their address",
@@ -148,7 +148,7 @@ attackers_words = Attack(
     who="somebody who can put words into an answer",
     how="writes into `error_description` (attacker text)",
     stopped="the page has words of its own for each error",
-    where=("flows/oauth_refusals.py", "webapp/routes/callbacks.py"),
+    where=("flows/oauth/token_errors.py", "webapp/routes/callbacks.py"),
 )
 
 SECRETS = ("gho_sandbox_", "ghr_sandbox_", "sandbox_at_", "sandbox_rt_")

@@ -8,9 +8,9 @@ import mcp_types as types
 import pytest
 
 from flows import elicit
-from flows.elicitation import Json
-from flows.tokens import Claims, Purpose
-from flows.tool_call import ToolCall
+from flows.crypto.tokens import Claims, Purpose
+from flows.elicitation.states import Json
+from flows.elicitation.tool_call import ToolCall
 from tests.attacks.attack import Attack
 from tests.clock import Clock
 from tests.mcp.stage import (
@@ -30,12 +30,12 @@ from tests.mcp.stage import (
 )
 from tests.service.test_waiting import answer, settled_loop
 from tests.service.world import Holding, process
-from webapp.call import Call
-from webapp.identity import Caller
+from webapp.calls.call import Call
+from webapp.identity.identity import Caller
 from webapp.limits import Limits
 from webapp.mcp.attach import attach
+from webapp.mcp.presenters.retry import read_chain
 from webapp.mcp.results import RESULT_TOOL
-from webapp.mcp.retry import read_chain
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 
@@ -58,7 +58,7 @@ again_refunded = Attack(
     how="gets the money back, and makes the same call again to have the result for nothing",
     stopped="a result is given again only behind the checks of a new call, and not where its "
     "money has gone back",
-    where=("webapp/call.py", "webapp/delivery.py"),
+    where=("webapp/calls/call.py", "webapp/calls/delivery.py"),
     elsewhere=(
         "tests/service/test_given_again_paid.py::test_what_was_given_back_is_not_given_again",
         (
@@ -71,7 +71,7 @@ own_yes = Attack(
     who="a client, or the model that speaks through it",
     how="answers for the person: accepts the link with content of its own",
     stopped="an accept means only that the link was shown; our page says what is done",
-    where=("webapp/mcp/retry.py", "webapp/mcp/hold.py"),
+    where=("webapp/mcp/presenters/retry.py", "webapp/mcp/presenters/hold.py"),
 )
 foreign_state = Attack(
     who="a client",
@@ -80,7 +80,7 @@ foreign_state = Attack(
         "(foreign requestState)"
     ),
     stopped="it is sealed, names its run, and a run is continued by its owner and very call only",
-    where=("webapp/mcp/retry.py", "webapp/runs.py"),
+    where=("webapp/mcp/presenters/retry.py", "webapp/calls/run.py"),
     elsewhere=(
         "tests/mcp/test_clients.py::test_a_damaged_state_is_refused",
         "tests/mcp/test_clients.py::test_the_state_of_another_call_is_refused",
@@ -94,7 +94,7 @@ replayed_state = Attack(
         "(replayed requestState)"
     ),
     stopped="the run's result is kept and given again; the body does not run",
-    where=("webapp/runs.py",),
+    where=("webapp/calls/run.py",),
     elsewhere=("tests/service/test_waiting.py::test_a_result_is_repeated_for_ten_minutes_only",),
 )
 parallel_legs = Attack(
@@ -104,7 +104,7 @@ parallel_legs = Attack(
         "(parallel legs)"
     ),
     stopped="an outcome is taken by one run, in one compare-and-set, before the line returns",
-    where=("flows/elicitation.py", "webapp/taken.py"),
+    where=("flows/elicitation/states.py", "webapp/calls/leases.py"),
     elsewhere=(
         "tests/mcp/test_clients.py::test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told",
         "tests/mcp/test_clients.py::test_two_legs_after_the_answer_run_one_body_and_get_one_result",
@@ -117,7 +117,7 @@ foreign_id = Attack(
     who="whoever can make trusted code call `complete_elicitation`",
     how="gives it a foreign, made-up or cut id, or one of an account, a payment or a secret",
     stopped="an id is looked up whole, with its owner, and finishes visits only",
-    where=("webapp/visits.py", "webapp/completion.py"),
+    where=("webapp/kinds/url.py", "webapp/completion.py"),
     elsewhere=(
         "tests/mcp/test_path.py::test_a_completion_by_a_foreign_id_does_nothing",
         "tests/service/test_completion.py::test_an_id_under_another_owners_tag_is_unknown",
@@ -144,7 +144,7 @@ another_client = Attack(
         "(another client of the same user)"
     ),
     stopped="the client is part of the key of a call and of a question",
-    where=("webapp/call.py", "webapp/line.py"),
+    where=("webapp/calls/call.py", "webapp/calls/questions.py"),
 )
 another_version = Attack(
     who="a client, or the model that speaks through it",
@@ -156,7 +156,7 @@ another_version = Attack(
         "the version that runs is part of the key of a call, a question and an approval, and is "
         "put back into a call that is gone on with"
     ),
-    where=("webapp/mcp/versions.py", "webapp/runs.py", "webapp/approvals.py"),
+    where=("webapp/mcp/versions.py", "webapp/calls/run.py", "webapp/kinds/approvals.py"),
     elsewhere=(
         "tests/mcp/test_versions.py::test_a_wide_yes_is_for_one_version_too",
         "tests/mcp/test_versions.py::test_a_call_of_another_version_joins_no_run_that_waits",
@@ -171,7 +171,7 @@ waited_again = Attack(
         "a result that went out ends its run: it is given again while it is kept, and where it was "
         "too long for that nothing is"
     ),
-    where=("flows/run.py", "webapp/mcp/result_tool.py"),
+    where=("flows/elicitation/run.py", "webapp/mcp/result_tool.py"),
     elsewhere=(
         "tests/mcp/test_elicitation_result.py::test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_again",
         "tests/mcp/test_elicitation_result.py::test_when_the_result_is_wiped_nothing_is_run",
@@ -192,7 +192,7 @@ changed_price = Attack(
     who="a tool whose arguments a model chose",
     how="asks for one thing and then, on the retry, for another under the same answer",
     stopped="the digest of a question covers every word that the person was shown",
-    where=("flows/question.py", "webapp/call.py"),
+    where=("flows/question.py", "webapp/calls/call.py"),
     elsewhere=(
         "tests/mcp/test_kinds.py::test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_taken",
         "tests/service/test_waiting.py::test_a_question_that_changed_between_two_legs_is_noticed",

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from flows import elicit
-from flows.elicitation import Json, Status
+from flows.elicitation.states import Json, Status
 from tests.attacks.attack import Attack
 from tests.mcp.fair import fair
 from tests.mcp.issuing import issuing, sign_in
@@ -30,7 +30,7 @@ from tests.mcp.stage import (
     text_of,
 )
 from webapp.limits import Limits
-from webapp.settings_identity import IdentitySettings
+from webapp.settings.identity import IdentitySettings
 
 REFUSED = ["decline"]
 
@@ -41,7 +41,7 @@ models_yes = Attack(
         "again, even where the operator lets it answer forms"
     ),
     stopped="a model can wait, decline or cancel; a yes comes from our page or a client's form",
-    where=("webapp/mcp/result_tool.py", "webapp/gates.py"),
+    where=("webapp/mcp/result_tool.py", "webapp/kinds/gate.py"),
     elsewhere=(
         "tests/mcp/test_gate.py::test_the_model_approves_by_no_tool",
         "tests/mcp/test_elicitation_result.py::test_the_model_cannot_say_yes_to_any_kind",
@@ -52,7 +52,7 @@ anothers_yes = Attack(
     who="another person at the same server",
     how="makes the call that somebody else has approved, or presses yes on the other's link",
     stopped="an approval is its owner's, and only whoever asked opens the page",
-    where=("webapp/approvals.py", "webapp/identity.py"),
+    where=("webapp/kinds/approvals.py", "webapp/identity/identity.py"),
     elsewhere=(
         "tests/service/test_approvals.py::test_it_covers_no_other_arguments_tool_or_person",
         "tests/mcp/test_gate.py::test_a_caller_without_a_name_has_no_approval_beyond_its_call",
@@ -62,7 +62,7 @@ anothers_client = Attack(
     who="another program of the same person, with a client id of its own",
     how="makes the call that the person has approved in a client of theirs",
     stopped="an approval is for the client that asked; for all only by the person's own tick",
-    where=("webapp/approvals.py", "flows/calling_client.py"),
+    where=("webapp/kinds/approvals.py", "flows/elicitation/calling_client.py"),
     elsewhere=(
         "tests/service/test_approvals.py::test_it_is_for_the_client_that_asked_and_for_no_other",
         "tests/service/test_accounts_by_client.py::test_every_client_of_its_person_may_use_it_until_it_is_kept_to_some",
@@ -72,7 +72,7 @@ other_arguments = Attack(
     who="the model",
     how="has little approved and calls with more: other arguments, one more, another tool",
     stopped="a yes covers the digest of all arguments, for one tool of one server",
-    where=("flows/gating.py", "webapp/approvals.py"),
+    where=("flows/kinds/gate.py", "webapp/kinds/approvals.py"),
     elsewhere=(
         "tests/mcp/test_gate.py::test_the_answer_to_one_gate_opens_no_other_call",
         "tests/mcp/test_gate.py::test_what_is_long_is_read_and_covered_whole",
@@ -83,7 +83,7 @@ old_yes = Attack(
     who="the model, or a call that goes on for days",
     how="uses a yes after its time, or after the person or the operator took it back",
     stopped="each call and each leg looks whether an approval is in force now",
-    where=("webapp/approvals.py", "webapp/gates.py"),
+    where=("webapp/kinds/approvals.py", "webapp/kinds/gate.py"),
     elsewhere=(
         "tests/mcp/test_gate.py::test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_revoked",
         "tests/service/test_approvals.py::test_a_leg_that_starts_after_the_approval_is_over_asks_again",
@@ -96,7 +96,7 @@ false_show = Attack(
         "own, and signs that turn the writing or that a terminal obeys"
     ),
     stopped="each argument stands on one line of its own, and signs that are no letters as such",
-    where=("flows/gating.py", "webapp/mcp/forms.py"),
+    where=("flows/kinds/gate.py", "webapp/mcp/forms.py"),
     elsewhere=(
         "tests/mcp/test_forms.py::test_what_stands_in_one_argument_does_not_look_like_another",
         "tests/pages/test_gate_page.py::test_every_argument_is_on_the_page",
@@ -106,7 +106,7 @@ asked_secret = Attack(
     who="a tool whose fields or question a model chose",
     how="asks for a password, a key or a card in a form, which passes through client and model",
     stopped="what looks like a secret is refused before anybody is asked; `secret` is our page",
-    where=("flows/secret_words.py", "flows/form.py"),
+    where=("flows/schema/sensitive.py", "flows/kinds/form.py"),
     elsewhere=(
         "tests/flows/test_form.py::test_a_name_that_says_secret_is_refused",
         "tests/flows/test_form.py::test_a_title_that_says_secret_is_refused",
@@ -117,7 +117,7 @@ false_answer = Attack(
     who="a client",
     how="answers a form with what was not asked for: other types, more fields, none, too much",
     stopped="content is checked against the schema before the tool sees it, whoever answered",
-    where=("flows/schema.py", "webapp/asked_forms.py"),
+    where=("flows/schema/schema.py", "webapp/kinds/form.py"),
     elsewhere=(
         "tests/mcp/test_forms.py::test_what_does_not_fit_ends_the_question_and_says_where",
         "tests/flows/test_schema.py::test_whatever_the_content_it_is_checked",

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from flows import binding as bindings
-from flows.binding import LETTERS, SHOWN_AT_MOST, WRONG_AT_MOST, Binding, Codes
-from flows.elicitation import Asked, Elicitation
+from flows.crypto.tokens import Tokens
+from flows.elicitation import user_code as bindings
+from flows.elicitation.states import Asked, Elicitation
+from flows.elicitation.user_code import LETTERS, SHOWN_AT_MOST, WRONG_AT_MOST, Binding, Codes
 from flows.errors import InvalidToken, NotAllowed, TooManyAttempts
-from flows.signin import SignedIn
-from flows.tokens import Tokens
+from flows.oauth.sign_in import SignedIn
 from tests.attacks.attack import Attack
 from tests.clock import NOON, Clock
 from tests.service.test_sessions import ALICE, ISSUER, RING, jar
-from webapp.browser import Browser
-from webapp.identity import Caller, Identity, Rules, Subject, Way
-from webapp.locality import Locality
-from webapp.owners import open_owners
-from webapp.pairing import Pairing, address_of, key_of
-from webapp.sessions import LOCAL_ISSUER, Sessions
+from webapp.http.browser import Browser
+from webapp.identity.identity import Caller, Identity, Rules, Subject, Way
+from webapp.identity.local_peer import Locality
+from webapp.identity.pairing import Pairing, address_of, key_of
+from webapp.identity.sessions import LOCAL_ISSUER, Sessions
+from webapp.records.owners import open_owners
 from webapp.stores.memory import MemoryStore
 
 HERE = "http://127.0.0.1:8765"
@@ -40,7 +40,7 @@ forwarded_signed_in = Attack(
         "elsewhere (forwarded link)"
     ),
     stopped="the browser's issuer and subject are the asker's, or the page offers a sign-in",
-    where=("webapp/identity.py", "webapp/sessions.py"),
+    where=("webapp/identity/identity.py", "webapp/identity/sessions.py"),
     elsewhere=(
         "tests/mcp/test_callers.py::test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in",
         "tests/mcp/test_turned_away.py::test_a_link_that_was_passed_on_to_another_person",
@@ -53,7 +53,7 @@ forwarded_local = Attack(
         "(forwarded link, two users of one machine)"
     ),
     stopped="the browser's connection belongs to our own user, or was paired by them",
-    where=("webapp/identity.py", "webapp/locality.py"),
+    where=("webapp/identity/identity.py", "webapp/identity/local_peer.py"),
     elsewhere=(
         "tests/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",
         "tests/mcp/test_turned_away.py::test_a_link_that_was_passed_on_from_this_machine",
@@ -64,19 +64,19 @@ forwarded_nowhere = Attack(
     who="an asker with a token where nobody can sign in (third row of the table)",
     how="sends the link to a victim (forwarded link)",
     stopped="nothing is asked: the tool is told which setting is missing",
-    where=("webapp/identity.py",),
+    where=("webapp/identity/identity.py",),
 )
 forwarded_unnamed = Attack(
     who="an asker without a name (fourth row of the table)",
     how="sends the link to a victim, or asks for what is kept for a person (forwarded link)",
     stopped="nothing is asked unless the operator allows the code; never for accounts or secrets",
-    where=("webapp/identity.py",),
+    where=("webapp/identity/identity.py",),
 )
 forwarded_by_code = Attack(
     who="an asker whose link is bound by the code",
     how="sends the link to a victim and types letters of their own (forwarded link)",
     stopped="letters are for one browser, and it alone goes on",
-    where=("flows/binding.py", "webapp/identity.py"),
+    where=("flows/elicitation/user_code.py", "webapp/identity/identity.py"),
     elsewhere=(
         "tests/flows/test_binding.py::test_another_browser_before_the_confirmation_gets_letters_of_its_own",
         "tests/flows/test_binding.py::test_another_browser_after_the_confirmation_gets_none",
@@ -88,7 +88,7 @@ guessed_code = Attack(
     how="guesses the letters that the victim's browser is shown (a code guessed)",
     stopped="fifty tries at a question, at the letters of three browsers at most: one in 170 "
     "million for each secret of the ring",
-    where=("flows/binding.py",),
+    where=("flows/elicitation/user_code.py",),
     elsewhere=(
         "tests/flows/test_binding.py::test_the_fifth_wrong_guess_makes_other_letters",
         "tests/flows/test_binding.py::test_after_the_last_code_not_even_the_right_letters_help",
@@ -99,7 +99,7 @@ namesake = Attack(
     who="somebody with the same subject at another issuer, or the same name or e-mail at ours",
     how="asks, or opens, as the victim (a subject of another issuer with the same name)",
     stopped="an owner is issuer and subject under a keyed hash; names are shown, never compared",
-    where=("webapp/owners.py", "webapp/identity.py"),
+    where=("webapp/records/owners.py", "webapp/identity/identity.py"),
     elsewhere=(
         "tests/flows/test_vault.py::test_a_tag_depends_on_the_key_the_purpose_and_where_the_parts_end",
         "tests/service/test_sessions.py::test_people_of_another_issuer_are_nobody_here",
@@ -111,19 +111,19 @@ as_local = Attack(
     who="a remote caller, or the served server's own authentication",
     how="says that it is this machine's own user: the issuer `local`, a paired browser's cookie",
     stopped="that issuer is nobody's, and a paired browser counts on this machine only",
-    where=("webapp/identity.py", "webapp/pairing.py"),
+    where=("webapp/identity/identity.py", "webapp/identity/pairing.py"),
 )
 used_pairing = Attack(
     who="whoever sees the printed pairing address, or a link scanner that opens it",
     how="uses it after its owner, before them by opening it, or later",
     stopped="it works once, by a press, for ten minutes, where the address is on this machine",
-    where=("webapp/pairing.py",),
+    where=("webapp/identity/pairing.py",),
 )
 anonymous_join = Attack(
     who="a caller without a name",
     how="makes the same call as another, to join its question or get its answer (anonymous join)",
     stopped="without an owner there is only the run: nothing of it is joined, kept or handed on",
-    where=("webapp/call.py", "webapp/identity.py"),
+    where=("webapp/calls/call.py", "webapp/identity/identity.py"),
     elsewhere=("tests/mcp/test_wishes.py::test_nothing_is_begun_for_a_caller_that_is_refused",),
 )
 

@@ -10,16 +10,16 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.account import BearerAuth
+from flows.oauth.account import BearerAuth
 from flows.providers import github
 from tests.attacks.attack import Attack
 from tests.attacks.test_callbacks import is_untouched, sent_out
 from tests.mcp.stage import Page
 from tests.web.connecting import town
 from tests.web.serving import serving
-from webapp.outbound import no_proxy
-from webapp.settings import read_settings
-from webapp.wire import Receive, Scope, Send
+from webapp.http.client import no_proxy
+from webapp.http.connection import Receive, Scope, Send
+from webapp.settings.settings import read_settings
 
 EVIL = '[providers.evil]\nissuer = "https://evil.example"\n'
 KEY = "gho_the-key"
@@ -28,7 +28,7 @@ another_user = Attack(
     who="another user of this machine",
     how="connects from 127.0.0.1 and says the right Host (two users of one machine)",
     stopped="the kernel is asked whose socket it is when it is accepted; a closed one is nobody's",
-    where=("webapp/locality.py", "webapp/accepting.py"),
+    where=("webapp/identity/local_peer.py", "webapp/identity/accepting.py"),
     elsewhere=(
         "tests/web/test_accepting.py::test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before",
         "tests/web/test_locality.py::test_another_user_of_the_machine_is_not_local_to_a_real_server",
@@ -42,7 +42,7 @@ relay = Attack(
     who="somebody on the network",
     how="comes through a one-line nginx, a tunnel or a container, which connect from 127.0.0.1",
     stopped="a relay of another user is that user; ours show themselves by a header or HTTP/1.0",
-    where=("webapp/locality.py",),
+    where=("webapp/identity/local_peer.py",),
     elsewhere=(
         "tests/web/test_locality.py::test_a_one_line_nginx_of_another_user_is_not_local",
         "tests/web/test_locality.py::test_a_one_line_nginx_of_our_own_user_gives_itself_away_by_http_1_0",
@@ -54,7 +54,7 @@ forged_address = Attack(
     who="a client or a proxy that nobody configured",
     how="says in a header where it comes from",
     stopped="forwarded headers are read from configured proxies only",
-    where=("webapp/guard.py",),
+    where=("webapp/http/guard.py",),
     elsewhere=(
         "tests/web/test_guard.py::test_a_stranger_cannot_say_who_it_is",
         "tests/web/test_guard.py::test_over_a_real_connection_nobody_names_his_own_address",
@@ -65,14 +65,14 @@ another_port = Attack(
     who="another user's server on another port of 127.0.0.1",
     how="reads or overwrites our cookies in a browser that visits both (cookie from another port)",
     stopped="a cookie says which browser, never who: connection and keyed field are looked at",
-    where=("webapp/browser.py", "webapp/guard.py", "webapp/locality.py"),
+    where=("webapp/http/browser.py", "webapp/http/guard.py", "webapp/identity/local_peer.py"),
     elsewhere=("tests/web/test_browser.py::test_on_loopback_two_servers_do_not_share_a_cookie",),
 )
 our_port = Attack(
     who="another user's program",
     how="takes our port before we do, or as soon as our process ends, and is sent our people",
     stopped="whoever holds the port must prove that it has our store and address",
-    where=("webapp/port.py",),
+    where=("webapp/http/port.py",),
     elsewhere=(
         "tests/cli/test_port.py::test_a_port_of_another_program_is_refused_in_a_sentence",
         "tests/cli/test_port.py::test_a_server_of_another_store_or_address_cannot_prove_itself",
@@ -88,7 +88,7 @@ folder = Attack(
         "(elicit.toml in the working directory)"
     ),
     stopped="nothing is read from the working directory, and it stands behind what is installed",
-    where=("webapp/settings.py", "webapp/serving.py", "webapp/pages.py"),
+    where=("webapp/settings/settings.py", "webapp/cli/serve.py", "webapp/pages/renderer.py"),
     elsewhere=(
         "tests/test_settings.py::test_a_file_in_the_working_directory_declares_nothing",
         "tests/cli/test_serve.py::test_folders_of_the_author_named_like_ours_do_no_harm",
@@ -108,7 +108,7 @@ former_holder = Attack(
         "some seconds after it opened a page, that worker answers in our place: no request of the "
         "page reaches us before, and our worker then loads the page again"
     ),
-    where=("webapp/guard.py", "webapp/browser.py"),
+    where=("webapp/http/guard.py", "webapp/http/browser.py"),
     elsewhere=(
         "tests/web/test_guard.py::test_no_page_calls_tools_one_of_our_name_neither",
         "tests/web/test_guard.py::test_a_call_that_a_browser_says_is_a_pages_is_refused",
@@ -120,7 +120,7 @@ costly_address = Attack(
     who="somebody on the network, or any program of this machine that sets cookies",
     how="sends cookies, paths and queries that take long to read or are kept",
     stopped="they are read in one pass, within bounds, and nothing of them is kept",
-    where=("webapp/requests.py", "webapp/locality.py"),
+    where=("webapp/http/requests.py", "webapp/identity/local_peer.py"),
     elsewhere=(
         "tests/web/test_requests.py::test_cookies_are_read_in_the_time_of_their_length",
         (
@@ -133,14 +133,14 @@ declared_name = Attack(
     who="whoever writes the operator's `elicit.toml`",
     how="takes the name of a provider that comes with us, to lead its people elsewhere",
     stopped="those names are taken, and no value of the file is repeated in what is said of it",
-    where=("webapp/declarations.py",),
+    where=("webapp/settings/config_file.py",),
     elsewhere=("tests/test_settings.py::test_what_is_wrong_with_the_declarations_is_named",),
 )
 key_file = Attack(
     who="another user of this machine",
     how="reads the key of a local server, or leaves one for it",
     stopped="it is made for one user's eyes, and refused where others can read it",
-    where=("webapp/settings.py",),
+    where=("webapp/settings/settings.py",),
     elsewhere=(
         "tests/test_settings.py::test_the_key_of_a_local_server_is_made_once_for_this_user_only",
         "tests/test_settings.py::test_a_key_file_that_others_can_read_is_refused",
@@ -151,7 +151,7 @@ store = Attack(
     who="whoever can read or change the store",
     how="reads answers and keys, moves a row, flips a status, puts an older row back in its place",
     stopped="rows are sealed under a key of their owner, bound to place, status and version",
-    where=("flows/vault.py", "webapp/rows.py"),
+    where=("flows/crypto/vault.py", "webapp/records/rows.py"),
     elsewhere=(
         "tests/service/test_rows.py::test_the_store_sees_nothing_of_the_question",
         "tests/service/test_rows.py::test_bytes_of_one_row_do_not_open_in_another",
@@ -167,7 +167,7 @@ inward = Attack(
         "each request's address is looked at, nothing is followed or unpacked, and replies "
         "have limits"
     ),
-    where=("webapp/outbound.py",),
+    where=("webapp/http/client.py",),
     elsewhere=(
         "tests/web/test_outbound.py::test_nobody_inside_is_talked_to",
         "tests/web/test_outbound.py::test_an_inner_address_in_an_outer_one_is_not_talked_to",
@@ -187,7 +187,7 @@ foul_picture = Attack(
         "we fetch it, with nothing of anybody's; each address is looked at, only the provider's "
         "own may be on this machine, and what is not a picture by its bytes is not shown"
     ),
-    where=("webapp/pictures.py", "webapp/outbound.py", "webapp/routes/pictures.py"),
+    where=("webapp/oauth/avatars.py", "webapp/http/client.py", "webapp/routes/pictures.py"),
     elsewhere=(
         "tests/service/test_pictures.py::test_nobody_else_is_asked_for_one",
         "tests/service/test_pictures.py::test_a_redirect_leads_nowhere_else",
@@ -206,7 +206,7 @@ lookalike_host = Attack(
         "foreign host)"
     ),
     stopped="the key is added where scheme, host and port are the provider's, letter by letter",
-    where=("flows/account.py",),
+    where=("flows/oauth/account.py",),
     elsewhere=(
         "tests/attacks/test_oauth_answers.py::test_a_redirect_to_another_host_does_not_get_the_key",
     ),
@@ -215,7 +215,7 @@ shown_secret = Attack(
     who="whoever reads what is printed: logs, reprs, results of tools",
     how="looks for keys, contents and addresses with a token in them",
     stopped="what holds a secret has a repr without it, and cannot be serialised",
-    where=("flows/account.py", "webapp/links.py", "flows/elicitation.py"),
+    where=("flows/oauth/account.py", "webapp/elicitations/links.py", "flows/elicitation/states.py"),
     elsewhere=(
         "tests/mcp/test_reprs.py::test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token",
         "tests/service/test_rows.py::test_nothing_that_is_printed_shows_a_secret",

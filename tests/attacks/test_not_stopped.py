@@ -11,22 +11,22 @@ import mcp_types as types
 import pytest
 from mcp.server.mcpserver import MCPServer
 
-from flows import binding as bindings
 from flows import elicit
-from flows.binding import Codes
-from flows.flow import Departure, Talk
-from flows.form import Terms
+from flows.elicitation import user_code as bindings
+from flows.elicitation.flow import Departure, Talk
+from flows.elicitation.user_code import Codes
+from flows.kinds.form import Terms
 from tests.attacks.attack import Open
 from tests.clock import NOON, Clock
 from tests.mcp.stage import FORM, LIBRARIES, MODERN, URL, new_server, soon, staged, text_of
 from tests.service.world import asked, process
 from tests.web.connecting import approve, ends, town
 from tests.web.serving import serving
-from webapp.logs import Events
-from webapp.outbound import Outbound
+from webapp.http.client import Outbound
+from webapp.http.connection import Receive, Scope, Send
+from webapp.logs.events import Events
 from webapp.stores.sqlite import SqliteStore
 from webapp.sweeper import fall_due
-from webapp.wire import Receive, Scope, Send
 
 own_relay = Open(
     what="a relay that runs as our own user, speaks HTTP/1.1 and shows no header",
@@ -35,7 +35,7 @@ own_relay = Open(
         "rootless container in our network namespace"
     ),
     instead="let people sign in (ELICIT_ISSUER) on a server that others shall reach",
-    where=("webapp/locality.py",),
+    where=("webapp/identity/local_peer.py",),
     elsewhere=(
         "tests/web/test_locality.py::test_a_relay_of_our_own_user_that_shows_nothing_passes_for_us",
     ),
@@ -47,7 +47,7 @@ one_user = Open(
         "word, and approvals there go by it; every relay of root's is root"
     ),
     instead="run the server as a user of its own; sign in where people share a machine's account",
-    where=("webapp/locality.py",),
+    where=("webapp/identity/local_peer.py",),
 )
 same_store = Open(
     what="a program that has the store and its key, or stands in the served server's own module",
@@ -57,7 +57,7 @@ same_store = Open(
         "serves by `open_app`, is that server"
     ),
     instead="give servers that do not trust each other a store and a secret of their own",
-    where=("webapp/known_servers.py",),
+    where=("webapp/cli/servers.py",),
     elsewhere=(
         "tests/cli/test_servers.py::test_another_server_of_the_same_name_is_not_served_until_the_operator_says_so",
     ),
@@ -67,7 +67,7 @@ leaked = Open(
     why="all that is in the copy opens, and a plain rotation leaves the data keys as they are",
     instead="`elicit keys rotate --after-leak`, twice, and `elicit keys retire OLD --anyway`; "
     "connect accounts again, and replace what people typed",
-    where=("webapp/resealing.py", "webapp/rotation.py"),
+    where=("webapp/cli/resealing.py", "webapp/cli/keys.py"),
     elsewhere=(
         "tests/service/test_resealing.py::test_the_old_secret_and_an_old_copy_open_nothing_afterwards",
     ),
@@ -79,7 +79,7 @@ shell = Open(
     instead="`ELICIT_LOCAL_YES=paired`: a gate is answered in a browser alone that was paired. "
     "That stops what can only fetch; whoever can run `elicit pair`, read the key file or use the "
     "person's own browser needs a user of its own, or a sandbox that has neither",
-    where=("webapp/identity.py", "webapp/mcp/presenting.py"),
+    where=("webapp/identity/identity.py", "webapp/mcp/presenters/choice.py"),
     elsewhere=(
         "tests/mcp/test_pairing.py::test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_must_be_paired",
         "tests/mcp/test_pairing.py::test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers",
@@ -89,32 +89,32 @@ lent_connection = Open(
     what="a program that hands an open connection of its own to another user",
     why="the uid of a socket is that of whoever made it",
     instead="nothing: it has lent its name",
-    where=("webapp/locality.py",),
+    where=("webapp/identity/local_peer.py",),
 )
 cookies_of_all_ports = Open(
     what="any port of 127.0.0.1 reads and overwrites our cookies in a browser that visits both",
     why="browsers do not keep cookies of one host apart by port",
     instead="serve over https under a name of its own, where cookies are `__Host-`",
-    where=("webapp/browser.py", "webapp/sessions.py"),
+    where=("webapp/http/browser.py", "webapp/identity/sessions.py"),
 )
 letters_read_out = Open(
     what="the letters of the code, read out to somebody else",
     why="whoever types them vouches for the browser that shows them, whoever sits there",
     instead="let people sign in; the page and the chat both say never to pass letters on",
-    where=("flows/binding.py",),
+    where=("flows/elicitation/user_code.py",),
 )
 printed_key = Open(
     what="the key and the pairing address that `elicit pair` prints, in somebody else's hands",
     why="where this machine cannot tell its users apart, they stand for who runs the server",
     instead="print them into your own terminal only; removing their secret from the ring ends them",
-    where=("webapp/pairing.py",),
+    where=("webapp/identity/pairing.py",),
     elsewhere=("tests/mcp/test_pairing.py::test_with_the_key_and_a_paired_browser_it_works",),
 )
 device_phishing = Open(
     what="a device code that is sent to somebody else to enter",
     why="what comes back is of whoever entered the code, in any browser (RFC 8628, 5.4)",
     instead="connect by a browser here; the person is shown before the account is used",
-    where=("flows/oauth_device.py",),
+    where=("flows/oauth/device_flow.py",),
 )
 whose_account = Open(
     what="the account that a provider knows the asker's browser by",
@@ -126,7 +126,7 @@ stolen_browser = Open(
     what="a session's cookie that was copied out of a browser",
     why="it is all that a browser has to show",
     instead="sign out: that ends every copy; else eight idle hours or seven days do",
-    where=("webapp/sessions.py",),
+    where=("webapp/identity/sessions.py",),
     elsewhere=("tests/service/test_sessions.py::test_a_signed_in_browser_is_known",),
 )
 stolen_bearer = Open(
@@ -136,7 +136,7 @@ stolen_bearer = Open(
         "may use; only the caller answers a new question"
     ),
     instead="short lives at the issuer",
-    where=("webapp/protected.py",),
+    where=("webapp/identity/bearer_auth.py",),
     elsewhere=(
         "tests/web/test_protected.py::test_a_caller_with_a_good_token_goes_through_and_is_known",
     ),
@@ -161,7 +161,7 @@ tools_code = Open(
     what="a tool's own code",
     why="it runs in our process and holds the account's key: it can send it anywhere",
     instead="serve only tools that you would run anyway",
-    where=("flows/account.py",),
+    where=("flows/oauth/account.py",),
 )
 past_the_gate = Open(
     what="what a tool's own code does, such as a plain call of a gated tool's function",
@@ -173,7 +173,7 @@ proxied_marks = Open(
     what="the marks of tools on a server behind a proxy of FastMCP's",
     why="a proxy knows what stands on the wire: the annotation, and no mark of another server's",
     instead="annotate them as destructive there, or name them in ELICIT_GATE here",
-    where=("flows/gating.py", "webapp/mcp/tools.py"),
+    where=("flows/kinds/gate.py", "webapp/mcp/tools.py"),
 )
 form_robot = Open(
     what="a client that answers forms and gates by itself, without a person",
@@ -188,20 +188,20 @@ tools_words = Open(
     what="words of a tool or a model on our page that lie",
     why="they are shown as a quotation, plain and short, and may still persuade",
     instead="read what the page says in its own words: who, where and how much",
-    where=("webapp/pages.py",),
+    where=("webapp/pages/renderer.py",),
     elsewhere=("tests/pages/test_words.py::test_the_tools_message_is_a_quotation_with_its_lines",),
 )
 exception_text = Open(
     what="a secret in an author's exception",
     why="a traceback that is logged shows the exception's own words",
     instead="keep secrets out of exceptions; ours carry none",
-    where=("webapp/logs.py",),
+    where=("webapp/logs/events.py",),
 )
 lost_exchange = Open(
     what="a grant at the provider that we know nothing of, after a crash during the exchange",
     why="the code may be spent and the reply lost; repeating it is forbidden",
     instead="remove it at the provider: the page says where",
-    where=("webapp/accounts.py", "webapp/shown.py"),
+    where=("webapp/oauth/accounts.py", "webapp/pages/builder.py"),
     elsewhere=(
         "tests/crash/test_account_points.py::test_a_code_whose_reply_was_lost_has_failed_and_the_page_says_so",
     ),
@@ -210,7 +210,7 @@ lost_refresh = Open(
     what="an account whose refresh was answered and not stored, at a provider that rotates",
     why="the old pair is dead with the answer, and the new one never arrived",
     instead="connect again: it is asked once, not at every call",
-    where=("flows/oauth_refresh.py",),
+    where=("flows/oauth/refresh.py",),
     elsewhere=(
         "tests/crash/test_renewal_points.py::test_an_answer_that_was_lost_costs_one_question_and_no_storm",
     ),
@@ -219,7 +219,7 @@ work_done_twice = Open(
     what="work of `once` that was done and not written down before a crash",
     why="nobody can write down what another system did in the same instant",
     instead="give the idempotency key that the work gets to that system",
-    where=("webapp/once.py",),
+    where=("webapp/calls/once.py",),
     elsewhere=(
         "tests/crash/test_points.py::test_work_that_was_done_and_not_written_is_done_again_under_the_same_key",
     ),
@@ -228,13 +228,13 @@ second_lookup = Open(
     what="an owner of a provider's name who answers its second look-up with an inner address",
     why="a name is looked at before the request, and looked up again when it is sent",
     instead="an outbound firewall where issuers and providers are not trusted",
-    where=("webapp/outbound.py",),
+    where=("webapp/http/client.py",),
 )
 many_addresses = Open(
     what="whoever has more than ten thousand addresses",
     why="limits by address are kept for that many; limits by elicitation hold all the same",
     instead="a limit in front of the server",
-    where=("webapp/rates.py",),
+    where=("webapp/http/rate_limit.py",),
     elsewhere=(
         "tests/service/test_rates.py::test_no_more_keys_are_kept_than_allowed_and_the_idlest_makes_room",
     ),
@@ -263,7 +263,7 @@ row_put_back = Open(
     why="it fits its place, and nothing outside it says how far it had come: an approval that was "
     "revoked is given again, an account that was disconnected is connected here, a receipt unspent",
     instead="keep others from the file: it is refused when they can write it",
-    where=("flows/vault.py", "webapp/permissions.py"),
+    where=("flows/crypto/vault.py", "webapp/stores/permissions.py"),
     elsewhere=("tests/flows/test_vault.py::test_what_was_moved_to_another_row_does_not_open",),
 )
 times_moved = Open(
@@ -271,13 +271,13 @@ times_moved = Open(
     why="both stand outside what is sealed, as the store must find rows by them; a row that is "
     "gone too early is gone, as if it had been deleted, and what is in it cannot be changed so",
     instead="keep others from the file: it is refused when they can write it",
-    where=("webapp/rows.py", "webapp/stores/schema.sql"),
+    where=("webapp/records/rows.py", "webapp/stores/schema.sql"),
 )
 keys_kept = Open(
     what="a key that the issuer has withdrawn while its own server does not answer",
     why="the keys from before go on for a day then, or nobody would get in while it is down",
     instead="start the server again: it has no keys until the issuer answers",
-    where=("webapp/issuer.py",),
+    where=("webapp/identity/issuer.py",),
     elsewhere=(
         "tests/service/test_issuer.py::test_an_issuer_that_is_down_leaves_its_keys_for_a_day",
     ),
@@ -286,7 +286,7 @@ windows = Open(
     what="Windows",
     why="users, key files and connections are told apart by means of Linux and macOS",
     instead="run it there in a Linux of its own",
-    where=("webapp/settings.py", "webapp/locality.py"),
+    where=("webapp/settings/settings.py", "webapp/identity/local_peer.py"),
 )
 
 

@@ -11,12 +11,12 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from flows.account import BearerAuth
-from flows.elicitation import Elicitation
+from flows.elicitation.flow import Arrival
+from flows.elicitation.states import Elicitation
 from flows.errors import Failed
-from flows.flow import Arrival
-from flows.oauth import Mixed
-from flows.oauth_replies import TOKEN_BYTES_AT_MOST
+from flows.oauth.account import BearerAuth
+from flows.oauth.authorization_code import Mixed
+from flows.oauth.responses import TOKEN_BYTES_AT_MOST
 from flows.providers import github, openid
 from tests.attacks.attack import Attack
 from tests.clock import NOON
@@ -43,19 +43,19 @@ mixed_up = Attack(
         "repeated (no `iss`)"
     ),
     stopped="`iss` is required wherever the issuer promises it, and each parameter comes once",
-    where=("flows/oauth.py",),
+    where=("flows/oauth/authorization_code.py",),
 )
 no_key = Attack(
     who="a provider out of order",
     how="replies with an error page, an error with status 200, or a key that is none",
     stopped="what does not pass as a key ends in a sentence with nothing of the reply in it",
-    where=("flows/oauth_replies.py",),
+    where=("flows/oauth/responses.py",),
 )
 somebody_elses_proof = Attack(
     who="somebody who can put an id_token into a reply",
     how="brings one of another client, sign-in, issuer or key, or an unsigned one",
     stopped="only a published asymmetric key counts, and every claim is compared",
-    where=("flows/oauth_identity.py",),
+    where=("flows/oauth/id_token.py",),
 )
 metadata_elsewhere = Attack(
     who="whoever can change an issuer's metadata, or its name",
@@ -64,13 +64,13 @@ metadata_elsewhere = Attack(
         "the issuer in it is the one that was asked, and its addresses are https, or of this "
         "machine where the issuer is"
     ),
-    where=("flows/oauth_discovery.py",),
+    where=("flows/oauth/discovery.py",),
 )
 bearer_abroad = Attack(
     who="a provider's API, or a tool's author",
     how="redirects a call to a foreign host, or names one (a bearer sent to a foreign host)",
     stopped="the key is added only where the origin is the provider's",
-    where=("flows/account.py",),
+    where=("flows/oauth/account.py",),
 )
 
 GITHUB = ("iss", "https://github.com/login/oauth")

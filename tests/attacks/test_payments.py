@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows import elicitation as states
-from flows.checkout_events import SETTLING_EVENTS, Event, read_event
-from flows.checkout_seller import stripe
-from flows.checkout_session import Kept, Malformed, Mismatch, Verdict, read_session, sessions_of
-from flows.elicitation import Attempt, Elicitation, Status
+from flows.elicitation import states
+from flows.elicitation.flow import Trip
+from flows.elicitation.states import Attempt, Elicitation, Status
 from flows.errors import Failed, NotPossible
-from flows.flow import Trip
-from flows.gateway import Notice, judge, judge_notice
-from flows.gateway_stripe import StripeGateway, neutral
-from flows.signatures import STRIPE, Delivery, verify
+from flows.payments.events import SETTLING_EVENTS, Event, read_event
+from flows.payments.gateway import Notice, judge, judge_notice
+from flows.payments.session import Kept, Malformed, Mismatch, Verdict, read_session, sessions_of
+from flows.payments.stripe.account import stripe
+from flows.payments.stripe.gateway import StripeGateway, neutral
+from flows.webhooks.signatures import STRIPE, Delivery, verify
 from tests.attacks.attack import Attack
 from tests.clock import NOON
 from tests.flows.gateway_stage import reply, run
@@ -31,31 +31,31 @@ another_session = Attack(
     who="whoever sells at the same account",
     how="pays another checkout session, payment link or question and says that it is ours",
     stopped="only a session that we began, for this question, counts",
-    where=("flows/checkout_events.py", "flows/checkout_session.py", "flows/gateway.py"),
+    where=("flows/payments/events.py", "flows/payments/session.py", "flows/payments/gateway.py"),
 )
 other_terms = Attack(
     who="whoever can change a session at the provider",
     how="pays less, in another currency, as a test, or at another account",
     stopped="amount, currency, mode, account and reference are compared with what was asked",
-    where=("flows/gateway.py",),
+    where=("flows/payments/gateway.py",),
 )
 not_yet_paid = Attack(
     who="a payer",
     how="completes the page without paying, or takes an end for the money back",
     stopped="paid is what the provider says is paid; an end takes nothing back",
-    where=("flows/gateway_stripe.py", "flows/gateway.py"),
+    where=("flows/payments/stripe/gateway.py", "flows/payments/gateway.py"),
 )
 led_elsewhere = Attack(
     who="a provider's reply that was tampered with",
     how="names another address to pay at",
     stopped="the address is the provider's own checkout",
-    where=("flows/gateway_replies.py",),
+    where=("flows/payments/responses.py",),
 )
 signed_rubbish = Attack(
     who="whoever can cause an authentic event",
     how="makes one of another shape",
     stopped="what is no event is a bad request, what is none of ours is read and ignored",
-    where=("flows/checkout_events.py",),
+    where=("flows/payments/events.py",),
 )
 
 SECRET = "whsec_of_this_test"

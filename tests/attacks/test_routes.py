@@ -16,9 +16,9 @@ from mcp.server.mcpserver import MCPServer
 from msgspec.structs import replace
 
 from flows import elicit
+from flows.crypto.tokens import Claims, Purpose
 from flows.errors import InvalidQuestion
 from flows.question import Link
-from flows.tokens import Claims, Purpose
 from tests.attacks.attack import Attack
 from tests.attacks.test_callbacks import is_untouched, sent_out
 from tests.mcp.stage import LEGACY, Person, soon, staged, text_of
@@ -89,7 +89,7 @@ stolen_id = Attack(
     who="whoever knows an elicitation's id, from a log or a notification",
     how="uses it in the place of a token, on every route (a stolen id on every route)",
     stopped="an id opens nothing: a route reads tokens, each of its own purpose",
-    where=("webapp/links.py", "webapp/routes/links.py"),
+    where=("webapp/elicitations/links.py", "webapp/routes/links.py"),
 )
 stolen_link = Attack(
     who="somebody to whom a link was forwarded, or who read it on the way",
@@ -98,7 +98,7 @@ stolen_link = Attack(
         "(forwarded link)"
     ),
     stopped="whoever opens is whoever asked, before any detail is shown or anything is done",
-    where=("webapp/identity.py", "webapp/routes/links.py", "webapp/routes/callbacks.py"),
+    where=("webapp/identity/identity.py", "webapp/routes/links.py", "webapp/routes/callbacks.py"),
     elsewhere=("tests/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",),
 )
 stolen_account = Attack(
@@ -119,7 +119,7 @@ clickjacking = Attack(
     who="a page of another site",
     how="shows ours in a frame, under a button of its own (clickjacking)",
     stopped="every page of every route, its errors too, stands in no frame and runs nothing inline",
-    where=("webapp/browser.py", "webapp/guard.py"),
+    where=("webapp/http/browser.py", "webapp/http/guard.py"),
     elsewhere=(
         "tests/web/test_browser.py::test_a_page_loads_nothing_from_elsewhere_and_stands_in_no_frame",
         "tests/pages/test_words.py::test_nothing_is_inline_and_nothing_comes_from_elsewhere",
@@ -129,14 +129,14 @@ leaking_address = Attack(
     who="whoever reads histories, caches and Referers",
     how="takes the token from the address of a page",
     stopped="no page is kept, indexed or named to where it leads",
-    where=("webapp/browser.py", "webapp/routes/answers.py"),
+    where=("webapp/http/browser.py", "webapp/routes/answers.py"),
     elsewhere=("tests/web/test_browser.py::test_a_page_leaks_no_address_and_is_kept_nowhere",),
 )
 open_redirect = Attack(
     who="somebody who wants our name before their address",
     how="puts an address into a parameter, a path or a Host (open redirect)",
     stopped="a redirect leads to an address of ours or to one that is stored with the question",
-    where=("webapp/routes/links.py", "webapp/departures.py", "webapp/guard.py"),
+    where=("webapp/routes/links.py", "webapp/routes/redirect.py", "webapp/http/guard.py"),
     elsewhere=(
         "tests/service/test_sessions.py::test_the_way_back_is_a_path_of_ours_or_home",
         "tests/web/test_guard.py::test_people_are_sent_to_the_one_address_with_path_and_query",
@@ -149,7 +149,7 @@ header_injection = Attack(
         "paths with control signs are refused, queries stay as they were encoded, and an address "
         "is checked when it is asked"
     ),
-    where=("webapp/guard.py", "flows/visit.py"),
+    where=("webapp/http/guard.py", "flows/kinds/url.py"),
     elsewhere=(
         "tests/flows/test_visit.py::test_an_address_leaves_in_letters_that_a_header_can_carry",
         "tests/flows/test_visit.py::test_no_control_character_of_any_kind_passes",
@@ -159,7 +159,7 @@ foreign_host = Attack(
     who="a page whose name was rebound to this machine",
     how="calls any route under its own name (foreign Host)",
     stopped="one layer around everything answers to our Host only",
-    where=("webapp/guard.py",),
+    where=("webapp/http/guard.py",),
     elsewhere=(
         "tests/web/test_guard.py::test_a_foreign_host_is_told_that_it_is_wrong_here",
         "tests/web/test_guard.py::test_over_a_real_connection_only_our_own_host_is_served",
@@ -170,7 +170,7 @@ foreign_origin = Attack(
     who="a page of another site, or of a sandboxed frame",
     how="sends requests with the reader's cookies",
     stopped="a foreign Origin is refused for everything, and each form carries a field of its own",
-    where=("webapp/guard.py", "webapp/browser.py"),
+    where=("webapp/http/guard.py", "webapp/http/browser.py"),
     elsewhere=(
         "tests/web/test_guard.py::test_a_page_of_another_site_is_refused",
         "tests/web/test_guard.py::test_a_null_origin_is_our_own_form_or_nothing",

@@ -22,10 +22,10 @@ from tests.mcp.stage import (
 )
 from tests.web.serving import transport_to
 from webapp.app import open_app
-from webapp.rates import TooOften
+from webapp.http.rate_limit import TooOften
 from webapp.routes.openers import pace
-from webapp.settings import Settings
-from webapp.settings_identity import IdentitySettings
+from webapp.settings.identity import IdentitySettings
+from webapp.settings.settings import Settings
 
 URL = "http://127.0.0.1:8765"
 FROM_AFAR = {"x-forwarded-for": "203.0.113.7"}
@@ -34,20 +34,20 @@ mounted = Attack(
     who="whoever reaches a server that was mounted below a path",
     how="names the path that one layer reads and another does not, to reach tools without a token",
     stopped="a request with a root path is refused by the first layer",
-    where=("webapp/guard.py",),
+    where=("webapp/http/guard.py",),
 )
 nobody_with_a_token = Attack(
     who="a caller without a name who got hold of a known person's requestState",
     how="makes the same call with it, to take the answer (foreign or replayed requestState)",
     stopped="nobody's run is found by its token and by a key that no known person's run has",
-    where=("webapp/runs.py",),
+    where=("webapp/calls/run.py",),
 )
 held_back = Attack(
     who="somebody who has the link",
     how="asks for it without end, or for letters in browser after browser, to lock the asker out",
     stopped="strangers are counted by address; letters in two other browsers leave the asker's "
     "right, and in a third she presses again; wrong guesses alone use any up",
-    where=("webapp/routes/openers.py", "flows/binding.py"),
+    where=("webapp/routes/openers.py", "flows/elicitation/user_code.py"),
     elsewhere=(
         "tests/flows/test_binding.py::test_other_browsers_use_up_nothing_of_hers",
         "tests/flows/test_binding.py::test_letters_in_two_other_browsers_leave_hers_right_and_count_nothing",

@@ -7,9 +7,9 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
-from flows.account import Account
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from flows.errors import Failed
+from flows.oauth.account import Account
 from flows.providers import github
 from tests.attacks.attack import Attack
 from tests.attacks.test_callbacks import staged_caller
@@ -31,7 +31,7 @@ kept_yes = Attack(
         "and which one is in use when a call fetches it first, and the call after a refusal asks "
         "anew; what a requestState carries is for the run that goes on"
     ),
-    where=("webapp/accounts.py", "flows/connection.py"),
+    where=("webapp/oauth/accounts.py", "flows/oauth/connection.py"),
     elsewhere=(
         "tests/web/test_begun_calls.py::test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun",
         "tests/web/test_begun_calls.py::test_what_is_taken_away_is_gone_and_no_other_takes_its_place",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.errors import Unverified
-from flows.signature_schemes import (
+from flows.webhooks.schemes import (
     COINBASE,
     GITHUB,
     LEMON_SQUEEZY,
@@ -26,7 +26,7 @@ from flows.signature_schemes import (
     STRIPE,
     Scheme,
 )
-from flows.signatures import (
+from flows.webhooks.signatures import (
     BODY_BYTES_AT_MOST,
     HEADER_CHARACTERS_AT_MOST,
     SIGNATURES_AT_MOST,
@@ -47,7 +47,7 @@ changed = Attack(
         "id and body"
     ),
     stopped="the signature is over the exact bytes, each part with its border",
-    where=("flows/signatures.py",),
+    where=("flows/webhooks/signatures.py",),
     elsewhere=(
         f"{over_http}::test_no_bit_of_the_body_can_change",
         f"{over_http}::test_no_bit_of_a_header_can_change",
@@ -63,7 +63,11 @@ replayed = Attack(
         "five seconds with Paddle; the others sign none, and an event of theirs, as any, is kept "
         "once and its money told once: sent again it writes nothing"
     ),
-    where=("flows/signatures.py", "webapp/hook_rows.py", "webapp/ledger.py"),
+    where=(
+        "flows/webhooks/signatures.py",
+        "webapp/payments/webhook_rows.py",
+        "webapp/payments/ledger.py",
+    ),
     elsewhere=(
         f"{over_http}::test_a_clock_may_be_wrong_by_the_tolerance_and_by_no_second_more",
         "tests/web/test_webhooks.py::test_a_second_webhook_changes_nothing",
@@ -78,7 +82,7 @@ two_readings = Attack(
         "differently"
     ),
     stopped="each header comes once, and a signature has one spelling",
-    where=("flows/signatures.py",),
+    where=("flows/webhooks/signatures.py",),
     elsewhere=(
         f"{over_http}::test_a_header_that_is_missing_repeated_or_none_is_refused",
         f"{over_http}::test_what_no_client_would_write_is_refused_on_the_wire",
@@ -88,32 +92,32 @@ another_scheme = Attack(
     who="whoever has a signature of another scheme, or the public key",
     how="uses it here",
     stopped="each scheme signs its own text, and a public key is never a MAC's key",
-    where=("flows/signatures.py",),
+    where=("flows/webhooks/signatures.py",),
 )
 empty_secret = Attack(
     who="an operator's mistake",
     how="leaves a secret empty or uses one that is no key",
     stopped="it opens no door",
-    where=("flows/signatures.py",),
+    where=("flows/webhooks/signatures.py",),
 )
 heavy = Attack(
     who="a stranger",
     how="sends megabytes or thousands of signatures to be checked",
     stopped="limits come before any MAC is computed",
-    where=("flows/signatures.py",),
+    where=("flows/webhooks/signatures.py",),
     elsewhere=(f"{over_http}::test_ten_megabytes_are_too_much_signed_or_not",),
 )
 oracle = Attack(
     who="a stranger",
     how="learns from the refusal what was wrong",
     stopped="the reason never reaches the sender",
-    where=("flows/signatures.py", "flows/errors.py"),
+    where=("flows/webhooks/signatures.py", "flows/errors.py"),
 )
 another_address = Attack(
     who="whoever has a delivery to another address, or sets the Host header",
     how="sends it to ours",
     stopped="the address that is signed is the one in our settings, never the request's",
-    where=("flows/signatures.py",),
+    where=("flows/webhooks/signatures.py",),
 )
 items = "tests/flows/test_signatures_items.py"
 sandbox = "tests/flows/test_signatures_vendors_sandbox.py"
@@ -121,7 +125,7 @@ another_item = Attack(
     who="whoever can change a delivery of several items",
     how="puts an item beside a good one, changes what stands in it unsigned, moves a border",
     stopped="each item is verified by itself, and only what is signed of it comes out",
-    where=("flows/signature_items.py",),
+    where=("flows/webhooks/items.py",),
     elsewhere=(
         f"{items}::test_one_bad_item_spoils_no_other_and_a_good_one_vouches_for_none",
         f"{items}::test_no_signed_field_can_change",
@@ -141,7 +145,7 @@ own_certificate = Attack(
         "only PayPal's own addresses are fetched from, the certificate has PayPal's name and its "
         "time, and leads to a root that is known"
     ),
-    where=("flows/signature_certificates.py",),
+    where=("flows/webhooks/certificates.py",),
     elsewhere=(
         f"{certificates}::test_a_certificate_from_anywhere_else_is_not_even_fetched",
         f"{certificates}::test_a_certificate_of_anybody_elses_is_refused",
@@ -155,7 +159,7 @@ another_webhook = Attack(
     who="whoever has a webhook of their own at PayPal",
     how="sends us what PayPal signed for it, or a signed delivery with something changed",
     stopped="the id of our webhook is signed, and so are the time and a checksum of the body",
-    where=("flows/signature_certificates.py",),
+    where=("flows/webhooks/certificates.py",),
     elsewhere=(
         f"{certificates}::test_a_delivery_for_somebody_elses_webhook_is_refused",
         f"{certificates}::test_without_a_webhook_of_ours_nothing_is_accepted",
@@ -170,7 +174,7 @@ made_up = Attack(
     who="anybody, where a provider signs nothing",
     how="makes up a notice: another payment's id, a path in it, a status beside it",
     stopped="one id of the right form is read and nothing else; the provider is asked about it",
-    where=("flows/unsigned_notices.py",),
+    where=("flows/payments/unsigned_notices.py",),
     elsewhere=(
         f"{notices}::test_a_payments_id_is_read_and_what_stands_beside_it_is_not",
         f"{notices}::test_anything_else_is_refused",

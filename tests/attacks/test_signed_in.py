@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from tests.attacks.attack import Attack
 from tests.mcp.issuing import Issuing, come_back_as, issuing, leave_to_sign_in, sign_in
 from tests.mcp.stage import LEGACY, Page, Person
@@ -20,7 +20,7 @@ forwarded = Attack(
     who="somebody to whom a link was forwarded, signed in with an account of their own",
     how="opens it and presses everything on it (forwarded link)",
     stopped="the page of another person, without a detail; nothing ends for the one who asked",
-    where=("webapp/routes/openers.py", "webapp/identity.py"),
+    where=("webapp/routes/openers.py", "webapp/identity/identity.py"),
     elsewhere=(
         "tests/mcp/test_who_is_who.py::test_a_link_passed_on_shows_nothing_and_ends_nothing",
         "tests/mcp/test_by_code.py::test_letters_in_another_browser_leave_the_askers_right",
@@ -38,7 +38,7 @@ login_csrf = Attack(
     who="somebody who can sign in",
     how="leads the victim's browser to the end of a sign-in of their own (login CSRF)",
     stopped="what a browser left with is sealed in a cookie of its own",
-    where=("webapp/signing_in.py", "flows/signin.py"),
+    where=("webapp/identity/sign_in.py", "flows/oauth/sign_in.py"),
     elsewhere=("tests/mcp/test_pairing.py::test_a_form_of_another_page_pairs_nothing",),
 )
 fixation = Attack(
@@ -48,19 +48,19 @@ fixation = Attack(
         "(session fixation)"
     ),
     stopped="a sign-in makes a new session and ends the one that the browser had",
-    where=("webapp/sessions.py",),
+    where=("webapp/identity/sessions.py",),
 )
 replay = Attack(
     who="whoever kept the address of the way back from the issuer",
     how="opens it again, in the same browser or another (callback replayed)",
     stopped="the browser's cookie is used up by the first, and the code at the issuer too",
-    where=("webapp/signing_in.py", "webapp/routes/signin.py"),
+    where=("webapp/identity/sign_in.py", "webapp/routes/signin.py"),
 )
 mixed_up = Attack(
     who="another issuer, or whoever can change the way back",
     how="answers in the issuer's place: another `iss` or none, another state, two codes (no `iss`)",
     stopped="nothing of it is acted upon, and the browser's own sign-in goes on",
-    where=("flows/signin.py",),
+    where=("flows/oauth/sign_in.py",),
     elsewhere=(
         "tests/flows/test_signin.py::test_an_issuer_that_promises_its_name_must_give_it",
         "tests/oidc/test_signin.py::test_an_answer_of_another_issuer_is_not_acted_upon",
@@ -70,7 +70,7 @@ back_elsewhere = Attack(
     who="whoever can fill in a form of ours, or a part of an address",
     how="says where the browser shall go after the sign-in (open redirect)",
     stopped="a path of ours, or home",
-    where=("webapp/sessions.py",),
+    where=("webapp/identity/sessions.py",),
 )
 issuers_words = Attack(
     who="somebody who leads a browser to the way back",
@@ -82,7 +82,7 @@ bearers = Attack(
     who="another server of the issuer, another issuer, an anonymous caller",
     how="calls the tools with a token for another audience, of another issuer, or with none",
     stopped="the endpoint lets in who brings a token of this issuer for this address",
-    where=("webapp/protected.py",),
+    where=("webapp/identity/bearer_auth.py",),
     elsewhere=(
         "tests/mcp/test_who_is_who.py::test_a_call_without_a_token_is_told_where_to_get_one",
         "tests/mcp/test_who_is_who.py::test_a_token_without_a_subject_is_anonymous",
@@ -95,7 +95,7 @@ letters = Attack(
     who="the model, a client, or a caller without a name",
     how="makes letters up, or passes letters on to a question of somebody else",
     stopped="wrong letters are counted, and only the asker's own call is listened to",
-    where=("webapp/letters.py", "webapp/mcp/result_tool.py"),
+    where=("webapp/identity/user_codes.py", "webapp/mcp/result_tool.py"),
     elsewhere=(
         "tests/mcp/test_by_code.py::test_wrong_letters_open_nothing_and_are_asked_for_again",
         "tests/mcp/test_by_code.py::test_letters_that_nobody_was_shown_open_nothing",
@@ -114,7 +114,7 @@ framed = Attack(
         "shows the pages of signing in and out, of letters and of pairing in a frame (clickjacking)"
     ),
     stopped="they have the headers of every page",
-    where=("webapp/browser.py",),
+    where=("webapp/http/browser.py",),
 )
 
 

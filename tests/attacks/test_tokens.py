@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flows.crypto.tokens import MAXIMUM_LIFE, MAXIMUM_TEXT_BYTES, Claims, Purpose, Tokens
+from flows.crypto.vault import Ring
 from flows.errors import InvalidToken
-from flows.tokens import MAXIMUM_LIFE, MAXIMUM_TEXT_BYTES, Claims, Purpose, Tokens
-from flows.vault import Ring
 from tests.attacks.attack import Attack
 from tests.clock import NOON, Clock
 
@@ -20,37 +20,37 @@ changed = Attack(
     who="a stranger",
     how="guesses, cuts, changes or puts together tokens",
     stopped="an HMAC over AES-GCM, refused by the outer signature first",
-    where=("flows/tokens.py",),
+    where=("flows/crypto/tokens.py",),
 )
 another_purpose = Attack(
     who="whoever has one token",
     how="uses it for something else",
     stopped="each purpose has keys of its own and is sealed inside",
-    where=("flows/tokens.py",),
+    where=("flows/crypto/tokens.py",),
 )
 respelt = Attack(
     who="whoever has one token",
     how="spells it in another way, to use it twice",
     stopped="what counts is inside, never the text",
-    where=("flows/tokens.py",),
+    where=("flows/crypto/tokens.py",),
 )
 heavy = Attack(
     who="a stranger",
     how="sends a megabyte",
     stopped="two kilobytes at most, before any work",
-    where=("flows/tokens.py",),
+    where=("flows/crypto/tokens.py",),
 )
 another_time = Attack(
     who="whoever kept a token",
     how="uses it after its time",
     stopped="the end is inside, and no token lives for longer than allowed",
-    where=("flows/tokens.py",),
+    where=("flows/crypto/tokens.py",),
 )
 another_server = Attack(
     who="whoever runs another server, or knew a key that was removed",
     how="mints tokens for ours",
     stopped="the origin and the key are inside; a removed key opens nothing",
-    where=("flows/tokens.py",),
+    where=("flows/crypto/tokens.py",),
 )
 readable = Attack(
     who="whoever sees tokens",
@@ -58,7 +58,7 @@ readable = Attack(
     stopped=(
         "they are sealed, never twice the same, safe in a path, and the reason is told to nobody"
     ),
-    where=("flows/tokens.py",),
+    where=("flows/crypto/tokens.py",),
 )
 
 OLD = b"an old secret, thirty-two bytes!"

@@ -16,43 +16,43 @@ from tests.attacks.attack import Attack
 from tests.attacks.test_payments import COMPLETED, EXPIRED, FAILED, SUCCEEDED, told
 from tests.mcp.stage import LEGACY, cut, eventually
 from tests.service.selling import CREATE, Buying, Shop, buying, open_shop
-from webapp.operator import list_payments
+from webapp.cli.payments import list_payments
 
 other_terms = Attack(
     who="whoever sells at the same account",
     how="makes our session cost less, or swaps two questions' sessions",
     stopped="what contradicts the question is kept with its reason and settles nothing",
-    where=("webapp/hooks.py",),
+    where=("webapp/payments/webhooks.py",),
 )
 our_reference = Attack(
     who="whoever knows an elicitation's id",
     how="puts it on a payment link or session of their own",
     stopped="a session that we do not know is reconciled with the provider and refused",
-    where=("webapp/hooks.py", "webapp/checkouts.py"),
+    where=("webapp/payments/webhooks.py", "webapp/payments/checkouts.py"),
 )
 out_of_order = Attack(
     who="a muddled provider, or a replay",
     how="sends events twice, late, with a used id, or in any order",
     stopped="the money is told once by object and kind, and an end takes nothing back",
-    where=("webapp/hooks.py", "webapp/ledger.py"),
+    where=("webapp/payments/webhooks.py", "webapp/payments/ledger.py"),
 )
 two_stories = Attack(
     who="a provider whose API says otherwise than its event",
     how="contradicts itself",
     stopped="what it says when asked is what counts, and what is wrong there harms nobody",
-    where=("webapp/checkouts.py", "webapp/verdicts.py"),
+    where=("webapp/payments/checkouts.py", "webapp/payments/verification.py"),
 )
 erased = Attack(
     who="time",
     how="brings an event for a question that was erased",
     stopped="it is acknowledged and looked at once",
-    where=("webapp/hooks.py",),
+    where=("webapp/payments/webhooks.py",),
 )
 thiefs_amount = Attack(
     who="a thief",
     how="makes a refused payment show their amount",
     stopped="what is shown is what was asked",
-    where=("webapp/hooks.py", "webapp/shown.py"),
+    where=("webapp/payments/webhooks.py", "webapp/pages/builder.py"),
 )
 
 PAID = {"status": "complete", "payment_status": "paid", "payment_intent": "pi_thief"}

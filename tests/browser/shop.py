@@ -26,13 +26,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from flows import Link, complete_elicitation, elicit
-from flows.vault import Ring
+from flows.crypto.vault import Ring
 from tests.crash.shop import no_certificates
 from tests.web.serving import bound, serving
 from webapp.app import open_app
-from webapp.settings import Settings
+from webapp.http.connection import Receive, Scope, Send
+from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
-from webapp.wire import Receive, Scope, Send
 
 TIMEOUT = timedelta(minutes=5)
 

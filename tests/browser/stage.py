@@ -27,22 +27,22 @@ from mcp_types import (
 )
 
 from flows import elicit
-from flows.elicitation import Elicitation
+from flows.crypto.vault import Ring
+from flows.elicitation.states import Elicitation
 from flows.providers import github
-from flows.vault import Ring
 from tests.browser.shop import Calling
 from tests.crash.shop import no_certificates
 from tests.mcp.stage import service_in
 from tests.web.serving import bound, serving, serving_at
 from webapp.app import open_app
 from webapp.demo.tools import add_tools
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.sandbox.app import create_sandbox
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.service import Service
-from webapp.settings import Settings
+from webapp.settings.settings import Settings
 from webapp.stores import open_store
 from webapp.sweeper import fall_due
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 Action: TypeAlias = Literal["accept", "decline", "cancel"]
 SERVER = "Field notes"

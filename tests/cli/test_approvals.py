@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from webapp.cli import main
+from webapp.cli.main import main
 from webapp.connecting import connect, utc_now
-from webapp.rows import Approval
-from webapp.settings import read_settings
+from webapp.records.rows import Approval
+from webapp.settings.settings import read_settings
 
 pytestmark = pytest.mark.usefixtures("home")
 

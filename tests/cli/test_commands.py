@@ -6,9 +6,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from flows.vault import Ring
+from flows.crypto.vault import Ring
 from tests.cli.running import HOUSE, Server, ended, run, serving, start
-from webapp import cli, settings
+from webapp.cli import main as cli
+from webapp.settings import settings
 
 
 async def test_keys_new_gives_a_secret_that_works_and_another_each_time(tmp_path):

@@ -11,11 +11,11 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
+from flows.crypto.vault import fingerprint_of
 from flows.errors import WeakSecret
-from flows.vault import fingerprint_of
 from tests.cli.running import Ended, ended, run, serving, start
 from webapp.demo.walker import Page, walk
-from webapp.keys import KeyFile, Secret
+from webapp.settings.key_file import KeyFile, Secret
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OLD, NEW = b"an old secret of thirty-two bytes", b"a-new-secret-of-thirty-two-bytes"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flows.elicitation import Asked, Elicitation, Status
-from webapp.cli import main
+from flows.elicitation.states import Asked, Elicitation, Status
+from webapp.cli.main import main
 from webapp.connecting import connect, utc_now
-from webapp.settings import read_settings
+from webapp.settings.settings import read_settings
 
 pytestmark = pytest.mark.usefixtures("home")
 

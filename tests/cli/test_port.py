@@ -5,10 +5,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from flows.vault import Pepper
+from flows.crypto.vault import Pepper
 from tests.web.serving import bound, serving
-from webapp.port import PagesTaken, PortUnusable, SharedPort, own_or_find, proof
-from webapp.wire import ASGIApp, Receive, Scope, Send
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.port import PagesTaken, PortUnusable, SharedPort, own_or_find, proof
 
 HOST = "127.0.0.1"
 PEPPER = Pepper(b"p" * 32)

@@ -9,10 +9,10 @@ import pytest
 
 from tests.cli.running import run, serving
 from tests.mcp.stage import soon
+from webapp.cli.servers import must_be_known
 from webapp.connecting import connect, utc_now
-from webapp.known_servers import must_be_known
-from webapp.served import find_server, place_of
-from webapp.settings import read_settings
+from webapp.server import find_server, place_of
+from webapp.settings.settings import read_settings
 
 TOOLS = 'from mcp.server.mcpserver import MCPServer\nmcp = MCPServer("shop")\n'
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.running import HOUSE, environment_of, run, start
 from tests.processes import ended
-from webapp.keys import data_folder
+from webapp.settings.key_file import data_folder
 
 
 def started(*arguments: str, home: Path, before: str = "") -> subprocess.CompletedProcess[str]:

@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from flows.receipt import Payment
+from flows.payments.receipt import Payment
 from tests.crash.market import REFUNDS, Market
 from tests.crash.server import settings_of
-from webapp.owners import open_owners
-from webapp.rows import Hook, Rows
+from webapp.records.owners import open_owners
+from webapp.records.rows import Hook, Rows
 
 COMPLETED = "checkout.session.completed"
 EXPIRED = "checkout.session.expired"

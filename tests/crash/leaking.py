@@ -14,7 +14,7 @@ import httpx
 from tests.crash.nursery import raise_children
 from tests.crash.server import Orders, die
 from tests.web.serving import serving
-from webapp.wire import Receive, Scope, Send
+from webapp.http.connection import Receive, Scope, Send
 
 _LOG = logging.getLogger("webapp.shop")
 

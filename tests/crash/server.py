@@ -20,14 +20,14 @@ import httpx
 from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
-from flows.elicitation import Json
-from flows.vault import Ring
+from flows.crypto.vault import Ring
+from flows.elicitation.states import Json
 from tests.web.serving import serving, transport_to
 from webapp.app import open_app
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.limits import Limits
-from webapp.settings import Settings
+from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 SECRET = b"a secret that outlives every one of the processes"
 ELSEWHERE = "https://shop.example"

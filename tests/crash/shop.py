@@ -32,7 +32,7 @@ from mcp_types import (
 from tests.crash.server import ELSEWHERE, Orders, settings_of
 from tests.processes import close, open_process
 from tests.web.serving import bound
-from webapp.settings import Settings
+from webapp.settings.settings import Settings
 from webapp.stores import Store, open_store
 
 TOP = Path(__file__).parents[2]

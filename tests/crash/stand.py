@@ -20,7 +20,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from flows import Money, elicit
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.providers import github
 from tests.crash.nursery import raise_children
 from tests.crash.post import Door, Post
@@ -28,11 +28,11 @@ from tests.crash.server import PATIENT, Dying, DyingStore, Orders, die, settings
 from tests.crash.shop import no_certificates
 from tests.web.serving import serving, transport_to
 from webapp.app import open_app
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.sandbox import Sandbox
 from webapp.sandbox.app import create_sandbox
 from webapp.sandbox.settings import new_sandbox
 from webapp.stores import Record, Store, open_store
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

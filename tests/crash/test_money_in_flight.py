@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.receipt import Payment
+from flows.payments.receipt import Payment
 from tests.crash.books import COMPLETED, agreed
 from tests.crash.market import REFUNDS, SESSIONS, Customer, Market
 from tests.crash.post import TIMES_AGAIN

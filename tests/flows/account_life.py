@@ -10,9 +10,9 @@ from urllib.parse import parse_qs
 
 import httpx
 
-from flows.connection import Connection
-from flows.flow import Talk
-from flows.provider import Client, Provider
+from flows.elicitation.flow import Talk
+from flows.oauth.connection import Connection
+from flows.oauth.provider import Client, Provider
 from flows.providers import github
 from tests.clock import NOON
 

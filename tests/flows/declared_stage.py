@@ -15,13 +15,13 @@ from paddle_billing.Notifications import PaddleSignature  # type: ignore[import-
 from square.utils.webhooks_helper import verify_signature as square_verifies
 from standardwebhooks import Webhook as StandardWebhook
 
-from flows.checkout_session import Verdict
-from flows.declared_gateway import DeclaredGateway
-from flows.declared_seller import DeclaredSeller
-from flows.elicitation import Elicitation
-from flows.sellers import SELLERS
-from flows.signature_items import verify_items
-from flows.signatures import Delivery, verify
+from flows.elicitation.states import Elicitation
+from flows.payments.declared.catalog import SELLERS
+from flows.payments.declared.declaration import DeclaredSeller
+from flows.payments.declared.gateway import DeclaredGateway
+from flows.payments.session import Verdict
+from flows.webhooks.items import verify_items
+from flows.webhooks.signatures import Delivery, verify
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage
 from tests.flows.gateway_stage import BACK, ID, NINE, TRIP, reply, run

@@ -7,12 +7,12 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
-from flows.checkout_session import Kept, Terms
-from flows.elicitation import Asked, Attempt, Elicitation, Status
-from flows.flow import Talk, Trip
-from flows.gateway import Gateway
-from flows.money import Money
-from flows.receipt import Payment
+from flows.elicitation.flow import Talk, Trip
+from flows.elicitation.states import Asked, Attempt, Elicitation, Status
+from flows.payments.gateway import Gateway
+from flows.payments.money import Money
+from flows.payments.receipt import Payment
+from flows.payments.session import Kept, Terms
 from tests.clock import NOON
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from flows.access_token import (
+from flows.oauth.access_token import (
     LIFE_AT_MOST,
     BadBearer,
     Resource,

@@ -14,8 +14,8 @@ import pydantic_core
 import pytest
 from mcp.server.mcpserver.utilities.func_metadata import func_metadata
 
-from flows.account import Account, BearerAuth, account_of
-from flows.elicitation import Json
+from flows.elicitation.states import Json
+from flows.oauth.account import Account, BearerAuth, account_of
 
 KEY = "gho_the_key_itself"
 CONTENT: dict[str, Any] = {

@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from flows.binding import (
+from flows.elicitation.user_code import (
     ALPHABET,
     SHOWN_AT_MOST,
     TRIES_AT_MOST,

@@ -14,8 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows.checkout_seller import Seller, charge_amount, charged, sandbox_stripe, stripe
-from flows.checkout_session import (
+from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.states import Asked, Attempt, Elicitation, Json, Status
+from flows.errors import Failed, InvalidQuestion
+from flows.payments.gateway import State, judge
+from flows.payments.money import Money
+from flows.payments.receipt import Payment, Refund, RefundStatus
+from flows.payments.session import (
     Kept,
     Malformed,
     Mismatch,
@@ -24,13 +29,8 @@ from flows.checkout_session import (
     read_session,
     sessions_of,
 )
-from flows.elicitation import Asked, Attempt, Elicitation, Json, Status
-from flows.errors import Failed, InvalidQuestion
-from flows.flow import Departure, Talk, Trip
-from flows.gateway import State, judge
-from flows.gateway_stripe import StripeGateway, neutral
-from flows.money import Money
-from flows.receipt import Payment, Refund, RefundStatus
+from flows.payments.stripe.account import Seller, charge_amount, charged, sandbox_stripe, stripe
+from flows.payments.stripe.gateway import StripeGateway, neutral
 from tests.clock import NOON
 from tests.flows.gateway_stage import reply, run
 

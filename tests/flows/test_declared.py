@@ -5,8 +5,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from flows.declared import as_data, provider_in
-from flows.provider import Provider
+from flows.oauth.provider import Provider
+from flows.oauth.provider_data import as_data, provider_in
 from flows.providers import PROVIDERS, gitlab, microsoft, openid
 
 ALL = [

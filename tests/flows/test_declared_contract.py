@@ -12,17 +12,17 @@ import pytest
 from msgspec.structs import replace
 from standardwebhooks import Webhook
 
-from flows.checkout_session import Verdict
-from flows.declared_gateway import DeclaredGateway
-from flows.declared_places import Holding, Reading
-from flows.declared_seller import DeclaredSeller, SellerDeclaration
-from flows.elicitation import Elicitation
+from flows.elicitation.flow import Talk
+from flows.elicitation.states import Elicitation
 from flows.errors import Failed, InvalidQuestion, Unverified
-from flows.flow import Talk
-from flows.gateway import Notice, Signs, State, heard, judge, judge_notice
-from flows.money import Money
-from flows.receipt import RefundStatus
-from flows.signatures import verify
+from flows.payments.declared.declaration import DeclaredSeller, SellerDeclaration
+from flows.payments.declared.gateway import DeclaredGateway
+from flows.payments.declared.mapping import Holding, Reading
+from flows.payments.gateway import Notice, Signs, State, heard, judge, judge_notice
+from flows.payments.money import Money
+from flows.payments.receipt import RefundStatus
+from flows.payments.session import Verdict
+from flows.webhooks.signatures import verify
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage
 from tests.flows.gateway_stage import BACK, ID, NINE, TRIP

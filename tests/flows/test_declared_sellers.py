@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows.checkout_session import Malformed, Mismatch, Verdict
+from flows.elicitation.flow import Departure
 from flows.errors import Failed, InvalidQuestion
-from flows.flow import Departure
-from flows.gateway import Notice, Session, Signs, State, judge, judge_notice
-from flows.money import Money
-from flows.receipt import Dispute, RefundStatus
-from flows.sellers import SELLERS
+from flows.payments.declared.catalog import SELLERS
+from flows.payments.gateway import Notice, Session, Signs, State, judge, judge_notice
+from flows.payments.money import Money
+from flows.payments.receipt import Dispute, RefundStatus
+from flows.payments.session import Malformed, Mismatch, Verdict
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage
 from tests.flows.declared_stage import CASES, DIGEST, KEY, SECRET, Case, put

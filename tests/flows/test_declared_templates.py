@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from flows.checkout_session import Malformed
-from flows.declared_templates import (
+from flows.payments.declared.templates import (
     TEXT_AT_MOST,
     at,
     fill,
@@ -15,6 +14,7 @@ from flows.declared_templates import (
     place_faults,
     text_at,
 )
+from flows.payments.session import Malformed
 
 VALUES: dict[str, str | int | None] = {
     "what": "{secret}",

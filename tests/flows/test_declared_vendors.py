@@ -48,7 +48,7 @@ from square.types.order_state import OrderState
 from square.types.payment_updated_event import PaymentUpdatedEvent
 from square.types.refund_payment_response import RefundPaymentResponse
 
-from flows.sellers import SELLERS
+from flows.payments.declared.catalog import SELLERS
 from tests.flows import gateway_stage as stage
 from tests.flows.declared_stage import (
     DIGEST,

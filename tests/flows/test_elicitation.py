@@ -5,9 +5,10 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from flows import attempts
-from flows import elicitation as states
-from flows.elicitation import (
+from flows.elicitation import attempt as attempts
+from flows.elicitation import states
+from flows.elicitation.retention import KEPT
+from flows.elicitation.states import (
     EXCHANGE_AT_MOST,
     LATE,
     LEASE,
@@ -21,7 +22,6 @@ from flows.elicitation import (
     Take,
 )
 from flows.errors import NotPossible, TooManyAttempts
-from flows.keeping import KEPT
 from tests.clock import NOON, Clock
 
 LIFE = timedelta(minutes=5)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.form import form_question
+from flows.kinds.form import form_question
 
 SECRETS = [
     "awscredentials",

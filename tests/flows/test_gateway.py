@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows import receipt as receipts
-from flows.checkout_events import read_event
-from flows.checkout_seller import charge_amount, stripe
-from flows.checkout_session import Kept, Malformed, Mismatch, Verdict, read_session
-from flows.elicitation import Elicitation, Json
+from flows.elicitation.flow import Departure
+from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
-from flows.flow import Departure
-from flows.gateway import (
+from flows.payments import receipt as receipts
+from flows.payments.events import read_event
+from flows.payments.gateway import (
     Gateway,
     Hints,
     Notice,
@@ -33,14 +31,16 @@ from flows.gateway import (
     judge_notice,
     open_page,
 )
-from flows.gateway_replies import is_refusal, minor_units, written
-from flows.gateway_stripe import StripeGateway, neutral
-from flows.gateways import Gateways, gateway_of
-from flows.mollie import mollie
-from flows.money import Money
-from flows.paypal import paypal
-from flows.receipt import Dispute, Payment, ReceiptStatus
-from flows.signatures import verify
+from flows.payments.mollie.gateway import mollie
+from flows.payments.money import Money
+from flows.payments.paypal.gateway import paypal
+from flows.payments.receipt import Dispute, Payment, ReceiptStatus
+from flows.payments.registry import Gateways, gateway_of
+from flows.payments.responses import is_refusal, minor_units, written
+from flows.payments.session import Kept, Malformed, Mismatch, Verdict, read_session
+from flows.payments.stripe.account import charge_amount, stripe
+from flows.payments.stripe.gateway import StripeGateway, neutral
+from flows.webhooks.signatures import verify
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage
 from tests.flows.gateway_stage import ID, TRIP, kept_in, reply, run

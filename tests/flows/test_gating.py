@@ -10,8 +10,8 @@ import pytest
 
 from flows import elicit
 from flows.errors import Declined, InvalidQuestion
-from flows.form import Form
-from flows.gating import (
+from flows.kinds.form import Form
+from flows.kinds.gate import (
     Gate,
     GatePolicy,
     digest_of_arguments,

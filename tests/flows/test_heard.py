@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.declared_reading import notice_in
-from flows.declared_seller import DeclaredSeller, SellerDeclaration
 from flows.errors import InvalidQuestion
-from flows.gateway import Session, State, heard
-from flows.receipt import (
+from flows.payments.declared.catalog import SELLERS
+from flows.payments.declared.declaration import DeclaredSeller, SellerDeclaration
+from flows.payments.declared.reader import notice_in
+from flows.payments.gateway import Session, State, heard
+from flows.payments.receipt import (
     ASKED,
     CLAIM,
     Dispute,
@@ -21,7 +22,6 @@ from flows.receipt import (
     disputed,
     given_back_in_part,
 )
-from flows.sellers import SELLERS
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage
 

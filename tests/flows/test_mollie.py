@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows.checkout_session import Mismatch, Verdict
-from flows.elicitation import Elicitation, Json
+from flows.elicitation.flow import Departure, Talk
+from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, InvalidQuestion, Unverified
-from flows.flow import Departure, Talk
-from flows.gateway import Hint, Session, State, judge
-from flows.mollie import MollieGateway, mollie, sandbox_mollie
-from flows.money import Money
-from flows.receipt import Refund, RefundStatus
+from flows.payments.gateway import Hint, Session, State, judge
+from flows.payments.mollie.gateway import MollieGateway, mollie, sandbox_mollie
+from flows.payments.money import Money
+from flows.payments.receipt import Refund, RefundStatus
+from flows.payments.session import Mismatch, Verdict
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage
 from tests.flows.gateway_stage import BACK, ID, NINE, TRIP, kept_in, reply, run

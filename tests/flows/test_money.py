@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from iso4217 import Currency
 
 from flows.errors import InvalidQuestion
-from flows.money import MINOR_UNIT_DIGITS_AT_MOST, Money, digits_of
+from flows.payments.money import MINOR_UNIT_DIGITS_AT_MOST, Money, digits_of
 
 PUBLISHED = {each.code: each.exponent for each in Currency}
 WITH_MINOR_UNITS = sorted(code for code, digits in PUBLISHED.items() if digits is not None)

@@ -13,12 +13,12 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
-from flows.elicitation import Asked, Attempt, Elicitation, Status
+from flows.elicitation.flow import Arrival, Departure, Talk, Trip
+from flows.elicitation.states import Asked, Attempt, Elicitation, Status
 from flows.errors import Denied, Failed, NotConfigured
-from flows.flow import Arrival, Departure, Talk, Trip
-from flows.oauth import Client, Grant, Mixed, OauthFlow, Terms
-from flows.oauth_requests import authorize_url
-from flows.provider import PersonProbe, Provider
+from flows.oauth.authorization_code import Client, Grant, Mixed, OauthFlow, Terms
+from flows.oauth.provider import PersonProbe, Provider
+from flows.oauth.requests import authorize_url
 from flows.providers import github, google, openid
 from tests.clock import NOON
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from flows.errors import Denied, Failed
-from flows.oauth import Grant
-from flows.oauth_device import GRANT_TYPE, DeviceCode, Pending, poll, start
-from flows.provider import Provider
+from flows.oauth.authorization_code import Grant
+from flows.oauth.device_flow import GRANT_TYPE, DeviceCode, Pending, poll, start
+from flows.oauth.provider import Provider
 from flows.providers import github, microsoft, openid
 from tests.clock import NOON
 from tests.flows.account_life import (

@@ -10,10 +10,10 @@ import httpx
 import msgspec
 import pytest
 
-from flows.connection import Connection
 from flows.errors import Failed
-from flows.oauth_refresh import Gone, Renewed, needs_refresh, refresh, refreshed
-from flows.provider import Provider
+from flows.oauth.connection import Connection
+from flows.oauth.provider import Provider
+from flows.oauth.refresh import Gone, Renewed, needs_refresh, refresh, refreshed
 from flows.providers import github, microsoft, openid, slack
 from tests.clock import NOON
 from tests.flows.account_life import (

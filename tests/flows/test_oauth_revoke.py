@@ -6,12 +6,12 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.connection import Connection
 from flows.errors import Failed
-from flows.oauth_identity import unsigned_claims
-from flows.oauth_refresh import Gone, refresh, refreshed
-from flows.oauth_revoke import revoke
-from flows.provider import Client, Provider, Revocation
+from flows.oauth.connection import Connection
+from flows.oauth.id_token import unsigned_claims
+from flows.oauth.provider import Client, Provider, Revocation
+from flows.oauth.refresh import Gone, refresh, refreshed
+from flows.oauth.revocation import revoke
 from flows.providers import dropbox, github, google, notion, openid, slack
 from tests.clock import NOON, Clock
 from tests.flows.account_life import (

@@ -2,9 +2,9 @@
 
 import pytest
 
+from flows.elicitation.flow import Trip
 from flows.errors import Denied, Failed
-from flows.flow import Trip
-from flows.provider import Provider
+from flows.oauth.provider import Provider
 from flows.providers.github import github
 from flows.providers.microsoft import microsoft
 from tests.clock import NOON

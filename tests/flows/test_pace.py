@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from flows.pace import next_turn, turn_after_trouble
+from flows.payments.pace import next_turn, turn_after_trouble
 from tests.clock import NOON
 
 SECONDS = (5, 10, 60)

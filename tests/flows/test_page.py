@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from flows.errors import InvalidQuestion
-from flows.page import Secret, Terms, secret_question
+from flows.kinds.secret import Secret, Terms, secret_question
 from flows.question import Question
-from flows.schema import schema_of
+from flows.schema.schema import schema_of
 
 
 @dataclass

@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows.checkout_session import Malformed, Mismatch, Verdict
-from flows.elicitation import Elicitation, Json, Status
+from flows.elicitation.flow import Departure, Talk
+from flows.elicitation.states import Elicitation, Json, Status
 from flows.errors import Failed, InvalidQuestion
-from flows.flow import Departure, Talk
-from flows.gateway import Hint, Session, State, heard, judge
-from flows.money import Money
-from flows.paypal import ORDER_LIFE, PayPalGateway, paypal, sandbox_paypal
-from flows.paypal_replies import has_lapsed
-from flows.receipt import Dispute, Refund, RefundStatus, disputed
-from flows.signature_certificates import PAYPAL, PAYPAL_SANDBOX
+from flows.payments.gateway import Hint, Session, State, heard, judge
+from flows.payments.money import Money
+from flows.payments.paypal.gateway import ORDER_LIFE, PayPalGateway, paypal, sandbox_paypal
+from flows.payments.paypal.responses import has_lapsed
+from flows.payments.receipt import Dispute, Refund, RefundStatus, disputed
+from flows.payments.session import Malformed, Mismatch, Verdict
+from flows.webhooks.certificates import PAYPAL, PAYPAL_SANDBOX
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage
 from tests.flows.gateway_stage import BACK, ID, NINE, TRIP, T, kept_in, reply

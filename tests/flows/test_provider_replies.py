@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from flows.errors import Failed
-from flows.oauth import Grant
-from flows.oauth_refresh import Gone, refresh
-from flows.oauth_requests import authorize_url
-from flows.oauth_revoke import revoke
-from flows.provider import Provider
+from flows.oauth.authorization_code import Grant
+from flows.oauth.provider import Provider
+from flows.oauth.refresh import Gone, refresh
+from flows.oauth.requests import authorize_url
+from flows.oauth.revocation import revoke
 from flows.providers import (
     PROVIDERS,
     atlassian,

@@ -9,8 +9,8 @@ import pytest
 
 import flows.providers
 from flows.errors import InvalidQuestion
+from flows.oauth.provider import SCOPE, PersonProbe, Provider, Revocation
 from flows.origin import is_origin, origin_of
-from flows.provider import SCOPE, PersonProbe, Provider, Revocation
 from flows.providers import PROVIDERS, github, gitlab, google, microsoft, openid, slack
 
 SANDBOX = "http://127.0.0.1:8766"

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from flows import elicit
-from flows.elicitation import Completion, Json, Status
+from flows.elicitation.states import Completion, Json, Status
 from flows.errors import ElicitError, InvalidQuestion, NoAsker, NotAccepted
+from flows.kinds.url import Visit
 from flows.question import TIMEOUT_AT_MOST, Link, Outcome, Question, asking, refusal
-from flows.visit import Visit
 
 URL = "https://example.com/go"
 LINK = Link(

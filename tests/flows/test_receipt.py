@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from flows import receipt as receipts
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.errors import NotPossible
-from flows.money import Money
-from flows.receipt import (
+from flows.payments import receipt as receipts
+from flows.payments.money import Money
+from flows.payments.receipt import (
     RECEIPT_KEPT,
     REFUND_AGAIN_AFTER,
     REFUND_AGAIN_AT_MOST,

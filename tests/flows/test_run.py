@@ -4,9 +4,9 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from flows import run as runs
-from flows.elicitation import RECORD_KEPT
-from flows.run import RESULT_KEPT, Asking, Place, Run
+from flows.elicitation import run as runs
+from flows.elicitation.run import RESULT_KEPT, Asking, Place, Run
+from flows.elicitation.states import RECORD_KEPT
 from tests.clock import NOON
 
 OPEN_UNTIL = NOON + timedelta(minutes=10)

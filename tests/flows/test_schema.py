@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, EmailStr, HttpUrl, SecretStr, field_validator
 from pydantic import Field as Described
 
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidQuestion, InvalidSchema
-from flows.schema import (
+from flows.schema.schema import (
     CONTENT_BYTES_AT_MOST,
     Refused,
     Schema,

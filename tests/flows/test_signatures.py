@@ -16,7 +16,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from stripe import SignatureVerificationError, WebhookSignature
 
 from flows.errors import Unverified
-from flows.signature_schemes import (
+from flows.webhooks.schemes import (
     COINBASE,
     LEMON_SQUEEZY,
     MOLLIE,
@@ -25,7 +25,7 @@ from flows.signature_schemes import (
     RAZORPAY,
     SQUARE,
 )
-from flows.signatures import (
+from flows.webhooks.signatures import (
     BODY_BYTES_AT_MOST,
     GITHUB,
     STANDARD_WEBHOOKS,

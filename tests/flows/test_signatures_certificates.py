@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.errors import Unverified
-from flows.signature_certificates import (
+from flows.webhooks.certificates import (
     CERTIFICATE_BYTES_AT_MOST,
     CERTIFICATES_AT_MOST,
     PAYPAL,
@@ -31,7 +31,7 @@ from flows.signature_certificates import (
     sign_certified,
     verify_certified,
 )
-from flows.signatures import BODY_BYTES_AT_MOST, Delivery
+from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery
 from tests.clock import NOON
 
 BODY = b'{"id":"WH-1","event_type":"CHECKOUT.ORDER.APPROVED"}'

@@ -26,9 +26,9 @@ from svix.webhooks import Webhook as SvixWebhook
 from svix.webhooks import WebhookVerificationError
 
 from flows.errors import Unverified
-from flows.signature_items import Item, item_in, verify_items
-from flows.signature_schemes import COINBASE, PADDLE, POLAR, SQUARE, STANDARD_WEBHOOKS
-from flows.signatures import Delivery, verify
+from flows.webhooks.items import Item, item_in, verify_items
+from flows.webhooks.schemes import COINBASE, PADDLE, POLAR, SQUARE, STANDARD_WEBHOOKS
+from flows.webhooks.signatures import Delivery, verify
 from tests.clock import NOON
 from webapp.sandbox import signing
 

@@ -23,8 +23,8 @@ from standardwebhooks import WebhookVerificationError
 from svix.webhooks import Webhook as SvixWebhook
 
 from flows.errors import Unverified
-from flows.signature_items import item_in, verify_items
-from flows.signature_schemes import (
+from flows.webhooks.items import item_in, verify_items
+from flows.webhooks.schemes import (
     COINBASE,
     PADDLE,
     POLAR,
@@ -33,7 +33,7 @@ from flows.signature_schemes import (
     STRIPE,
     Scheme,
 )
-from flows.signatures import Delivery, verify
+from flows.webhooks.signatures import Delivery, verify
 from tests.clock import NOON
 from webapp.sandbox import signing
 from webapp.sandbox.signing import Headers

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from joserfc import jwt
 
-from flows.access_token import subject_of
+from flows.elicitation.flow import Arrival, Departure
 from flows.errors import Denied, Failed
-from flows.flow import Arrival, Departure
-from flows.oauth import Mixed
-from flows.oauth_replies import Metadata, read_metadata
-from flows.provider import Client
+from flows.oauth.access_token import subject_of
+from flows.oauth.authorization_code import Mixed
+from flows.oauth.provider import Client
+from flows.oauth.responses import Metadata, read_metadata
+from flows.oauth.sign_in import Leaving, SignedIn, SignIn
 from flows.providers import openid
-from flows.signin import Leaving, SignedIn, SignIn
 from tests.clock import NOON
 from tests.flows.test_access_token import ENTRA, ISSUER, KEY, KEYS, NOW
 from tests.flows.test_oauth import talked
@@ -245,7 +245,7 @@ def test_half_a_letter_in_a_nonce_is_another_nonce(monkeypatch: pytest.MonkeyPat
     _, kept = departed()
     claims = {"iss": ISSUER, "aud": CLIENT.client_id, "iat": NOW, "exp": NOW + 60, "sub": "alice"}
     said = {**claims, "nonce": "half \ud800"}  # no library writes it, and JSON can
-    monkeypatch.setattr("flows.oauth_identity.signed_claims", lambda *_: said)
+    monkeypatch.setattr("flows.oauth.id_token.signed_claims", lambda *_: said)
     with pytest.raises(Failed, match="not for this"):
         came_back(kept, reply(kept), key_set())
 

@@ -6,10 +6,10 @@ from typing import Any, assert_type
 import pytest
 
 from flows import elicit
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from flows.errors import Declined, Expired, InvalidQuestion, NoAsker
+from flows.kinds.together import Together
 from flows.question import Outcome, Question, asking
-from flows.together import Together
 from tests.flows.test_question import Told
 
 NAME = elicit.form("Who are you?")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flows.crypto.vault import Locker, Pepper, Ring, Row
 from flows.errors import Unreadable, WeakSecret
-from flows.vault import Locker, Pepper, Ring, Row
 
 OLD = b"an old secret, thirty-two bytes!"
 NEW = b"a new secret of thirty-two bytes"

@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows import elicit
-from flows.elicitation import Asked, Elicitation
+from flows.elicitation.flow import Trip
+from flows.elicitation.states import Asked, Elicitation
 from flows.errors import InvalidQuestion
-from flows.flow import Trip
+from flows.kinds.url import VisitFlow
 from flows.origin import URL_AT_MOST, is_loopback, origin_of
-from flows.visit import VisitFlow
 from tests.clock import NOON
 
 

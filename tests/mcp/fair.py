@@ -13,9 +13,9 @@ from urllib.parse import urljoin
 import httpx
 import mcp_types as types
 
-from flows.connection import Connection
-from flows.elicitation import Json
-from flows.receipt import Payment
+from flows.elicitation.states import Json
+from flows.oauth.connection import Connection
+from flows.payments.receipt import Payment
 from tests.clock import Clock
 from tests.mcp.stage import (
     RING,
@@ -35,14 +35,14 @@ from tests.web.connecting import decide, ends
 from tests.web.serving import bound, serving, serving_at
 from webapp.app import open_app
 from webapp.demo.walker import Page as Forms
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.limits import Limits
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import create_sandbox
-from webapp.settings import Settings
-from webapp.settings_identity import IdentitySettings
+from webapp.settings.identity import IdentitySettings
+from webapp.settings.settings import Settings
 from webapp.stores import Store
 from webapp.stores.memory import MemoryStore
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 KEY = "an-open-sesame-of-30-letters.."
 Act = Callable[[str], Awaitable[object]]

@@ -17,12 +17,12 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
-from flows.provider import Client
+from flows.oauth.provider import Client
 from flows.providers import openid
 from tests.mcp.stage import Page, Person
 from tests.web.serving import serving_at
-from webapp.settings_identity import PROVIDER, IdentitySettings
-from webapp.wire import ASGIApp, Receive, Scope, Send
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.settings.identity import PROVIDER, IdentitySettings
 
 CLIENT_ID = "the pages"
 CLIENT_SECRET = "the secret of the pages"

@@ -22,22 +22,22 @@ import mcp_types as types
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from flows.elicitation import Completion, Elicitation, Json, Status
-from flows.gating import GatePolicy
+from flows.crypto.tokens import Purpose
+from flows.crypto.vault import Ring
+from flows.elicitation.states import Completion, Elicitation, Json, Status
+from flows.kinds.gate import GatePolicy
 from flows.question import asking
-from flows.tokens import Purpose
-from flows.vault import Ring
 from tests.web.serving import serving_at
 from webapp.app import open_app
 from webapp.connecting import utc_now
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.limits import Limits
 from webapp.mcp.attach import attach
 from webapp.service import Service, open_service
-from webapp.settings import Settings
-from webapp.settings_identity import IdentitySettings
-from webapp.settings_policies import PolicySettings
+from webapp.settings.identity import IdentitySettings
+from webapp.settings.quotas import PolicySettings
+from webapp.settings.settings import Settings
 from webapp.stores import Store, open_store
-from webapp.wire import ASGIApp, Receive, Scope, Send
 
 # What clients declare: the modes, and {} of before there were modes.
 FORM = types.ElicitationCapability(form=types.FormElicitationCapability())

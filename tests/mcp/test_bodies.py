@@ -7,7 +7,7 @@ import mcp_types as types
 import pytest
 
 from flows import CallOver, Declined, ElicitError, NoAsker, elicit
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from tests.mcp.stage import (
     LEGACY,
     MODERN,

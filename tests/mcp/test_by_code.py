@@ -8,8 +8,8 @@ import mcp_types as types
 import pytest
 
 from flows import elicit
-from flows.binding import FRESH_WORDS, WRONG_WORDS
-from flows.elicitation import Json, Status
+from flows.elicitation.states import Json, Status
+from flows.elicitation.user_code import FRESH_WORDS, WRONG_WORDS
 from tests.mcp.guarded import TOKEN, new_guarded_server
 from tests.mcp.stage import (
     Page,
@@ -22,7 +22,7 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from webapp.settings_identity import IdentitySettings
+from webapp.settings.identity import IdentitySettings
 
 # Whoever comes through something that relays is not this machine's own user.
 FROM_AFAR = {"x-forwarded-for": "203.0.113.7"}

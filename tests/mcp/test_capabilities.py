@@ -9,7 +9,7 @@ from mcp import Client
 from mcp.server.mcpserver import Context
 
 from flows import InvalidQuestion, InvalidToken, NotSupported, elicit, supports_elicitation
-from flows.elicitation import Completion, Json, Status
+from flows.elicitation.states import Completion, Json, Status
 from flows.errors import Expired
 from flows.question import asking
 from tests.clock import Clock
@@ -26,7 +26,7 @@ from tests.mcp.stage import (
     text_of,
 )
 from tests.service.world import Holding, call_of, process
-from webapp.settings_policies import PolicySettings
+from webapp.settings.quotas import PolicySettings
 from webapp.stores.memory import MemoryStore
 
 if TYPE_CHECKING:

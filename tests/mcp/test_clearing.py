@@ -9,7 +9,7 @@ from mcp import MCPError
 from pydantic import TypeAdapter
 
 from flows import elicit
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from tests.mcp.fair import fair
 from tests.mcp.stage import MODERN, soon
 

@@ -10,10 +10,10 @@ import pytest
 from pydantic import BaseModel
 
 from flows import elicit
-from flows.elicitation import BY_MODEL, Elicitation, Status
-from flows.money import Money
+from flows.elicitation.run import Run
+from flows.elicitation.states import BY_MODEL, Elicitation, Status
+from flows.payments.money import Money
 from flows.providers import github
-from flows.run import Run
 from tests.mcp.fair import fair
 from tests.mcp.stage import (
     FORM,
@@ -28,11 +28,11 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from webapp.call import RESULT_BYTES_AT_MOST
+from webapp.calls.call import RESULT_BYTES_AT_MOST
+from webapp.calls.run import ARGUMENTS_BYTES_AT_MOST
 from webapp.limits import Limits
 from webapp.mcp.results import RESULT_TOOL
-from webapp.runs import ARGUMENTS_BYTES_AT_MOST
-from webapp.settings_identity import IdentitySettings
+from webapp.settings.identity import IdentitySettings
 
 BY_CODE = IdentitySettings(binds_by_code=True)
 MODEL_ANSWERS = IdentitySettings(lets_model_answer=True)

@@ -11,7 +11,7 @@ import pytest
 from tests.clock import NOON, Clock
 from tests.service.hand_loop import HandLoop
 from tests.service.world import call_of, process
-from webapp.bodies import ENDING_SECONDS, Bodies
+from webapp.calls.running import ENDING_SECONDS, Bodies
 from webapp.stores.memory import MemoryStore
 
 

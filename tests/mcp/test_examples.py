@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from flows.elicitation import Json
-from flows.schema import strings_of
+from flows.elicitation.states import Json
+from flows.schema.schema import strings_of
 from tests.mcp.fair import Fair, Guest, fair
 from tests.mcp.stage import FORM, URL, Caller, Page, soon, text_of
 

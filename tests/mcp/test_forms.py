@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, EmailStr, Field, field_validator
 
 from flows import Money, elicit
-from flows.elicitation import Json, Status
+from flows.elicitation.states import Json, Status
 from tests.mcp.fair import fair
 from tests.mcp.stage import (
     BOTH,

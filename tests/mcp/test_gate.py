@@ -14,9 +14,9 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from flows import elicit
-from flows.elicitation import Completion, Status
-from flows.gating import APPROVED_FOR, GatePolicy
-from flows.keeping import HOLDS_FOR_ITS_CALL
+from flows.elicitation.retention import HOLDS_FOR_ITS_CALL
+from flows.elicitation.states import Completion, Status
+from flows.kinds.gate import APPROVED_FOR, GatePolicy
 from tests.mcp.fair import fair
 from tests.mcp.stage import (
     BOTH,
@@ -33,7 +33,7 @@ from tests.mcp.stage import (
     text_of,
 )
 from webapp.limits import Limits
-from webapp.settings_identity import IdentitySettings
+from webapp.settings.identity import IdentitySettings
 
 DESTRUCTIVE = types.ToolAnnotations(destructive_hint=True)
 FROM_AFAR = {"x-forwarded-for": "203.0.113.7"}

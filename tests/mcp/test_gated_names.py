@@ -8,11 +8,11 @@ import pytest
 from fastmcp import FastMCP
 from fastmcp.server import create_proxy
 
-from flows.gating import GatePolicy
+from flows.kinds.gate import GatePolicy
 from tests.mcp.stage import new_server
 from webapp.app import open_app
 from webapp.mcp.gated_names import GateWithoutTool, must_name_tools
-from webapp.settings import read_settings
+from webapp.settings.settings import read_settings
 
 
 def with_tools(server: Any) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flows import elicit
-from flows.elicitation import Json
-from flows.run import REPEATED_FOR
+from flows.elicitation.run import REPEATED_FOR
+from flows.elicitation.states import Json
 from tests.clock import Clock
 from tests.mcp.stage import (
     FORM,

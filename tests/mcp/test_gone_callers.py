@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from flows import elicit
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from tests.mcp.stage import Stage, eventually, staged
 from tests.users import ACCEPT, answered, calling, opened_session
 from tests.web.test_locality import ON_LINUX

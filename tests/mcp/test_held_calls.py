@@ -23,11 +23,11 @@ from tests.mcp.stage import (
     soon,
     text_of,
 )
-from webapp.identity import Caller as Identified
+from webapp.calls.patience import Patience
+from webapp.http.connection import StreamWire
+from webapp.identity.identity import Caller as Identified
 from webapp.limits import Limits
-from webapp.patience import Patience
-from webapp.settings_policies import PolicySettings
-from webapp.wire import StreamWire
+from webapp.settings.quotas import PolicySettings
 
 LOGIN = "https://example.org/login"
 PATIENT = PolicySettings(patient_clients=frozenset({"patient"}))

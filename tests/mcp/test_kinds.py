@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from flows import Account, Money, Receipt, elicit
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from flows.providers import github
 from tests.mcp.fair import KEY, Fair, fair, went_through
@@ -30,8 +30,8 @@ from tests.mcp.stage import (
     text_of,
 )
 from tests.web.serving import serving
+from webapp.http.connection import Receive, Scope, Send
 from webapp.limits import Limits
-from webapp.wire import Receive, Scope, Send
 
 PRICE = Money("9.00", "EUR")
 WAYS: Mapping[str, Any] = {"url": "all", "form": types.ElicitationCapability(), "nothing": None}

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from flows import Money, Receipt, elicit
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from flows.question import Link
 from tests.mcp.fair import KEY, fair, went_through
 from tests.mcp.stage import (

@@ -8,7 +8,7 @@ from tests.mcp.stage import new_server, staged
 from webapp.app import create_app
 from webapp.mcp.attach import attach
 from webapp.mcp.naming import must_be_named
-from webapp.settings import read_settings
+from webapp.settings.settings import read_settings
 
 
 def nameless(library: str, name: str | None = None) -> Any:

@@ -10,7 +10,7 @@ import mcp_types as types
 import pytest
 
 from flows import Account, Receipt, elicit
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from flows.errors import Declined
 from tests.mcp.fair import KEY, fair, went_through
 from tests.mcp.stage import BOTH, MODERN, eventually, link_in, soon, staged, text_of

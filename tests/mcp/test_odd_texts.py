@@ -10,7 +10,7 @@ import mcp_types as types
 import pytest
 
 from flows import elicit
-from flows.gating import GatePolicy
+from flows.kinds.gate import GatePolicy
 from flows.providers import github
 from tests.mcp.stage import LEGACY, MODERN, Stage, staged
 

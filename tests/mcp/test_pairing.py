@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flows import elicit
-from flows.elicitation import Status
-from flows.tokens import Tokens
+from flows.crypto.tokens import Tokens
+from flows.elicitation.states import Status
 from tests.mcp.stage import (
     BOTH,
     FORM,
@@ -24,12 +24,12 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from webapp.identity import Identity, Rules
+from webapp.http.connection import Scope
+from webapp.identity.identity import Identity, Rules
+from webapp.identity.local_peer import Locality
+from webapp.identity.pairing import address_of, key_of
 from webapp.limits import Limits
-from webapp.locality import Locality
-from webapp.pairing import address_of, key_of
-from webapp.settings_identity import IdentitySettings
-from webapp.wire import Scope
+from webapp.settings.identity import IdentitySettings
 
 # A relay hides whose program it is; the machine's own tables say nothing of it.
 RELAYED = {"x-forwarded-for": "127.0.0.1"}

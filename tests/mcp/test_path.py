@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
 from flows import Completion, NotAllowed, complete_elicitation, elicit
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.errors import StoreUnavailable
 from flows.question import Link
 from tests.mcp.stage import (

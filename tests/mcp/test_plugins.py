@@ -6,7 +6,7 @@ import pytest
 
 from flows import elicit
 from tests.mcp.stage import soon, staged, text_of
-from webapp.plugins import Started
+from webapp.elicitations.plugins import Started
 
 
 class Notes:

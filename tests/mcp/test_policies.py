@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from flows import elicit
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from tests.mcp.stage import LEGACY, link_in, soon, staged, text_of
-from webapp.settings_policies import PolicySettings
+from webapp.settings.quotas import PolicySettings
 
 ADDRESS = "https://example.org/"
 ONE = PolicySettings(one_per_session=True)

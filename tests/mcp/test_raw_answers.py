@@ -8,7 +8,7 @@ import mcp_types as types
 import pytest
 
 from flows import elicit
-from flows.elicitation import Json, Status
+from flows.elicitation.states import Json, Status
 from tests.mcp.stage import LEGACY, CutOffCaller, Stage, soon, staged
 
 LINK = "https://service.example/"

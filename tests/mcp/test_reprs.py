@@ -1,11 +1,11 @@
 """What a traceback or a log shows of our values: no secret, no content, no address with a token."""
 
 from flows import elicit
-from flows.elicitation import Status
+from flows.elicitation.run import Run
+from flows.elicitation.states import Status
 from flows.question import Link, Outcome
-from flows.run import Run
 from tests.mcp.stage import MODERN, RING, links_asked, new_server, staged
-from webapp.presenter import Shown
+from webapp.calls.presenter import Shown
 
 CARD = "4242424242424242"
 LOGIN = "https://example.org/login"

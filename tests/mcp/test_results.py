@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flows import elicit
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from tests.mcp.stage import LEGACY, new_server, soon, staged, text_of
 
 LOGIN = "https://example.org/login"

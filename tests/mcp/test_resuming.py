@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from flows import elicit
-from flows.elicitation import Json
-from flows.run import Run
+from flows.elicitation.run import Run
+from flows.elicitation.states import Json
 from tests.clock import Clock
 from tests.mcp.stage import LEGACY, Stage, cut, eventually, new_server, soon, staged, text_of
 from webapp.mcp.resuming import BYTES_AT_MOST, EVENTS_AT_MOST, Streams

@@ -18,10 +18,10 @@ from pydantic import (
 )
 
 from flows import elicit
-from flows.elicitation import Completion, Json
+from flows.elicitation.states import Completion, Json
 from flows.errors import InvalidAnswer
 from flows.question import Question
-from flows.schema import Fault, schema_of
+from flows.schema.schema import Fault, schema_of
 from tests.clock import Clock
 from tests.mcp.stage import (
     BOTH,
@@ -32,9 +32,9 @@ from tests.mcp.stage import (
 )
 from tests.service.hand_loop import HandLoop
 from tests.service.world import asked, process
-from webapp.listening import listen
-from webapp.rows import Check
-from webapp.rules import ANSWERED_WITHIN, NOBODY
+from webapp.elicitations.watcher import listen
+from webapp.kinds.rules import ANSWERED_WITHIN, NOBODY
+from webapp.records.rows import Check
 from webapp.stores.memory import MemoryStore
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from tests.mcp.stage import staged
 from tests.users import AS_ROOT, NOBODY, answered, calling, opened_session
 from tests.web.serving import serving
-from webapp.identity import Sender
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.identity.identity import Sender
 from webapp.mcp.opened import OpenedSessions, note_call
 from webapp.mcp.shares import Room
-from webapp.served import Served
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send
+from webapp.server import Served
 
 ROOM = Room(
     for_all=12, for_own_user=4, for_nameless=6, for_address=3, for_person=4, idle_without_call=300

@@ -24,9 +24,9 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
+from webapp.http.connection import ASGIApp
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
-from webapp.wire import ASGIApp
 
 LOGIN = "https://example.org/login"
 

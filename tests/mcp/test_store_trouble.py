@@ -12,7 +12,7 @@ from flows import elicit
 from flows.errors import StoreUnavailable
 from tests.mcp.stage import soon, staged, text_of
 from tests.service.selling import FrailStore
-from webapp.readiness import Readiness
+from webapp.elicitations.readiness import Readiness
 
 LOGIN = "https://example.org/login"
 FULL = "the store /srv/secret/elicit.db is not usable: database or disk is full"

@@ -10,10 +10,10 @@ import pytest
 from mcp import MCPError
 
 from flows import Money, elicit
-from flows.elicitation import Status
+from flows.crypto.tokens import MAXIMUM_TEXT_BYTES
+from flows.elicitation.run import Run
+from flows.elicitation.states import Status
 from flows.providers import github
-from flows.run import Run
-from flows.tokens import MAXIMUM_TEXT_BYTES
 from tests.mcp.fair import fair
 from tests.mcp.stage import (
     BOTH,

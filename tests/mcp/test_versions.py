@@ -7,7 +7,7 @@ import mcp_types as types
 import pytest
 
 from flows import elicit
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from tests.mcp.stage import FORM, Caller, soon, staged, text_of
 from webapp.mcp.results import RESULT_TOOL
 

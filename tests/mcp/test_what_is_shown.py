@@ -33,7 +33,7 @@ from tests.mcp.stage import (
 )
 from webapp.mcp.received import as_json, received
 from webapp.mcp.tools import ServedTool, tool_of
-from webapp.shown_typed import arguments_of
+from webapp.pages.builder_forms import arguments_of
 
 RAN: list[dict[str, Any]] = []
 PADDING: dict[str, Any] = {f"a{number:02}": number for number in range(49)}

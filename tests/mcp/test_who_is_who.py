@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows import elicit
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from tests.mcp.guarded import TOKEN, guarded_by
 from tests.mcp.issuing import Issuing, come_back_as, issuing, leave_to_sign_in, sign_in
 from tests.mcp.stage import MODERN, Stage, new_server, soon, staged, text_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flows import elicit
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from tests.clock import Clock
 from tests.mcp.stage import (
     MODERN,

@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 import httpx
 from authlib.oauth2.rfc7636 import create_s256_code_challenge  # type: ignore[import-untyped]
 
-from flows.provider import Client, Provider
+from flows.oauth.provider import Client, Provider
 from flows.providers import openid
 from tests.clock import Clock
 from tests.processes import close, error_of, open_process

@@ -12,17 +12,17 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from flows import oauth_device
-from flows.account import Account
-from flows.connection import Connection
-from flows.elicitation import Status
+from flows.elicitation.flow import Talk
+from flows.elicitation.states import Status
 from flows.errors import Denied, Failed
-from flows.flow import Talk
-from flows.oauth import Grant
-from flows.oauth_device import DeviceCode, Pending
-from flows.oauth_refresh import Gone, refresh, refreshed
-from flows.oauth_revoke import revoke
-from flows.provider import Client
+from flows.oauth import device_flow as oauth_device
+from flows.oauth.account import Account
+from flows.oauth.authorization_code import Grant
+from flows.oauth.connection import Connection
+from flows.oauth.device_flow import DeviceCode, Pending
+from flows.oauth.provider import Client
+from flows.oauth.refresh import Gone, refresh, refreshed
+from flows.oauth.revocation import revoke
 from tests.flows.account_life import led
 from tests.mcp.stage import Page, Person, eventually, new_browser
 from tests.oidc.stage import Guest, Newcomer, OpenIdProvider, real_time, registration

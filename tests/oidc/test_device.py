@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flows import oauth_device
-from flows.elicitation import Elicitation, Status
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import Declined, Denied, Failed
+from flows.oauth import device_flow as oauth_device
 from tests.oidc.stage import Guest, Newcomer, OpenIdProvider
 from tests.oidc.test_accounts import office, ours
 from tests.web.connecting import Asking, Town
-from webapp.device import Terminal, connect_by_code, open_questions
-from webapp.reconnecting import reconnect
+from webapp.cli.device_flow import Terminal, connect_by_code, open_questions
+from webapp.routes.reconnect import reconnect
 
 GRANTS = {"grant_types": [oauth_device.GRANT_TYPE, "refresh_token"], "response_types": []}
 

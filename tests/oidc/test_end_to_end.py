@@ -9,7 +9,7 @@ from flows import elicit
 from tests.mcp.issuing import leave_to_sign_in
 from tests.mcp.stage import LEGACY, MODERN, Page, Person, Stage, new_server, soon, staged, text_of
 from tests.oidc.stage import Guest, Newcomer, OpenIdProvider, bearer_of, sign_in_for
-from webapp.settings_identity import IdentitySettings, read_identity
+from webapp.settings.identity import IdentitySettings, read_identity
 
 WORDS = "Only for the eyes of alice"
 

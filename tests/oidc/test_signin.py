@@ -15,12 +15,12 @@ import pytest
 from mcp.server.auth.middleware.auth_context import get_access_token
 from starlette.responses import JSONResponse
 
-from flows.access_token import BadBearer, Resource, Verified, key_id_of, verify
+from flows.elicitation.flow import Arrival, Departure, Talk
 from flows.errors import Denied, Failed
-from flows.flow import Arrival, Departure, Talk
-from flows.oauth import Mixed
-from flows.oauth_replies import Metadata
-from flows.signin import SignedIn, SignIn
+from flows.oauth.access_token import BadBearer, Resource, Verified, key_id_of, verify
+from flows.oauth.authorization_code import Mixed
+from flows.oauth.responses import Metadata
+from flows.oauth.sign_in import SignedIn, SignIn
 from tests.clock import Clock
 from tests.flows.account_life import led
 from tests.mcp.stage import new_browser
@@ -36,10 +36,10 @@ from tests.oidc.stage import (
 )
 from tests.web.connecting import changed, parameter
 from tests.web.serving import transport_to
-from webapp.introspection import Introspection
-from webapp.issuer import BETWEEN_FETCHES, Issuer
-from webapp.protected import Protected
-from webapp.wire import Receive, Scope, Send
+from webapp.http.connection import Receive, Scope, Send
+from webapp.identity.bearer_auth import Protected
+from webapp.identity.introspection import Introspection
+from webapp.identity.issuer import BETWEEN_FETCHES, Issuer
 
 T = TypeVar("T")
 HERE = "https://tools.example"

@@ -21,7 +21,7 @@ from tests.cli.running import environment_of, serving
 from tests.crash.shop import no_certificates
 from tests.mcp.stage import LIBRARIES
 from webapp.connecting import connect
-from webapp.settings import read_settings
+from webapp.settings.settings import read_settings
 
 FINDING = "R14"
 REVISIONS = {"2025-11-25": "legacy", "2026-07-28": "2026-07-28"}

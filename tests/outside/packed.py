@@ -12,7 +12,7 @@ import httpx
 
 from tests.cli.running import serving
 from tests.web.serving import serving_at
-from webapp.wire import ASGIApp, Receive, Scope, Send
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
 
 FINDING = "S9"
 UNPACKED_BYTES = 512 * 1024 * 1024

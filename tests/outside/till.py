@@ -11,7 +11,7 @@ from typing import Any
 import mcp_types as types
 
 from flows import elicit
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from tests.mcp.guarded import guarded_by_tokens
 from tests.mcp.stage import new_server
 

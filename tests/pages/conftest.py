@@ -7,13 +7,14 @@ from typing import Any, get_args
 
 import pytest
 
-from flows.binding import PAGE_WORDS
-from flows.schema import schema_of
-from webapp import views as module
-from webapp import views_connections, views_home, views_payments, views_typed
-from webapp.forms import form_of
-from webapp.pages import Pages, template_folder
-from webapp.views import (
+from flows.elicitation.user_code import PAGE_WORDS
+from flows.schema.schema import schema_of
+from webapp.pages import views as module
+from webapp.pages import views_connections, views_home, views_payments
+from webapp.pages import views_forms as views_typed
+from webapp.pages.form import form_of
+from webapp.pages.renderer import Pages, template_folder
+from webapp.pages.views import (
     BeforeOpener,
     Choice,
     CodeButton,
@@ -40,8 +41,8 @@ from webapp.views import (
     Used,
     View,
 )
-from webapp.views_connections import Assistant, Connected, Connections, Group, Sharing
-from webapp.views_typed import Argument, DoneForm, DoneSecret, StartConfirm
+from webapp.pages.views_connections import Assistant, Connected, Connections, Group, Sharing
+from webapp.pages.views_forms import Argument, DoneForm, DoneSecret, StartConfirm
 
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
 SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")

@@ -8,8 +8,8 @@ import pytest
 
 from tests.pages.conftest import HOSTILE, USUAL
 from tests.pages.markup import Page
-from webapp.pages import Pages
-from webapp.views import (
+from webapp.pages.renderer import Pages
+from webapp.pages.views import (
     Choice,
     DoneAccount,
     Ended,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from webapp import pages
+from webapp.pages import renderer as pages
 
 STATIC = Path(pages.__file__).parent / "static"
 SHEET = (STATIC / "elicit.css").read_text()

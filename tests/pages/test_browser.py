@@ -17,12 +17,12 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, async_playwright, expect
 
 from tests.pages.conftest import HOSTILE, USUAL, hostile_views
-from webapp import pages as module
-from webapp.pages import Pages
+from webapp.pages import renderer as module
+from webapp.pages.renderer import Pages
+from webapp.pages.views import Done, StartAccount, StartPayment, StartUrl, View, Waiting
+from webapp.pages.views_connections import Connections
+from webapp.pages.views_home import Home
 from webapp.sandbox.people import PEOPLE
-from webapp.views import Done, StartAccount, StartPayment, StartUrl, View, Waiting
-from webapp.views_connections import Connections
-from webapp.views_home import Home
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.pages.conftest import NOW, SIGN_IN, USUAL
 from tests.pages.markup import Page
-from webapp.pages import Pages
-from webapp.views import Closed, Person, Scope
-from webapp.views_connections import (
+from webapp.pages.renderer import Pages
+from webapp.pages.views import Closed, Person, Scope
+from webapp.pages.views_connections import (
     Connected,
     Connections,
     Disconnected,

@@ -6,9 +6,9 @@ import pytest
 
 from tests.pages.conftest import USUAL
 from tests.pages.markup import Page
-from webapp.pages import Pages
-from webapp.shown_typed import arguments_of
-from webapp.views_typed import StartConfirm
+from webapp.pages.builder_forms import arguments_of
+from webapp.pages.renderer import Pages
+from webapp.pages.views_forms import StartConfirm
 
 
 @pytest.fixture

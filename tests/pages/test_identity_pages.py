@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright, expect
 
-from flows.binding import PAGE_WORDS
+from flows.elicitation.user_code import PAGE_WORDS
 from tests.pages.conftest import CODE, HOSTILE, SIGN_IN, USUAL
 from tests.pages.markup import Page
 from tests.pages.test_browser import ORIGIN, Site, visit
-from webapp.pages import Pages
-from webapp.views import (
+from webapp.pages.renderer import Pages
+from webapp.pages.views import (
     BeforeOpener,
     CodePage,
     Done,

@@ -7,8 +7,8 @@ import pytest
 
 from tests.pages.conftest import HOSTILE, SIGN_IN, USUAL
 from tests.pages.markup import Page
-from webapp.pages import Pages
-from webapp.views import (
+from webapp.pages.renderer import Pages
+from webapp.pages.views import (
     Closed,
     DonePayment,
     Ended,
@@ -20,9 +20,9 @@ from webapp.views import (
     StartPayment,
     View,
 )
-from webapp.views_home import Home
-from webapp.views_payments import NotGivenBack, PaymentOver, Payments, Stays
-from webapp.views_typed import DoneSecret
+from webapp.pages.views_forms import DoneSecret
+from webapp.pages.views_home import Home
+from webapp.pages.views_payments import NotGivenBack, PaymentOver, Payments, Stays
 
 TESTABLE = (StartPayment, DonePayment, NotPaid, PaymentPending)
 

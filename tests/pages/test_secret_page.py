@@ -12,13 +12,13 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, async_playwright, expect
 from pydantic import BaseModel, Field, SecretStr
 
-from flows.page import Secret, secret_question
-from flows.schema import Schema, parse
+from flows.kinds.secret import Secret, secret_question
+from flows.schema.schema import Schema, parse
 from tests.pages.conftest import HOSTILE, NOW
-from webapp import pages as module
-from webapp.forms import form_of
-from webapp.pages import Pages
-from webapp.views_typed import StartSecret
+from webapp.pages import renderer as module
+from webapp.pages.form import form_of
+from webapp.pages.renderer import Pages
+from webapp.pages.views_forms import StartSecret
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.pages.conftest import HOSTILE, NOW, USUAL
 from tests.pages.markup import Page
-from webapp.pages import Pages, template_folder
-from webapp.views import (
+from webapp.pages.renderer import Pages, template_folder
+from webapp.pages.views import (
     BeforeOpener,
     CodeButton,
     Done,
@@ -24,7 +24,7 @@ from webapp.views import (
     View,
     Waiting,
 )
-from webapp.views_home import Home
+from webapp.pages.views_home import Home
 
 
 @pytest.fixture

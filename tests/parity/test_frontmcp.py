@@ -11,7 +11,7 @@ from flows.question import DEFAULT_TIMEOUT, Outcome
 from tests.mcp.stage import FORM, URL, new_server, soon, staged, text_of
 
 if TYPE_CHECKING:
-    from flows.elicitation import Json
+    from flows.elicitation.states import Json
 
 OURS = "https://shop.example/sign"
 

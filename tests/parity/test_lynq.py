@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows import elicit
-from flows.elicitation import Completion, Status
+from flows.elicitation.states import Completion, Status
 from tests.clock import Clock
 from tests.mcp.stage import LEGACY, eventually, link_in, new_server, soon, staged, text_of
 from tests.service.selling import buying, open_shop

@@ -7,16 +7,16 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
-from flows.checkout_session import Verdict
-from flows.elicitation import Elicitation
-from flows.flow import Talk, Trip
-from flows.gateway import Gateway, Session, judge
-from flows.money import Money
-from flows.receipt import Payment
+from flows.elicitation.flow import Talk, Trip
+from flows.elicitation.states import Elicitation
+from flows.payments.gateway import Gateway, Session, judge
+from flows.payments.money import Money
+from flows.payments.receipt import Payment
+from flows.payments.session import Verdict
 from tests.flows import gateway_stage
 from tests.flows.gateway_stage import BACK, NINE, kept_in
 from tests.sandbox.checkout_stage import Stage
-from webapp.outbound import Outbound
+from webapp.http.client import Outbound
 
 T = TypeVar("T")
 WENT_BACK = f"{BACK}?state=s-1"

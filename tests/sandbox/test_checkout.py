@@ -12,7 +12,7 @@ import stripe
 from tests.clock import NOON
 from tests.sandbox.checkout_stage import BACK, KEY, Stage, order, staged
 from tests.web.serving import serving_at
-from webapp.wire import ASGIApp
+from webapp.http.connection import ASGIApp
 
 FORM = "mode=payment&success_url=http%3A%2F%2F127.0.0.1%3A1%2F"
 ITEM = "&line_items[0][quantity]=1&line_items[0][price_data][currency]=eur"

@@ -8,12 +8,12 @@ import httpx
 import pytest
 import stripe
 
-from flows.signatures import STRIPE, verify
+from flows.webhooks.signatures import STRIPE, verify
 from tests.clock import NOON
 from tests.sandbox.checkout_stage import KEY, SECRET, SHOP, Stage, staged
 from tests.web.serving import serving_at
+from webapp.http.connection import ASGIApp
 from webapp.sandbox.deliveries import RETRY_AFTER_SECONDS
-from webapp.wire import ASGIApp
 
 COMPLETED, ENDED = "checkout.session.completed", "checkout.session.expired"
 

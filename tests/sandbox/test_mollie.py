@@ -9,17 +9,17 @@ from urllib.parse import parse_qs
 import httpx
 import pytest
 
-from flows import gateway
-from flows.checkout_session import Verdict
 from flows.errors import Failed
-from flows.gateway import Hint, State
-from flows.mollie import MollieGateway
-from flows.money import Money
-from flows.receipt import Dispute, RefundStatus
+from flows.payments import gateway
+from flows.payments.gateway import Hint, State
+from flows.payments.mollie.gateway import MollieGateway
+from flows.payments.money import Money
+from flows.payments.receipt import Dispute, RefundStatus
+from flows.payments.session import Verdict
 from tests.flows.gateway_stage import ID, NINE
 from tests.sandbox.checkout_stage import SHOP, staged
 from tests.sandbox.paying import WENT_BACK, Paying, page_of, session_of
-from webapp.outbound import Outbound
+from webapp.http.client import Outbound
 
 
 @pytest.fixture

@@ -9,17 +9,17 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from flows.checkout_session import Verdict
 from flows.errors import Failed, Unverified
-from flows.gateway import Hint, State
-from flows.money import Money
-from flows.paypal import PayPalGateway
-from flows.receipt import RefundStatus
-from flows.signature_certificates import certificate_url, roots_of, verify_certified
+from flows.payments.gateway import Hint, State
+from flows.payments.money import Money
+from flows.payments.paypal.gateway import PayPalGateway
+from flows.payments.receipt import RefundStatus
+from flows.payments.session import Verdict
+from flows.webhooks.certificates import certificate_url, roots_of, verify_certified
 from tests.flows.gateway_stage import ID, NINE
 from tests.sandbox.checkout_stage import SHOP, staged
 from tests.sandbox.paying import WENT_BACK, Paying, page_of, session_of
-from webapp.outbound import Outbound
+from webapp.http.client import Outbound
 from webapp.sandbox.paypal_certificates import sandbox_scheme
 
 APPROVED, CAPTURED = "CHECKOUT.ORDER.APPROVED", "PAYMENT.CAPTURE.COMPLETED"

@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 from standardwebhooks import Webhook
 
-from flows.elicitation import Elicitation
-from flows.gateway import Registration
-from flows.receipt import ReceiptStatus
+from flows.elicitation.states import Elicitation
+from flows.payments.gateway import Registration
+from flows.payments.receipt import ReceiptStatus
 from tests.service.providers import Body, Till
 from tests.service.selling import Shop
-from webapp.operator import list_payments
-from webapp.settings import read_settings
+from webapp.cli.payments import list_payments
+from webapp.settings.settings import read_settings
 
 DECLARED = """
 [sellers.acme]

@@ -19,23 +19,23 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from msgspec.structs import replace
 
-from flows.checkout_session import Terms
-from flows.declared_seller import DeclaredSeller
-from flows.elicitation import Elicitation
-from flows.gateway import Registration
-from flows.receipt import Payment
-from flows.sellers import SELLERS
+from flows.elicitation.states import Elicitation
+from flows.payments.declared.catalog import SELLERS
+from flows.payments.declared.declaration import DeclaredSeller
+from flows.payments.gateway import Registration
+from flows.payments.receipt import Payment
+from flows.payments.session import Terms
 from tests.clock import Clock
 from tests.service.world import RING, URL, question_in_store
 from tests.web.serving import transport_to
-from webapp.certificates import Certificates
-from webapp.departures import depart
-from webapp.inbox import Inbox
-from webapp.outbound import Outbound
-from webapp.pages import Pages, template_folder
+from webapp.http.client import Outbound
+from webapp.pages.renderer import Pages, template_folder
+from webapp.payments.certificates import Certificates
+from webapp.payments.webhook_log import Inbox
+from webapp.records.rows import Hook
 from webapp.routes.answers import Answers
+from webapp.routes.redirect import depart
 from webapp.routes.webhooks import hooked
-from webapp.rows import Hook
 from webapp.sandbox import signing
 from webapp.service import Service, open_service
 from webapp.stores import Record

@@ -7,8 +7,8 @@ from urllib.parse import parse_qs
 
 import httpx
 
-from flows.connection import Connection
-from flows.provider import Revocation
+from flows.oauth.connection import Connection
+from flows.oauth.provider import Revocation
 from flows.providers import github
 from tests.service.test_accounts import Answer, Network, stored
 from webapp.service import Service

@@ -21,11 +21,11 @@ import httpx
 import mcp_types as types
 
 from flows import Money, Receipt, elicit
-from flows.checkout_seller import Seller
-from flows.elicitation import Elicitation
+from flows.crypto.vault import Ring
+from flows.elicitation.states import Elicitation
 from flows.errors import StoreUnavailable
-from flows.receipt import Payment
-from flows.vault import Ring
+from flows.payments.receipt import Payment
+from flows.payments.stripe.account import Seller
 from tests.clock import Clock
 from tests.mcp.stage import (
     LEGACY,
@@ -43,16 +43,16 @@ from tests.mcp.stage import (
 )
 from tests.web.serving import serving_at, transport_to
 from webapp.app import open_app
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.limits import Limits
-from webapp.rows import Hook
+from webapp.records.rows import Hook
 from webapp.sandbox import Sandbox, new_sandbox, signing
 from webapp.sandbox.app import create_sandbox
 from webapp.service import Service
-from webapp.settings import Settings, with_sandbox
+from webapp.settings.settings import Settings, with_sandbox
 from webapp.stores import Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 RING = Ring([b"k" * 32])
 CREATE = "POST /stripe/v1/checkout/sessions"

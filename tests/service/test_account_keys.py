@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
-from flows.account import Account
-from flows.calling_client import CallingClient
-from flows.connection import Connection
-from flows.elicitation import Asked, Status
+from flows.elicitation.calling_client import CallingClient
+from flows.elicitation.states import Asked, Status
 from flows.errors import Failed, NotAccepted
+from flows.oauth.account import Account
+from flows.oauth.connection import Connection
 from tests.clock import Clock
 from tests.service.renewing import BY_FORM, HUB, NO_WAY, Renewing, down, gone, the_one
 from tests.service.test_accounts import (
@@ -30,9 +30,9 @@ from tests.service.test_accounts import (
     status_of,
     stored,
 )
-from webapp.account_keys import BACK_OFF, CLAIM, FRESH
-from webapp.departures import depart
-from webapp.reach import OwnersReach
+from webapp.calls.resources import OwnersReach
+from webapp.oauth.access_tokens import BACK_OFF, CLAIM, FRESH
+from webapp.routes.redirect import depart
 from webapp.service import Service
 from webapp.stores import Record, open_store
 from webapp.stores.memory import MemoryStore

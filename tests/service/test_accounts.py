@@ -12,20 +12,20 @@ import httpx
 import pytest
 
 from flows import elicit
-from flows.account import Account
-from flows.connection import Connection, allow, renewed
-from flows.elicitation import Elicitation, Status
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotAccepted, NotConfigured, NotPossible
-from flows.provider import Provider
+from flows.oauth.account import Account
+from flows.oauth.connection import Connection, allow, renewed
+from flows.oauth.provider import Provider
 from flows.providers import github, google, openid
 from flows.question import asking
 from flows.requests import AccountRequest
 from tests.clock import NOON, Clock
 from tests.service.hand_loop import HandLoop
 from tests.service.world import RING, URL, Holding, call_of
-from webapp.departures import depart, returned
-from webapp.kind import AskedBy
-from webapp.outbound import Outbound
+from webapp.elicitations.kind import AskedBy
+from webapp.http.client import Outbound
+from webapp.routes.redirect import depart, returned
 from webapp.sandbox import new_sandbox
 from webapp.service import Service, open_service
 from webapp.stores import Record, Store

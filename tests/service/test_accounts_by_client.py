@@ -5,9 +5,9 @@ from functools import partial
 import msgspec
 import pytest
 
-from flows.calling_client import CallingClient
-from flows.connection import CLIENTS_AT_MOST, Connection
+from flows.elicitation.calling_client import CallingClient
 from flows.errors import Failed
+from flows.oauth.connection import CLIENTS_AT_MOST, Connection
 from flows.providers import github
 from flows.requests import AccountRequest
 from tests.clock import NOON
@@ -20,7 +20,7 @@ from tests.service.test_accounts import (
     serving_accounts,
     stored,
 )
-from webapp.kind import AskedBy
+from webapp.elicitations.kind import AskedBy
 from webapp.service import Service
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flows import Receipt
-from flows.receipt import Payment
+from flows.payments.receipt import Payment
 from tests.attacks.test_payments import told
 from tests.mcp.stage import eventually
 from tests.service.selling import Buying, Shop, buying, open_shop

@@ -10,18 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from flows.elicitation import Asked, Elicitation, Status, fall_due
+from flows.elicitation.run import Called
+from flows.elicitation.states import Asked, Elicitation, Status, fall_due
 from flows.errors import Declined
-from flows.gating import Gate, gate_question
+from flows.kinds.gate import Gate, gate_question
 from flows.question import asking
-from flows.run import Called
 from tests.clock import Clock
 from tests.mcp.stage import eventually
 from tests.service.world import Holding, call_of, process
-from webapp.call import Call
-from webapp.commands import Refused
-from webapp.operator_approvals import clear_approvals, list_approvals, revoke_approval
-from webapp.rows import Approval
+from webapp.calls.call import Call
+from webapp.cli.approvals import clear_approvals, list_approvals, revoke_approval
+from webapp.command import Refused
+from webapp.records.rows import Approval
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 
@@ -392,7 +392,7 @@ async def test_the_log_says_what_was_approved_and_revoked(
     given, revoked = [
         {name: vars(one).get(name) for name in ("message", "id", "tool", "is_wide", "is_for_all")}
         for one in caplog.records
-        if one.name in ("webapp.gates", "webapp.approvals")
+        if one.name in ("webapp.kinds.gate", "webapp.kinds.approvals")
     ]
     assert given == {
         "message": "approval.given",

@@ -8,13 +8,16 @@ from cryptography.x509.verification import Store
 from msgspec.structs import replace
 
 from flows.errors import Unverified
-from flows.paypal import PayPalGateway, paypal
-from flows.signature_certificates import PAYPAL_SANDBOX, CertificateScheme, sign_certified
-from flows.signatures import Delivery
+from flows.payments.paypal.gateway import PayPalGateway, paypal
+from flows.webhooks.certificates import PAYPAL_SANDBOX, CertificateScheme, sign_certified
+from flows.webhooks.signatures import Delivery
 from tests.clock import Clock
 from tests.flows.test_signatures_certificates import issued, root, rsa_key
 from tests.service.world import RING
-from webapp.certificates import (
+from webapp.elicitations.service import Elicitations
+from webapp.elicitations.waiters import Waiters
+from webapp.http.rate_limit import TooOften
+from webapp.payments.certificates import (
     BETWEEN_FETCHES_OF_ONE,
     FETCHES_AT_ONCE,
     FETCHES_OF_ONE,
@@ -22,12 +25,9 @@ from webapp.certificates import (
     Certificates,
     Shelf,
 )
-from webapp.elicitations import Elicitations
-from webapp.owners import SERVICE, open_owners
-from webapp.rates import TooOften
-from webapp.rows import KINDS, KeptCertificate
+from webapp.records.owners import SERVICE, open_owners
+from webapp.records.rows import KINDS, KeptCertificate
 from webapp.stores.memory import MemoryStore
-from webapp.waiters import Waiters
 
 KIND = KINDS[KeptCertificate]
 WEBHOOK_ID = "1JE4291016473214C"

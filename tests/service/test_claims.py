@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows.elicitation import Elicitation, Status
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotPossible
-from flows.receipt import Payment, ReceiptStatus
+from flows.payments.receipt import Payment, ReceiptStatus
 from tests.service import test_own_seller as own
 from tests.service.acme import (
     DECLARED,
@@ -28,8 +28,8 @@ from tests.service.acme import (
 )
 from tests.service.providers import ADYEN, Adyen, Interrupted, Till, selling
 from tests.service.test_own_seller import Orchard
-from webapp.ids import tail_of
-from webapp.operator import replay_hook
+from webapp.cli.payments import replay_hook
+from webapp.records.ids import tail_of
 
 OPEN, REFUNDED, DISPUTED = ReceiptStatus.OPEN, ReceiptStatus.REFUNDED, ReceiptStatus.DISPUTED
 NEWS = '[sellers.acme.news]\n"claim.opened" = "open"\n"claim.lost" = "lost"\n"claim.won" = "won"\n'

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from flows import elicit
-from flows.elicitation import RECORD_KEPT, Completion, Elicitation, Json, Status, let_go
+from flows.elicitation.retention import KEPT
+from flows.elicitation.states import RECORD_KEPT, Completion, Elicitation, Json, Status, let_go
 from flows.errors import (
     InvalidQuestion,
     InvalidToken,
@@ -18,14 +19,13 @@ from flows.errors import (
     OwnerNeeded,
     Unreadable,
 )
-from flows.keeping import KEPT
 from flows.question import Question, asking
 from tests.clock import Clock
 from tests.service.world import MINUTES, URL, Holding, asked, call_of, process
-from webapp.aliases import give_alias
 from webapp.completion import Completing
-from webapp.identity import Identity, Rules
-from webapp.locality import Locality
+from webapp.elicitations.aliases import give_alias
+from webapp.identity.identity import Identity, Rules
+from webapp.identity.local_peer import Locality
 from webapp.service import Service
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flows.errors import ElicitError
-from flows.receipt import ReceiptStatus
+from flows.payments.receipt import ReceiptStatus
 from tests.service.acme import DECLARED, Acme, declared, tell
 from tests.service.providers import Till, selling
 from webapp.sweeper import fall_due
@@ -24,8 +24,8 @@ from webapp.sweeper import fall_due
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from flows.elicitation import Elicitation
-    from flows.receipt import Payment
+    from flows.elicitation.states import Elicitation
+    from flows.payments.receipt import Payment
 
 some = st.integers(min_value=0, max_value=2)
 PRICE = 900

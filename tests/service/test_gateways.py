@@ -9,16 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from flows import Money, elicit
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from flows.errors import Failed, InvalidQuestion, NotConfigured
-from flows.mollie import mollie
-from flows.paypal import paypal
+from flows.payments.mollie.gateway import mollie
+from flows.payments.paypal.gateway import paypal
+from flows.payments.receipt import ReceiptStatus
 from flows.question import asking
-from flows.receipt import ReceiptStatus
 from tests.flows.gateway_stage import kept_in
 from tests.service.providers import Mollie, PayPal, Till, approved, selling
 from tests.service.world import call_of
-from webapp.hints import BETWEEN_TRACES, TRACES_AT_ONCE
+from webapp.payments.unsigned_notices import BETWEEN_TRACES, TRACES_AT_ONCE
 
 PAYPAL_SELLER = paypal("an-id", "a-secret", is_live=False)
 MOLLIE_SELLER = mollie("test_x", webhook_url="https://shop.example/webhooks/mollie")

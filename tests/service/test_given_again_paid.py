@@ -7,7 +7,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from msgspec.structs import replace
 
 from flows import Receipt
-from flows.run import Run
+from flows.elicitation.run import Run
 from tests.mcp.stage import LEGACY, MODERN, soon, text_of
 from tests.service.selling import Buying, Shop, buying, open_shop
 

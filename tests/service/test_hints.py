@@ -10,11 +10,11 @@ import httpx
 import pytest
 from cryptography.x509.verification import Store
 
-from flows.elicitation import Status
-from flows.gateway import Hint
-from flows.mollie import mollie
-from flows.paypal import paypal
-from flows.signature_certificates import PAYPAL_SANDBOX, CertificateScheme, sign_certified
+from flows.elicitation.states import Status
+from flows.payments.gateway import Hint
+from flows.payments.mollie.gateway import mollie
+from flows.payments.paypal.gateway import paypal
+from flows.webhooks.certificates import PAYPAL_SANDBOX, CertificateScheme, sign_certified
 from tests.clock import Clock
 from tests.flows.test_signatures_certificates import (
     Holder,
@@ -23,8 +23,8 @@ from tests.flows.test_signatures_certificates import (
     rsa_key,
 )
 from tests.service.providers import Mollie, PayPal, Till, approved, selling
-from webapp.certificates import FETCHES_AT_ONCE, Certificates, trusted_roots
-from webapp.operator import list_hooks
+from webapp.cli.payments import list_hooks
+from webapp.payments.certificates import FETCHES_AT_ONCE, Certificates, trusted_roots
 from webapp.sandbox.paypal_certificates import sandbox_scheme
 from webapp.service import BETWEEN_HINTS, HINTS_AT_ONCE
 

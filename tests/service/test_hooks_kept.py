@@ -9,13 +9,13 @@ import httpx
 import pytest
 
 from flows import Money, Receipt, elicit
-from flows.elicitation import Elicitation, Status
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed
-from flows.mollie import mollie
+from flows.payments.mollie.gateway import mollie
+from flows.payments.receipt import ReceiptStatus
 from flows.question import asking
-from flows.receipt import ReceiptStatus
-from flows.signature_items import verify_items
-from flows.signatures import Delivery
+from flows.webhooks.items import verify_items
+from flows.webhooks.signatures import Delivery
 from tests.service.acme import (
     Acme,
     begun,
@@ -30,10 +30,10 @@ from tests.service.test_afterwards import CLOSED, claim, claimed
 from tests.service.test_afterwards import kept as unused
 from tests.service.test_inbox import only, replayed
 from tests.service.world import Holding, call_of
-from webapp.hook_rows import BODY_BYTES_KEPT
-from webapp.hooks import Hooks
-from webapp.ids import fresh_id
-from webapp.operator import end_payment, list_hooks, list_payments
+from webapp.cli.payments import end_payment, list_hooks, list_payments
+from webapp.payments.webhook_rows import BODY_BYTES_KEPT
+from webapp.payments.webhooks import Hooks
+from webapp.records.ids import fresh_id
 from webapp.sweeper import fall_due
 
 EVIDENCE: dict[str, Any] = {"evidence": {"uncategorized_text": "x" * (BODY_BYTES_KEPT + 1)}}

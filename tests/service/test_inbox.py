@@ -15,11 +15,11 @@ from tests.service.selling import Buying, Shop, buying, open_shop
 from tests.service.test_afterwards import claim, kept
 from tests.service.test_payments import give_up
 from tests.web.test_webhooks import a_session, signed
-from webapp.commands import Refused
-from webapp.ids import tail_of
-from webapp.operator import list_hooks, replay_hook, show_hook
-from webapp.owners import SERVICE
-from webapp.rows import Hook
+from webapp.cli.payments import list_hooks, replay_hook, show_hook
+from webapp.command import Refused
+from webapp.records.ids import tail_of
+from webapp.records.owners import SERVICE
+from webapp.records.rows import Hook
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 import pytest
 
 from flows import elicit
-from flows.elicitation import LATE, LEASE, TRANSITIONS, Completion, Elicitation, Status, Take
+from flows.elicitation.states import LATE, LEASE, TRANSITIONS, Completion, Elicitation, Status, Take
 from flows.question import asking
 from tests.clock import Clock
 from tests.service.schedules import PROGRAM, Schedule, TurnStore, explore
 from tests.service.world import Holding, call_of, process
-from webapp.call import Call
-from webapp.listening import listen
-from webapp.presenter import Interrupted
+from webapp.calls.call import Call
+from webapp.calls.presenter import Interrupted
+from webapp.elicitations.watcher import listen
 from webapp.service import Service
 from webapp.sweeper import fall_due
 

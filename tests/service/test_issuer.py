@@ -12,7 +12,7 @@ import pytest
 from flows.errors import Failed
 from flows.providers import github, openid
 from tests.clock import Clock
-from webapp.issuer import Issuer
+from webapp.identity.issuer import Issuer
 
 URL = "https://login.example/tenant"
 OPENID = f"{URL}/.well-known/openid-configuration"

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from flows import elicit
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from flows.question import asking
 from tests.clock import Clock
 from tests.mcp.stage import eventually

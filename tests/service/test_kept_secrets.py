@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from flows.elicitation import Elicitation, Json, Status
-from flows.page import Terms
-from flows.schema import schema_of
+from flows.elicitation.states import Elicitation, Json, Status
+from flows.kinds.secret import Terms
+from flows.schema.schema import schema_of
 from tests.clock import Clock
 from tests.service.world import process, question_in_store
 from webapp.service import Service

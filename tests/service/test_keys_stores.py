@@ -10,12 +10,12 @@ import pytest
 
 from flows.errors import StoreUnavailable
 from tests.clock import Clock
-from webapp.commands import Refused
+from webapp.cli.keys import Keys, retire, rotate
+from webapp.command import Refused
 from webapp.connecting import connect
-from webapp.keys_stores import open_noted
-from webapp.owners import open_owners
-from webapp.rotation import Keys, retire, rotate
-from webapp.settings import Settings, read_settings
+from webapp.records.owners import open_owners
+from webapp.settings.key_usage import open_noted
+from webapp.settings.settings import Settings, read_settings
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from flows.question import Outcome, asking
 from tests.clock import NOON, Clock
 from tests.service.hand_loop import HandLoop
 from tests.service.world import Holding, call_of, process
-from webapp.listening import LISTEN_AGAIN_SECONDS, listen
+from webapp.elicitations.watcher import LISTEN_AGAIN_SECONDS, listen
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 from webapp.stores.watch import Watch

@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from flows.elicitation import LEASE
-from flows.run import Run
+from flows.elicitation.run import Run
+from flows.elicitation.states import LEASE
 from tests.clock import Clock
 from tests.service.test_waiting import answer, id_of, leg, settled_loop, soon
 from tests.service.world import Holding, call_of
-from webapp.call import RESULT_BYTES_AT_MOST, Call
+from webapp.calls.call import RESULT_BYTES_AT_MOST, Call
+from webapp.http.connection import StreamWire
 from webapp.service import Service
-from webapp.wire import StreamWire
 
 LONG = json.dumps("x" * RESULT_BYTES_AT_MOST)
 

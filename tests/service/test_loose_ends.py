@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from flows import Money, Receipt, elicit
-from flows.checkout_session import terms_of
-from flows.elicitation import Elicitation, Status
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import Expired, Failed, StoreUnavailable
-from flows.loose_end import Loose, LooseEnd
-from flows.mollie import mollie
+from flows.payments.mollie.gateway import mollie
+from flows.payments.receipt import ReceiptStatus
+from flows.payments.session import terms_of
+from flows.payments.unresolved import Loose, LooseEnd
 from flows.question import asking
-from flows.receipt import ReceiptStatus
 from flows.requests import PaymentRequest
 from tests.service.acme import (
     DECLARED,
@@ -31,8 +31,8 @@ from tests.service.acme import (
 )
 from tests.service.providers import Mollie, Till, selling
 from tests.service.world import Holding, call_of
-from webapp.call import Call
-from webapp.kind import AskedBy
+from webapp.calls.call import Call
+from webapp.elicitations.kind import AskedBy
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due

@@ -17,11 +17,11 @@ from tests.mcp.stage import LEGACY, MODERN, eventually, link_in, soon, text_of
 from tests.service.selling import REFUND, Buying, Shop, buying, open_shop
 from tests.service.test_afterwards import claimed
 from tests.service.test_payments import give_up, results_are_noted, two_tabs
-from webapp.cli import main
-from webapp.cli_operator import add_payments, add_webhooks, with_ids
-from webapp.commands import Refused
+from webapp.cli.main import main
+from webapp.cli.operator import add_payments, add_webhooks, with_ids
+from webapp.cli.payments import list_hooks, list_payments, operate, refund_payment, show_payment
+from webapp.command import Refused
 from webapp.limits import Limits
-from webapp.operator import list_hooks, list_payments, operate, refund_payment, show_payment
 from webapp.service import Service
 from webapp.sweeper import fall_due
 

@@ -11,11 +11,11 @@ import pytest
 from standardwebhooks import Webhook
 
 from flows import Money, Receipt, elicit
-from flows.checkout_session import Mismatch
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from flows.errors import Failed, InvalidQuestion
+from flows.payments.receipt import ReceiptStatus
+from flows.payments.session import Mismatch
 from flows.question import asking
-from flows.receipt import ReceiptStatus
 from tests.service.acme import (
     DECLARED,
     KEY,
@@ -30,12 +30,12 @@ from tests.service.acme import (
 )
 from tests.service.providers import Body, Till, selling
 from tests.service.world import Holding, call_of
-from webapp.operator import list_payments, refund_payment
-from webapp.refunds import NoRefunds
+from webapp.cli.payments import list_payments, refund_payment
+from webapp.payments.refunds import NoRefunds
+from webapp.payments.verification import ON_ITS_WAY
 from webapp.sandbox import signing
-from webapp.settings import read_settings
+from webapp.settings.settings import read_settings
 from webapp.sweeper import fall_due
-from webapp.verdicts import ON_ITS_WAY
 
 # Paid.
 

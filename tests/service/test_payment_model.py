@@ -17,24 +17,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flows import Money, elicit
-from flows.elicitation import Status, is_kept
+from flows.elicitation.states import Status, is_kept
+from flows.elicitation.tool_call import ToolCall
 from flows.errors import ElicitError, NotPossible
 from flows.question import asking
-from flows.tool_call import ToolCall
 from tests.mcp.stage import eventually
 from tests.service.selling import CREATE, Payer, Shop, open_shop
 from tests.service.test_afterwards import CLOSED, claim
 from tests.service.world import Holding
-from webapp.call import Call
-from webapp.presenter import Interrupted
-from webapp.verdicts import ON_ITS_WAY
+from webapp.calls.call import Call
+from webapp.calls.presenter import Interrupted
+from webapp.payments.verification import ON_ITS_WAY
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from flows import Receipt
-    from flows.elicitation import Elicitation
-    from flows.receipt import Payment
+    from flows.elicitation.states import Elicitation
+    from flows.payments.receipt import Payment
 
 HALF_AN_HOUR = timedelta(minutes=30)
 PRICES = {"tea": Money("9.00", "EUR"), "coffee": Money("90.00", "EUR")}

@@ -22,8 +22,8 @@ from tests.service.selling import (
     buying,
     open_shop,
 )
-from webapp.departures import depart
-from webapp.verdicts import ON_ITS_WAY
+from webapp.payments.verification import ON_ITS_WAY
+from webapp.routes.redirect import depart
 
 
 @pytest.fixture

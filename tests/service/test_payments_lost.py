@@ -10,13 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.checkout_session import Mismatch, kept_of, sessions_of
-from flows.elicitation import Elicitation, Status
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotPossible, StoreUnavailable
-from flows.loose_end import Loose, LooseEnd, ask_again
-from flows.mollie import mollie
-from flows.paypal import paypal
-from flows.receipt import ReceiptStatus
+from flows.payments.mollie.gateway import mollie
+from flows.payments.paypal.gateway import paypal
+from flows.payments.receipt import ReceiptStatus
+from flows.payments.session import Mismatch, kept_of, sessions_of
+from flows.payments.unresolved import Loose, LooseEnd, ask_again
 from tests.clock import Clock
 from tests.service.acme import (
     DECLARED,
@@ -40,14 +40,14 @@ from tests.service.providers import (
     selling,
 )
 from tests.service.selling import Shop, buying, open_shop
-from webapp.cli_operator import add_payments, with_ids
-from webapp.commands import Refused
-from webapp.loose_ends import PAID_OTHERWISE
-from webapp.operator import end_payment
+from webapp.cli.operator import add_payments, with_ids
+from webapp.cli.payments import end_payment
+from webapp.command import Refused
+from webapp.payments.unresolved import PAID_OTHERWISE
+from webapp.payments.verification import ON_ITS_WAY
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
-from webapp.verdicts import ON_ITS_WAY
 
 NOTHING = ["Nothing is open."]
 

@@ -11,8 +11,8 @@ import pytest
 from pytest_httpx import HTTPXMock, IteratorStream
 
 from tests.clock import Clock
-from webapp.outbound import Outbound
-from webapp.pictures import (
+from webapp.http.client import Outbound
+from webapp.oauth.avatars import (
     BETWEEN_PICTURES,
     ENTRY_BYTES,
     FETCHES_AT_ONCE,
@@ -162,7 +162,7 @@ async def test_what_never_comes_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "webapp.pictures")
+    caplog.set_level(logging.INFO, "webapp.oauth.avatars")
     loop = asyncio.get_running_loop()
     real = loop.time
 
@@ -174,7 +174,7 @@ async def test_what_never_comes_is_given_up(
     httpx_mock.add_callback(never)
     assert await get(pictures) is None
     # By the limit of a picture, which is sooner than that of any one request.
-    said = [record for record in caplog.records if record.name == "webapp.pictures"]
+    said = [record for record in caplog.records if record.name == "webapp.oauth.avatars"]
     assert [vars(record)["why"] for record in said] == ["TimeoutError"]
 
 

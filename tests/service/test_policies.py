@@ -11,20 +11,21 @@ from typing import Any
 
 import pytest
 
-from flows import attempts, elicit
-from flows.elicitation import Elicitation, Status
+from flows import elicit
+from flows.elicitation import attempt as attempts
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import Expired, Superseded, TooManyPending
 from flows.question import Outcome, Question, asking
 from tests.clock import Clock
 from tests.mcp.stage import eventually, soon, text_of
 from tests.service.selling import buying, open_shop
 from tests.service.world import Holding, call_of, process
-from webapp.call import Call
-from webapp.listening import listen
-from webapp.policies import BETWEEN_COUNTS
-from webapp.rows import Standing
+from webapp.calls.call import Call
+from webapp.elicitations.watcher import listen
+from webapp.kinds.quotas import BETWEEN_COUNTS
+from webapp.records.rows import Standing
 from webapp.service import Service
-from webapp.settings_policies import PER_OWNER_AT_MOST, PolicySettings
+from webapp.settings.quotas import PER_OWNER_AT_MOST, PolicySettings
 from webapp.stores import open_store
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
@@ -425,7 +426,7 @@ async def test_a_timeout_is_cut_to_the_longest_and_the_log_says_so_once(
 ) -> None:
     # parity: F7
     policies = PolicySettings(timeout_at_most=timedelta(minutes=2))
-    with caplog.at_level(logging.WARNING, "webapp.policies"):
+    with caplog.at_level(logging.WARNING, "webapp.kinds.quotas"):
         async with process(store, clock, policies=policies) as service:
             first = await started(service, "first", question=going(timeout=timedelta(minutes=9)))
             second = await started(service, "second")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.mcp.stage import eventually
 from tests.service.selling import CREATE, EXPIRE, FETCH, Payer, Shop, buying, open_shop
-from webapp.departures import depart
+from webapp.routes.redirect import depart
 
 BROWSERS = 10
 

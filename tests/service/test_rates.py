@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.clock import Clock
-from webapp.rates import Rates, TooOften, address_key
+from webapp.http.rate_limit import Rates, TooOften, address_key
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from flows import Receipt
-from flows.receipt import REFUND_TRIES_AT_MOST
-from flows.run import Run
+from flows.elicitation.run import Run
+from flows.payments.receipt import REFUND_TRIES_AT_MOST
 from tests.mcp.stage import eventually, soon, text_of
 from tests.service.selling import FETCH, REFUND, Buying, Shop, buying, open_shop
 from tests.service.test_payments import give_up, results_are_noted, two_tabs
-from webapp.refunds import NoRefunds
-from webapp.settings import BadSettings, read_settings
+from webapp.payments.refunds import NoRefunds
+from webapp.settings.settings import BadSettings, read_settings
 from webapp.sweeper import fall_due
 
 LISTED = "GET /stripe/v1/refunds"

@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from flows.errors import Failed, NotPossible
-from flows.receipt import Dispute, Payment, ReceiptStatus, Refund, disputed
+from flows.payments.receipt import Dispute, Payment, ReceiptStatus, Refund, disputed
 from tests.mcp.stage import eventually
 from tests.service.providers import LEMON_SQUEEZY, Interrupted, LemonSqueezy, Till, ordered, selling
 from tests.service.world import RING, URL
-from webapp.outbound import Outbound
-from webapp.refunds import ASKING_AT_MOST, Refunds, UnderWay
+from webapp.http.client import Outbound
+from webapp.payments.refunds import ASKING_AT_MOST, Refunds, UnderWay
 from webapp.service import Service, open_service
 from webapp.sweeper import fall_due
 

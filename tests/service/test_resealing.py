@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from flows.crypto.vault import Locker, Ring, Row
 from flows.errors import StoreUnavailable, Unreadable
-from flows.vault import Locker, Ring, Row
 from tests.clock import Clock
 from tests.service.world import asked, process
-from webapp.keys import KeyFile
-from webapp.listening import listen
-from webapp.owners import DATA_KEY, SERVICE, pages, unwrapped
-from webapp.resealing import HEARD_AFTER, is_under_way
-from webapp.rotation import Keys, rotate
-from webapp.rows import KINDS
+from webapp.cli.keys import Keys, rotate
+from webapp.cli.resealing import HEARD_AFTER, is_under_way
+from webapp.elicitations.watcher import listen
+from webapp.records.owners import DATA_KEY, SERVICE, pages, unwrapped
+from webapp.records.rows import KINDS
+from webapp.settings.key_file import KeyFile
 from webapp.stores import Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from flows.crypto.tokens import Claims, Purpose, Tokens
+from flows.crypto.vault import Ring, fingerprint_of, wrapped_under
 from flows.errors import StoreUnavailable, Unreadable
-from flows.tokens import Claims, Purpose, Tokens
-from flows.vault import Ring, fingerprint_of, wrapped_under
 from tests.clock import Clock
 from tests.service.world import asked, process
-from webapp.commands import Refused
-from webapp.keys import KeyFile
-from webapp.owners import SERVICE, count_wrapped, must_open_all, open_owners, rewrap
-from webapp.rotation import Keys, list_keys, retire, rotate
+from webapp.cli.keys import Keys, list_keys, retire, rotate
+from webapp.command import Refused
+from webapp.records.owners import SERVICE, count_wrapped, must_open_all, open_owners, rewrap
+from webapp.settings.key_file import KeyFile
 from webapp.stores import Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore

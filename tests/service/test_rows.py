@@ -6,14 +6,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from flows.elicitation import Elicitation, Status
+from flows.crypto.vault import Ring
+from flows.elicitation.run import Run
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import Unreadable
-from flows.run import Run
-from flows.vault import Ring
 from tests.clock import Clock
 from tests.service.world import RING, asked, process, question_in_store
-from webapp.owners import SERVICE, open_owners
-from webapp.rows import Alias, Rows
+from webapp.records.owners import SERVICE, open_owners
+from webapp.records.rows import Alias, Rows
 from webapp.service import Service
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore

@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from flows import elicitation as states
-from flows.elicitation import LEASE, RECORD_KEPT, Completion, Elicitation, Status
+from flows.elicitation import states
+from flows.elicitation.states import LEASE, RECORD_KEPT, Completion, Elicitation, Status
 from flows.errors import ElicitError, NotPossible, TooManyAttempts
 from tests.clock import NOON, Clock
 from tests.service.hand_loop import HandLoop

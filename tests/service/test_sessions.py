@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from flows.signin import SignedIn
-from flows.tokens import Tokens
-from flows.vault import Ring
+from flows.crypto.tokens import Tokens
+from flows.crypto.vault import Ring
+from flows.oauth.sign_in import SignedIn
 from tests.clock import Clock
-from webapp.owners import SERVICE
-from webapp.sessions import ENDED, Sessions
+from webapp.identity.sessions import ENDED, Sessions
+from webapp.records.owners import SERVICE
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 

@@ -7,9 +7,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from flows.connection import Connection
-from flows.elicitation import Elicitation, Status
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import Expired
+from flows.oauth.connection import Connection
 from tests.clock import Clock
 from tests.service.test_accounts import (
     OCTOCAT,
@@ -24,13 +24,13 @@ from tests.service.test_accounts import (
     status_of,
     stored,
 )
-from webapp.connections import BEGUN_AT_MOST
-from webapp.departures import depart
+from webapp.oauth.connections import BEGUN_AT_MOST
+from webapp.pages.builder import Shown
+from webapp.pages.views import DoneAccount, StartAccount, UseAccount
+from webapp.routes.redirect import depart
 from webapp.service import Service
-from webapp.shown import Shown
 from webapp.stores import Conflict, Record
 from webapp.stores.memory import MemoryStore
-from webapp.views import DoneAccount, StartAccount, UseAccount
 
 HUBBER = {"id": 480938, "login": "hubber", "name": "Hub Ber"}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from webapp.taken import Taken
+from webapp.calls.leases import Taken
 
 
 class Slow:

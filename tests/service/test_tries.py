@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from flows import elicit
-from flows.elicitation import Completion, Status
+from flows.elicitation.states import Completion, Status
 from flows.question import asking
 from tests.clock import Clock
 from tests.service.world import Holding, asked, call_of, process
-from webapp import tries
+from webapp.elicitations import retry as tries
 from webapp.stores import Conflict, Record
 from webapp.stores.memory import MemoryStore
 

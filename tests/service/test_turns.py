@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from flows.checkout_seller import stripe
-from flows.elicitation import Status
-from flows.gateway import Registration
-from flows.mollie import mollie
-from flows.pace import PACE, TROUBLED_AT_MOST
-from flows.paypal import paypal
+from flows.elicitation.states import Status
+from flows.payments.gateway import Registration
+from flows.payments.mollie.gateway import mollie
+from flows.payments.pace import PACE, TROUBLED_AT_MOST
+from flows.payments.paypal.gateway import paypal
+from flows.payments.stripe.account import stripe
 from tests.service.acme import DECLARED, KEY, Acme, begun, declared, ledger
 from tests.service.providers import Mollie, PayPal, Till, selling
 from tests.service.selling import FETCH, RING, buying, open_shop
-from webapp.checkouts import FETCHES_AT_ONCE
-from webapp.settings import BadSettings, Settings, read_settings, with_sandbox
+from webapp.payments.checkouts import FETCHES_AT_ONCE
+from webapp.settings.settings import BadSettings, Settings, read_settings, with_sandbox
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import HOLD, fall_due
 

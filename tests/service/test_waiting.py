@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from flows import elicit
-from flows.elicitation import LEASE, Completion, Json, Status
+from flows.elicitation.states import LEASE, Completion, Json, Status
 from flows.errors import CallOver, Cancelled, NotPossible, QuestionChanged
 from flows.question import Outcome, Question, asking
 from tests.clock import Clock
 from tests.service.world import Holding, asked, call_of, process
-from webapp.call import Call
-from webapp.listening import listen
-from webapp.presenter import Interrupted
+from webapp.calls.call import Call
+from webapp.calls.presenter import Interrupted
+from webapp.elicitations.watcher import listen
 from webapp.service import Service
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore

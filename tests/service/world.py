@@ -6,17 +6,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from flows.elicitation import EXCHANGE_AT_MOST, Asked, Elicitation, Json, Status
-from flows.tool_call import ToolCall
-from flows.vault import Ring
+from flows.crypto.vault import Ring
+from flows.elicitation.states import EXCHANGE_AT_MOST, Asked, Elicitation, Json, Status
+from flows.elicitation.tool_call import ToolCall
 from tests.clock import Clock
-from webapp.call import Call
-from webapp.identity import Caller
-from webapp.presenter import Leg, Shown
+from webapp.calls.call import Call
+from webapp.calls.presenter import Leg, Shown
+from webapp.elicitations.waiters import Waiter
+from webapp.identity.identity import Caller
 from webapp.service import Service, open_service
-from webapp.settings_policies import PolicySettings
+from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store
-from webapp.waiters import Waiter
 
 RING = Ring([b"a secret of the tests, 32 bytes!"])
 URL = "http://127.0.0.1:8765"

@@ -8,8 +8,8 @@ import pytest
 
 from flows.errors import StoreUnavailable
 from tests.stores.contender import record
-from webapp.keys import KeyFile
-from webapp.permissions import Exposed, must_be_private
+from webapp.settings.key_file import KeyFile
+from webapp.stores.permissions import Exposed, must_be_private
 from webapp.stores.sqlite import SqliteStore
 
 Change = Callable[[Path], None]

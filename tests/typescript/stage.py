@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from tests.processes import ended, error_of, killed, start
 from tests.typescript.packages import HERE
 

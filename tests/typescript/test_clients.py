@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from flows import elicit
-from flows.elicitation import Json, Status
+from flows.elicitation.states import Json, Status
 from tests.cli.running import serving
 from tests.mcp.stage import new_server, staged
 from tests.typescript.stage import BOTH, FORM, OLDER, URL, Official, calling, text_of

@@ -16,32 +16,32 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
-from flows.account import Account
-from flows.connection import Connection
-from flows.elicitation import Elicitation
+from flows.crypto.tokens import Purpose
+from flows.crypto.vault import Ring
+from flows.elicitation.states import Elicitation
+from flows.elicitation.tool_call import ToolCall
 from flows.errors import ElicitError
-from flows.provider import Provider
+from flows.oauth.account import Account
+from flows.oauth.connection import Connection
+from flows.oauth.provider import Provider
 from flows.providers import github
 from flows.question import asking
-from flows.tokens import Purpose
-from flows.tool_call import ToolCall
-from flows.vault import Ring
 from tests.clock import Clock
 from tests.mcp.stage import Page, Person, eventually, new_browser, service_in, soon
 from tests.sandbox.stage import Form, nobody_listens
 from tests.service.world import Holding
 from tests.web.serving import bound, serving, serving_at
 from webapp.app import open_app
-from webapp.call import Call
-from webapp.identity import Caller
+from webapp.calls.call import Call
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.identity.identity import Caller
 from webapp.limits import Limits
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import create_sandbox
 from webapp.service import Service
-from webapp.settings import Settings
+from webapp.settings.settings import Settings
 from webapp.stores import Store
 from webapp.stores.memory import MemoryStore
-from webapp.wire import ASGIApp, Receive, Scope, Send
 
 RING = Ring([b"k" * 32])
 TOKEN_PATHS = ("/github/login/oauth/access_token", "/oidc/token")

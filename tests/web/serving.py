@@ -15,8 +15,8 @@ import httpx
 import uvicorn
 
 from tests.leaks import overheard
-from webapp.accepting import Accepted
-from webapp.wire import ASGIApp
+from webapp.http.connection import ASGIApp
+from webapp.identity.accepting import Accepted
 
 
 @contextlib.asynccontextmanager

@@ -19,19 +19,19 @@ from uvicorn.server import ServerState
 from tests.users import AS_ROOT, NOBODY, PATIENCE_SECONDS
 from tests.web.serving import bound
 from tests.web.test_locality import ME, ON_LINUX
-from webapp.accepting import Accepted, Arriving, peer_of
-from webapp.fast_http import HEAD_BYTES_AT_MOST, FastProtocol
+from webapp.cli.serve import Pages, loop_factory
+from webapp.http.connection import Receive, Scope, Send
+from webapp.http.httptools_reader import HEAD_BYTES_AT_MOST, FastProtocol
+from webapp.identity.accepting import Accepted, Arriving, peer_of
+from webapp.identity.local_peer import Connection, Peer, uid_of_peer
 from webapp.limits import Arrivals
-from webapp.locality import Connection, Peer, uid_of_peer
-from webapp.serving import Pages, loop_factory
-from webapp.wire import Receive, Scope, Send
 
 
 @pytest.fixture(params=[H11Protocol, FastProtocol])
 def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Each parser that may read what is sent to a served process."""
     made = type("Accepted", (Arriving, request.param), {})
-    monkeypatch.setattr("webapp.serving.Accepted", made)
+    monkeypatch.setattr("webapp.cli.serve.Accepted", made)
     return made
 
 
@@ -112,8 +112,8 @@ async def test_whose_a_connection_is_is_searched_before_anything_is_sent(
         is_searched.set()
         return ME
 
-    monkeypatch.setattr("webapp.accepting.is_told_at_once", lambda: False)
-    monkeypatch.setattr("webapp.accepting.uid_of_peer", uid_of)
+    monkeypatch.setattr("webapp.identity.accepting.is_told_at_once", lambda: False)
+    monkeypatch.setattr("webapp.identity.accepting.uid_of_peer", uid_of)
     async with served(Arrivals()) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         assert await asyncio.to_thread(is_searched.wait, PATIENCE_SECONDS)

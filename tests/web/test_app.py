@@ -7,11 +7,11 @@ from datetime import timedelta
 import httpx
 from mcp.server.mcpserver import MCPServer
 
-from flows.vault import Ring
+from flows.crypto.vault import Ring
 from tests.web.serving import transport_to
 from webapp.app import create_app, open_app
-from webapp.settings import Settings
-from webapp.wire import Message
+from webapp.http.connection import Message
+from webapp.settings.settings import Settings
 
 URL = "http://127.0.0.1:8765"
 

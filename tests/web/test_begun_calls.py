@@ -9,8 +9,8 @@ import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
 from flows import elicit
-from flows.connection import allow, lapse
-from flows.elicitation import Elicitation
+from flows.elicitation.states import Elicitation
+from flows.oauth.connection import allow, lapse
 from flows.providers import github
 from tests.attacks.test_callbacks import staged_caller
 from tests.mcp.stage import (
@@ -26,7 +26,7 @@ from tests.mcp.stage import (
 from tests.mcp.test_own_requests import size_form
 from tests.web.connecting import Town, approve, ends, town
 from tests.web.test_connections import connect_as, press, tail
-from webapp import acceptance
+from webapp.elicitations import acceptance
 
 Said = Callable[["Shop"], Awaitable[None]]
 

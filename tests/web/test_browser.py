@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from webapp.browser import Browser, page_headers
+from webapp.http.browser import Browser, page_headers
 
 KEY = b"k" * 32
 HTTPS = "https://elicit.example"

@@ -10,7 +10,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from flows import elicit
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from flows.errors import Declined, Denied, Expired, Failed
 from flows.providers import github, google, openid
 from tests.clock import Clock

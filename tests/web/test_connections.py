@@ -12,9 +12,9 @@ from urllib.parse import urljoin
 import msgspec
 import pytest
 
-from flows.connection import Claim, Connection
-from flows.elicitation import Status
-from flows.provider import Provider, Revocation
+from flows.elicitation.states import Status
+from flows.oauth.connection import Claim, Connection
+from flows.oauth.provider import Provider, Revocation
 from flows.providers import github
 from tests.clock import Clock
 from tests.mcp.issuing import Issuing, issuing, sign_in
@@ -22,15 +22,15 @@ from tests.mcp.stage import RING, UID, Page, Person, eventually, new_browser, so
 from tests.sandbox.stage import nobody_listens
 from tests.web.connecting import Gate, Town, approve, ends, process, town, with_providers
 from tests.web.serving import bound, serving_at
-from webapp.account_keys import CLAIM, WAIT_AT_MOST
 from webapp.connecting import utc_now
 from webapp.demo.walker import Page as Forms
-from webapp.ids import OWNER_TAG_CHARACTERS
+from webapp.http.connection import ASGIApp
+from webapp.oauth.access_tokens import CLAIM, WAIT_AT_MOST
+from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import create_sandbox
-from webapp.settings import Settings
+from webapp.settings.settings import Settings
 from webapp.stores.memory import MemoryStore
-from webapp.wire import ASGIApp
 
 NOBODY = "http://127.0.0.1:1"
 APPS = "https://hub.example/apps"

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from tests.web.serving import serving_at
-from webapp.guard import PROXIED_KEY, Guard
-from webapp.wire import Message, Receive, Scope, Send
+from webapp.http.connection import Message, Receive, Scope, Send
+from webapp.http.guard import PROXIED_KEY, Guard
 
 HERE = "http://127.0.0.1:8765"
 PUBLIC = "https://tools.example.com"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows import Money
-from flows.money import _DIGITS, digits_of
-from webapp import locales as module
-from webapp.locales import MOST_CHARACTERS, MOST_LOCALES, Locales, price_in
+from flows.payments.money import _DIGITS, digits_of
+from webapp.pages import locale as module
+from webapp.pages.locale import MOST_CHARACTERS, MOST_LOCALES, Locales, price_in
 
 NINE = Money("9.00", "EUR")
 LOCALES = sorted(localedata.locale_identifiers())

@@ -20,11 +20,11 @@ import httpx
 import pytest
 
 from tests.web.serving import bound, serving_at
-from webapp import locality
-from webapp.address import plain_ip
-from webapp.guard import PROXIED_KEY
-from webapp.locality import Connection, Locality, uid_of_peer
-from webapp.wire import ASGIApp, Receive, Scope, Send
+from webapp.http.address import plain_ip
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.guard import PROXIED_KEY
+from webapp.identity import local_peer as locality
+from webapp.identity.local_peer import Connection, Locality, uid_of_peer
 
 HERE = "http://127.0.0.1:8765"
 ME = os.getuid()

@@ -10,7 +10,7 @@ import pytest
 from pytest_httpx import HTTPXMock
 
 from flows.errors import Failed
-from webapp.outbound import REPLY_BYTES_AT_MOST, SECONDS_A_REQUEST, Outbound, refuse_packed
+from webapp.http.client import REPLY_BYTES_AT_MOST, SECONDS_A_REQUEST, Outbound, refuse_packed
 
 URL = "https://provider.example/token"
 PUBLIC = "93.184.215.14"

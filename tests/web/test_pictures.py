@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from tests.mcp.stage import Person
 from tests.web.connecting import Gate, Town, town
 from tests.web.test_connections import city, look, press, tail, the_one
-from webapp.pictures import KEPT_FOR, NOT_ASKED_AGAIN_FOR
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.oauth.avatars import KEPT_FOR, NOT_ASKED_AGAIN_FOR
 from webapp.sandbox.people import person_of
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 FORWARDED = "203.0.113.9"
 

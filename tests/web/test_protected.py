@@ -18,27 +18,27 @@ from mcp import Client as McpClient
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.auth.middleware.auth_context import get_access_token
 
-from flows.access_token import BadBearer, Resource
 from flows.errors import Failed
-from flows.oauth_identity import ALGORITHMS
-from flows.provider import Client
+from flows.oauth.access_token import BadBearer, Resource
+from flows.oauth.id_token import ALGORITHMS
+from flows.oauth.provider import Client
 from flows.providers import openid
 from tests.clock import NOON, Clock
 from tests.flows.test_access_token import HERE, ISSUER, KEYS, NOW, RESOURCE, token
 from tests.mcp.stage import LEGACY, LIBRARIES, MODERN, TLS, new_server
 from tests.web.serving import serving_at
 from webapp.connecting import utc_now
-from webapp.introspection import (
+from webapp.http.connection import Message, Receive, Scope, Send
+from webapp.identity.bearer_auth import Protected
+from webapp.identity.introspection import (
     ASKED_AT_ONCE,
     LINE_AT_MOST,
     REFUSED_AT_ONCE,
     Introspection,
 )
-from webapp.issuer import Issuer
-from webapp.logs import Events
-from webapp.protected import Protected
-from webapp.served import Served
-from webapp.wire import Message, Receive, Scope, Send
+from webapp.identity.issuer import Issuer
+from webapp.logs.events import Events
+from webapp.server import Served
 
 ALGORITHMS_TOLD = sorted(ALGORITHMS)
 DOCUMENT = "https://tools.example/.well-known/oauth-protected-resource/mcp"
@@ -228,7 +228,7 @@ async def test_the_operator_is_told_why_a_token_was_refused_and_nothing_of_it(
 ) -> None:
     # finding: I2
     door = Door()
-    with caplog.at_level(logging.WARNING, logger="webapp.protected"):
+    with caplog.at_level(logging.WARNING, logger="webapp.identity.bearer_auth"):
         answer = await door.ask(bearer(text))
     assert answer.status == 401
     (line,) = caplog.records
@@ -244,7 +244,7 @@ async def test_a_call_without_a_token_is_not_a_refused_one(
     door: Door, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: I2
-    with caplog.at_level(logging.WARNING, logger="webapp.protected"):
+    with caplog.at_level(logging.WARNING, logger="webapp.identity.bearer_auth"):
         assert (await door.ask()).status == 401
     assert not caplog.records
 

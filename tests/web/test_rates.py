@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from tests.clock import Clock
-from webapp.rates import Paced, Rates
-from webapp.wire import Message, Receive, Scope, Send
+from webapp.http.connection import Message, Receive, Scope, Send
+from webapp.http.rate_limit import Paced, Rates
 
 
 class Door:

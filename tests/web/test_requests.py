@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from webapp.requests import (
+from webapp.http.requests import (
     PATH_BYTES_AT_MOST,
     QUERY_BYTES_AT_MOST,
     Bounded,

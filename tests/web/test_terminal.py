@@ -8,12 +8,12 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from flows.elicitation import Elicitation, Json
+from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, NotConfigured
 from tests.web.connecting import Town, process, town
-from webapp.device import Terminal, chosen, connect_by_code, open_questions, plain
+from webapp.cli.connect import _choose, _is_right
+from webapp.cli.device_flow import Terminal, chosen, connect_by_code, open_questions, plain
 from webapp.stores.memory import MemoryStore
-from webapp.terminal import _choose, _is_right
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\x9b1mrm -rf\u202egpj.\x00"
 

@@ -7,13 +7,13 @@ import httpx
 import pytest
 from pytest_httpx import HTTPXMock
 
+from flows.elicitation.flow import Talk
 from flows.errors import Failed
-from flows.flow import Talk
 from flows.providers import openid
-from webapp.outbound import Outbound
-from webapp.registrations import Registrations
-from webapp.settings import BadSettings, read_settings
-from webapp.trusted_hosts import read_trusted_host
+from webapp.http.client import Outbound
+from webapp.http.trusted_hosts import read_trusted_host
+from webapp.oauth.clients import Registrations
+from webapp.settings.settings import BadSettings, read_settings
 
 INNER = {
     "login.internal": ["10.1.2.3"],

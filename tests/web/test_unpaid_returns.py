@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from flows.attempts import ATTEMPTS_AT_MOST
+from flows.elicitation.attempt import ATTEMPTS_AT_MOST
 from tests.mcp.stage import LEGACY, MODERN, eventually, soon, text_of
 from tests.service.selling import CREATE, FETCH, Shop, buying, open_shop
 from tests.service.test_payments import give_up
-from webapp.checkouts import BETWEEN_FETCHES, FETCHES_AT_ONCE
-from webapp.rates import Rates
+from webapp.http.rate_limit import Rates
+from webapp.payments.checkouts import BETWEEN_FETCHES, FETCHES_AT_ONCE
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.signatures import BODY_BYTES_AT_MOST
+from flows.webhooks.signatures import BODY_BYTES_AT_MOST
 from tests.attacks.test_payments import COMPLETED, EXPIRED, told
 from tests.clock import Clock
 from tests.mcp.stage import cut, eventually

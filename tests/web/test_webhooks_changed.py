@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flows.signature_certificates import sign_certified
+from flows.webhooks.certificates import sign_certified
 from tests.mcp.stage import eventually
 from tests.service.selling import Buying, Process, Shop, buying, open_shop
-from webapp.rows import KINDS
+from webapp.http.connection import Message
+from webapp.records.rows import KINDS
 from webapp.sandbox import signing
 from webapp.sandbox.paypal_certificates import CERTIFICATE_ID, sandbox_scheme, signers_key
 from webapp.stores import Record
-from webapp.wire import Message
 
 MEGABYTE = 1024 * 1024
 SECOND = timedelta(seconds=1)

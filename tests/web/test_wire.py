@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.web.serving import serving
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send, Wire, watched, wire_of
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send, Wire, watched, wire_of
 
 SSE = [(b"content-type", b"text/event-stream")]
 

@@ -9,13 +9,13 @@ import pytest
 
 from flows.errors import StoreUnavailable
 from tests.leaks import EARS
-from webapp.workers import must_share
+from webapp.http.workers import must_share
 
 MODULE = """
 from mcp.server.mcpserver import MCPServer
 import os
 from webapp.app import create_app
-from webapp.settings import read_settings
+from webapp.settings.settings import read_settings
 app = create_app(read_settings(os.environ), MCPServer("several"))
 """
 SEVERAL = [

@@ -27,11 +27,11 @@ from mcp_types import (
 )
 
 from flows.origin import is_loopback
-from webapp.commands import quieten
+from webapp.command import quieten
 from webapp.demo.paired import pairing_of
 from webapp.demo.waiting import Waiting
 from webapp.demo.walker import WalkFailed, walk
-from webapp.outbound import UNPACKED, refuse_packed
+from webapp.http.client import UNPACKED, refuse_packed
 from webapp.printing import tell
 
 MAIN_TOOLS = ("list_my_repositories", "buy_report", "use_key")

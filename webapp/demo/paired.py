@@ -7,15 +7,15 @@ first that it serves this user's own store.
 import os
 from urllib.parse import urlsplit
 
+from flows.crypto.tokens import Tokens
 from flows.errors import StoreUnavailable, Unreadable
 from flows.origin import is_loopback
-from flows.tokens import Tokens
-from webapp.commands import Refused, opened_store, settings_for
+from webapp.command import Refused, opened_store, settings_for
 from webapp.connecting import utc_now
-from webapp.locality import can_tell_users
-from webapp.owners import open_owners
-from webapp.pairing import address_of, key_of
-from webapp.port import is_ours
+from webapp.http.port import is_ours
+from webapp.identity.local_peer import can_tell_users
+from webapp.identity.pairing import address_of, key_of
+from webapp.records.owners import open_owners
 
 
 async def pairing_of(url: str) -> tuple[str, str] | None:

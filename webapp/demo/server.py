@@ -18,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from flows import Completion, Link, NotAllowed, complete_elicitation, elicit
-from flows.elicitation import Json
-from webapp.browser import page_headers
+from flows.elicitation.states import Json
 from webapp.demo.tools import add_tools
-from webapp.pages import Pages, template_folder
-from webapp.views import BadRequest, Done, Late, SomeoneElse, Unknown, Used, View
+from webapp.http.browser import page_headers
+from webapp.pages.renderer import Pages, template_folder
+from webapp.pages.views import BadRequest, Done, Late, SomeoneElse, Unknown, Used, View
 
 NAME = "elicit demo"
 BODY_BYTES_AT_MOST = 16 * 1024

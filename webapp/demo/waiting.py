@@ -8,7 +8,7 @@ from typing import TextIO
 
 import httpx
 
-from flows.elicitation import Status
+from flows.elicitation.states import Status
 from flows.question import DEFAULT_TIMEOUT
 from webapp.demo.walker import Page
 

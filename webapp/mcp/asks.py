@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from mcp.server.context import ServerRequestContext
 
-from webapp.elicitations import Elicitations
+from webapp.elicitations.service import Elicitations
 
 # What counts of an answer that came between two calls: whoever dismissed it is asked again.
 _COUNTS = ("accept", "decline")

@@ -17,24 +17,28 @@ from mcp.shared.exceptions import MCPError
 from msgspec.json import encode
 from pydantic import BaseModel
 
+from flows.elicitation.tool_call import ToolCall
 from flows.errors import Cancelled, ElicitError, InvalidArguments, ResultNotKept, StoreUnavailable
-from flows.gating import arguments_text
+from flows.kinds.gate import arguments_text
 from flows.question import asking
-from flows.tool_call import ToolCall
-from webapp.call import Call
-from webapp.identity import Caller
-from webapp.logs import mask_tool_logs
-from webapp.masking import masked
+from webapp.calls.call import Call
+from webapp.calls.presenter import Presenter
+from webapp.calls.unasked import all_were_asked
+from webapp.http.connection import Wires, wire_of
+from webapp.http.rate_limit import TooOften, address_key
+from webapp.identity.identity import Caller
+from webapp.logs.events import mask_tool_logs
+from webapp.logs.masking import masked
 from webapp.mcp import inner_calls
 from webapp.mcp.asks import Connections
 from webapp.mcp.before import ask_first
 from webapp.mcp.callers import issuer_of, subject_of
 from webapp.mcp.declared import Declared, declared_by
-from webapp.mcp.hiding import Hiding
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import note_call
 from webapp.mcp.params import must_be_fit
-from webapp.mcp.presenting import presenter_of
+from webapp.mcp.presenters.choice import presenter_of
+from webapp.mcp.presenters.retry import read_chain, with_kept
 from webapp.mcp.received import LARGE_LETTERS, must_fit
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
@@ -50,14 +54,10 @@ from webapp.mcp.results import (
     without,
 )
 from webapp.mcp.resuming import when_read_later
-from webapp.mcp.retry import read_chain, with_kept
 from webapp.mcp.tools import ServedTool, tool_of
 from webapp.mcp.versions import version_of
-from webapp.presenter import Presenter
-from webapp.rates import TooOften, address_key
+from webapp.mcp.visibility import Hiding
 from webapp.service import Service
-from webapp.unasked import all_were_asked
-from webapp.wire import Wires, wire_of
 
 _log = logging.getLogger(__name__)
 _NOBODY_WITHOUT_FORMS = (

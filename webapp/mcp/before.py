@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from flows.gating import gate_question
-from webapp.call import Call
+from flows.kinds.gate import gate_question
+from webapp.calls.call import Call
 from webapp.mcp.needing import ask_needs
 from webapp.mcp.received import received
 from webapp.mcp.tools import ServedTool

@@ -6,8 +6,8 @@ from typing import Any
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 
-from webapp.identity import Identity, Sender, Subject
-from webapp.protected import CheckedToken
+from webapp.identity.bearer_auth import CheckedToken
+from webapp.identity.identity import Identity, Sender, Subject
 
 
 def subject_of(token: AccessToken | None, identity: Identity, *, issuer: str) -> Subject | None:

@@ -5,8 +5,8 @@ from typing import Any
 
 from mcp.server.context import ServerRequestContext
 
-from flows.calling_client import kept_name
-from flows.capabilities import modes_of
+from flows.elicitation.calling_client import kept_name
+from flows.elicitation.capabilities import modes_of
 from webapp.mcp.results import MODERN
 
 

@@ -7,11 +7,11 @@ here before it settles anything; what does not fit ends the question and says wh
 from collections.abc import Mapping
 from typing import Any, cast
 
-from flows.elicitation import Elicitation, Json, Status
-from flows.form import on_the_wire
-from flows.schema import check, without_blanks
-from webapp.presenter import Leg
-from webapp.shown_typed import arguments_of
+from flows.elicitation.states import Elicitation, Json, Status
+from flows.kinds.form import on_the_wire
+from flows.schema.schema import check, without_blanks
+from webapp.calls.presenter import Leg
+from webapp.pages.builder_forms import arguments_of
 
 DOES_NOT_FIT = "the client's answer did not fit"
 # What a client's form shows whole, as far as anybody knows.

@@ -10,7 +10,7 @@ import logging
 from fnmatch import fnmatchcase
 from typing import Any
 
-from flows.gating import GatePolicy
+from flows.kinds.gate import GatePolicy
 from webapp.mcp.inner_calls import servers_below
 
 _SIGNS_OF_A_PATTERN = frozenset("*?[")

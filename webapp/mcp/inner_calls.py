@@ -22,12 +22,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from flows.errors import NoAsker, NotAsked
-from flows.gating import arguments_text, digest_of_arguments
+from flows.kinds.gate import arguments_text, digest_of_arguments
 from flows.question import asking, current_asker, current_body
-from webapp.call import Call
+from webapp.calls.call import Call
+from webapp.calls.unasked import all_were_asked
 from webapp.mcp.before import ask_first
 from webapp.mcp.tools import ServedTool, tool_of
-from webapp.unasked import all_were_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

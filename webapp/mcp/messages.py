@@ -16,8 +16,8 @@ from typing import Any, Final
 from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
 from mcp_types import INVALID_REQUEST
 
-from webapp.address import headers_of
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.address import headers_of
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 
 MESSAGE_BYTES_AT_MOST: Final = DEFAULT_MAX_REQUEST_BODY_SIZE
 VALUES_AT_MOST: Final = 50_000

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.errors import Cancelled, Declined, Denied, ElicitError, Expired, NotAccepted
-from flows.gating import digest_of_arguments
-from flows.needing import Need
+from flows.kinds.gate import digest_of_arguments
+from flows.kinds.needs import Need
 from flows.question import Outcome, Question
-from webapp.call import Call
-from webapp.handed import Fact
+from webapp.calls.call import Call
+from webapp.calls.prefetched import Fact
 from webapp.mcp.tools import ServedTool
 
 # What the person did or left undone; that something failed is said in its own words.

@@ -16,10 +16,10 @@ from typing import Any
 from mcp_types import INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from webapp.address import headers_of
-from webapp.identity import Sender
+from webapp.http.address import headers_of
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.identity.identity import Sender
 from webapp.mcp.shares import Room, Session, Shares
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send
 
 SESSION_HEADER = b"mcp-session-id"
 VERSION_HEADER = b"mcp-protocol-version"

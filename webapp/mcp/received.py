@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn, cast, get_type_hints
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 from pydantic_core import to_json, to_jsonable_python
 
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.errors import InvalidArguments
 from webapp.mcp.messages import VALUES_AT_MOST, has_too_many_values
 

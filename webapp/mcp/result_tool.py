@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from flows.elicitation import BY_MODEL, Elicitation, Json, Status, checked_content
+from flows.elicitation.run import Called, Run
+from flows.elicitation.states import BY_MODEL, Elicitation, Json, Status, checked_content
 from flows.errors import ElicitError, InvalidAnswer, NotAllowed, NotPossible
-from flows.run import Called, Run
-from flows.schema import check
-from webapp.identity import Caller
-from webapp.ids import owner_of
-from webapp.letters import Typed
-from webapp.mcp.letters import told_letters
+from flows.schema.schema import check
+from webapp.identity.identity import Caller
+from webapp.identity.user_codes import Typed
 from webapp.mcp.results import RESULT_TOOL, Result, error_result, text_result
+from webapp.mcp.user_code import told_letters
 from webapp.mcp.versions import with_version
+from webapp.records.ids import owner_of
 from webapp.service import Service
 
 ACTIONS = ("wait", "decline", "cancel")

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias, cast
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR
 
-from flows.elicitation import Elicitation, Json
+from flows.elicitation.run import REPEATED_FOR
+from flows.elicitation.states import Elicitation, Json
 from flows.errors import ElicitError, Expired, InvalidAnswer, NotAccepted
-from flows.form import FORM_KINDS, on_the_wire
-from flows.run import REPEATED_FOR
-from webapp.masking import masked, masked_in_short
-from webapp.presenter import Part, Shown
-from webapp.verdicts import ON_ITS_WAY
+from flows.kinds.form import FORM_KINDS, on_the_wire
+from webapp.calls.presenter import Part, Shown
+from webapp.logs.masking import masked, masked_in_short
+from webapp.payments.verification import ON_ITS_WAY
 
 Result: TypeAlias = dict[str, Any]
 MODERN = "2026-07-28"

@@ -33,7 +33,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
-from webapp.wire import ASGIApp, Message, Receive, Scope, Send, Wire, wire_of
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send, Wire, wire_of
 
 KEPT: Final = timedelta(minutes=5)
 EVENTS_AT_MOST: Final = 1000  # of a session

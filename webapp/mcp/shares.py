@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from webapp.identity import Sender
+from webapp.identity.identity import Sender
 
 # Once a second is enough for those that nobody uses, and cheap whoever asks.
 _SWEEP_EVERY_SECONDS = 1.0

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from flows.gating import Gate, mark_of
-from flows.needing import Need, needs_of
+from flows.kinds.gate import Gate, mark_of
+from flows.kinds.needs import Need, needs_of
 from webapp.mcp.received import validated_by
 
 _INSIDE_AT_MOST = 20

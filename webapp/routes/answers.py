@@ -13,11 +13,11 @@ from litestar.exceptions import HTTPException
 from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
 from flows.errors import ElicitError, InvalidToken, StoreUnavailable, TooManyAttempts
-from webapp.browser import Reply, page_headers
-from webapp.locales import Locales
-from webapp.pages import Pages
-from webapp.rates import TooOften
-from webapp.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
+from webapp.http.browser import Reply, page_headers
+from webapp.http.rate_limit import TooOften
+from webapp.pages.locale import Locales
+from webapp.pages.renderer import Pages
+from webapp.pages.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
 
 RETRY_SECONDS = 30
 _LEFT = "client disconnected prematurely"  # as the framework says it, while a body is read

@@ -16,21 +16,21 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from flows import attempts
-from flows.checkout_session import Mismatch, Verdict
-from flows.elicitation import Elicitation, Status
+from flows.elicitation import attempt as attempts
+from flows.elicitation.flow import Arrival
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossible
-from flows.flow import Arrival
-from flows.oauth import Mixed
-from flows.oauth_replies import ERROR_CODE
-from webapp.departures import returned
-from webapp.identity import Way
-from webapp.requests import cookies_of
+from flows.oauth.authorization_code import Mixed
+from flows.oauth.responses import ERROR_CODE
+from flows.payments.session import Mismatch, Verdict
+from webapp.http.requests import cookies_of
+from webapp.identity.identity import Way
+from webapp.pages.builder import Shown
+from webapp.pages.views import BadRequest, SomeoneElse, Trouble, Used
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.openers import refuse_opener
+from webapp.routes.redirect import returned
 from webapp.service import Service
-from webapp.shown import Shown
-from webapp.views import BadRequest, SomeoneElse, Trouble, Used
 
 _FIELDS_AT_MOST = 50
 _log = logging.getLogger(__name__)

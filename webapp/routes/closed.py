@@ -5,10 +5,10 @@ from typing import Any
 
 from litestar import Request, Response
 
+from webapp.pages.views import Closed, Theirs
 from webapp.routes.answers import Answers
 from webapp.routes.openers import sign_in_button, sign_in_targets, why_not_shown, with_cookie
 from webapp.service import Service
-from webapp.views import Closed, Theirs
 
 
 def closed(

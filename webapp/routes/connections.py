@@ -19,12 +19,22 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, RawBody
 
-from flows.connection import Connection
 from flows.errors import Failed
-from webapp import reconnecting
-from webapp.ids import OWNER_TAG_CHARACTERS
-from webapp.registrations import is_at_sandbox
-from webapp.requests import cookies_of, parsed, query_of
+from flows.oauth.connection import Connection
+from webapp.http.requests import cookies_of, parsed, query_of
+from webapp.oauth.clients import is_at_sandbox
+from webapp.pages.views import Person, ProviderTrouble, Scope
+from webapp.pages.views_connections import (
+    Assistant,
+    Connected,
+    Connections,
+    Disconnected,
+    Group,
+    Sharing,
+    Standing,
+)
+from webapp.records.ids import OWNER_TAG_CHARACTERS
+from webapp.routes import reconnect as reconnecting
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.closed import closed
 from webapp.routes.fields import refuse_form
@@ -35,16 +45,6 @@ from webapp.routes.openers import (
     with_cookie,
 )
 from webapp.service import Service
-from webapp.views import Person, ProviderTrouble, Scope
-from webapp.views_connections import (
-    Assistant,
-    Connected,
-    Connections,
-    Disconnected,
-    Group,
-    Sharing,
-    Standing,
-)
 
 HERE = "/connections"
 _NEVER = datetime.min.replace(tzinfo=UTC)

@@ -5,10 +5,10 @@ from typing import Any
 
 from litestar import Request, Response
 
-from webapp.requests import Fields, cookies_of
+from webapp.http.requests import Fields, cookies_of
+from webapp.pages.views import NoCookie
 from webapp.routes.answers import Answers
 from webapp.service import Service
-from webapp.views import NoCookie
 
 
 def refuse_form(

@@ -9,14 +9,14 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
-from webapp.port import proof
-from webapp.requests import cookies_of, query_of
+from webapp.http.port import proof
+from webapp.http.requests import cookies_of, query_of
+from webapp.pages.views_home import Home
 from webapp.routes.answers import Answers
-from webapp.served import Served
+from webapp.server import Served
 from webapp.service import Service
-from webapp.views_home import Home
 
-_STATIC = Path(__file__).resolve().parent.parent / "static"
+_STATIC = Path(__file__).resolve().parents[1] / "pages" / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 # Read once: three small files, and no path of a request ever reaches the disk.
 _ASSETS = {

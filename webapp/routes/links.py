@@ -16,23 +16,23 @@ from litestar import HttpMethod, Request, Response, post, route
 from litestar.di import NamedDependency
 from litestar.params import FromPath, RawBody
 
-from flows.elicitation import Elicitation, Status
+from flows.crypto.tokens import Purpose
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, InvalidToken, NotAllowed, NotConfigured, NotPossible
-from flows.schema import Fault, parse
-from flows.tokens import Purpose
-from webapp.asked_forms import AskedForms
-from webapp.departures import depart, trouble_of
-from webapp.forms import form_of
-from webapp.gates import Gates
-from webapp.kept_secrets import KeptSecrets
-from webapp.requests import Fields, cookies_of, parsed, query_of
+from flows.schema.schema import Fault, parse
+from webapp.http.requests import Fields, cookies_of, parsed, query_of
+from webapp.kinds.form import AskedForms
+from webapp.kinds.gate import Gates
+from webapp.kinds.rules import Rules
+from webapp.kinds.secret import KeptSecrets
+from webapp.pages.builder import Shown
+from webapp.pages.form import form_of
+from webapp.pages.views import ProviderTrouble
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.fields import refuse_form
 from webapp.routes.openers import pace, refuse_opener, with_cookie
-from webapp.rules import Rules
+from webapp.routes.redirect import depart, trouble_of
 from webapp.service import Service
-from webapp.shown import Shown
-from webapp.views import ProviderTrouble
 
 _log = logging.getLogger(__name__)
 

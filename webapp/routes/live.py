@@ -10,9 +10,9 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.response import Stream
 
-from flows.binding import Code
-from flows.elicitation import Elicitation
-from webapp.requests import cookies_of
+from flows.elicitation.states import Elicitation
+from flows.elicitation.user_code import Code
+from webapp.http.requests import cookies_of
 from webapp.routes.answers import problem
 from webapp.routes.links import elicitation_of
 from webapp.routes.openers import pace, unconfirmed

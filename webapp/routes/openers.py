@@ -11,15 +11,23 @@ from typing import Any, assert_never
 
 from litestar import Request, Response
 
-from flows.binding import PAGE_WORDS, Code
-from flows.elicitation import Elicitation
-from webapp.identity import Opening, Way
-from webapp.rates import address_key
-from webapp.requests import cookies_of
+from flows.elicitation.states import Elicitation
+from flows.elicitation.user_code import PAGE_WORDS, Code
+from webapp.http.rate_limit import address_key
+from webapp.http.requests import cookies_of
+from webapp.identity.identity import Opening, Way
+from webapp.pages.builder import ENDINGS, KINDS
+from webapp.pages.views import (
+    BeforeOpener,
+    CodeButton,
+    CodePage,
+    Ended,
+    SignInButton,
+    SomeoneElse,
+    View,
+)
 from webapp.routes.answers import Answers
 from webapp.service import Service
-from webapp.shown import ENDINGS, KINDS
-from webapp.views import BeforeOpener, CodeButton, CodePage, Ended, SignInButton, SomeoneElse, View
 
 SIGN_IN = "signin"  # what the CSRF field of those forms is about
 _log = logging.getLogger(__name__)

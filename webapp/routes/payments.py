@@ -16,11 +16,12 @@ from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, RawBody
 
 from flows.errors import Failed, NotPossible
-from flows.receipt import Payment, ReceiptStatus
-from webapp.ids import OWNER_TAG_CHARACTERS
-from webapp.locales import price_in
-from webapp.refunds import NoRefunds
-from webapp.requests import cookies_of, parsed
+from flows.payments.receipt import Payment, ReceiptStatus
+from webapp.http.requests import cookies_of, parsed
+from webapp.pages.locale import price_in
+from webapp.pages.views_payments import NotGivenBack, Paid, Payments, Standing, Stays
+from webapp.payments.refunds import NoRefunds
+from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.closed import closed
 from webapp.routes.fields import refuse_form
@@ -31,7 +32,6 @@ from webapp.routes.openers import (
     with_cookie,
 )
 from webapp.service import Service
-from webapp.views_payments import NotGivenBack, Paid, Payments, Standing, Stays
 
 HERE = "/payments"
 ASKED_BACK = "the person asked for it"

@@ -12,9 +12,9 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
-from webapp.browser import page_headers
-from webapp.registrations import place_of
-from webapp.requests import cookies_of
+from webapp.http.browser import page_headers
+from webapp.http.requests import cookies_of
+from webapp.oauth.clients import place_of
 from webapp.routes.connections import HERE
 from webapp.service import Service
 

@@ -9,14 +9,14 @@ from litestar.params import FromPath, RawBody
 from msgspec import DecodeError
 from msgspec.json import decode
 
-from flows.elicitation import Completion, Json
+from flows.elicitation.states import Completion, Json
 from flows.errors import InvalidToken
 from webapp.completion import RETURN_PARAMETER
-from webapp.requests import cookies_of, query_of
+from webapp.http.requests import cookies_of, query_of
+from webapp.pages.builder import Shown
+from webapp.pages.views import SomeoneElse, Unknown
 from webapp.routes.answers import Answers, problem
 from webapp.service import Service
-from webapp.shown import Shown
-from webapp.views import SomeoneElse, Unknown
 
 
 @get("/return")

@@ -17,17 +17,17 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, RawBody
 
+from flows.elicitation.flow import Arrival
 from flows.errors import Denied, Failed, InvalidToken
-from flows.flow import Arrival
-from flows.oauth import Mixed
-from webapp.requests import cookies_of, parsed
+from flows.oauth.authorization_code import Mixed
+from webapp.http.requests import cookies_of, parsed
+from webapp.identity.sessions import Session
+from webapp.identity.sign_in import SigningIn
+from webapp.pages.views import Pair, Paired, PairUsed, SignedOut, SignInFailed
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.fields import refuse_form
 from webapp.routes.openers import SIGN_IN, sign_in_button, with_cookie
 from webapp.service import Service
-from webapp.sessions import Session
-from webapp.signing_in import SigningIn
-from webapp.views import Pair, Paired, PairUsed, SignedOut, SignInFailed
 
 PAIR = "pair"  # what the CSRF field of that form is about
 _FIELDS_AT_MOST = 50

@@ -20,12 +20,12 @@ from litestar.exceptions import NotFoundException, ServiceUnavailableException
 from litestar.params import FromPath, RawBody
 from litestar.response.base import ASGIResponse
 
-from flows.checkout_session import Malformed, Mismatch
 from flows.errors import Failed, StoreUnavailable, Unverified
-from flows.gateway import Certifies, Hints, Signs
-from flows.signature_items import ADYEN, verify_items
-from flows.signatures import BODY_BYTES_AT_MOST, Delivery, verify
-from webapp.rates import address_key
+from flows.payments.gateway import Certifies, Hints, Signs
+from flows.payments.session import Malformed, Mismatch
+from flows.webhooks.items import ADYEN, verify_items
+from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery, verify
+from webapp.http.rate_limit import address_key
 from webapp.service import Service
 
 _log = logging.getLogger(__name__)

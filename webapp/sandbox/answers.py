@@ -22,7 +22,7 @@ from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from webapp.sandbox.deliveries import Deliveries, Event, Wish
 
 BODY_BYTES_AT_MOST = 64 * 1024

@@ -19,9 +19,9 @@ from litestar.exceptions import HTTPException, NotFoundException
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from webapp.browser import Browser
-from webapp.guard import Guard
-from webapp.requests import Bounded
+from webapp.http.browser import Browser
+from webapp.http.guard import Guard
+from webapp.http.requests import Bounded
 from webapp.sandbox.authorization import authorization_router
 from webapp.sandbox.authorization_client import bearer_of
 from webapp.sandbox.authorization_faults import Fault, Faults

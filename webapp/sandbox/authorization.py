@@ -10,7 +10,7 @@ from litestar import HttpMethod, Request, Response, Router, delete, get, post, r
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from webapp.browser import Browser
+from webapp.http.browser import Browser
 from webapp.sandbox.authorization_api import GitHubApi, SlackApi
 from webapp.sandbox.authorization_client import bearer_of
 from webapp.sandbox.authorization_consent import Consent

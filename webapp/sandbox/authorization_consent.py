@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from litestar import Request, Response
 
-from webapp.browser import Browser
-from webapp.requests import cookies_of
+from webapp.http.browser import Browser
+from webapp.http.requests import cookies_of
 from webapp.sandbox.authorization_faults import REDIRECT_FAULTS, Fault, Faults
 from webapp.sandbox.authorization_grants import Grants
 from webapp.sandbox.authorization_habits import Habits

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
-from webapp.address import origin_of
+from webapp.http.address import origin_of
 from webapp.sandbox.authorization_habits import Habits
 from webapp.sandbox.parameters import Parameters, Repeated
 from webapp.sandbox.settings import Sandbox

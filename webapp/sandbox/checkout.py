@@ -23,8 +23,8 @@ from litestar.di import NamedDependency, Provide
 from litestar.exceptions import HTTPException, NotFoundException
 from litestar.params import FromPath, RawBody
 
-from webapp.browser import Browser
-from webapp.requests import cookies_of
+from webapp.http.browser import Browser
+from webapp.http.requests import cookies_of
 from webapp.sandbox.answers import BODY_BYTES_AT_MOST, AnyRequest
 from webapp.sandbox.deliveries import Pause
 from webapp.sandbox.mollie_api import mollie_counter

@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 import httpx
 import msgspec
 
-from webapp.outbound import UNPACKED
+from webapp.http.client import UNPACKED
 
 RETRY_AFTER_SECONDS = (0.5, 2.0, 5.0)
 _DUPLICATES_AT_MOST = 20

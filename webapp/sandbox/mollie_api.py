@@ -17,7 +17,7 @@ from litestar import Response, Router, delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from webapp.sandbox.answers import Answer, Answers, AnyRequest, Asked, Key
 from webapp.sandbox.authorization_client import bearer_of
 from webapp.sandbox.deliveries import Deliver, Deliveries, Pause

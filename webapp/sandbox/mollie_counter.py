@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flows.money import Money
+from flows.payments.money import Money
 from webapp.sandbox.deliveries import Deliveries
 from webapp.sandbox.mollie_payments import Payment
 from webapp.sandbox.mollie_till import MollieTill

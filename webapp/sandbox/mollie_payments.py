@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from flows.elicitation import Json
-from flows.money import Money
+from flows.elicitation.states import Json
+from flows.payments.money import Money
 
 PROFILE = "pfl_sandbox"
 REFUND_TAKES = timedelta(days=1)
@@ -100,7 +100,7 @@ class Payment:
 
 
 def amount_of(price: Money) -> dict[str, str]:
-    """Nothing is an amount here, so flows.gateway_replies.written will not do."""
+    """Nothing is an amount here, so flows.payments.responses.written will not do."""
     return {"currency": price.currency, "value": str(price.amount)}
 
 

@@ -14,12 +14,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from flows.checkout_session import Malformed
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.gateway_replies import minor_units, written
-from flows.mollie import LIFE_WITHOUT_A_METHOD
-from flows.money import Money
+from flows.payments.mollie.gateway import LIFE_WITHOUT_A_METHOD
+from flows.payments.money import Money
+from flows.payments.responses import minor_units, written
+from flows.payments.session import Malformed
 from webapp.sandbox.answers import Refused
 from webapp.sandbox.deliveries import Event
 from webapp.sandbox.mollie_payments import Payment, Refund

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import MediaType, Response
 
-from webapp.browser import Reply, page_headers
+from webapp.http.browser import Reply, page_headers
 
 NO_STORE: Mapping[str, str] = {
     "cache-control": "no-store",

@@ -20,8 +20,8 @@ from litestar.exceptions import NotFoundException
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from flows.elicitation import Json
-from flows.signature_certificates import CertificateScheme, sign_certified
+from flows.elicitation.states import Json
+from flows.webhooks.certificates import CertificateScheme, sign_certified
 from webapp.sandbox.answers import Answer, Answers, AnyRequest, Asked, Key, trace
 from webapp.sandbox.authorization_client import basic_of, bearer_of
 from webapp.sandbox.deliveries import Deliver, Deliveries, Event, Pause

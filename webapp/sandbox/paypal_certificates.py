@@ -28,8 +28,8 @@ from cryptography.x509 import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from flows.signature_certificates import RSA_BITS_AT_LEAST, CertificateScheme
-from webapp.certificates import PlayedScheme
+from flows.webhooks.certificates import RSA_BITS_AT_LEAST, CertificateScheme
+from webapp.payments.certificates import PlayedScheme
 
 CERTIFICATE_ID = "CERT-SANDBOX-1"
 _LIFE = timedelta(days=365)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from flows.money import Money
+from flows.payments.money import Money
 from webapp.sandbox.deliveries import Deliveries
 from webapp.sandbox.paypal_orders import Order
 from webapp.sandbox.paypal_till import PayPalTill

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from flows.elicitation import Json
-from flows.gateway_replies import written
-from flows.money import Money
-from flows.paypal import WITHOUT_DECIMALS
+from flows.elicitation.states import Json
+from flows.payments.money import Money
+from flows.payments.paypal.gateway import WITHOUT_DECIMALS
+from flows.payments.responses import written
 
 MERCHANT = "SANDBOXMERCHANT"
 

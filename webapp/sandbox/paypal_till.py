@@ -15,12 +15,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from flows.checkout_session import Malformed
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.gateway_replies import minor_units
-from flows.money import Money
-from flows.paypal import CURRENCIES, ORDER_LIFE
+from flows.payments.money import Money
+from flows.payments.paypal.gateway import CURRENCIES, ORDER_LIFE
+from flows.payments.responses import minor_units
+from flows.payments.session import Malformed
 from webapp.sandbox.answers import Refused, trace
 from webapp.sandbox.deliveries import Event
 from webapp.sandbox.paypal_orders import Capture, Order, Refund, amount_of, time_of

@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from flows.money import Money
+from flows.payments.money import Money
 from webapp.sandbox.deliveries import Deliveries
 
 

@@ -8,9 +8,9 @@ import secrets
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from flows.mollie import MollieSeller, sandbox_mollie
 from flows.origin import is_loopback
-from flows.paypal import PayPalSeller, sandbox_paypal
+from flows.payments.mollie.gateway import MollieSeller, sandbox_mollie
+from flows.payments.paypal.gateway import PayPalSeller, sandbox_paypal
 from webapp.sandbox.paypal_certificates import sandbox_scheme
 
 _SECRET_BYTES = 24

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from litestar import Response, Router, get, post
 from litestar.params import FromPath, RawBody
 
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from webapp.sandbox.answers import Answer, Answers, AnyRequest, Asked, Key, trace
 from webapp.sandbox.authorization_client import basic_of, bearer_of
 from webapp.sandbox.deliveries import Deliver, Deliveries, Pause

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from flows.checkout_seller import charged
+from flows.payments.stripe.account import charged
 from webapp.sandbox.deliveries import Deliveries
 from webapp.sandbox.purchases import Purchase, Standing, Way
 from webapp.sandbox.stripe_sessions import Payment, Session

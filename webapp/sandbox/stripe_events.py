@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from webapp.sandbox import signing
 from webapp.sandbox.deliveries import Event
 

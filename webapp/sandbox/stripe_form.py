@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from webapp.sandbox.answers import Refused
 
 ErrorType: TypeAlias = Literal["invalid_request_error", "idempotency_error", "api_error"]

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from flows.elicitation import Json
-from flows.money import Money
+from flows.elicitation.states import Json
+from flows.payments.money import Money
 
 _ID_PLACE = "{CHECKOUT_SESSION_ID}"
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from flows.checkout_seller import charged
-from flows.elicitation import Json
+from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.money import Money
+from flows.payments.money import Money
+from flows.payments.stripe.account import charged
 from webapp.sandbox.deliveries import Event
 from webapp.sandbox.stripe_events import event
 from webapp.sandbox.stripe_form import Form, StripeError, missing_resource

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from flows.errors import StoreUnavailable
-from webapp.permissions import must_be_private
+from webapp.stores.permissions import must_be_private
 from webapp.stores.sqlite_file import SIDES, OpenedFile, identity_of
 from webapp.stores.store import Record
 

@@ -1,0 +1,141 @@
+"""Attempts: each press of Continue, its way out and back.
+
+What could go wrong: an answer that belongs to an earlier press, or that comes twice. The latest
+attempt alone has a state, and coming back uses it up: that is single-use, and the link is not.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from flows.elicitation.states import LATE, Attempt, Elicitation, Json, Status, Trouble, require
+from flows.errors import NotPossible, TooManyAttempts
+
+ATTEMPTS_AT_MOST = 10
+CLOSE_AGAIN_AT_LEAST = timedelta(minutes=1)
+CLOSE_AGAIN_AT_MOST = timedelta(hours=1)
+
+
+def open_attempt(
+    elicitation: Elicitation,
+    *,
+    browser: str,
+    now: datetime,
+    state: str | None = None,
+    kept: Json = None,
+) -> Elicitation:
+    """Begin an attempt in a browser; one that holds something open elsewhere is not forgotten.
+
+    Raises TooManyAttempts after ten that led somewhere, NotPossible when it is over.
+    """
+    require(elicitation, Status.OPENED)
+    if now >= elicitation.expires_at:
+        raise NotPossible(status=Status.EXPIRED, wanted=Status.OPENED)
+    number = next_attempt(elicitation)
+    if number - elicitation.led_nowhere > ATTEMPTS_AT_MOST:
+        raise TooManyAttempts(limit=ATTEMPTS_AT_MOST)
+    attempt = Attempt(number=number, browser=browser, started_at=now, state=state, kept=kept)
+    former = elicitation.former
+    last = elicitation.attempt
+    is_left_open = last is not None and last.kept != kept and last.trouble != "refused"
+    if elicitation.is_open_there and last is not None and is_left_open:
+        former = (*former, last)
+    return replace(elicitation, status=Status.OPENED, attempt=attempt, former=former)
+
+
+def next_attempt(elicitation: Elicitation) -> int:
+    return 1 if elicitation.attempt is None else elicitation.attempt.number + 1
+
+
+def lead_nowhere(elicitation: Elicitation, *, number: int, trouble: Trouble) -> Elicitation:
+    """The attempt opened nothing for the person: it is not counted, and its page says why."""
+    attempt = elicitation.attempt
+    if attempt is None or attempt.number != number:
+        return elicitation
+    is_news = attempt.trouble is None
+    return replace(
+        elicitation,
+        attempt=replace(attempt, trouble=trouble),
+        led_nowhere=elicitation.led_nowhere + is_news,
+    )
+
+
+def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = True) -> Elicitation:
+    """What an attempt learned on its way out; it may be a former one by now.
+
+    A session that is known is never forgotten for another: where a provider made two for one
+    request, both stay. `is_sent`: this is the one that the person is sent to.
+    """
+    latest = elicitation.attempt
+    if latest is None:
+        return elicitation
+    attempts, session = (latest, *elicitation.former), _session_of(kept)
+    known = next((one for one in attempts if one.number == number), None)
+    if session is not None and session in [_session_of(one.kept) for one in attempts]:
+        return elicitation
+    if known is not None and _session_of(known.kept) is None:
+        return _with(elicitation, replace(known, kept=kept), known)
+    if session is None:
+        return elicitation
+    second = replace(known or latest, number=number, state=None, kept=kept)
+    if is_sent and known is latest:
+        # The person is on the way to this one: what it says counts as the latest does.
+        second = replace(latest, state=None)
+        elicitation = replace(elicitation, attempt=replace(latest, kept=kept))
+    return replace(elicitation, former=(*elicitation.former, second))
+
+
+def _with(elicitation: Elicitation, changed: Attempt, known: Attempt) -> Elicitation:
+    if elicitation.attempt is known:
+        return replace(elicitation, attempt=changed)
+    former = tuple(changed if one is known else one for one in elicitation.former)
+    return replace(elicitation, former=former)
+
+
+def _session_of(kept: Json) -> Json:
+    return kept.get("session") if isinstance(kept, Mapping) else None
+
+
+def hold_open(elicitation: Elicitation) -> Elicitation:
+    """From here on the provider may hold something open that must end with the elicitation."""
+    return replace(elicitation, is_open_there=True)
+
+
+def close(elicitation: Elicitation) -> Elicitation:
+    """The provider holds nothing open any more."""
+    return replace(elicitation, is_open_there=False, look_at=None)
+
+
+def close_later(elicitation: Elicitation, *, now: datetime) -> Elicitation:
+    """The provider cannot be asked what it holds open: tried again, after as long a time."""
+    ended = elicitation.settled_at or elicitation.expires_at
+    pause = min(max(now - ended, CLOSE_AGAIN_AT_LEAST), CLOSE_AGAIN_AT_MOST)
+    return replace(elicitation, look_at=now + pause)
+
+
+def come_back_unpaid(elicitation: Elicitation, *, number: int) -> Elicitation:
+    """The browser is back from a payment page where nothing was paid; its state is used up."""
+    attempt = elicitation.attempt
+    if attempt is None or attempt.number != number or elicitation.status.is_final:
+        return elicitation
+    return replace(elicitation, attempt=replace(attempt, state=None))
+
+
+def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicitation:
+    """The browser is back with the attempt's state, which is used up by this.
+
+    In time it is exchanging from here on; late, only the state is gone. Raises NotPossible if the
+    state is not the latest attempt's, was used, or the elicitation's end allows no late yes.
+    """
+    attempt = elicitation.attempt
+    if attempt is None or attempt.state is None or attempt.state != state:
+        raise NotPossible(status=elicitation.status, wanted=Status.EXCHANGING)
+    back = replace(elicitation, attempt=replace(attempt, state=None, started_at=now))
+    if elicitation.status is Status.OPENED and now < elicitation.expires_at:
+        return replace(back, status=Status.EXCHANGING)
+    # A no at the provider ends its attempt; only money may still follow one.
+    can_be_late = elicitation.status in LATE and elicitation.status is not Status.DENIED
+    if elicitation.status is not Status.OPENED and not can_be_late:
+        raise NotPossible(status=elicitation.status, wanted=Status.EXCHANGING)
+    return back

@@ -1,0 +1,31 @@
+"""The tool call that a question belongs to."""
+
+from dataclasses import dataclass
+
+from flows.elicitation.calling_client import CallingClient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """Which tool of which served server, with which arguments, for which client.
+
+    `client` is what it calls itself, `client_id` what its access token proves, if it brought one.
+    `version` is that of the tool which runs, where a name stands for several (FastMCP).
+    """
+
+    server: str
+    tool: str
+    client: str | None
+    arguments: str  # canonical JSON
+    version: str | None = None
+    client_id: str | None = None
+
+    @property
+    def calling_client(self) -> CallingClient:
+        """What tells this client from others of the same person's."""
+        return CallingClient(name=self.client, id=self.client_id)
+
+    @property
+    def version_parts(self) -> tuple[str, ...]:
+        """What the keys of its calls have besides: nothing where the tool has no version."""
+        return () if self.version is None else ("version", self.version)

@@ -1,0 +1,250 @@
+"""The kinds `form` and `confirm`: what a person answers in the client's own form, or on our page.
+
+What could go wrong: a password asked for in a form, which passes through the client and the model.
+Such a field is refused here, where the question is written; `secret` asks for it. So is the
+question itself where it stands for the one field's name.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final, TypeVar, cast, overload
+
+from msgspec import Struct
+
+from flows.elicitation.states import Json
+from flows.errors import InvalidQuestion, NotAccepted
+from flows.question import DEFAULT_TIMEOUT, Question
+from flows.schema.schema import Field, Schema, schema_of
+from flows.schema.sensitive import asks_for_a_secret
+
+T = TypeVar("T")
+FORM_KINDS: Final = frozenset({"form", "confirm", "gate"})  # what a client's form mode can ask
+ARGUMENTS_BYTES_AT_MOST: Final = 16 * 1024
+_PASSES: Final = (
+    "what is typed into a form passes through the client and the model: ask for it with "
+    "elicit.secret."
+)
+# What the protocol's own forms know; the rest is checked when the answer is here.
+_WIRE_FORMATS = frozenset({"email", "uri", "date", "date-time"})
+_OURS_ONLY = frozenset({"pattern", "writeOnly", "uniqueItems"})
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What the record holds of the question: its JSON Schema, and what a yes is about."""
+
+    schema: Json
+    arguments: Json = None
+    covers: str | None = None
+    can_be_kept: bool = False
+    has_rules: bool = False  # beyond what the schema says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A request for the fields of a schema; without fields, for a yes.
+
+    `arguments` are shown to whoever answers. Of a gate, `covers` is the digest of all that the
+    tool was called with, and `can_be_kept` says whether a yes is good for later calls.
+    """
+
+    message: str
+    schema: Schema[Any]
+    arguments: Mapping[str, Json] | None = None
+    covers: str | None = None
+    can_be_kept: bool = False
+
+    @property
+    def kind(self) -> str:
+        if self.schema.fields:
+            return "form"
+        return "confirm" if self.covers is None else "gate"
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(
+            schema=self.schema.json,
+            arguments=self.arguments,
+            covers=self.covers,
+            can_be_kept=self.can_be_kept,
+            has_rules=self.schema.has_rules,
+        )
+
+    def facts(self) -> Json:
+        return {
+            "message": self.message,
+            "schema": self.schema.json,
+            "arguments": self.arguments,
+            "covers": self.covers,
+        }
+
+
+@overload
+def form_question(
+    message: str,
+    schema: type[str] = str,
+    *,
+    key: str | None = None,
+    elicitation_id: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[str]: ...
+@overload
+def form_question(
+    message: str,
+    schema: type[T],
+    *,
+    key: str | None = None,
+    elicitation_id: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[T]: ...
+@overload
+def form_question(
+    message: str,
+    schema: Mapping[str, Json],
+    *,
+    key: str | None = None,
+    elicitation_id: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[Mapping[str, Json]]: ...
+def form_question(
+    message: str,
+    schema: type[Any] | Mapping[str, Json] = str,
+    *,
+    key: str | None = None,
+    elicitation_id: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[Any]:
+    """Ask for the fields of a schema.
+
+    Raises InvalidQuestion for a schema that no form can show, or what looks like a secret.
+    """
+    asked = _asked(schema)
+    if schema is str and asks_for_a_secret(message):  # the one field has no words of its own
+        raise InvalidQuestion(
+            f"The question looks like one for a secret, and {_PASSES} If it asks for none, give it "
+            "a schema with one field, whose name says what it takes."
+        )
+    for field in asked.fields:
+        if field.is_secret:
+            raise InvalidQuestion(f"The field {field.name!r} is a secret, and {_PASSES}")
+        if _looks_secret(field):
+            raise InvalidQuestion(
+                f"The field {field.name!r} looks like a secret, and {_PASSES} If it takes none, "
+                "give it another name and title, or choices."
+            )
+    return Question(
+        message=message,
+        request=Form(message=message, schema=asked),
+        answer=asked.typed,
+        key=key,
+        elicitation_id=elicitation_id,
+        timeout=timeout,
+    )
+
+
+def confirm_question(
+    question: str,
+    *,
+    arguments: Mapping[str, object] | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[bool]:
+    """Ask for a yes; every no is False. Raises InvalidQuestion if the arguments are no JSON."""
+    return Question(
+        message=question,
+        request=Form(
+            message=question,
+            schema=schema_of({"type": "object", "properties": {}}),
+            arguments=None if arguments is None else _checked(arguments),
+        ),
+        answer=_yes,
+        no=_no,
+        key=key,
+        timeout=timeout,
+    )
+
+
+def on_the_wire(schema: Mapping[str, Json]) -> dict[str, Any]:
+    """The schema in the words of the protocol's forms, which know fewer.
+
+    Source: ElicitRequestFormParams of the 2025-11-25 and 2026-07-28 schemas.
+    """
+    properties = cast("Mapping[str, Mapping[str, Json]]", schema.get("properties", {}))
+    shown = {name: _wire_property(value) for name, value in properties.items()}
+    return {**schema, "properties": shown}
+
+
+def _asked(schema: type[Any] | Mapping[str, Json]) -> Schema[Any]:
+    if schema is not str:
+        found: Schema[Any] = schema_of(schema)
+        if not found.fields:
+            raise InvalidQuestion("The schema has no fields: elicit.confirm asks for a yes.")
+        return found
+    one = {"type": "string", "title": "Your answer"}
+    asked: Schema[Any] = schema_of(
+        {"type": "object", "properties": {"response": one}, "required": ["response"]}
+    )
+    return replace(asked, typed=_response)
+
+
+def _looks_secret(field: Field) -> bool:
+    """By its name and its title. What is chosen or ticked is no secret."""
+    if field.kind not in ("string", "number", "integer"):
+        return False
+    name, title = field.name, field.title
+    # A title that was made from the name has lost the borders of its words.
+    is_made = _letters(title) == _letters(name)
+    return any(
+        asks_for_a_secret(text, is_number=field.kind != "string")
+        for text in ([name] if is_made else [name, title])
+    )
+
+
+def _letters(text: str) -> str:
+    return "".join(sign for sign in text.lower() if sign.isalpha())
+
+
+def _checked(arguments: Mapping[str, object]) -> Mapping[str, Json]:
+    try:
+        text = json.dumps(arguments, allow_nan=False, ensure_ascii=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidQuestion(f"The arguments are no JSON: {type(error).__name__}.") from error
+    if size > ARGUMENTS_BYTES_AT_MOST:
+        raise InvalidQuestion(
+            f"The arguments have {size} bytes, {ARGUMENTS_BYTES_AT_MOST} at most."
+        )
+    kept: Mapping[str, Json] = json.loads(text)
+    return kept
+
+
+def _wire_property(asked: Mapping[str, Json]) -> dict[str, Json]:
+    shown = {
+        key: value
+        for key, value in asked.items()
+        if key not in _OURS_ONLY and not key.startswith("x-")
+    }
+    if shown.get("format", "date") not in _WIRE_FORMATS:
+        del shown["format"]
+    if "anyOf" in shown:  # of one, the protocol spells it oneOf; of several, anyOf
+        shown["oneOf"] = shown.pop("anyOf")
+    items = shown.get("items")
+    if isinstance(items, Mapping) and "oneOf" in items:
+        others = {key: value for key, value in items.items() if key not in ("oneOf", "type")}
+        shown["items"] = {**others, "anyOf": items["oneOf"]}
+    elif isinstance(items, Mapping) and "anyOf" in items:
+        shown["items"] = {key: value for key, value in items.items() if key != "type"}
+    return shown
+
+
+def _response(content: Json) -> str:
+    return str(cast("Mapping[str, Json]", content)["response"])
+
+
+def _yes(_: Json) -> bool:
+    return True
+
+
+def _no(_: NotAccepted) -> bool:
+    return False

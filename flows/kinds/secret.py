@@ -1,0 +1,103 @@
+"""The kind `secret`: what a person types into our own page, past the client and the model.
+
+What could go wrong: a field that is asked for as a secret and shown as plain text. On this page
+every text is a secret unless its schema says otherwise (`x-visible`, or a format such as `uri`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, overload
+
+from msgspec import Struct
+
+from flows.elicitation.states import Json
+from flows.errors import InvalidQuestion
+from flows.question import DEFAULT_TIMEOUT, Question
+from flows.schema.schema import Schema, schema_of, with_secrets
+
+T = TypeVar("T")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What the record holds of the question: the JSON Schema, and the name it is kept under."""
+
+    schema: Json
+    name: str | None = None
+    has_rules: bool = False  # beyond what the schema says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """A request for something secret; with a name it stays sealed for its owner."""
+
+    message: str
+    schema: Schema[Any]
+    name: str | None = None
+
+    @property
+    def kind(self) -> str:
+        return "secret"
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(schema=self.schema.json, name=self.name, has_rules=self.schema.has_rules)
+
+    def facts(self) -> Json:
+        return {"message": self.message, "name": self.name, "schema": self.schema.json}
+
+
+@overload
+def secret_question(
+    message: str,
+    schema: type[str] = str,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[str]: ...
+@overload
+def secret_question(
+    message: str,
+    schema: type[T],
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[T]: ...
+@overload
+def secret_question(
+    message: str,
+    schema: Mapping[str, Json],
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[Mapping[str, Json]]: ...
+def secret_question(
+    message: str,
+    schema: type[Any] | Mapping[str, Json] = str,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[Any]:
+    """Ask the person for a secret, on our own page only.
+
+    With `name` it is kept sealed for the owner, and asked for once. Raises InvalidQuestion for a
+    schema that no form can show, or a name that is not 1 to 64 letters, digits or . _ -
+    """
+    if name is not None and not _NAME.fullmatch(name):
+        raise InvalidQuestion("name must be 1 to 64 letters, digits or . _ -")
+    asked = with_secrets(schema_of(schema))
+    if not asked.fields:
+        raise InvalidQuestion("The schema has no fields, so nothing can be typed.")
+    return Question(
+        message=message,
+        request=Secret(message=message, schema=asked, name=name),
+        answer=asked.typed,
+        key=key,
+        timeout=timeout,
+    )

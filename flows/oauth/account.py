@@ -1,0 +1,200 @@
+"""An account that a person connected, and the key to it, which goes to the provider's hosts only.
+
+What could go wrong: the key leaves. By a redirect or a full address in a call: it is added only
+where a request's origin is one of the provider's. By a tool that returns its account or logs it:
+neither class is a dataclass, so what serialises those finds no members and is left with the repr.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from functools import partial
+from typing import NoReturn, TypeAlias
+
+import httpx
+import msgspec
+
+from flows.elicitation.states import Json
+from flows.question import Reach
+
+Renew: TypeAlias = Callable[[str], Awaitable[str | None]]
+
+
+class BearerAuth(httpx.Auth):
+    """Adds the key to what goes to one of these origins, and to nothing else.
+
+    `renew` is asked once for each request whose key the provider's API refused (401), and told
+    which: it gives a newer one, or None. What can be sent again then is. Only an async client waits
+    for it.
+    """
+
+    __slots__ = ("_origins", "_renew", "_token")
+
+    def __init__(self, token: str, *, origins: tuple[str, ...], renew: Renew | None = None) -> None:
+        self._token = token
+        self._origins = frozenset(origins)
+        self._renew = renew
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        # httpx follows redirects below this and takes the header off where the origin changes.
+        if self._is_home(request):
+            request.headers["Authorization"] = f"Bearer {self._token}"
+        yield request
+
+    async def async_auth_flow(
+        self, request: httpx.Request
+    ) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        sent = self._token
+        # A body that is a stream is gone once it was sent.
+        is_whole = isinstance(request.stream, httpx.ByteStream)
+        (first,) = self.auth_flow(request)
+        reply = yield first
+        if reply.status_code != 401 or not self._has_carried(reply.request, sent):
+            return
+        # Also where nothing can be sent again: else a key that was revoked is never found out.
+        if self._token == sent and self._renew is not None:
+            self._token = await self._renew(sent) or sent
+        if self._token != sent and is_whole and self._is_home(request):
+            (again,) = self.auth_flow(request)
+            yield again
+
+    def _is_home(self, request: httpx.Request) -> bool:
+        return f"{request.url.scheme}://{request.url.netloc.decode('ascii')}" in self._origins
+
+    def _has_carried(self, request: httpx.Request, token: str) -> bool:
+        """It was answered at home, with the key: not where a redirect led to."""
+        is_ours = request.headers.get("Authorization") == f"Bearer {token}"
+        return is_ours and self._is_home(request)
+
+    def __repr__(self) -> str:
+        return f"BearerAuth('***', origins={tuple(sorted(self._origins))!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a key to an account is not pickled or copied")
+
+
+class Account:
+    """Whose account it is, what it may be used for, and a way to use it."""
+
+    __slots__ = (
+        "_access_token",
+        "_auth",
+        "_reach",
+        "api",
+        "api_hosts",
+        "id",
+        "label",
+        "name",
+        "picture",
+        "provider",
+        "scopes",
+    )
+
+    def __init__(
+        self,
+        *,
+        provider: str,
+        id: str,
+        label: str,
+        name: str | None = None,
+        picture: str | None = None,
+        scopes: tuple[str, ...],
+        access_token: str,
+        api: str,
+        api_hosts: tuple[str, ...],
+        connection: str | None = None,
+        reach: Reach,
+    ) -> None:
+        self.provider = provider
+        self.id = id
+        self.label = label
+        self.name = name
+        self.picture = picture
+        self.scopes = scopes
+        self.api = api
+        self.api_hosts = api_hosts
+        self._access_token = access_token
+        self._reach = reach
+        renew = None if connection is None else partial(reach.renew, connection)
+        # One for all its clients: what one of them was given, the others use too.
+        self._auth = BearerAuth(access_token, origins=api_hosts, renew=renew)
+
+    @property
+    def access_token(self) -> str:
+        """The key as it was handed out, for a library that wants it.
+
+        `client()` needs no one to hold it, and goes on with a newer one where this one is over.
+        """
+        return self._access_token
+
+    def client(self) -> httpx.AsyncClient:
+        """Make a client for the provider's API, authorised there and nowhere else.
+
+        It is httpx's own: it unpacks what comes, of any size. Where that is not to be trusted, ask
+        for `accept-encoding: identity` and stream.
+        """
+        return self._reach.client(base_url=self.api, auth=self._auth)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Account):
+            return NotImplemented
+        return self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash((self.provider, self.id))
+
+    def __repr__(self) -> str:
+        return (
+            f"Account(provider={self.provider!r}, id={self.id!r}, label={self.label!r}, "
+            f"scopes={self.scopes!r}, access_token='***')"
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("an account is not pickled or copied: it holds a key and a call")
+
+    def _facts(self) -> tuple[object, ...]:
+        return (
+            self.provider,
+            self.id,
+            self.label,
+            self.name,
+            self.picture,
+            self.scopes,
+            self._access_token,
+            self.api,
+            self.api_hosts,
+        )
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """An account as the service hands it to the tool."""
+
+    provider: str
+    id: str
+    label: str
+    name: str | None = None
+    picture: str | None = None
+    scopes: tuple[str, ...]
+    access_token: str
+    api: str
+    api_hosts: tuple[str, ...]
+    connection: str | None = None  # what is asked for a newer key
+
+    def __repr__(self) -> str:
+        return f"Content({self.provider!r}, {self.label!r})"
+
+
+def account_of(content: Json, reach: Reach) -> Account:
+    """Make the account of what an accepted question holds; raises msgspec.ValidationError."""
+    found = msgspec.convert(content, Content)
+    return Account(
+        provider=found.provider,
+        id=found.id,
+        label=found.label,
+        name=found.name,
+        picture=found.picture,
+        scopes=found.scopes,
+        access_token=found.access_token,
+        api=found.api,
+        api_hosts=found.api_hosts,
+        connection=found.connection,
+        reach=reach,
+    )

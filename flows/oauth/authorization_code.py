@@ -1,0 +1,291 @@
+"""The kind `oauth`: an authorisation code is fetched by the browser and exchanged here.
+
+What could go wrong is RFC 9700's list: a code caught on its way (PKCE, S256 always), an answer of
+another issuer (`iss`, one redirect address for each provider), an answer put together from two
+(repeated parameters), a code used twice (one exchange, never retried). That the state was ours and
+the browser the same is checked before any of this is called.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+import httpx
+import msgspec
+
+from flows.elicitation.flow import Arrival, Departure, Talk, Trip
+from flows.elicitation.states import Elicitation, Json
+from flows.errors import Denied, ElicitError, Failed, NotConfigured
+from flows.oauth.discovery import discover
+from flows.oauth.id_token import person_in, verified_claims
+from flows.oauth.provider import Client, Provider
+from flows.oauth.requests import ask, authorize_url, get, post, probe
+from flows.oauth.responses import (
+    ERROR_CODE,
+    Person,
+    TokenReply,
+    Tokens,
+    keys_of,
+    read_person,
+    read_userinfo,
+)
+from flows.oauth.token_errors import meaning_of, tokens_in
+from flows.origin import origin_of
+
+__all__ = ["Client", "Grant", "Mixed", "OauthFlow", "Person", "Provider", "Terms", "Tokens"]
+
+VERIFIER_BYTES = 64
+NONCE_BYTES = 24
+CODE_AT_MOST = 4096
+_ONCE = ("code", "state", "iss", "error")
+
+
+class Mixed(ElicitError):
+    """An answer that must not be acted upon at all; `reason` is for logs, never for the sender."""
+
+    name = "ELICITATION_MIXED_ANSWER"
+    http_status = 400
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__("This answer is not one that the provider gives, so nothing was done.")
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for: the elicitation's `asked.terms`.
+
+    `also` is what the account in its place may do besides: a narrower one would not take it.
+    `declared` is the provider where only a tool's code declares it. `person_id` is whose account
+    it is, where that is known: names change, and others take them.
+    """
+
+    provider: str
+    client_id: str
+    scopes: tuple[str, ...]
+    also: tuple[str, ...] = ()
+    account: str | None = None
+    person_id: str | None = None
+    reason: str | None = None
+    declared: Json = None
+
+    def asked(self, *, switches: bool = False) -> tuple[str, ...]:
+        """What goes to the provider; another account takes nobody's place."""
+        return self.scopes if switches else tuple(dict.fromkeys((*self.scopes, *self.also)))
+
+    def wants(self, person: Person) -> bool:
+        """Whether it is the account that was asked for, if one was."""
+        if self.person_id is not None:
+            return person.id == self.person_id
+        return self.account is None or person.is_called(self.account)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What was granted, and by whom. The scopes may be fewer than asked, or more."""
+
+    tokens: Tokens
+    scopes: tuple[str, ...]
+    person: Person
+    issuer: str
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt keeps until it is back: the exchange goes where the way out was found."""
+
+    verifier: str
+    redirect_uri: str
+    scopes: tuple[str, ...] = ()  # as they are asked for
+    nonce: str | None = None
+    issuer: str | None = None
+    sends_issuer: bool = False
+    token: str | None = None
+    jwks: str | None = None
+    userinfo: str | None = None
+    client_auth: str = "basic"
+
+    def __repr__(self) -> str:
+        return f"Kept(issuer={self.issuer!r}, token={self.token!r})"
+
+
+class OauthFlow:
+    """Implements flows.elicitation.flow.Flow, and what follows when the browser is back."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        self._clients = clients
+
+    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+        terms, client = self._client(elicitation)
+        provider = client.provider
+        scopes = provider.asks(terms.asked(switches=_switches(trip, terms)))
+        has_nonce = "openid" in scopes and provider.discovers
+        kept = Kept(
+            verifier=secrets.token_urlsafe(VERIFIER_BYTES),
+            scopes=scopes,
+            nonce=secrets.token_urlsafe(NONCE_BYTES) if has_nonce else None,
+            redirect_uri=trip.return_url,
+            issuer=provider.issuer,
+            sends_issuer=provider.sends_issuer,
+            token=provider.token,
+            client_auth=provider.client_auth,
+        )
+        return cast("Json", msgspec.to_builtins(kept))
+
+    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+        """Raises Failed where the provider's metadata cannot be had or trusted."""
+        terms, client = self._client(elicitation)
+        provider, kept, authorize = client.provider, _kept(elicitation), client.provider.authorize
+        if provider.discovers:
+            discovered = yield from discover(provider)
+            found = discovered.metadata
+            if kept.nonce is not None and found.jwks is None:
+                raise Failed(f"{provider.label} does not publish the keys that it signs with.")
+            authorize = found.authorize
+            kept = msgspec.structs.replace(
+                kept,
+                sends_issuer=kept.sends_issuer or found.sends_issuer,
+                token=found.token,
+                jwks=found.jwks,
+                userinfo=found.userinfo,
+                client_auth=discovered.client_auth(kept.client_auth),
+            )
+        url = authorize_url(
+            client,
+            place=authorize,
+            redirect_uri=kept.redirect_uri,
+            scopes=kept.scopes,
+            state=trip.state,
+            verifier=kept.verifier,
+            nonce=kept.nonce,
+            account=terms.account,
+            switches=_switches(trip, terms),
+        )
+        return Departure(url=url, kept=cast("Json", msgspec.to_builtins(kept)))
+
+    def code_of(self, elicitation: Elicitation, arrival: Arrival) -> str:
+        """The code that the browser brought.
+
+        Raises Mixed where nothing may be done, Denied for the person's no, Failed for another.
+        """
+        _, client = self._client(elicitation)
+        kept, label = _kept(elicitation), client.provider.label
+        came = _single(arrival)
+        _check_issuer(came["iss"], kept)
+        code, error = came["code"], came["error"]
+        if code is not None and error is not None:
+            raise Mixed("both a code and an error")
+        descriptions = arrival.all("error_description")
+        meaning = meaning_of(descriptions[0], client.provider) if descriptions else None
+        if error is not None and meaning is not None:
+            raise Failed(meaning, elicitation_id=elicitation.id)
+        if error == "access_denied":
+            raise Denied(f"The person said no at {label}.", elicitation_id=elicitation.id)
+        if error is not None:
+            word = f" ({error})" if ERROR_CODE.fullmatch(error) else ""
+            raise Failed(f"{label} refused{word}.", elicitation_id=elicitation.id)
+        if not code:
+            raise Mixed("neither a code nor an error")
+        if len(code) > CODE_AT_MOST or not code.isascii() or not code.isprintable():
+            raise Mixed("the code is none")
+        return code
+
+    def finish(self, elicitation: Elicitation, *, code: str, now: datetime) -> Talk[Grant]:
+        """Exchange the code, once, and find out whose account it is. Raises Failed."""
+        _, client = self._client(elicitation)
+        provider, kept = client.provider, _kept(elicitation)
+        reply = yield from ask(_exchange(client, kept, code), provider)
+        granted = tokens_in(reply, provider, now=now)
+        person = yield from _person(client, kept, granted, now=now)
+        issuer = kept.issuer or origin_of(provider.authorize or provider.api)
+        return Grant(
+            tokens=granted.tokens,
+            scopes=provider.granted(kept.scopes, said=granted.scopes),
+            person=person,
+            issuer=issuer,
+        )
+
+    def _client(self, elicitation: Elicitation) -> tuple[Terms, Client]:
+        terms = msgspec.convert(elicitation.asked.terms, Terms)
+        client = self._clients.get(terms.provider)
+        if client is None:
+            name = terms.provider.upper()
+            raise NotConfigured(f"ELICIT_{name}_CLIENT_ID", f"ELICIT_{name}_CLIENT_SECRET")
+        if client.client_id != terms.client_id:
+            raise Failed(
+                f"This server's registration at {client.provider.label} has changed since.",
+                elicitation_id=elicitation.id,
+            )
+        return terms, client
+
+
+def _switches(trip: Trip, terms: Terms) -> bool:
+    return trip.switches and terms.account is None
+
+
+def _single(arrival: Arrival) -> Mapping[str, str | None]:
+    for name in _ONCE:
+        if len(arrival.all(name)) > 1:
+            raise Mixed(f"{name} comes more than once")
+    return {name: next(iter(arrival.all(name)), None) for name in _ONCE}
+
+
+def _check_issuer(came: str | None, kept: Kept) -> None:
+    """Compare who answers with who was asked (RFC 9207).
+
+    Where a declaration names no issuer the redirect address, one for each provider, tells.
+    """
+    if came is None and kept.sends_issuer:
+        raise Mixed("the issuer is missing")
+    if came is not None and kept.issuer is not None and came != kept.issuer:
+        raise Mixed("another issuer answers")
+
+
+def _person(client: Client, kept: Kept, granted: TokenReply, *, now: datetime) -> Talk[Person]:
+    provider, claims = client.provider, None
+    if kept.nonce is not None:
+        assert kept.issuer is not None
+        assert kept.jwks is not None
+        keys = keys_of((yield from ask(get(kept.jwks, provider=provider), provider)))
+        claims = verified_claims(
+            granted.id_token,
+            provider=provider,
+            client_id=client.client_id,
+            issuer=kept.issuer,
+            nonce=kept.nonce,
+            keys=keys,
+            now=now,
+        )
+    token = granted.tokens.access_token
+    if provider.person is not None:
+        reply = yield from ask(probe(provider.person, provider=provider, token=token), provider)
+        return read_person(reply, provider, provider.person)
+    more = None
+    if claims is not None and kept.userinfo is not None and not _has_label(claims):
+        request = get(kept.userinfo, provider=provider, token=token)
+        more = read_userinfo((yield from ask(request, provider)), provider)
+    person = person_in(claims, more=more) if claims is not None else None
+    if person is None:
+        raise Failed(f"{provider.label} did not say whose account it is.")
+    return person
+
+
+def _exchange(client: Client, kept: Kept, code: str) -> httpx.Request:
+    assert kept.token is not None
+    values = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": kept.redirect_uri,
+        "code_verifier": kept.verifier,
+    }
+    body = client.provider.body
+    return post(client, place=kept.token, values=values, client_auth=kept.client_auth, body=body)
+
+
+def _has_label(claims: Mapping[str, Any]) -> bool:
+    return any(claims.get(name) for name in ("email", "preferred_username", "name"))
+
+
+def _kept(elicitation: Elicitation) -> Kept:
+    assert elicitation.attempt is not None
+    return msgspec.convert(elicitation.attempt.kept, Kept)

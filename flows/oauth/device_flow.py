@@ -1,0 +1,184 @@
+"""The device flow: the person answers in any browser, and we ask until they did (RFC 8628).
+
+What could go wrong: a provider that is asked too often and shuts us out, so the interval only ever
+grows. And that anybody can be sent a code: what comes back belongs to whoever entered it, so its
+person is shown before anything is done with it.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import httpx
+from msgspec import Struct
+
+from flows.elicitation.flow import Talk
+from flows.errors import Denied, Failed, InvalidQuestion
+from flows.oauth.authorization_code import Grant
+from flows.oauth.discovery import discover
+from flows.oauth.id_token import person_in
+from flows.oauth.provider import Client, Provider
+from flows.oauth.requests import ask, get, post, probe
+from flows.oauth.responses import Person, read_person, read_userinfo
+from flows.oauth.token_errors import Refusal, members_of, refusal_in, tokens_in
+from flows.origin import origin_of
+
+GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
+INTERVAL = timedelta(seconds=5)
+INTERVAL_AT_MOST = timedelta(seconds=300)
+LIFE_AT_MOST = timedelta(hours=1)
+CODE_AT_MOST = 4096
+USER_CODE_AT_MOST = 64
+_SAID_NO = frozenset({"access_denied", "authorization_declined"})  # the second is Microsoft's
+
+
+class DeviceCode(Struct, frozen=True, kw_only=True):
+    """What the person is told, and what is asked with meanwhile."""
+
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str | None = None
+    device_code: str
+    interval: timedelta
+    expires_at: datetime
+    scopes: tuple[str, ...]  # as asked
+    token: str
+    client_auth: str
+    userinfo: str | None = None
+    issuer: str
+
+    def __repr__(self) -> str:
+        return f"DeviceCode({self.verification_uri!r}, expires_at={self.expires_at})"
+
+
+class Pending(Struct, frozen=True, kw_only=True):
+    """Not yet; ask again after `interval`, which is the code's interval from now on."""
+
+    interval: timedelta
+
+
+def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[DeviceCode]:
+    """Get a code for the person. Raises Failed."""
+    provider = client.provider
+    place, token, userinfo = provider.device, provider.token, None
+    client_auth: str = provider.client_auth
+    if provider.discovers:
+        found = yield from discover(provider)
+        place = place or found.device
+        token, userinfo = found.metadata.token, found.metadata.userinfo
+        client_auth = found.client_auth(client_auth)
+    if place is None or token is None:
+        raise Failed(f"{provider.label} has no way to connect without a browser here.")
+    asked = provider.asks(scopes)
+    values = {"client_id": client.client_id}
+    if asked:
+        values["scope"] = provider.scope_separator.join(asked)
+    request = post(client, place=place, values=values, client_auth=client_auth)
+    reply = yield from ask(request, provider)
+    refusal = refusal_in(reply, provider)
+    if refusal is not None:
+        raise Failed(refusal.meaning or f"{provider.label} gave no code{refusal.shown}.")
+    says = members_of(reply, provider)
+    user_code = _text(says.get("user_code"), USER_CODE_AT_MOST)
+    device_code = _text(says.get("device_code"), CODE_AT_MOST)
+    uri = _address(says.get("verification_uri") or says.get("verification_url"))  # Google: url
+    life = _seconds(says.get("expires_in"))
+    if user_code is None or device_code is None or uri is None or life is None:
+        raise Failed(f"{provider.label} gave a code that cannot be used.")
+    return DeviceCode(
+        user_code=user_code,
+        verification_uri=uri,
+        verification_uri_complete=_address(says.get("verification_uri_complete")),
+        device_code=device_code,
+        interval=min(_seconds(says.get("interval")) or INTERVAL, INTERVAL_AT_MOST),
+        expires_at=now + min(life, LIFE_AT_MOST),
+        scopes=asked,
+        token=token,
+        client_auth=client_auth,
+        userinfo=userinfo,
+        issuer=provider.issuer or origin_of(token),
+    )
+
+
+def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pending]:
+    """Ask whether the person has answered. Raises Denied for their no, Failed for an end."""
+    provider = client.provider
+    if now >= code.expires_at:
+        raise Failed(f"The code for {provider.label} was not entered in time.")
+    values = {
+        "grant_type": GRANT_TYPE,
+        "device_code": code.device_code,
+        "client_id": client.client_id,
+    }
+    request = post(
+        client,
+        place=code.token,
+        values=values,
+        client_auth=code.client_auth,
+        body=provider.body,
+    )
+    try:
+        reply = yield request
+    except httpx.HTTPError:
+        return _later(code.interval * 2)  # RFC 8628, 3.5
+    refusal = refusal_in(reply, provider)
+    if refusal is not None:
+        asked_for = _seconds(members_of(reply, provider).get("interval"))
+        return _not_yet(refusal, code, provider, asked_for=asked_for)
+    granted = tokens_in(reply, provider, now=now)
+    return Grant(
+        tokens=granted.tokens,
+        scopes=provider.granted(code.scopes, said=granted.scopes),
+        person=(yield from _person(provider, code, token=granted.tokens.access_token)),
+        issuer=code.issuer,
+    )
+
+
+def _not_yet(
+    refusal: Refusal, code: DeviceCode, provider: Provider, *, asked_for: timedelta | None
+) -> Pending:
+    if refusal.error == "authorization_pending":
+        return _later(code.interval)
+    if refusal.error == "slow_down":
+        return _later(max(code.interval + INTERVAL, asked_for or INTERVAL))
+    if refusal.error in _SAID_NO:
+        raise Denied(f"The person said no at {provider.label}.")
+    if refusal.error == "expired_token":
+        raise Failed(f"The code for {provider.label} was not entered in time.")
+    if refusal.is_passing:
+        return _later(code.interval * 2)
+    raise Failed(refusal.meaning or f"{provider.label} did not give a key{refusal.shown}.")
+
+
+def _later(interval: timedelta) -> Pending:
+    return Pending(interval=min(interval, INTERVAL_AT_MOST))
+
+
+def _person(provider: Provider, code: DeviceCode, *, token: str) -> Talk[Person]:
+    if provider.person is not None:
+        request = probe(provider.person, provider=provider, token=token)
+        return read_person((yield from ask(request, provider)), provider, provider.person)
+    if code.userinfo is not None:
+        request = get(code.userinfo, provider=provider, token=token)
+        found = person_in(read_userinfo((yield from ask(request, provider)), provider))
+        if found is not None:
+            return found
+    raise Failed(f"{provider.label} did not say whose account it is.")
+
+
+def _text(value: Any, at_most: int) -> str | None:
+    is_one = isinstance(value, str) and 0 < len(value) <= at_most
+    return value if is_one and value.isascii() and value.isprintable() else None
+
+
+def _seconds(value: Any) -> timedelta | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**9:
+        return None
+    return timedelta(seconds=value)
+
+
+def _address(value: Any) -> str | None:
+    """One that a person can be sent to."""
+    try:
+        return value if isinstance(value, str) and origin_of(value) else None
+    except InvalidQuestion:
+        return None

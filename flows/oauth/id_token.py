@@ -1,0 +1,145 @@
+"""Whose account it is, by an id_token (OpenID Connect Core 1.0, 3.1.3.7).
+
+What could go wrong: a token that was made for another client, another sign-in, another issuer, or
+by nobody in particular: `alg` none, or signed with our own client secret. Only asymmetric
+signatures by a key that the issuer publishes count, and every claim below is compared.
+"""
+
+import hmac
+import json
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, cast
+
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+from joserfc.jws import JWSRegistry
+
+from flows.errors import Failed
+from flows.oauth.provider import Provider
+from flows.oauth.responses import Person, is_list, person_of
+
+ALGORITHMS = tuple(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512))
+LEEWAY_SECONDS = 60
+KEYS_AT_MOST = 100
+RSA_LETTERS_AT_LEAST = 342  # 2048 bits in base64url
+RSA_LETTERS_AT_MOST = 2731  # 16384 bits: more is work for nothing
+
+
+def verified_claims(
+    token: str | None,
+    *,
+    provider: Provider,
+    client_id: str,
+    issuer: str,
+    nonce: str,
+    keys: list[Mapping[str, Any]] | None,
+    now: datetime,
+) -> Mapping[str, Any]:
+    """The claims of the id_token. Raises Failed unless all of it is as it must be."""
+    if token is None:
+        raise Failed(f"{provider.label} did not say who signed in.")
+    claims = signed_claims(token, keys or [])
+    if claims is None or not is_timely(claims, now=now):
+        raise Failed(f"{provider.label} sent a proof of who signed in that does not hold.")
+    if (
+        claims.get("iss") != issuer
+        or not _is_for(claims, client_id)
+        or not _is_same(claims.get("nonce"), nonce)
+    ):
+        raise Failed(f"{provider.label} sent a proof of who signed in that is not for this.")
+    return claims
+
+
+def person_in(claims: Mapping[str, Any], *, more: Mapping[str, Any] | None = None) -> Person | None:
+    """The person, by the id_token and what userinfo adds; None where the two speak of others."""
+    if more is not None:
+        if more.get("sub") != claims.get("sub"):
+            return None
+        claims = {**more, **claims}
+    if not isinstance(claims.get("sub"), str):
+        return None
+    return person_of(
+        id=claims["sub"],
+        labels=(claims.get("email"), claims.get("preferred_username"), claims.get("name")),
+        name=claims.get("name"),
+        picture=claims.get("picture"),
+    )
+
+
+def signed_claims(token: str, keys: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """What one of these keys has signed; None for anything else."""
+    usable = [found for key in keys[:KEYS_AT_MOST] if (found := _key(key)) is not None]
+    if not usable:
+        return None
+    registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
+    try:
+        return jwt.decode(token, KeySet(usable), registry=registry).claims
+    except (JoseError, ValueError, TypeError, RecursionError):  # whatever a stranger's bytes do
+        return None
+
+
+def unsigned_claims(token: str) -> Mapping[str, Any] | None:
+    """What it says, whoever says so: for one that came from the issuer itself, over TLS.
+
+    To look at the signature needs keys, and a fetch of them that fails. None for what no claims
+    can be read in.
+    """
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims: object = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, RecursionError):
+        return None
+    return cast("Mapping[str, Any]", claims) if isinstance(claims, dict) else None
+
+
+def is_timely(claims: Mapping[str, Any], *, now: datetime) -> bool:
+    """Whether it is of now: begun, not over, and it says when."""
+    registry = jwt.JWTClaimsRegistry(
+        now=int(now.timestamp()),
+        leeway=LEEWAY_SECONDS,
+        exp={"essential": True},
+        iat={"essential": True},
+    )
+    times = {key: claims[key] for key in ("exp", "iat", "nbf") if key in claims}
+    try:
+        registry.validate(times)
+    except JoseError:
+        return False
+    return True
+
+
+def _key(key: Mapping[str, Any]) -> Any:
+    """A public key to check signatures with; None for any other and any that cannot be read."""
+    kind, modulus = key.get("kty"), key.get("n")
+    if kind not in ("RSA", "EC") or key.get("use", "sig") != "sig":
+        return None
+    if kind == "RSA" and not (
+        isinstance(modulus, str) and RSA_LETTERS_AT_LEAST <= len(modulus) <= RSA_LETTERS_AT_MOST
+    ):
+        return None
+    names = ("kty", "kid", "use", "alg", "n", "e", "crv", "x", "y")
+    public = {name: key[name] for name in names if isinstance(key.get(name), str)}
+    try:
+        return KeySet.registry_cls.import_key(public)
+    except (JoseError, ValueError, TypeError):
+        return None
+
+
+def _is_for(claims: Mapping[str, Any], client_id: str) -> bool:
+    audience = claims.get("aud")
+    several = audience if is_list(audience) else [audience]
+    if client_id not in several:
+        return False
+    # Others may read it too; then it must say that it was made for us.
+    return ("azp" not in claims and len(several) == 1) or claims.get("azp") == client_id
+
+
+def _is_same(nonce: Any, ours: str) -> bool:
+    if not isinstance(nonce, str):
+        return False
+    return hmac.compare_digest(nonce.encode("utf-8", "surrogatepass"), ours.encode())

@@ -1,0 +1,153 @@
+"""A new key for an account, for the one that is running out (RFC 6749, 6).
+
+What could go wrong: the account is lost. A provider that rotates kills the old pair with the
+answer, so the answer is never asked for twice from here, and a reply that does not come is told
+apart from a no for good: only Gone means that the person has to connect again. Or it becomes
+somebody else's: an id_token that names another person ends it (OpenID Connect Core 1.0, 12.2).
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from flows.elicitation.flow import Talk
+from flows.errors import ElicitError, Failed
+from flows.oauth.connection import Connection
+from flows.oauth.discovery import discover
+from flows.oauth.id_token import unsigned_claims
+from flows.oauth.provider import Client, Provider
+from flows.oauth.requests import ask, post
+from flows.oauth.responses import Tokens, read_token_reply
+from flows.oauth.token_errors import Refusal, members_of, refusal_in
+
+MARGIN_AT_MOST = timedelta(seconds=60)
+# The standard's word for a refresh token that is over, OpenID Connect's for a person who is needed
+# again (3.1.2.6), GitHub's, and Slack's three.
+OVER = frozenset(
+    {
+        "invalid_grant",
+        "interaction_required",
+        "login_required",
+        "consent_required",
+        "bad_refresh_token",
+        "invalid_refresh_token",
+        "token_expired",
+        "token_revoked",
+    }
+)
+ANOTHER_PERSON = "another_person"
+
+
+class Gone(ElicitError):
+    """The provider renews this connection no more; `reason` is its own word, if it has one."""
+
+    name = "ELICITATION_ACCOUNT_GONE"
+    http_status = 409
+
+    def __init__(self, message: str, *, reason: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed:
+    """The new pair, and what it may be used for."""
+
+    tokens: Tokens
+    scopes: tuple[str, ...]
+
+
+def needs_refresh(connection: Connection, *, now: datetime) -> bool:
+    """Whether its key is over or nearly so, and there is something to renew it with.
+
+    The margin is a minute, or a tenth of a life that is shorter than ten.
+    """
+    if connection.expires_at is None or connection.refresh_token is None:
+        return False
+    life = connection.expires_at - (connection.issued_at or connection.connected_at)
+    return now >= connection.expires_at - min(MARGIN_AT_MOST, life / 10)
+
+
+def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:
+    """Ask once for a new key.
+
+    Raises Gone when the person has to connect again, and Failed when this time brought nothing:
+    then the old pair is kept.
+    """
+    provider = client.provider
+    if connection.refresh_token is None:
+        raise Gone(f"{provider.label} gave nothing to renew this connection with.")
+    place, client_auth = yield from _place(client, connection)
+    values = {"grant_type": "refresh_token", "refresh_token": connection.refresh_token}
+    request = post(client, place=place, values=values, client_auth=client_auth, body=provider.body)
+    reply = yield from ask(request, provider)
+    refusal = refusal_in(reply, provider)
+    if refusal is not None:
+        raise _no(refusal, provider)
+    says = members_of(reply, provider)
+    if provider.token_path and provider.token_path[0] not in says:
+        # Slack: inside at first, on top from then on.
+        provider = dataclasses.replace(provider, token_path=())
+    granted = read_token_reply(reply, provider, now=now)
+    if granted.id_token is not None and _is_anothers(granted.id_token, connection, provider):
+        raise Gone(
+            f"{provider.label} renewed this connection for another person than the one who "
+            "connected it, so it has to be connected again.",
+            reason=ANOTHER_PERSON,
+        )
+    tokens = granted.tokens
+    if tokens.refresh_token is None:
+        tokens = dataclasses.replace(tokens, refresh_token=connection.refresh_token)
+    # No scope at all is no answer (RFC 6749, 3.3), so it changes nothing.
+    scopes = provider.granted(connection.scopes, said=granted.scopes or None)
+    return Renewed(tokens=tokens, scopes=scopes)
+
+
+def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Connection:
+    """The same account with its new pair."""
+    return replace(
+        connection,
+        access_token=renewed.tokens.access_token,
+        refresh_token=renewed.tokens.refresh_token,
+        expires_at=renewed.tokens.expires_at,
+        scopes=renewed.scopes,
+        issued_at=now,
+    )
+
+
+def _place(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
+    """Where the exchange was made, unless the provider renews elsewhere, and how we say who."""
+    provider = client.provider
+    place = provider.refresh or connection.token or provider.token
+    client_auth = connection.client_auth or provider.client_auth
+    if place is not None:
+        return place, client_auth
+    found = yield from discover(provider)
+    return found.metadata.token, found.client_auth(client_auth)
+
+
+def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool:
+    """Whether it names another person, or another issuer's, than the id_token of the exchange.
+
+    Where the provider's own API was asked whose account it is, that is another name of the person.
+    """
+    claims = unsigned_claims(token) if provider.person is None else None
+    if claims is None:
+        return False
+    expected = {"sub": connection.person_id, "iss": connection.issuer}
+    return any(
+        value is not None and claims.get(name, value) != value for name, value in expected.items()
+    )
+
+
+def _no(refusal: Refusal, provider: Provider) -> Gone | Failed:
+    if refusal.error in OVER and not refusal.is_passing:
+        more = f" {refusal.meaning}" if refusal.meaning else ""
+        return Gone(
+            f"{provider.label} does not renew this connection any more ({refusal.error}), so it "
+            f"has to be connected again.{more}",
+            reason=refusal.error,
+        )
+    return Failed(refusal.meaning or f"{provider.label} did not renew the key{refusal.shown}.")

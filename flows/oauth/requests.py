@@ -1,0 +1,138 @@
+"""What is sent to a provider, spelt as its declaration says; others do the sending.
+
+What could go wrong: our secret or a key in an address, where it is logged. Both travel in headers
+and bodies only.
+"""
+
+import base64
+from collections.abc import Collection, Generator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from authlib.oauth2 import rfc7636  # type: ignore[import-untyped]
+from authlib.oauth2.rfc6749 import parameters  # type: ignore[import-untyped]
+
+from flows.errors import Failed
+from flows.oauth.provider import Client, PersonProbe, Provider
+
+USER_AGENT = "elicit-url"  # GitHub answers nobody without one
+_RFC6749: Any = parameters  # authlib has no types
+_RFC7636: Any = rfc7636
+
+
+def ask(
+    request: httpx.Request, provider: Provider
+) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
+    """Raises Failed where nobody answers."""
+    try:
+        return (yield request)
+    except httpx.HTTPError as error:
+        raise Failed(f"{provider.label} did not answer.") from error
+
+
+def authorize_url(
+    client: Client,
+    *,
+    place: str | None,
+    redirect_uri: str,
+    scopes: tuple[str, ...],
+    state: str,
+    verifier: str,
+    nonce: str | None = None,
+    account: str | None = None,
+    switches: bool = False,
+) -> str:
+    """Where the browser goes; `switches` lets the person choose another account there."""
+    provider = client.provider
+    more = dict(provider.extra)
+    if "offline_access" in scopes:
+        more = _with(more, provider.lasting)
+    if switches:
+        more = _with(more, provider.switch)
+    elif provider.account_hint is not None and account is not None:
+        more.setdefault(provider.account_hint, account)
+    if nonce is not None:
+        more["nonce"] = nonce
+    if scopes:
+        more[provider.scope_parameter] = provider.scope_separator.join(scopes)
+    url: str = _RFC6749.prepare_grant_uri(
+        place,
+        client.client_id,
+        "code",
+        redirect_uri=redirect_uri,
+        state=state,
+        code_challenge=_RFC7636.create_s256_code_challenge(verifier),
+        code_challenge_method="S256",
+        **more,
+    )
+    return url
+
+
+def _with(said: Mapping[str, str], more: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """What `more` says takes its place; `prompt` is a list (OpenID Connect Core, 3.1.2.1)."""
+    together = dict(said) | dict(more)
+    prompts = [each.get("prompt", "") for each in (dict(more), said)]
+    if "prompt" in dict(more) and "prompt" in said and "none" not in prompts:
+        together["prompt"] = " ".join(dict.fromkeys(" ".join(prompts).split()))
+    return together
+
+
+def get(url: str, *, provider: Provider, token: str | None = None) -> httpx.Request:
+    return httpx.Request("GET", url, headers=_headers(provider, token=token))
+
+
+def post(
+    client: Client,
+    *,
+    place: str,
+    values: Mapping[str, str],
+    client_auth: str,
+    body: str = "form",
+) -> httpx.Request:
+    """A request that says who we are, by Basic or among its values (RFC 6749, 2.3.1)."""
+    headers, sent = _headers(client.provider), dict(values)
+    if client_auth == "basic":
+        headers["Authorization"] = basic_of(client)
+    else:
+        sent |= {"client_id": client.client_id, "client_secret": client.client_secret}
+    if body == "json":
+        return httpx.Request("POST", place, json=sent, headers=headers)
+    return httpx.Request("POST", place, data=sent, headers=headers)
+
+
+def auth_of(ways: Collection[str]) -> str:
+    """How we say who we are where an issuer takes these ways: by Basic, unless it takes none."""
+    is_post = "client_secret_post" in ways and "client_secret_basic" not in ways
+    return "post" if is_post else "basic"
+
+
+def probe(person: PersonProbe, *, provider: Provider, token: str) -> httpx.Request:
+    """The question whose account it is."""
+    if person.post is None:
+        return get(person.url, provider=provider, token=token)
+    headers = {**_headers(provider, token=token), "Content-Type": "application/json"}
+    return httpx.Request("POST", person.url, content=person.post, headers=headers)
+
+
+def called(method: str, url: str, *, client: Client, token: str) -> httpx.Request:
+    """A call with the key itself and nothing beside it."""
+    return httpx.Request(method, url, headers=_headers(client.provider, token=token))
+
+
+def deleted(url: str, *, client: Client, values: Mapping[str, str]) -> httpx.Request:
+    headers = {**_headers(client.provider), "Authorization": basic_of(client)}
+    return httpx.Request("DELETE", url, json=dict(values), headers=headers)
+
+
+def basic_of(client: Client) -> str:
+    """Each part encoded before they are joined (RFC 6749, 2.3.1)."""
+    pair = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _headers(provider: Provider, *, token: str | None = None) -> dict[str, str]:
+    headers = {"Accept": "application/json", "User-Agent": USER_AGENT, **dict(provider.headers)}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    return headers

@@ -1,0 +1,292 @@
+"""What a provider replies, read with suspicion: metadata, the key, and whose account it is.
+
+What could go wrong: a reply that is not what it should be and is used all the same: an error page,
+an error with status 200, a key that does not fit a header, metadata of somebody else. What passes
+here is typed; what does not raises Failed with words for a person and nothing of the reply in it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NoReturn, TypeGuard, cast
+from urllib.parse import parse_qsl
+
+import httpx
+import msgspec
+
+from flows.errors import Failed, InvalidQuestion
+from flows.oauth.provider import PersonProbe, Provider
+from flows.origin import origin_of
+
+TOKEN_BYTES_AT_MOST = 8 * 1024
+EXPIRY_AT_MOST = timedelta(days=3650)
+SCOPES_AT_MOST = 200
+ID_AT_MOST = 255
+LABEL_AT_MOST = 80
+PICTURE_AT_MOST = 2048
+ERROR_CODE = re.compile(r"[a-z_.]{1,64}")
+TOKEN_TYPES = frozenset({"bearer", "bot", "user"})  # the last two are Slack's
+
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """The key to an account, and what renews it."""
+
+    access_token: str = field(repr=False)
+    refresh_token: str | None = field(default=None, repr=False)
+    expires_at: datetime | None = None
+    token_type: str = "Bearer"  # noqa: S105  # a kind of key, not one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Whose account it is. The id is the provider's and stays; the label is for people."""
+
+    id: str
+    label: str
+    name: str | None = None
+    picture: str | None = None
+
+    def is_called(self, account: str) -> bool:
+        """By id, or by the name that people write as they like."""
+        return account == self.id or account.casefold() == self.label.casefold()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenReply:
+    """What came back for a code. `scopes` is None where the reply does not speak of them."""
+
+    tokens: Tokens
+    scopes: tuple[str, ...] | None
+    id_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What an issuer says about itself (RFC 8414), as far as the flow needs it."""
+
+    authorize: str
+    token: str
+    jwks: str | None
+    userinfo: str | None
+    introspect: str | None
+    sends_issuer: bool
+    client_auths: tuple[str, ...]
+
+
+def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
+    """Raises Failed unless it is the very issuer's, and every address in it is one to go to."""
+    says = _object(reply)
+    if reply.status_code != 200 or says is None:
+        raise Failed(f"{provider.label} does not say how to connect (HTTP {reply.status_code}).")
+    if says.get("issuer") != provider.issuer:
+        raise Failed(f"{provider.label} answered in another name than its own.")
+    authorize = _endpoint(says, "authorization_endpoint", provider)
+    token = _endpoint(says, "token_endpoint", provider)
+    if authorize is None or token is None:
+        raise Failed(f"{provider.label} does not say where to connect.")
+    auths = says.get("token_endpoint_auth_methods_supported")
+    return Metadata(
+        authorize=authorize,
+        token=token,
+        jwks=_endpoint(says, "jwks_uri", provider),
+        userinfo=_endpoint(says, "userinfo_endpoint", provider),
+        introspect=_endpoint(says, "introspection_endpoint", provider),
+        sends_issuer=says.get("authorization_response_iss_parameter_supported") is True,
+        client_auths=tuple(
+            each for each in (auths if is_list(auths) else ()) if isinstance(each, str)
+        ),
+    )
+
+
+def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime) -> TokenReply:
+    """Raises Failed unless it holds a key that can be used."""
+    whole = _object(reply)
+    if whole is None and provider.replies == "form":
+        whole = _form(reply)
+    error = (whole or {}).get("error")
+    if error not in (None, "") or (whole is not None and whole.get("ok") is False):
+        raise Failed(f"{provider.label} did not give a key{_code_of(error)}.")
+    if reply.status_code not in (200, 201) or whole is None:
+        raise Failed(f"{provider.label} did not give a key (HTTP {reply.status_code}).")
+    says = whole
+    for key in provider.token_path:
+        says = _inside(says, key)
+    access_token = _token(says, "access_token", provider)
+    if access_token is None:
+        raise Failed(f"{provider.label} did not give a key.")
+    token_type = says.get("token_type", "bearer")
+    if not isinstance(token_type, str) or token_type.lower() not in TOKEN_TYPES:
+        raise Failed(f"{provider.label} gave a key of a kind that cannot be used here.")
+    id_token = whole.get("id_token")
+    return TokenReply(
+        tokens=Tokens(
+            access_token=access_token,
+            refresh_token=_token(says, "refresh_token", provider),
+            expires_at=_expiry(says.get("expires_in"), now=now),
+        ),
+        scopes=_scopes(says.get("scope"), provider),
+        id_token=id_token if isinstance(id_token, str) else None,
+    )
+
+
+def read_person(reply: httpx.Response, provider: Provider, probe: PersonProbe) -> Person:
+    """Whose account it is, by the reply to the probe. Raises Failed unless it says so."""
+    says = _object(reply)
+    if reply.status_code != 200 or says is None:
+        _nobody(provider, f" (HTTP {reply.status_code})")
+    person = person_of(
+        id=_member(says, probe.id),
+        labels=(_member(says, probe.label),),
+        name=_member(says, probe.name),
+        picture=_member(says, probe.picture),
+    )
+    return person or _nobody(provider)
+
+
+def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
+    """The claims at the userinfo endpoint. Raises Failed."""
+    says = _object(reply)
+    if reply.status_code != 200 or says is None:
+        _nobody(provider, f" (HTTP {reply.status_code})")
+    return says
+
+
+def person_of(*, id: Any, labels: tuple[Any, ...], name: Any, picture: Any) -> Person | None:
+    """The person these describe; None without an id. The first label that can be read is taken."""
+    if isinstance(id, int) and not isinstance(id, bool):
+        id = str(id)
+    if not isinstance(id, str) or not 0 < len(id) <= ID_AT_MOST or not id.isprintable():
+        return None
+    label = next(filter(None, map(_words, labels)), None)
+    return Person(
+        id=id,
+        label=label or id[:LABEL_AT_MOST],
+        name=_words(name),
+        picture=_picture(picture),
+    )
+
+
+def keys_of(reply: httpx.Response) -> list[Mapping[str, Any]] | None:
+    """The members of a key set (RFC 7517); None if it is none."""
+    keys = (_object(reply) or {}).get("keys")
+    if reply.status_code != 200 or not is_list(keys):
+        return None
+    return [key for key in keys if isinstance(key, dict)]
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def _object(reply: httpx.Response) -> dict[str, Any] | None:
+    try:
+        says = msgspec.json.decode(reply.content)
+    except (msgspec.DecodeError, RecursionError, ValueError):  # ValueError: not UTF-8
+        return None
+    return cast("dict[str, Any]", says) if isinstance(says, dict) else None
+
+
+def _form(reply: httpx.Response) -> dict[str, Any] | None:
+    kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        return None
+    try:
+        pairs = parse_qsl(reply.content.decode("ascii"), max_num_fields=50)
+    except ValueError:  # UnicodeError is one
+        return None
+    return dict(pairs) if len(dict(pairs)) == len(pairs) else None
+
+
+def _endpoint(says: Mapping[str, Any], key: str, provider: Provider) -> str | None:
+    address = says.get(key)
+    if address is None:
+        return None
+    try:
+        origin = origin_of(address) if isinstance(address, str) else ""
+    except InvalidQuestion:
+        origin = ""
+    # An issuer out there has no business on this machine.
+    is_local = (provider.issuer or "").startswith("http://")
+    if not origin or "#" in address or (origin.startswith("http://") and not is_local):
+        raise Failed(f"{provider.label} names an address that is not safe to go to.")
+    return str(address)
+
+
+def _token(says: Mapping[str, Any], key: str, provider: Provider) -> str | None:
+    token = says.get(key)
+    if token in (None, ""):
+        return None
+    if (
+        not isinstance(token, str)
+        or len(token) > TOKEN_BYTES_AT_MOST
+        or not _TOKEN.fullmatch(token)
+    ):
+        raise Failed(f"{provider.label} gave a key that is not one.")
+    return token
+
+
+def _expiry(seconds: Any, *, now: datetime) -> datetime | None:
+    if isinstance(seconds, str) and re.fullmatch(r"-?[0-9]{1,10}", seconds):
+        seconds = int(seconds)
+    if not isinstance(seconds, int) or isinstance(seconds, bool):
+        return None
+    if not 0 < seconds < EXPIRY_AT_MOST.total_seconds():
+        # Nobody gives a key that is over. Some say 0 for one that does not end; were it taken by
+        # the word, each use of it would ask for another.
+        return None
+    return now + timedelta(seconds=seconds)
+
+
+def _scopes(said: Any, provider: Provider) -> tuple[str, ...] | None:
+    if isinstance(said, str):
+        said = said.split(provider.reply_scope_separator)
+    if not is_list(said):
+        return None
+    words = (word.strip() for word in said if isinstance(word, str))
+    kept = dict.fromkeys(word for word in words if _TOKEN.fullmatch(word) and len(word) <= 512)
+    return tuple(kept)[:SCOPES_AT_MOST]
+
+
+def _inside(says: Mapping[str, Any], key: str) -> dict[str, Any]:
+    inner = says.get(key)
+    return cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+
+
+def _member(says: Mapping[str, Any], path: str | None) -> Any:
+    if path is None:
+        return None
+    *outer, last = path.split(".")
+    for key in outer:
+        says = _inside(says, key)
+    return says.get(last)
+
+
+def _words(text: Any) -> str | None:
+    """What of it can be shown; signs that turn the writing around cannot."""
+    if not isinstance(text, str):
+        return None
+    plain = "".join(letter for letter in text[: 4 * LABEL_AT_MOST] if letter.isprintable())
+    return plain.strip()[:LABEL_AT_MOST].strip() or None
+
+
+def _picture(address: Any) -> str | None:
+    if not isinstance(address, str) or len(address) > PICTURE_AT_MOST:
+        return None
+    try:
+        origin_of(address)
+    except InvalidQuestion:
+        return None
+    return address
+
+
+def _code_of(error: Any) -> str:
+    """The provider's own word for it, where it is one that can be shown."""
+    return f" ({error})" if isinstance(error, str) and ERROR_CODE.fullmatch(error) else ""
+
+
+def _nobody(provider: Provider, more: str = "") -> NoReturn:
+    raise Failed(f"{provider.label} did not say whose account it is{more}.")

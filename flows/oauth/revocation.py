@@ -1,0 +1,108 @@
+"""An account's key given back to the provider (RFC 7009, and others' own ways).
+
+What could go wrong: a disconnect that says more than is true. So a yes is only what the provider
+said, and where it has no way, refuses or is out of order, the answer is no.
+"""
+
+from urllib.parse import quote
+
+import httpx
+
+from flows.elicitation.flow import Talk
+from flows.errors import Failed
+from flows.oauth.connection import Connection
+from flows.oauth.discovery import discover
+from flows.oauth.provider import Client, Revocation
+from flows.oauth.requests import ask, called, deleted, post
+from flows.oauth.token_errors import members_of, refusal_in
+
+# It was gone already: the standard's word, Slack's two, Dropbox's.
+GONE_ALREADY = frozenset(
+    {"invalid_token", "token_revoked", "account_inactive", "invalid_access_token"}
+)
+
+
+def revoke(client: Client, connection: Connection) -> Talk[bool]:
+    """Whether the provider said that the key is no key any more. Raises Failed for no answer.
+
+    With the kind `bearer` an access token that has expired proves nothing: renew it before.
+    """
+    found = yield from _way(client, connection)
+    if found is None:
+        return False
+    way, client_auth = found
+    match way.kind:
+        case "github":
+            return (yield from _delete(client, connection, way))
+        case "bearer":
+            request = called("POST", way.url, client=client, token=connection.access_token)
+            reply = yield from ask(request, client.provider)
+            return _is_gone(reply, client)
+        case "json":
+            return (yield from _give(client, way, client_auth, connection.access_token))
+        case "form":
+            return (yield from _give_both(client, connection, way, client_auth))
+
+
+def _way(client: Client, connection: Connection) -> Talk[tuple[Revocation, str] | None]:
+    provider = client.provider
+    client_auth = connection.client_auth or provider.client_auth
+    if provider.revoke is not None or not provider.discovers:
+        return None if provider.revoke is None else (provider.revoke, client_auth)
+    try:
+        place = (yield from discover(provider)).revoke
+    except Failed as error:
+        if isinstance(error.__cause__, httpx.HTTPError):
+            raise
+        return None
+    return None if place is None else (Revocation(url=place), client_auth)
+
+
+def _give_both(
+    client: Client, connection: Connection, way: Revocation, client_auth: str
+) -> Talk[bool]:
+    """What lasts first: a server need not end one with the other (RFC 7009, 2.1)."""
+    if connection.refresh_token is None:
+        return (yield from _give(client, way, client_auth, connection.access_token))
+    hint = "refresh_token"
+    if not (yield from _give(client, way, client_auth, connection.refresh_token, hint=hint)):
+        return False
+    return (
+        yield from _give(client, way, client_auth, connection.access_token, has_given_other=True)
+    )
+
+
+def _give(
+    client: Client,
+    way: Revocation,
+    client_auth: str,
+    token: str,
+    *,
+    hint: str = "access_token",
+    has_given_other: bool = False,
+) -> Talk[bool]:
+    values = {"token": token}
+    if way.kind == "form":
+        values["token_type_hint"] = hint
+    request = post(client, place=way.url, values=values, client_auth=client_auth, body=way.kind)
+    reply = yield from ask(request, client.provider)
+    if has_given_other and reply.status_code == 400:
+        # It knew us a moment ago. What it refuses now it does not know any more, or cannot end.
+        refusal = refusal_in(reply, client.provider)
+        return refusal is None or refusal.error != "unsupported_token_type"
+    return _is_gone(reply, client)
+
+
+def _delete(client: Client, connection: Connection, way: Revocation) -> Talk[bool]:
+    url = way.url.replace("{client_id}", quote(client.client_id, safe=""))
+    request = deleted(url, client=client, values={"access_token": connection.access_token})
+    reply = yield from ask(request, client.provider)
+    return reply.status_code in (204, 404)
+
+
+def _is_gone(reply: httpx.Response, client: Client) -> bool:
+    refusal = refusal_in(reply, client.provider)
+    if refusal is None:
+        is_said = members_of(reply, client.provider).get("revoked") is not False  # Slack
+        return reply.is_success and is_said
+    return refusal.error in GONE_ALREADY and not refusal.is_passing

@@ -1,0 +1,17 @@
+"""The payment providers that come declared; flows.payments.registry has those that needed code."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from flows.payments.declared.catalog.adyen import adyen
+from flows.payments.declared.catalog.coinbase import coinbase
+from flows.payments.declared.catalog.lemon_squeezy import lemon_squeezy
+from flows.payments.declared.catalog.paddle import paddle
+from flows.payments.declared.catalog.polar import polar
+from flows.payments.declared.catalog.square import square
+from flows.payments.declared.declaration import SellerDeclaration
+
+SELLERS: Final[Mapping[str, SellerDeclaration]] = MappingProxyType(
+    {one.name: one for one in (adyen, coinbase, lemon_squeezy, paddle, polar, square)}
+)

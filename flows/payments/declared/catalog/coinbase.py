@@ -1,0 +1,79 @@
+"""Coinbase Commerce: a charge. Experimental: nothing of it was run against Coinbase itself.
+
+There is no test mode, and nothing is given back when asked by us. A charge that was paid in part,
+too much or too late is unresolved until a person decides about it there; that decision does not
+say how much money came, so it settles nothing.
+
+From Coinbase's own Python library: the host, the paths of a charge, headers and the signature.
+Unchecked: the fields and statuses of a charge, the names of the events; that one that is open can
+be canceled, and where; where its pages stand. Asked again after a lost reply, it makes a second
+charge, whose page is the only one that anybody is sent to.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from flows.payments.declared.declaration import SellerDeclaration
+from flows.payments.declared.mapping import Reading
+from flows.payments.gateway import State
+from flows.webhooks.schemes import COINBASE
+
+_STATES = {
+    "NEW": State.OPEN,
+    "SIGNED": State.OPEN,
+    "PENDING": State.PENDING,
+    "COMPLETED": State.PAID,
+    "UNRESOLVED": State.PENDING,
+    "RESOLVED": State.PENDING,
+    "EXPIRED": State.CLOSED,
+    "CANCELED": State.CLOSED,
+}
+
+
+def _charge(place: str, *, url: str | None = None) -> Reading:
+    return Reading(
+        session=f"{place}.id",
+        states={f"{place}.timeline.-1.status={word}": state for word, state in _STATES.items()},
+        amount=f"{place}.pricing.local.amount",
+        unit="decimal",
+        currency=f"{place}.pricing.local.currency",
+        reference=f"{place}.metadata.elicitation",
+        live={},
+        payment=f"{place}.code",
+        url=url,
+        closes_at=f"{place}.expires_at",
+    )
+
+
+coinbase: Final = SellerDeclaration(
+    name="coinbase",
+    label="Coinbase Commerce",
+    api="https://api.commerce.coinbase.com",
+    checkout_origins=("https://commerce.coinbase.com",),
+    headers=(("X-CC-Api-Key", "{secret}"), ("X-CC-Version", "2018-03-22")),
+    what_at_most=100,
+    life=timedelta(hours=1),
+    create="POST /charges",
+    create_body={
+        "name": "{what}",
+        "description": "{what}",
+        "pricing_type": "fixed_price",
+        "local_price": {"amount": "{decimal}", "currency": "{currency}"},
+        "metadata": {"elicitation": "{reference}"},
+        "redirect_url": "{return_url}",
+        "cancel_url": "{cancel_url}",
+    },
+    idempotency=None,
+    created=_charge("data", url="data.hosted_url"),
+    fetch="GET /charges/{session}",
+    fetched=_charge("data"),
+    close="POST /charges/{session}/cancel",
+    refund=None,
+    manage="https://beta.commerce.coinbase.com/payments",
+    trouble="error.type",
+    scheme=COINBASE,
+    event_id="event.id",
+    event_type="event.type",
+    events=("charge:pending", "charge:confirmed", "charge:failed", "charge:resolved"),
+    told=_charge("event.data"),
+)

@@ -1,0 +1,100 @@
+"""Square: payment links. Experimental: nothing of it was run against Square itself.
+
+A payment's event names no question for good: it only says which order to ask about. A refund that
+Square accepts and that fails days later is not heard of.
+
+From Square's own Python library: paths, the version, fields, statuses, that deleting a link cancels
+its order. Unchecked: that an order whose `net_amount_due_money` is nothing is paid for good; that
+`payment_note` is the whole `note` of the payment; that `return_amounts` counts what was given back
+by hand; where links stand (`checkout_origins`).
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from flows.payments.declared.declaration import SellerDeclaration
+from flows.payments.declared.mapping import Holding, Reading
+from flows.payments.gateway import State
+from flows.payments.receipt import RefundStatus
+from flows.webhooks.schemes import SQUARE
+
+square: Final = SellerDeclaration(
+    name="square",
+    label="Square",
+    api="https://connect.squareup.com",
+    checkout_origins=("https://square.link", "https://checkout.square.site"),
+    test_api="https://connect.squareupsandbox.com",
+    test_checkout_origins=("https://sandbox.square.link",),
+    headers=(("Authorization", "Bearer {secret}"), ("Square-Version", "2026-09-16")),
+    needs=("location",),
+    account="location",
+    life=timedelta(hours=2),
+    create="POST /v2/online-checkout/payment-links",
+    create_body={
+        "idempotency_key": "{digest}",
+        "order": {
+            "location_id": "{location}",
+            "metadata": {"elicitation": "{reference}"},
+            "line_items": [
+                {
+                    "name": "{what}",
+                    "quantity": "1",
+                    "base_price_money": {"amount": "{minor}", "currency": "{currency}"},
+                }
+            ],
+        },
+        "checkout_options": {"redirect_url": "{return_url}", "allow_tipping": False},
+        "payment_note": "{reference}",
+    },
+    idempotency=None,  # it stands in the body
+    created=Reading(
+        session="payment_link.order_id",
+        handle="payment_link.id",
+        url="payment_link.url",
+        amount=None,
+    ),
+    fetch="GET /v2/orders/{session}",
+    fetched=Reading(
+        session="order.id",
+        states={
+            "order.state=CANCELED": State.CLOSED,
+            "order.net_amount_due_money.amount=0": State.PAID,
+            "order.state=OPEN": State.OPEN,
+            "order.state=DRAFT": State.OPEN,
+        },
+        amount="order.total_money.amount",
+        currency="order.total_money.currency",
+        reference="order.metadata.elicitation",
+        live={},
+        payment="order.tenders.0.payment_id",
+        account="order.location_id",
+        refunded="order.return_amounts.total_money.amount",
+    ),
+    close="DELETE /v2/online-checkout/payment-links/{handle}",
+    refund="POST /v2/refunds",
+    refund_body={
+        "idempotency_key": "{digest}",
+        "payment_id": "{payment}",
+        "amount_money": {"amount": "{minor}", "currency": "{currency}"},
+        "reason": "{reason}",
+    },
+    holding=Holding(
+        call="GET /v2/payments/{payment}",
+        id="payment.id",
+        currency="payment.amount_money.currency",
+        given="payment.refunded_money.amount",
+    ),
+    refund_id="refund.id",
+    refund_states={
+        "refund.status=PENDING": RefundStatus.PENDING,
+        "refund.status=COMPLETED": RefundStatus.SUCCEEDED,
+    },
+    trouble="errors.0.code",
+    scheme=SQUARE,
+    event_id="event_id",
+    events=("payment.created", "payment.updated"),
+    settles=False,  # a payment says nothing of its order: that is asked
+    told=Reading(
+        session="data.object.payment.order_id", reference="data.object.payment.note", amount=None
+    ),
+)

@@ -1,0 +1,260 @@
+"""A declared provider as a gateway: its declaration, carried out.
+
+What could go wrong: everything that can at a provider that was written for, and what its
+declaration got wrong besides. So nothing is taken as money but what the provider, asked again or
+signing, says of a session of ours with the very terms; and a refund is asked for under one key.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import timedelta
+
+import httpx
+import msgspec
+from msgspec.structs import replace
+
+from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.errors import Failed, InvalidQuestion
+from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
+from flows.payments.declared.declaration import DeclaredSeller
+from flows.payments.declared.reader import (
+    answer_in,
+    given_in,
+    id_at,
+    notice_in,
+    refund_in,
+    session_in,
+)
+from flows.payments.declared.templates import Values, fill, fill_path, fill_text, text_at
+from flows.payments.gateway import Notice, Session, State, payment_of, terms_for
+from flows.payments.money import Money
+from flows.payments.receipt import Payment, Refund, RefundStatus
+from flows.payments.responses import GIVING_BACK, learned, unreadable, written
+from flows.payments.session import Kept, Malformed, kept_of, terms_of
+from flows.webhooks.signatures import Delivery, Scheme
+
+OPENING = "open its payment page"
+REASON_AT_MOST = 190  # Square takes 192 characters
+ASKING = "say what became of the payment"
+
+
+class DeclaredGateway:
+    """Implements Gateway and Signs."""
+
+    def __init__(self, seller: DeclaredSeller) -> None:
+        self.seller = seller
+        self._declared = seller.declaration
+
+    @property
+    def pace(self) -> Sequence[timedelta]:
+        return self._declared.pace
+
+    @property
+    def scheme(self) -> Scheme:
+        return self._declared.scheme
+
+    @property
+    def webhook_secrets(self) -> tuple[str, ...]:
+        return self.seller.webhook_secrets
+
+    def check(self, price: Money) -> None:
+        written(price, digits=self._declared.unit_digits)
+        if self._declared.currencies and price.currency not in self._declared.currencies:
+            raise InvalidQuestion(f"{self.seller.label} takes no {price.currency}.")
+
+    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+        """Raises InvalidQuestion for a price it cannot charge."""
+        return prepared(elicitation, trip, self._creation)
+
+    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+        return (yield from begun(elicitation, self))
+
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+        kept, key = asked(elicitation, attempt, self.seller)
+        values: Values = {**self.seller.own, **_keys(key), "reference": elicitation.id}
+        reply = yield self._request(self._declared.create, values, body=kept.request, key=key)
+        data = answer_in(reply, self.seller, doing=OPENING)
+        session = self._opened(data, elicitation, key=key)
+        kept = learned(kept, elicitation, session, self.seller)
+        try:
+            handle = id_at(data, self._declared.created.handle)
+        except Malformed:
+            raise unreadable(self.seller, doing=OPENING) from None
+        return replace(kept, handle=handle)
+
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        terms_for(elicitation, self.seller)
+        if self._declared.fetch is None:
+            raise Failed(f"{self.seller.label} tells of a payment by its webhook only.")
+        reply = yield self._request(self._declared.fetch, self._known(elicitation, session))
+        data = answer_in(reply, self.seller, doing=ASKING)
+        try:
+            found = session_in(data, self._declared.fetched, self.seller)
+        except Malformed:
+            raise unreadable(self.seller, doing=ASKING) from None
+        if found.id != session:
+            raise unreadable(self.seller, doing=ASKING)
+        return found
+
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        """The provider takes it by itself."""
+        return (yield from self.fetch(elicitation, session))
+
+    def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
+        """One that cannot be closed lapses by itself, and until then this raises."""
+        found = yield from self.fetch(elicitation, session)
+        if found.state is State.OPEN and self._declared.close is not None:
+            body = None
+            if self._declared.close_body is not None:
+                values = self._known(elicitation, session)
+                body = msgspec.json.encode(fill(self._declared.close_body, values)).decode()
+            yield self._request(self._declared.close, self._known(elicitation, session), body=body)
+            # Closed, or paid a moment before: it tells when it is asked again.
+            found = yield from self.fetch(elicitation, session)
+        if found.state is State.OPEN:
+            raise Failed(f"{self.seller.label} did not close its payment page.", is_refusal=True)
+        return found.state not in (State.PAID, State.PENDING)
+
+    def refund(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Talk[Refund]:
+        theirs = payment_of(payment, self.seller)
+        if self._declared.refund is None:
+            by_hand = f" Do it by hand at {self._declared.manage}." if self._declared.manage else ""
+            raise Failed(f"{self.seller.label} gives nothing back when asked by us.{by_hand}")
+        given, left = yield from self._given_back(payment, theirs)
+        whole = payment.amount if up_to is None else up_to
+        if given >= whole:
+            price = Money.from_minor_units(whole, payment.currency)
+            return Refund(id=theirs, price=price, status=RefundStatus.SUCCEEDED)
+        rest = Money.from_minor_units(whole - given, payment.currency)
+        key = f"refund:{payment.id}:{rest.minor_units}"
+        if up_to is not None:
+            key = f"{key}:{up_to}"  # two parts of one size are two
+        named = rest if left is None else Money.from_minor_units(left, payment.currency)
+        if not 0 < named.minor_units <= rest.minor_units:
+            raise unreadable(self.seller, doing=GIVING_BACK)
+        values: Values = {
+            **self.seller.own,
+            **self._money(named),
+            "payment": theirs,
+            "reason": (reason or "")[:REASON_AT_MOST] or None,
+            **_keys(key),
+        }
+        body = msgspec.json.encode(fill(self._declared.refund_body, values)).decode()
+        reply = yield self._request(self._declared.refund, values, body=body, key=key)
+        return refund_in(reply, self.seller, price=rest)
+
+    def read_notice(self, delivery: Delivery) -> Notice:
+        return self.kept_notice(delivery.body)
+
+    def kept_notice(self, body: bytes) -> Notice:
+        return notice_in(body, self.seller)
+
+    def trace(self, payment: str) -> Talk[str | None]:
+        """What it tells of names the elicitation already."""
+        yield from ()
+        return None
+
+    def _creation(self, elicitation: Elicitation, trip: Trip) -> Kept:
+        terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
+        expires_at = (trip.now + self._declared.life).replace(microsecond=0)
+        values: Values = {
+            **self.seller.own,
+            **self._money(terms.price),
+            "what": terms.what[: self._declared.what_at_most],
+            "reference": elicitation.id,
+            **_keys(f"{elicitation.id}:{trip.number}"),
+            "return_url": back,
+            "cancel_url": cancelled,
+            "expires_at": expires_at.isoformat(),
+        }
+        return asking(fill(self._declared.create_body, values), until=expires_at)
+
+    def _given_back(self, payment: Payment, theirs: str) -> Talk[tuple[int, int | None]]:
+        """How much is gone back by now, as the provider says, where it can be asked; see Holding.
+
+        A provider that takes no key would otherwise give back twice what it was asked twice.
+        """
+        holding, fetch = self._declared.holding, self._declared.fetch
+        if holding is not None:
+            call = holding.call
+        elif fetch is not None and self._declared.tells_refunds:
+            call = fetch
+        else:
+            return payment.refunded, None
+        values: Values = {**self.seller.own, "payment": theirs, "session": payment.session}
+        reply = yield self._request(call, values)
+        data = answer_in(reply, self.seller, doing=GIVING_BACK)
+        try:
+            if holding is not None:
+                given, left = given_in(data, holding, payment)
+                return max(given, payment.refunded), left
+            found = session_in(data, self._declared.fetched, self.seller)
+        except Malformed:
+            raise unreadable(self.seller, doing=GIVING_BACK) from None
+        if (found.id, found.currency) != (payment.session, payment.currency):
+            raise unreadable(self.seller, doing=GIVING_BACK)
+        return max(found.refunded, payment.refunded), None
+
+    def _opened(self, data: Json, elicitation: Elicitation, *, key: str) -> Session:
+        """The session that was made; what the answer leaves out is as it was asked."""
+        reading, terms = self._declared.created, terms_of(elicitation)
+        try:
+            id = (
+                text_at(data, reading.reference)
+                if reading.is_ours
+                else id_at(data, reading.session)
+            )
+            told = None if reading.amount is None else session_in(data, reading, self.seller)
+            url = text_at(data, reading.url)
+        except Malformed:
+            raise unreadable(self.seller, doing=OPENING) from None
+        if id is None or (reading.is_ours and id != key):
+            raise unreadable(self.seller, doing=OPENING)
+        return told or Session(
+            id=id,
+            state=State.OPEN,
+            amount=terms.amount,
+            currency=terms.currency,
+            reference=elicitation.id,
+            is_live=self.seller.is_live,
+            url=url,
+        )
+
+    def _known(self, elicitation: Elicitation, session: str) -> Values:
+        attempts = (elicitation.attempt, *elicitation.former)
+        kept = [one for one in map(kept_of, attempts) if one and one.session == session]
+        return {
+            **self.seller.own,
+            "session": session,
+            "handle": next((one.handle for one in kept), None) or session,
+        }
+
+    def _money(self, price: Money) -> Values:
+        return {
+            "minor": str(price.minor_units) if self._declared.text_minor else price.minor_units,
+            "decimal": written(price, digits=self._declared.unit_digits),
+            "currency": price.currency,
+            "currency_lower": price.currency.lower(),
+        }
+
+    def _request(
+        self, call: str, values: Values, *, body: str | None = None, key: str | None = None
+    ) -> httpx.Request:
+        method, _, path = call.partition(" ")
+        known = {**self.seller.own, "secret": self.seller.secret}
+        headers = {name: fill_text(value, known) for name, value in self._declared.headers}
+        if body is not None:
+            headers.setdefault("Content-Type", "application/json")
+        if key is not None and self._declared.idempotency is not None:
+            headers[self._declared.idempotency] = _keys(key)["digest"]
+        content = None if body is None else body.encode()
+        url = self.seller.api + fill_path(path, values)
+        return httpx.Request(method, url, headers=headers, content=content)
+
+
+def _keys(key: str) -> dict[str, str]:
+    """For the providers that take no more than some 40 characters of a key, a digest of it."""
+    return {"key": key, "digest": hashlib.sha256(key.encode()).hexdigest()[:32]}

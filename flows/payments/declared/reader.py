@@ -1,0 +1,220 @@
+"""What a declared provider's answers and events say, in neutral words.
+
+What could go wrong: a word that is not known taken for a harmless one, an answer about another
+session. What a declaration has no rule for is unreadable, and nothing follows from it.
+"""
+
+import hashlib
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import httpx
+import msgspec
+
+from flows.elicitation.states import Json
+from flows.errors import Failed
+from flows.payments.declared.declaration import DeclaredSeller, SellerDeclaration
+from flows.payments.declared.mapping import Holding, Reading
+from flows.payments.declared.templates import at, first_of, text_at
+from flows.payments.events import News
+from flows.payments.gateway import Notice, Session
+from flows.payments.money import Money
+from flows.payments.receipt import CLAIM, Payment, Refund, RefundStatus
+from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
+from flows.payments.session import Malformed
+from flows.webhooks.items import ADYEN, as_json, item_in
+
+_CURRENCY = re.compile(r"[A-Z]{3}")
+_WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
+_REFERENCE = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_KEY = re.compile(r"([A-Za-z0-9_-]{1,200}):[0-9]{1,6}")
+_ID = re.compile(r"(?!\.{1,2}\Z)[!-~]{1,255}")  # it goes into paths
+_TYPE = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
+_EPOCH = re.compile(r"[0-9]{9,11}")
+_MINOR = Reading()
+
+
+def answer_in(reply: httpx.Response, seller: DeclaredSeller, *, doing: str) -> Json:
+    """The answer's JSON. Raises Failed."""
+    place = seller.declaration.trouble
+    found: dict[str, Json] = decode(
+        reply,
+        dict[str, Json],
+        seller=seller,
+        doing=doing,
+        code_of=lambda content: text_at(msgspec.json.decode(content), place) or "",
+    )
+    return found
+
+
+def session_in(data: Json, reading: Reading, seller: DeclaredSeller) -> Session:
+    """Raises Malformed."""
+    state = first_of(data, reading.states)
+    is_live = first_of(data, reading.live) if reading.live else seller.is_live
+    id, reference = named_in(data, reading)
+    currency = (text_at(data, reading.currency) or "").upper()
+    if state is None or is_live is None or id is None or not _CURRENCY.fullmatch(currency):
+        raise Malformed("payment session")
+    return Session(
+        id=id,
+        state=state,
+        amount=_units(data, reading.amount, reading, currency),
+        currency=currency,
+        reference=reference,
+        is_live=is_live,
+        payment=id_at(data, reading.payment),
+        account=text_at(data, reading.account),
+        refunded=_sum(data, reading.refunded, reading, currency),
+        charged_back=(
+            _sum(data, reading.charged_back, reading, currency) if reading.charged_back else None
+        ),
+        url=text_at(data, reading.url),
+        closes_at=_time(text_at(data, reading.closes_at)),
+    )
+
+
+def named_in(data: Json, reading: Reading) -> tuple[str | None, str | None]:
+    """Which session and which elicitation it names, where it does; raises Malformed."""
+    reference = text_at(data, reading.reference)
+    if not reading.is_ours:
+        is_known = reference is not None and _REFERENCE.fullmatch(reference)
+        return id_at(data, reading.session), reference if is_known else None
+    key = _KEY.fullmatch(reference or "")
+    return (None, None) if key is None else (key[0], key[1])
+
+
+def notice_in(body: bytes, seller: DeclaredSeller) -> Notice:
+    """What a verified event says. Raises Malformed."""
+    declared = seller.declaration
+    data = _event_in(body, declared)
+    kind = text_at(data, declared.event_type) or ""
+    given = None if declared.event_id is None else text_at(data, declared.event_id)
+    id = given or hashlib.sha256(body).hexdigest()  # it comes again byte for byte
+    if not _TYPE.fullmatch(kind) or not _ID.fullmatch(id):
+        raise Malformed("payment event")
+    if kind in declared.news:
+        return _news(data, seller, id=id, kind=kind)
+    if kind not in declared.events:
+        return Notice(id=id, type=kind, is_live=seller.is_live)
+    session, reference = named_in(data, declared.told)
+    if not declared.settles or reference is None:
+        return Notice(
+            id=id, type=kind, is_live=seller.is_live, subject=session, reference=reference
+        )
+    told = replace(session_in(data, declared.told, seller), is_now=False)
+    return Notice(
+        id=id,
+        type=kind,
+        is_live=told.is_live,
+        account=seller.account,
+        session=told,
+        subject=told.id,
+        reference=told.reference,
+        payment=told.payment,
+        transition=f"{told.id} {told.state} {told.refunded} {told.charged_back}",
+    )
+
+
+def _event_in(body: bytes, declared: SellerDeclaration) -> Json:
+    try:
+        if declared.scheme == ADYEN:
+            return as_json(item_in(body))
+        data: Json = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        raise Malformed("payment event") from None
+    return data
+
+
+def _news(data: Json, seller: DeclaredSeller, *, id: str, kind: str) -> Notice:
+    """What became of a payment: of a claim how far it is, else how much was given back.
+
+    Nothing says which claim, so all that is told of a payment is about one of its own.
+    """
+    told, dispute = seller.declaration.told, seller.declaration.news[kind]
+    session, reference = named_in(data, told)
+    currency, amount = None, 0
+    if dispute is None:  # a bank claims in a currency of its own
+        currency = (text_at(data, told.currency) or "").upper() or None
+        amount = _sum(data, told.refunded, told, currency or "")
+    payment = id_at(data, told.payment)
+    is_live = first_of(data, told.live) if told.live else seller.is_live
+    if is_live is None:
+        raise Malformed("payment event")
+    return Notice(
+        id=id,
+        type=kind,
+        is_live=is_live,
+        account=text_at(data, told.account) or seller.account,
+        news=News(returned=amount, currency=currency, dispute=dispute),
+        subject=session or payment if dispute is None else f"{CLAIM}{payment or session}",
+        reference=reference,
+        payment=payment,
+        transition=f"{payment} {kind} {amount}",
+    )
+
+
+def given_in(data: Json, holding: Holding, payment: Payment) -> tuple[int, int | None]:
+    """How much went back of the payment, and how much of it a refund can name. Raises Malformed."""
+    currency = (text_at(data, holding.currency) or "").upper()
+    if (text_at(data, holding.id), currency) != (payment.payment_intent, payment.currency):
+        raise Malformed("payment")
+    left = _units(data, holding.left, _MINOR, currency)
+    return _sum(data, holding.given, _MINOR, currency), left
+
+
+def refund_in(reply: httpx.Response, seller: DeclaredSeller, *, price: Money) -> Refund:
+    """Raises Failed, also where the provider tried in vain."""
+    declared = seller.declaration
+    data = answer_in(reply, seller, doing=GIVING_BACK)
+    try:
+        id = id_at(data, declared.refund_id)
+        status: RefundStatus | None = first_of(data, declared.refund_states)
+    except Malformed:
+        raise unreadable(seller, doing=GIVING_BACK) from None
+    if id is None or status is None:
+        why = problem(reply, code_of=lambda _: "")
+        raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}: it did not stand).")
+    return Refund(id=id, price=price, status=status)
+
+
+def _sum(data: Json, places: str | None, reading: Reading, currency: str) -> int:
+    if places is None:
+        return 0
+    return sum(_units(data, place, reading, currency) or 0 for place in places.split("+"))
+
+
+def _units(data: Json, place: str | None, reading: Reading, currency: str) -> int | None:
+    found = None if place is None else at(data, place)
+    text = text_at(data, place)
+    if text is None:
+        return None
+    if reading.unit == "decimal":
+        if isinstance(found, int):
+            raise Malformed("amount")
+        return minor_units(text, currency)
+    if not _WHOLE.fullmatch(text):
+        raise Malformed("amount")
+    return int(text)
+
+
+def id_at(data: Json, place: str | None) -> str | None:
+    """Raises Malformed."""
+    text = text_at(data, place)
+    if text is not None and not _ID.fullmatch(text):
+        raise Malformed("id")
+    return text
+
+
+def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        if _EPOCH.fullmatch(text):
+            return datetime.fromtimestamp(int(text), UTC)
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Malformed("time") from None
+    if found.tzinfo is None:
+        raise Malformed("time")
+    return found

@@ -1,0 +1,118 @@
+"""Templates and places: how a declaration writes a request and reads an answer.
+
+What could go wrong: a value that is filled in and then taken for a part of the template, or that
+leaves its place in a path. So names are found once, in the template alone, and what goes into a
+path is quoted, slashes too.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
+from urllib.parse import quote
+
+from flows.elicitation.states import Json
+from flows.payments.session import Malformed
+
+T = TypeVar("T")
+Values: TypeAlias = Mapping[str, str | int | None]
+TEXT_AT_MOST: Final = 2048
+_INDEX = re.compile(r"-1|[0-9]{1,3}", re.ASCII)
+_PLACE = r"[A-Za-z0-9_@-]+(\.[A-Za-z0-9_@-]+)*"
+_RULE = re.compile(rf"{_PLACE}=[!-~]*")
+_ADDED_UP = re.compile(r"(.+\.)?(refunded|charged_back|given)")
+_NAME = re.compile(r"\{([a-z_]+)\}")
+
+
+def names_in(template: Json) -> frozenset[str]:
+    """Which names are to be filled in."""
+    match template:
+        case str():
+            return frozenset(_NAME.findall(template))
+        case Mapping():
+            return _all_in((*template, *template.values()))
+        case list() | tuple():
+            return _all_in(template)
+        case _:
+            return frozenset()
+
+
+def _all_in(parts: Sequence[Json]) -> frozenset[str]:
+    return frozenset(name for part in parts for name in names_in(part))
+
+
+def fill(template: Json, values: Values) -> Json:
+    """With the values in it; a value alone keeps its type, and None takes its key away."""
+    match template:
+        case str():
+            alone = _NAME.fullmatch(template)
+            return values[alone[1]] if alone is not None else fill_text(template, values)
+        case Mapping():
+            filled = {key: fill(value, values) for key, value in template.items()}
+            return {
+                fill_text(key, values): value
+                for key, value in filled.items()
+                if value is not None or template[key] is None
+            }
+        case list() | tuple():
+            return [fill(value, values) for value in template]
+        case _:
+            return template
+
+
+def fill_text(template: str, values: Values) -> str:
+    return _NAME.sub(lambda found: str(values[found[1]] or ""), template)
+
+
+def fill_path(template: str, values: Values) -> str:
+    """Every value quoted whole, so that none adds a part to the path."""
+    return _NAME.sub(lambda found: quote(str(values[found[1]] or ""), safe=""), template)
+
+
+def at(data: Json, place: str) -> Json:
+    """What stands there; None if there is no such place."""
+    for part in place.split("."):
+        if isinstance(data, Mapping):
+            data = data.get(part)
+        elif isinstance(data, list) and _INDEX.fullmatch(part) and data:
+            index = int(part)  # -1 is the last one
+            data = data[index] if index < len(data) else None
+        else:
+            return None
+    return data
+
+
+def text_at(data: Json, place: str | None) -> str | None:
+    """The text or the whole number that stands there, as text. Raises Malformed for others."""
+    found = None if place is None else at(data, place)
+    match found:
+        case None:
+            return None
+        case bool():
+            return str(found).lower()
+        case str() | int() if len(str(found)) <= TEXT_AT_MOST:
+            return str(found)
+        case _:
+            raise Malformed("answer")
+
+
+def first_of(data: Json, rules: Mapping[str, T]) -> T | None:
+    """What the first rule says that holds; a rule is a place, an equals sign and a text."""
+    for rule, outcome in rules.items():
+        place, _, value = rule.partition("=")
+        if text_at(data, place) == value:
+            return outcome
+    return None
+
+
+def place_faults(places: Mapping[str, str | Mapping[str, object] | None]) -> list[str]:
+    """What is no place, or no rule; some may be several places, joined by a plus."""
+    faults: list[str] = []
+    for name, value in places.items():
+        if isinstance(value, Mapping):
+            wrong = [rule for rule in value if not _RULE.fullmatch(rule)]
+            faults += [f"{name}: {rule!r} is no place=value." for rule in wrong]
+        elif value is not None:
+            parts = value.split("+") if _ADDED_UP.fullmatch(name) else [value]
+            if not all(re.fullmatch(_PLACE, part) for part in parts):
+                faults.append(f"{name}: {value!r} is no place.")
+    return faults

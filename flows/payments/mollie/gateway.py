@@ -1,0 +1,243 @@
+"""Mollie as a gateway: Payments v2. Experimental: none of it was run against Mollie itself.
+
+What could go wrong: anybody can send a webhook, for it has no signature and only an id in it. So
+it is a hint: the payment is fetched, and only if an attempt of ours made it. A key is forgotten
+after an hour, and Mollie may give back more than was paid, so a refund first looks at those that
+are there. A payment that is made twice because its key was forgotten lapses by itself: nobody was
+ever shown its page.
+
+From Mollie's published OpenAPI document: paths, fields, statuses. Unchecked: the hour; that all
+payment pages stand at www.mollie.com; a `webhookUrl` with a query; how long a payment without a
+method stays open; when `authorized` becomes `paid` by itself (it is not money before).
+"""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from urllib.parse import quote, urlencode
+
+import httpx
+import msgspec
+
+from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.errors import Failed
+from flows.origin import is_origin
+from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
+from flows.payments.gateway import Hint, Session, State, payment_of, terms_for
+from flows.payments.mollie.responses import (
+    Refunds,
+    hint_in,
+    payment_in,
+    read_refund,
+    refunds_in,
+    same_payment,
+    session_of,
+)
+from flows.payments.money import Money
+from flows.payments.pace import PACE
+from flows.payments.receipt import Payment, Refund
+from flows.payments.responses import learned, written
+from flows.payments.session import REFERENCE_KEY, Kept, terms_of
+
+MOLLIE_API = "https://api.mollie.com"
+MOLLIE_CHECKOUT = "https://www.mollie.com"
+LIFE_WITHOUT_A_METHOD = timedelta(minutes=15)
+DESCRIPTION_AT_MOST = 255
+REASON_AT_MOST = 255
+_PAYMENTS = "/v2/payments"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MollieSeller:
+    """Our registration at Mollie; `account` is our profile, compared where it is given.
+
+    Without `webhook_url`, as where Mollie cannot reach us, only the way back and the sweeper ask.
+    """
+
+    api: str
+    checkout_origins: tuple[str, ...]
+    key: str = field(repr=False)
+    is_live: bool
+    account: str | None = None
+    webhook_url: str | None = None
+    name: str = "mollie"
+    label: str = "Mollie"
+
+    @property
+    def checkout_origin(self) -> str:
+        return self.checkout_origins[0]
+
+
+def mollie(
+    key: str,
+    *,
+    webhook_url: str | None = None,
+    account: str | None = None,
+    more_checkout_origins: tuple[str, ...] = (),
+) -> MollieSeller:
+    """Mollie, in live or test mode as the key says.
+
+    Raises ValueError for a key that is none, InvalidQuestion for an origin that is none.
+    """
+    _require_key(key, "live_", "test_")
+    if not all(map(is_origin, more_checkout_origins)):
+        raise ValueError("A checkout origin is scheme, host and port, and nothing else.")
+    return MollieSeller(
+        api=MOLLIE_API,
+        checkout_origins=(MOLLIE_CHECKOUT, *more_checkout_origins),
+        key=key,
+        is_live=key.startswith("live_"),
+        account=account,
+        webhook_url=webhook_url,
+    )
+
+
+def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> MollieSeller:
+    """A sandbox of our own that speaks like Mollie under `url`; never live.
+
+    Raises ValueError as `mollie` does.
+    """
+    _require_key(key, "test_")
+    api = url.rstrip("/")
+    scheme, _, rest = api.partition("://")
+    return MollieSeller(
+        label="Mollie (sandbox)",
+        api=api,
+        checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
+        key=key,
+        is_live=False,
+        webhook_url=webhook_url,
+    )
+
+
+class MollieGateway:
+    """Implements Gateway and Traces; a session of Mollie's is the payment."""
+
+    pace = PACE
+
+    def __init__(self, seller: MollieSeller) -> None:
+        self.seller = seller
+
+    def check(self, price: Money) -> None:
+        written(price)
+
+    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+        """Raises InvalidQuestion for a price it cannot charge."""
+        return prepared(elicitation, trip, self._payment)
+
+    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+        return (yield from begun(elicitation, self))
+
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+        kept, key = asked(elicitation, attempt, self.seller)
+        reply = yield self._request("POST", _PAYMENTS, body=kept.request, key=key)
+        found = payment_in(reply, self.seller, doing="open its payment page")
+        return learned(kept, elicitation, session_of(found, self.seller), self.seller)
+
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        terms_for(elicitation, self.seller)
+        reply = yield self._request("GET", _path(session))
+        return session_of(same_payment(session, reply, self.seller), self.seller)
+
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        """Mollie takes it by itself."""
+        return (yield from self.fetch(elicitation, session))
+
+    def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
+        """Many methods cannot be cancelled; such a payment lapses, and until then this raises."""
+        terms_for(elicitation, self.seller)
+        reply = yield self._request("GET", _path(session))
+        payment = same_payment(session, reply, self.seller)
+        if payment.status == "open" and payment.is_cancelable:
+            yield self._request("DELETE", _path(session))
+            # Cancelled, or paid a moment before: the payment tells.
+            reply = yield self._request("GET", _path(session))
+            payment = same_payment(session, reply, self.seller)
+        found = session_of(payment, self.seller)
+        if found.state is State.OPEN:
+            raise Failed(f"{self.seller.label} did not close its payment page.", is_refusal=True)
+        return found.state not in (State.PAID, State.PENDING)
+
+    def refund(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Talk[Refund]:
+        there = yield from self._refunds(payment, up_to=up_to)
+        if there.standing is not None:
+            return there.standing
+        rest = Money.from_minor_units(there.rest, payment.currency)
+        wish = {
+            "amount": _amount(rest),
+            "metadata": {"receipt": payment.id, REFERENCE_KEY: payment.elicitation_id},
+        }
+        if reason:
+            wish["metadata"]["reason"] = reason[:REASON_AT_MOST]
+        path = f"{_path(payment_of(payment, self.seller))}/refunds"
+        # Another rest is another refund: after one by hand, or after one that did not stand.
+        key = f"refund:{payment.id}:{there.rest}"
+        if up_to is not None:
+            key = f"{key}:{up_to}"  # two parts of one size are two
+        body = msgspec.json.encode(wish).decode()
+        reply = yield self._request("POST", path, body=body, key=key)
+        if reply.status_code == 201:
+            return read_refund(reply, payment, self.seller, at_most=there.rest)
+        there = yield from self._refunds(payment, up_to=up_to, refused=reply)
+        assert there.standing is not None
+        return there.standing
+
+    def read_hint(self, body: bytes, *, query: str) -> Hint | None:
+        return hint_in(body, query=query)
+
+    def trace(self, payment: str) -> Talk[str | None]:
+        reply = yield self._request("GET", _path(payment))
+        return session_of(same_payment(payment, reply, self.seller), self.seller).reference
+
+    def revisit(self, payment: Payment) -> Talk[Session]:
+        payment_of(payment, self.seller)
+        reply = yield self._request("GET", _path(payment.session))
+        return session_of(same_payment(payment.session, reply, self.seller), self.seller)
+
+    def _payment(self, elicitation: Elicitation, trip: Trip) -> Kept:
+        terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
+        payment = {
+            "amount": _amount(terms.price),
+            "description": terms.what[:DESCRIPTION_AT_MOST],
+            "redirectUrl": back,
+            "cancelUrl": cancelled,
+            "metadata": {REFERENCE_KEY: elicitation.id},
+        }
+        if self.seller.webhook_url is not None:
+            query = urlencode({REFERENCE_KEY: elicitation.id})
+            payment["webhookUrl"] = f"{self.seller.webhook_url}?{query}"
+        return asking(payment, until=trip.now + LIFE_WITHOUT_A_METHOD)
+
+    def _refunds(
+        self, payment: Payment, *, up_to: int | None, refused: httpx.Response | None = None
+    ) -> Talk[Refunds]:
+        path = f"{_path(payment_of(payment, self.seller))}/refunds?limit=250"
+        reply = yield self._request("GET", path)
+        return refunds_in(reply, payment, self.seller, up_to=up_to, refused=refused)
+
+    def _request(
+        self, method: str, path: str, *, body: str | None = None, key: str | None = None
+    ) -> httpx.Request:
+        headers = {"Authorization": f"Bearer {self.seller.key}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        content = None if body is None else body.encode()
+        return httpx.Request(method, self.seller.api + path, headers=headers, content=content)
+
+
+def _path(payment: str) -> str:
+    return f"{_PAYMENTS}/{quote(payment, safe='')}"
+
+
+def _amount(price: Money) -> dict[str, str]:
+    return {"currency": price.currency, "value": written(price)}
+
+
+def _require_key(key: str, *kinds: str) -> None:
+    is_word = key.isascii() and key.isprintable() and " " not in key
+    if not key.startswith(kinds) or not is_word:
+        raise ValueError(f"The key is no key of Mollie: it begins with {' or '.join(kinds)}.")

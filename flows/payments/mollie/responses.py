@@ -1,0 +1,221 @@
+"""Mollie's replies and webhooks: what they are in neutral words.
+
+What could go wrong: an authorisation taken for money, a refund that was cancelled taken for one
+that stands, an id in a webhook that is a path.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+from urllib.parse import parse_qs
+
+import httpx
+import msgspec
+from msgspec import Meta, Struct, field
+
+from flows.elicitation.states import Json
+from flows.errors import Failed
+from flows.payments.gateway import Hint, Session, State
+from flows.payments.gateway import Registration as Seller
+from flows.payments.money import Money
+from flows.payments.receipt import Payment, Refund, RefundStatus
+from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
+from flows.payments.session import REFERENCE_KEY, Id, Malformed
+from flows.payments.unsigned_notices import read_id
+
+ASKING = "say what became of the payment"
+_STATES = {
+    "open": State.OPEN,
+    "pending": State.PENDING,
+    "authorized": State.PENDING,
+    "paid": State.PAID,
+    "canceled": State.CLOSED,
+    "expired": State.CLOSED,
+    "failed": State.FAILED,
+}
+_FIELDS_AT_MOST = 20
+_Reference = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,200}\Z")]
+_PaymentId = Annotated[str, Meta(pattern=r"^tr_[0-9A-Za-z]{1,64}\Z")]
+
+
+class _Amount(Struct, frozen=True, kw_only=True):
+    currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
+    value: str
+
+    @property
+    def units(self) -> int:
+        return minor_units(self.value, self.currency)
+
+
+class _Link(Struct, frozen=True, kw_only=True):
+    href: str
+
+
+class _Links(Struct, frozen=True, kw_only=True):
+    checkout: _Link | None = None
+
+
+class MolliePayment(Struct, frozen=True, kw_only=True, rename="camel"):
+    id: _PaymentId
+    mode: Literal["live", "test"]
+    status: str
+    amount: _Amount
+    metadata: Json = None
+    profile_id: str | None = None
+    amount_refunded: _Amount | None = None
+    amount_charged_back: _Amount | None = None
+    is_cancelable: bool | None = None
+    expires_at: datetime | None = None
+    links: _Links = field(default=_Links(), name="_links")
+
+
+class _Refund(Struct, frozen=True, kw_only=True, rename="camel"):
+    id: Id
+    status: str
+    amount: _Amount
+    metadata: Json = None
+
+    @property
+    def stands(self) -> bool:
+        return self.status in ("queued", "pending", "processing", "refunded")
+
+
+class _Embedded(Struct, frozen=True, kw_only=True):
+    refunds: tuple[_Refund, ...]
+
+
+class _List(Struct, frozen=True, kw_only=True):
+    embedded: _Embedded = field(name="_embedded")
+
+
+class _Error(Struct, frozen=True, kw_only=True):
+    field: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refunds:
+    """What is given back already: all of it by `standing`, or `rest` is left, in minor units."""
+
+    standing: Refund | None
+    rest: int
+
+
+def payment_in(reply: httpx.Response, seller: Seller, *, doing: str) -> MolliePayment:
+    """Raises Failed."""
+    return decode(reply, MolliePayment, seller=seller, doing=doing, code_of=_field)
+
+
+def same_payment(payment: str, reply: httpx.Response, seller: Seller) -> MolliePayment:
+    """The payment that was asked for, and no other. Raises Failed."""
+    found = payment_in(reply, seller, doing=ASKING)
+    if found.id != payment:
+        raise unreadable(seller, doing=ASKING)
+    return found
+
+
+def session_of(payment: MolliePayment, seller: Seller) -> Session:
+    """Raises Failed."""
+    state = _STATES.get(payment.status)
+    none = _Amount(currency=payment.amount.currency, value="0")
+    amounts = (payment.amount, payment.amount_refunded or none, payment.amount_charged_back or none)
+    try:
+        amount, refunded, charged_back = (one.units for one in amounts)
+    except Malformed:
+        raise unreadable(seller, doing=ASKING) from None
+    is_aware = payment.expires_at is None or payment.expires_at.tzinfo is not None
+    if state is None or not is_aware or len({one.currency for one in amounts}) > 1:
+        raise unreadable(seller, doing=ASKING)
+    checkout = payment.links.checkout
+    return Session(
+        id=payment.id,
+        state=state,
+        amount=amount,
+        currency=payment.amount.currency,
+        reference=_text(payment.metadata, REFERENCE_KEY),
+        is_live=payment.mode == "live",
+        payment=payment.id if state is State.PAID else None,
+        account=payment.profile_id,
+        refunded=refunded,
+        charged_back=charged_back,
+        url=checkout.href if checkout is not None and state is State.OPEN else None,
+        closes_at=payment.expires_at,
+    )
+
+
+def refunds_in(
+    reply: httpx.Response,
+    payment: Payment,
+    seller: Seller,
+    *,
+    up_to: int | None,
+    refused: httpx.Response | None,
+) -> Refunds:
+    """Of all of it, or of a part. Raises Failed; also where `refused` made none and none stands."""
+    whole = payment.amount if up_to is None else up_to
+    listed = decode(reply, _List, seller=seller, doing=GIVING_BACK, code_of=_field)
+    standing = [one for one in listed.embedded.refunds if one.stands]
+    try:
+        given = sum(_units(one, payment) for one in standing)
+    except Malformed:
+        raise unreadable(seller, doing=GIVING_BACK) from None
+    if given < whole:
+        if refused is not None:
+            why = problem(refused, code_of=_field)
+            raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}).")
+        return Refunds(standing=None, rest=whole - given)
+    ours = [one for one in standing if _text(one.metadata, "receipt") == payment.id]
+    are_done = all(one.status == "refunded" for one in standing)
+    found = Refund(
+        id=(ours or standing)[0].id,
+        price=Money.from_minor_units(whole, payment.currency),
+        status=RefundStatus.SUCCEEDED if are_done else RefundStatus.PENDING,
+    )
+    return Refunds(standing=found, rest=0)
+
+
+def read_refund(reply: httpx.Response, payment: Payment, seller: Seller, *, at_most: int) -> Refund:
+    """Raises Failed, also where the provider tried in vain."""
+    found = decode(reply, _Refund, seller=seller, doing=GIVING_BACK, code_of=_field)
+    if not found.stands:
+        raise Failed(f"{seller.label} could not {GIVING_BACK} (refund {found.id} did not stand).")
+    try:
+        units = _units(found, payment)
+    except Malformed:
+        raise unreadable(seller, doing=GIVING_BACK) from None
+    if not 0 < units <= at_most:
+        raise unreadable(seller, doing=GIVING_BACK)
+    is_done = found.status == "refunded"
+    return Refund(
+        id=found.id,
+        price=Money.from_minor_units(units, payment.currency),
+        status=RefundStatus.SUCCEEDED if is_done else RefundStatus.PENDING,
+    )
+
+
+def hint_in(body: bytes, *, query: str) -> Hint | None:
+    """Which payment to ask about, as anybody may say; whose it is, our own address says.
+
+    None without that. Raises Unverified.
+    """
+    payment = read_id(body)
+    try:
+        references = parse_qs(query, max_num_fields=_FIELDS_AT_MOST).get(REFERENCE_KEY, [])
+        [reference] = msgspec.convert(references, list[_Reference])
+    except ValueError:  # a ValidationError is one
+        return None
+    return Hint(type="payment", reference=reference, session=payment)
+
+
+def _units(refund: _Refund, payment: Payment) -> int:
+    if refund.amount.currency != payment.currency:
+        raise Malformed("amount")
+    return refund.amount.units
+
+
+def _text(metadata: Json, key: str) -> str | None:
+    value = metadata.get(key) if isinstance(metadata, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def _field(content: bytes) -> str:
+    return msgspec.json.decode(content, type=_Error).field or ""

@@ -1,0 +1,346 @@
+"""PayPal as a gateway: Orders v2. Experimental: none of it was run against PayPal itself.
+
+What could go wrong: money taken twice, or for a question that is over. An approved order is no
+money yet: `collect` takes it, after holding the order against what was asked and never for an
+elicitation that has ended; that is also how an order is closed, for PayPal has no way to cancel
+one. An order can be captured once (ORDER_ALREADY_CAPTURED), whatever the key; each press of
+Continue has a key of its own, so that a decline is not repeated for ever. A webhook, signed or
+not, is only a hint here: the order is fetched. One about a refund by hand or a lost dispute names
+the capture only, so that is asked about first. An order that nobody paid is not found once it has
+lapsed: only then, by PayPal's own clock, does a 404 close it.
+
+From PayPal's published OpenAPI documents: paths, fields, statuses, keys kept for 6 hours (refunds
+45 days), an order that can be approved for 3 hours. Unchecked: that a reply to a repeated key is
+the first one's order; whether a declined capture is repeated under its key; that a capture's event
+names the order in `supplementary_data.related_ids`; how long a completed order can be fetched.
+"""
+
+import base64
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.errors import InvalidQuestion
+from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
+from flows.payments.gateway import (
+    Hint,
+    Session,
+    State,
+    judge,
+    payment_of,
+    terms_for,
+)
+from flows.payments.money import Money
+from flows.payments.pace import PACE
+from flows.payments.paypal.responses import (
+    given_back,
+    has_lapsed,
+    hint_in,
+    lapsed,
+    order_in,
+    read_refund,
+    reference_in,
+    same_order,
+    session_of,
+    standing_refund,
+    token_in,
+)
+from flows.payments.receipt import Payment, Refund
+from flows.payments.responses import learned, written
+from flows.payments.session import Kept, terms_of
+from flows.webhooks.certificates import PAYPAL, PAYPAL_SANDBOX, WEBHOOK_ID, CertificateScheme
+
+PAYPAL_API = "https://api-m.paypal.com"
+PAYPAL_CHECKOUT = "https://www.paypal.com"
+PAYPAL_TEST_API = "https://api-m.sandbox.paypal.com"
+PAYPAL_TEST_CHECKOUT = "https://www.sandbox.paypal.com"
+ORDER_LIFE = timedelta(hours=3)
+DESCRIPTION_BYTES_AT_MOST = 127
+
+# developer.paypal.com, "Currency codes": these, and of them some without decimals.
+_CODES = (
+    "AUD BRL CAD CHF CNY CZK DKK EUR GBP HKD HUF ILS JPY MXN MYR NOK NZD PHP PLN SEK SGD THB TWD"
+    " USD"
+)
+CURRENCIES = frozenset(_CODES.split())
+WITHOUT_DECIMALS = frozenset({"HUF", "JPY", "TWD"})
+_ORDERS = "/v2/checkout/orders"
+_CAPTURES = "/v2/payments/captures"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayPalSeller:
+    """Our registration at PayPal; `account` is our merchant id, compared where it is given.
+
+    With `webhook_ids` a webhook that no certificate of PayPal's has signed is refused.
+    """
+
+    api: str
+    checkout_origins: tuple[str, ...]
+    client_id: str
+    client_secret: str = field(repr=False)
+    is_live: bool
+    certificates: CertificateScheme
+    account: str | None = None
+    webhook_ids: tuple[str, ...] = ()
+    name: str = "paypal"
+    label: str = "PayPal"
+
+    @property
+    def checkout_origin(self) -> str:
+        return self.checkout_origins[0]
+
+
+def paypal(
+    client_id: str,
+    client_secret: str,
+    *,
+    is_live: bool,
+    account: str | None = None,
+    webhook_ids: tuple[str, ...] = (),
+) -> PayPalSeller:
+    """PayPal, live or its own sandbox: the credentials do not say which.
+
+    Raises ValueError for credentials or ids that are none.
+    """
+    _require_credentials(client_id, client_secret)
+    _require_webhook_ids(webhook_ids)
+    return PayPalSeller(
+        api=PAYPAL_API if is_live else PAYPAL_TEST_API,
+        checkout_origins=(PAYPAL_CHECKOUT if is_live else PAYPAL_TEST_CHECKOUT,),
+        client_id=client_id,
+        client_secret=client_secret,
+        is_live=is_live,
+        certificates=PAYPAL if is_live else PAYPAL_SANDBOX,
+        account=account,
+        webhook_ids=webhook_ids,
+    )
+
+
+def sandbox_paypal(
+    url: str,
+    client_id: str,
+    client_secret: str,
+    *,
+    webhook_ids: tuple[str, ...] = (),
+    certificates: CertificateScheme = PAYPAL_SANDBOX,
+) -> PayPalSeller:
+    """A sandbox of our own that speaks like PayPal under `url`; never live.
+
+    `certificates` are its own, where it signs. Raises ValueError as `paypal` does.
+    """
+    _require_credentials(client_id, client_secret)
+    _require_webhook_ids(webhook_ids)
+    api = url.rstrip("/")
+    scheme, _, rest = api.partition("://")
+    return PayPalSeller(
+        label="PayPal (sandbox)",
+        api=api,
+        checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
+        client_id=client_id,
+        client_secret=client_secret,
+        is_live=False,
+        certificates=certificates,
+        webhook_ids=webhook_ids,
+    )
+
+
+class PayPalGateway:
+    """Implements Gateway, Certifies and Traces.
+
+    The access token stays in this object until PayPal no longer takes it; it is stored nowhere.
+    """
+
+    pace = PACE
+
+    def __init__(self, seller: PayPalSeller) -> None:
+        self.seller = seller
+        self._bearer: str | None = None
+
+    @property
+    def certificates(self) -> CertificateScheme:
+        return self.seller.certificates
+
+    @property
+    def webhook_ids(self) -> tuple[str, ...]:
+        return self.seller.webhook_ids
+
+    def check(self, price: Money) -> None:
+        _amount(price)
+
+    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+        """Raises InvalidQuestion for a price it cannot charge."""
+        return prepared(elicitation, trip, _asked_order)
+
+    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+        return (yield from begun(elicitation, self))
+
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+        kept, key = asked(elicitation, attempt, self.seller)
+        reply = yield from self._send("POST", _ORDERS, body=kept.request, key=key)
+        if has_lapsed(reply, until=kept.expires_at):  # it was made, and nobody can pay it
+            return kept
+        order = order_in(reply, self.seller, doing="open its payment page")
+        return learned(kept, elicitation, session_of(order, self.seller), self.seller)
+
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        _, found = yield from self._order(elicitation, session)
+        return found
+
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        is_approved, found = yield from self._order(elicitation, session)
+        if not is_approved or elicitation.status.is_final:
+            return found
+        judge(elicitation, found, seller=self.seller)
+        assert elicitation.attempt is not None  # there is a session of ours
+        key = f"{elicitation.id}:{elicitation.attempt.number}:{session}"
+        yield from self._send("POST", f"{_path(session)}/capture", body="{}", key=key)
+        # Taken now, taken before or declined: what became of it, the order tells.
+        return (yield from self.fetch(elicitation, session))
+
+    def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
+        found = yield from self.fetch(elicitation, session)
+        return found.state not in (State.PAID, State.PENDING)
+
+    def refund(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Talk[Refund]:
+        """The reason stays here: PayPal would send it to the person, and it is a tool's text."""
+        capture = payment_of(payment, self.seller)
+        path = f"{_CAPTURES}/{quote(capture, safe='')}/refund"
+        # Without an amount it is what is left.
+        wish: dict[str, Any] = {"custom_id": payment.elicitation_id}
+        key, price = f"refund:{payment.id}", payment.price
+        if up_to is not None:
+            price = Money.from_minor_units(up_to, payment.currency)
+            listed = yield from self._send("GET", _path(payment.session))
+            given, count = given_back(listed, payment, self.seller)
+            if given >= up_to:
+                return standing_refund(listed, payment, self.seller, price=price, refused=listed)
+            wish["amount"] = _amount(Money.from_minor_units(up_to - given, payment.currency))
+            key = f"{key}:{up_to}:{count}"
+        body = msgspec.json.encode(wish).decode()
+        reply = yield from self._send("POST", path, body=body, key=key)
+        if reply.status_code in (200, 201):
+            return read_refund(reply, payment, self.seller)
+        listed = yield from self._send("GET", _path(payment.session))
+        return standing_refund(listed, payment, self.seller, price=price, refused=reply)
+
+    def read_hint(self, body: bytes, *, query: str) -> Hint | None:
+        return hint_in(body)
+
+    def trace(self, payment: str) -> Talk[str | None]:
+        reply = yield from self._send("GET", f"{_CAPTURES}/{quote(payment, safe='')}")
+        return reference_in(reply, payment, self.seller)
+
+    def revisit(self, payment: Payment) -> Talk[Session]:
+        payment_of(payment, self.seller)
+        reply = yield from self._send("GET", _path(payment.session))
+        return session_of(same_order(payment.session, reply, self.seller), self.seller)
+
+    def _order(self, elicitation: Elicitation, session: str) -> Talk[tuple[bool, Session]]:
+        """Whether it waits to be taken, and what it is."""
+        terms_for(elicitation, self.seller)
+        reply = yield from self._send("GET", _path(session))
+        gone = lapsed(elicitation, session, reply, self.seller)
+        if gone is not None:
+            return False, gone
+        order = same_order(session, reply, self.seller)
+        return order.is_approved, session_of(order, self.seller)
+
+    def _send(
+        self, method: str, path: str, *, body: str | None = None, key: str | None = None
+    ) -> Talk[httpx.Response]:
+        """With the token that we have, and with a new one if PayPal no longer takes it."""
+        if self._bearer is not None:
+            reply = yield self._request(method, path, body=body, key=key)
+            if reply.status_code != 401:
+                return reply
+        granted = yield _token_request(self.seller)
+        self._bearer = token_in(granted, self.seller)
+        return (yield self._request(method, path, body=body, key=key))
+
+    def _request(
+        self, method: str, path: str, *, body: str | None, key: str | None
+    ) -> httpx.Request:
+        headers = {"Authorization": f"Bearer {self._bearer}", "Prefer": "return=representation"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if key is not None:
+            headers["PayPal-Request-Id"] = key
+        content = None if body is None else body.encode()
+        return httpx.Request(method, self.seller.api + path, headers=headers, content=content)
+
+
+def _token_request(seller: PayPalSeller) -> httpx.Request:
+    pair = base64.b64encode(f"{seller.client_id}:{seller.client_secret}".encode()).decode()
+    return httpx.Request(
+        "POST",
+        f"{seller.api}/v1/oauth2/token",
+        headers={
+            "Authorization": f"Basic {pair}",
+            "Content-Type": "application/x-www-form-urlencoded",
+        },
+        content=b"grant_type=client_credentials",
+    )
+
+
+def _asked_order(elicitation: Elicitation, trip: Trip) -> Kept:
+    terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
+    order = {
+        "intent": "CAPTURE",
+        "purchase_units": [
+            {
+                "reference_id": elicitation.id,
+                "custom_id": elicitation.id,
+                # PayPal takes one payment for an invoice: a second tab cannot pay again.
+                "invoice_id": elicitation.id,
+                "description": _cut(terms.what),
+                "amount": _amount(terms.price),
+            }
+        ],
+        "payment_source": {
+            "paypal": {
+                "experience_context": {
+                    "user_action": "PAY_NOW",
+                    "shipping_preference": "NO_SHIPPING",
+                    "return_url": back,
+                    "cancel_url": cancelled,
+                }
+            }
+        },
+    }
+    return asking(order, until=trip.now + ORDER_LIFE)
+
+
+def _path(order: str) -> str:
+    return f"{_ORDERS}/{quote(order, safe='')}"
+
+
+def _amount(price: Money) -> dict[str, str]:
+    if price.currency not in CURRENCIES:
+        raise InvalidQuestion(f"PayPal takes no {price.currency}.")
+    digits = 0 if price.currency in WITHOUT_DECIMALS else None
+    return {"currency_code": price.currency, "value": written(price, digits=digits)}
+
+
+def _cut(text: str) -> str:
+    """What fits into a description, which PayPal measures in ASCII."""
+    return text.encode()[:DESCRIPTION_BYTES_AT_MOST].decode(errors="ignore")
+
+
+def _require_credentials(*credentials: str) -> None:
+    for one in credentials:
+        if not one or ":" in one or " " in one or not (one.isascii() and one.isprintable()):
+            raise ValueError("PayPal's client id and secret are two words without a colon.")
+
+
+def _require_webhook_ids(ids: tuple[str, ...]) -> None:
+    if not all(map(WEBHOOK_ID.fullmatch, ids)):
+        raise ValueError("The id of a PayPal webhook has letters and digits only.")

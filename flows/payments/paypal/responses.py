@@ -1,0 +1,383 @@
+"""PayPal's replies and events: what they are in neutral words.
+
+What could go wrong: an order of several parts or somebody else's, a capture that is declined or
+still under review taken for money, a part given back taken for all.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Annotated
+
+import httpx
+import msgspec
+from msgspec import Meta, Struct
+
+from flows.elicitation.states import Elicitation
+from flows.errors import Failed
+from flows.payments.gateway import Hint, Session, State
+from flows.payments.gateway import Registration as Seller
+from flows.payments.money import Money
+from flows.payments.receipt import Payment, Refund, RefundStatus
+from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
+from flows.payments.session import Id, Malformed, kept_of, terms_of
+
+TAKEN = frozenset({"COMPLETED", "PARTIALLY_REFUNDED", "REFUNDED", "REVERSED"})
+CAN_BE_PAID = frozenset({"CREATED", "SAVED", "APPROVED", "PAYER_ACTION_REQUIRED"})
+HINTING_EVENTS = frozenset(
+    {
+        "CHECKOUT.ORDER.APPROVED",
+        "CHECKOUT.ORDER.COMPLETED",
+        "CHECKOUT.ORDER.VOIDED",
+        "PAYMENT.CAPTURE.COMPLETED",
+        "PAYMENT.CAPTURE.DECLINED",
+        "PAYMENT.CAPTURE.DENIED",
+        "PAYMENT.CAPTURE.PENDING",
+        "PAYMENT.CAPTURE.REFUNDED",
+        "PAYMENT.CAPTURE.REVERSED",
+    }
+)
+_TOKEN = re.compile(r"[!-~]{1,4096}")
+_CAPTURE = re.compile(r"https?://[^/?#]+(?:/[^?#]*)?/v2/payments/captures/([A-Za-z0-9_]{1,255})")
+_REFERENCE = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_Reference = Annotated[str, Meta(pattern=rf"^{_REFERENCE.pattern}\Z")]
+
+
+class _Amount(Struct, frozen=True, kw_only=True):
+    currency_code: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
+    value: str
+
+    @property
+    def units(self) -> int:
+        return minor_units(self.value, self.currency_code)
+
+
+class _Capture(Struct, frozen=True, kw_only=True):
+    id: Id
+    status: str
+    amount: _Amount
+
+
+class _Refund(Struct, frozen=True, kw_only=True):
+    id: Id
+    status: str
+    amount: _Amount
+
+    @property
+    def stands(self) -> bool:
+        return self.status in ("PENDING", "COMPLETED")
+
+
+class _Payments(Struct, frozen=True, kw_only=True):
+    captures: tuple[_Capture, ...] = ()
+    refunds: tuple[_Refund, ...] = ()
+
+
+class _Payee(Struct, frozen=True, kw_only=True):
+    merchant_id: str | None = None
+
+
+class _Unit(Struct, frozen=True, kw_only=True):
+    amount: _Amount
+    custom_id: str | None = None
+    payee: _Payee | None = None
+    payments: _Payments = _Payments()
+
+
+class _Link(Struct, frozen=True, kw_only=True):
+    rel: str
+    href: str
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """An order with all of it in one unit, as ours are."""
+
+    id: Id
+    status: str
+    purchase_units: Annotated[tuple[_Unit, ...], Meta(min_length=1, max_length=1)]
+    links: tuple[_Link, ...] = ()
+
+    @property
+    def is_approved(self) -> bool:
+        """The person has agreed, and the money waits to be taken."""
+        return self.status == "APPROVED"
+
+
+class _Traced(Struct, frozen=True, kw_only=True):
+    """A capture, of which no more is read than whose it is; others' may have any words there."""
+
+    id: Id
+    custom_id: str | None = None
+
+
+class _Token(Struct, frozen=True, kw_only=True):
+    access_token: str
+
+
+class _Detail(Struct, frozen=True, kw_only=True):
+    issue: str | None = None
+
+
+class _Error(Struct, frozen=True, kw_only=True):
+    name: str | None = None
+    error: str | None = None  # the token's
+    details: tuple[_Detail, ...] = ()
+
+
+class _Related(Struct, frozen=True, kw_only=True):
+    order_id: Id | None = None
+
+
+class _Supplement(Struct, frozen=True, kw_only=True):
+    related_ids: _Related | None = None
+
+
+class _Named(Struct, frozen=True, kw_only=True):
+    custom_id: _Reference | None = None
+
+
+class _Resource(Struct, frozen=True, kw_only=True):
+    id: Id | None = None
+    custom_id: _Reference | None = None
+    purchase_units: tuple[_Named, ...] = ()
+    supplementary_data: _Supplement | None = None
+    links: tuple[_Link, ...] = ()
+
+
+class _Envelope(Struct, frozen=True, kw_only=True):
+    id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,255}\Z")]
+    event_type: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,200}\Z")]
+
+
+class _Event(_Envelope, frozen=True, kw_only=True):
+    resource: _Resource
+
+
+def token_in(reply: httpx.Response, seller: Seller) -> str:
+    """Raises Failed."""
+    doing = "let this server in"
+    token = decode(reply, _Token, seller=seller, doing=doing, code_of=_issue).access_token
+    if not _TOKEN.fullmatch(token):  # it goes into a header
+        raise unreadable(seller, doing=doing)
+    return token
+
+
+def order_in(reply: httpx.Response, seller: Seller, *, doing: str) -> Order:
+    """Raises Failed."""
+    return decode(reply, Order, seller=seller, doing=doing, code_of=_issue)
+
+
+def same_order(order: str, reply: httpx.Response, seller: Seller) -> Order:
+    """The order that was asked for, and no other. Raises Failed."""
+    doing = "say what became of the payment"
+    found = order_in(reply, seller, doing=doing)
+    if found.id != order:
+        raise unreadable(seller, doing=doing)
+    return found
+
+
+def has_lapsed(reply: httpx.Response, *, until: int) -> bool:
+    """Whether the order is not there, by when nobody could pay it any more.
+
+    `until` is in seconds of the epoch; what time it is by now, PayPal says itself. Where it stands
+    behind another server that says so too, the earlier counts.
+    """
+    if reply.status_code != 404:
+        return False
+    try:
+        dates = [parsedate_to_datetime(text) for text in reply.headers.get_list("date")]
+    except (ValueError, OverflowError):
+        return False
+    seconds = [(date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() for date in dates]
+    return bool(seconds) and min(seconds) >= until
+
+
+def lapsed(
+    elicitation: Elicitation, session: str, reply: httpx.Response, seller: Seller
+) -> Session | None:
+    """The order that nobody paid, as it was asked for; None: the reply says something else."""
+    terms = terms_of(elicitation)
+    for attempt in (elicitation.attempt, *elicitation.former):
+        kept = kept_of(attempt)
+        if kept is None or kept.session != session or not has_lapsed(reply, until=kept.expires_at):
+            continue
+        return Session(
+            id=session,
+            state=State.CLOSED,
+            amount=terms.amount,
+            currency=terms.currency,
+            reference=elicitation.id,
+            is_live=seller.is_live,
+        )
+    return None
+
+
+def reference_in(reply: httpx.Response, payment: str, seller: Seller) -> str | None:
+    """What a capture was begun for; None: nothing that is ours. Raises Failed."""
+    if reply.status_code == 404:
+        return None
+    doing = "say what a payment was for"
+    found = decode(reply, _Traced, seller=seller, doing=doing, code_of=_issue)
+    if found.id != payment:
+        raise unreadable(seller, doing=doing)
+    is_one = found.custom_id is not None and _REFERENCE.fullmatch(found.custom_id)
+    return found.custom_id if is_one else None
+
+
+def session_of(order: Order, seller: Seller) -> Session:
+    """Which mode it is, the host tells that it came from. Raises Failed."""
+    doing = "say what became of the payment"
+    [unit] = order.purchase_units
+    taken = [one for one in unit.payments.captures if one.status in TAKEN]
+    state = _state(order, unit.payments, is_taken=bool(taken))
+    try:
+        amounts = [one.amount for one in taken] or [unit.amount]
+        amount = sum(one.units for one in amounts)
+        refunded = _refunded(unit.payments)
+        reversed_ = sum(one.amount.units for one in taken if one.status == "REVERSED")
+    except Malformed:
+        raise unreadable(seller, doing=doing) from None
+    if state is None or len({one.currency_code for one in amounts}) > 1:
+        raise unreadable(seller, doing=doing)
+    return Session(
+        id=order.id,
+        state=state,
+        amount=amount,
+        currency=amounts[0].currency_code,
+        reference=unit.custom_id,
+        is_live=seller.is_live,
+        payment=taken[0].id if taken else None,
+        account=unit.payee.merchant_id if unit.payee is not None else None,
+        refunded=refunded,
+        charged_back=reversed_,
+        url=_page(order) if state is State.OPEN else None,
+    )
+
+
+def read_refund(reply: httpx.Response, payment: Payment, seller: Seller) -> Refund:
+    """Raises Failed, also where the provider tried in vain."""
+    found = decode(reply, _Refund, seller=seller, doing=GIVING_BACK, code_of=_issue)
+    if not found.stands:
+        raise Failed(f"{seller.label} could not {GIVING_BACK} (refund {found.id} did not stand).")
+    try:
+        units = found.amount.units
+    except Malformed:
+        raise unreadable(seller, doing=GIVING_BACK) from None
+    if found.amount.currency_code != payment.currency or not 0 < units <= payment.amount:
+        raise unreadable(seller, doing=GIVING_BACK)
+    return Refund(
+        id=found.id,
+        price=Money.from_minor_units(units, payment.currency),
+        status=_refund_status([found]),
+    )
+
+
+def given_back(reply: httpx.Response, payment: Payment, seller: Seller) -> tuple[int, int]:
+    """How much of it went back, in minor units, and in how many refunds. Raises Failed."""
+    refunds, _, given = _listed(reply, payment, seller)
+    return given, len(refunds)
+
+
+def standing_refund(
+    reply: httpx.Response,
+    payment: Payment,
+    seller: Seller,
+    *,
+    price: Money,
+    refused: httpx.Response,
+) -> Refund:
+    """The refund of so much of it that is there, though `refused` made none. Raises Failed."""
+    _, standing, given = _listed(reply, payment, seller)
+    if not standing or given < price.minor_units:
+        why = problem(refused, code_of=_issue)
+        raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}).")
+    return Refund(id=standing[0].id, price=price, status=_refund_status(standing))
+
+
+def _listed(
+    reply: httpx.Response, payment: Payment, seller: Seller
+) -> tuple[Sequence[_Refund], list[_Refund], int]:
+    """All its refunds, those that stand, and their sum; of its own order. Raises Failed."""
+    order = order_in(reply, seller, doing=GIVING_BACK)
+    [unit] = order.purchase_units
+    refunds = unit.payments.refunds
+    standing = [
+        one for one in refunds if one.stands and one.amount.currency_code == payment.currency
+    ]
+    try:
+        given = sum(one.amount.units for one in standing)
+    except Malformed:
+        raise unreadable(seller, doing=GIVING_BACK) from None
+    if order.id != payment.session:
+        raise unreadable(seller, doing=GIVING_BACK)
+    return refunds, standing, given
+
+
+def hint_in(body: bytes) -> Hint | None:
+    """Which order to ask about, as anybody may say. Raises Malformed."""
+    try:
+        envelope = msgspec.json.decode(body, type=_Envelope)
+        if envelope.event_type not in HINTING_EVENTS:
+            return None
+        about = msgspec.json.decode(body, type=_Event).resource
+    except (ValueError, RecursionError):
+        raise Malformed("event") from None
+    if envelope.event_type.startswith("CHECKOUT.ORDER."):
+        named = about.purchase_units[0].custom_id if about.purchase_units else None
+        order, capture = about.id, None
+    else:
+        named = about.custom_id
+        related = about.supplementary_data and about.supplementary_data.related_ids
+        order = related.order_id if related else None
+        capture = _capture_above(about)
+    return Hint(
+        id=envelope.id,
+        type=envelope.event_type,
+        reference=named,
+        session=order,
+        payment=capture,
+    )
+
+
+def _capture_above(about: _Resource) -> str | None:
+    """The capture that a refund is of; in PayPal's own samples nothing but a link says which."""
+    for link in about.links:
+        found = _CAPTURE.fullmatch(link.href) if link.rel == "up" else None
+        if found is not None:  # where the link leads does not matter: we ask whom we always ask
+            return found[1]
+    return None
+
+
+def _state(order: Order, payments: _Payments, *, is_taken: bool) -> State | None:
+    if is_taken:
+        return State.PAID
+    if any(one.status == "PENDING" for one in payments.captures):
+        return State.PENDING
+    if order.status in CAN_BE_PAID:  # after a decline too: another card may do
+        return State.OPEN
+    if order.status == "COMPLETED" and payments.captures:
+        return State.FAILED
+    return State.CLOSED if order.status == "VOIDED" else None
+
+
+def _refunded(payments: _Payments) -> int:
+    whole = sum(one.amount.units for one in payments.captures if one.status == "REFUNDED")
+    return max(whole, sum(one.amount.units for one in payments.refunds if one.stands))
+
+
+def _page(order: Order) -> str | None:
+    # With a payment source it is the one, without it the other.
+    found = [link.href for link in order.links if link.rel in ("payer-action", "approve")]
+    return found[0] if found else None
+
+
+def _refund_status(refunds: list[_Refund]) -> RefundStatus:
+    are_done = all(one.status == "COMPLETED" for one in refunds)
+    return RefundStatus.SUCCEEDED if are_done else RefundStatus.PENDING
+
+
+def _issue(content: bytes) -> str:
+    error = msgspec.json.decode(content, type=_Error)
+    issue = error.details[0].issue if error.details else None
+    return issue or error.name or error.error or ""

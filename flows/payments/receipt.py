@@ -1,0 +1,362 @@
+"""A receipt: what was paid, what may still become of it, and what a tool gets of it.
+
+What could go wrong: one payment used twice, or used and given back. What we do goes one way through
+the table below, and a change that the table does not have is refused; two racing changes are
+decided by the store's compare-and-set. What the provider has done stands, whatever we did: it gave
+the money back, or a bank took it. Its news are added up, so that they may come in any order; a
+claim that was found by asking is over when it is asked again and there is none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flows.elicitation.states import Json
+from flows.errors import NotPossible
+from flows.payments.money import Money
+from flows.question import Reach, telling
+
+RECEIPT_KEPT = timedelta(days=3653)  # ten years, however many leap days are in them
+UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
+REFUND_AGAIN_AFTER = timedelta(minutes=5)  # the first time; whoever began it may be at it still
+REFUND_AGAIN_AT_MOST = timedelta(days=1)
+REFUND_TRIES_AT_MOST = 20  # in two weeks; then somebody must look at it
+CLAIM, ASKED = "claim:", "asked:"  # before what a claim goes by that has no id of its own
+
+
+class ReceiptStatus(StrEnum):
+    OPEN = "open"  # paid, and no call uses it
+    TAKEN = "taken"  # a call uses it
+    SPENT = "spent"
+    REFUNDING = "refunding"  # the provider is asked to give it back: nobody uses it any more
+    REFUNDED = "refunded"
+    DISPUTED = "disputed"  # the person's bank has taken it back, or is about to
+
+
+TRANSITIONS: Mapping[ReceiptStatus, frozenset[ReceiptStatus]] = {
+    ReceiptStatus.OPEN: frozenset({ReceiptStatus.TAKEN, ReceiptStatus.REFUNDING}),
+    ReceiptStatus.TAKEN: frozenset({ReceiptStatus.SPENT, ReceiptStatus.REFUNDING}),
+    ReceiptStatus.REFUNDING: frozenset({ReceiptStatus.REFUNDED}),
+    ReceiptStatus.SPENT: frozenset(),
+    ReceiptStatus.REFUNDED: frozenset(),
+    ReceiptStatus.DISPUTED: frozenset(),
+}
+
+
+class Dispute(StrEnum):
+    """What became of one of a bank's claims; of all that is told of it the last of these counts."""
+
+    OPEN = "open"
+    LOST = "lost"  # it may still be won
+    WON = "won"  # the money stays, or is back
+    GONE = "gone"  # for good, whatever is told besides
+
+
+_STEPS = tuple(Dispute)
+
+
+class RefundStatus(StrEnum):
+    PENDING = "pending"  # the provider has accepted it, the money is on its way
+    SUCCEEDED = "succeeded"
+
+
+class Payment(Struct, frozen=True, kw_only=True):
+    """The ledger's row of one payment; `amount` in minor units of ISO 4217."""
+
+    id: str
+    owner: str
+    elicitation_id: str
+    join: str
+    server: str
+    tool: str
+    seller: str
+    session: str
+    payment_intent: str | None
+    amount: int
+    currency: str
+    what: str
+    is_live: bool
+    paid_at: datetime
+    status: ReceiptStatus = ReceiptStatus.OPEN
+    spent_at: datetime | None = None
+    refunded_at: datetime | None = None
+    refund_id: str | None = None
+    reason: str | None = None
+    spent_by: str | None = None  # the run, which may see it again
+    surplus_to: str | None = None  # the payment that the same question was paid by before
+    once: bool = False  # bought for good: spent, it still answers the same question
+    refund_at: datetime | None = None  # when it is given back by itself, or is tried again
+    refund_tries: int = 0
+    refund_by: str | None = None  # the run that began to give it back, which may go on with that
+    is_refund_begun: bool = False
+    refunded: int = 0  # what the provider has given back of it, in minor units
+    disputes: Mapping[str, Dispute] = {}  # by each claim's id; nothing changes it in place
+    version: int = 0
+
+    def __repr__(self) -> str:
+        return f"Payment({self.id!r}, {self.status.value!r})"
+
+    @property
+    def price(self) -> Money:
+        return Money.from_minor_units(self.amount, self.currency)
+
+    @property
+    def refunded_price(self) -> Money:
+        return Money.from_minor_units(self.refunded, self.currency)
+
+    @property
+    def holds_key(self) -> bool:
+        """Whether it answers the question that it was paid for."""
+        is_usable = self.status in (ReceiptStatus.OPEN, ReceiptStatus.TAKEN)
+        return is_usable or (self.once and self.status is ReceiptStatus.SPENT)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the money is back, or on its way, or claimed by a bank."""
+        return self.status in (
+            ReceiptStatus.REFUNDING,
+            ReceiptStatus.REFUNDED,
+            ReceiptStatus.DISPUTED,
+        )
+
+    @property
+    def is_part_refunded(self) -> bool:
+        return 0 < self.refunded < self.amount and self.status is not ReceiptStatus.REFUNDED
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When it is given back by itself, as nobody used it, or tried again."""
+        is_due = self.status in (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING)
+        return self.refund_at if is_due else None
+
+    @property
+    def erase_at(self) -> datetime:
+        return self.paid_at + RECEIPT_KEPT
+
+
+def take(payment: Payment) -> Payment:
+    """A call uses it from here on."""
+    return _become(payment, ReceiptStatus.TAKEN)
+
+
+def spend(payment: Payment, now: datetime, *, run: str | None = None) -> Payment:
+    """It is used up, by this run if one still goes on."""
+    return replace(_become(payment, ReceiptStatus.SPENT), spent_at=now, spent_by=run)
+
+
+def begin_refund(
+    payment: Payment,
+    now: datetime,
+    *,
+    reason: str | None,
+    run: str | None = None,
+    also_spent: bool = False,
+) -> Payment:
+    """Before the provider is asked: from here on nobody uses it, whatever becomes of the asking.
+
+    Begun again, it is what was begun first. `also_spent` is for an operator's decision.
+    """
+    if payment.status is ReceiptStatus.REFUNDING:
+        return payment
+    if not (also_spent and payment.status is ReceiptStatus.SPENT):
+        require(payment, ReceiptStatus.REFUNDING)
+    return replace(
+        payment,
+        status=ReceiptStatus.REFUNDING,
+        reason=reason,
+        refund_by=run,
+        is_refund_begun=True,
+        refund_at=now + REFUND_AGAIN_AFTER,
+        refund_tries=0,
+    )
+
+
+def as_surplus(payment: Payment, now: datetime, *, to: str) -> Payment:
+    """Paid twice: it is given back at once, as soon as its provider shows both."""
+    return replace(payment, surplus_to=to, refund_at=now)
+
+
+def no_surplus(payment: Payment, refund_at: datetime | None) -> Payment:
+    """The other one is not there any more, so that this is a payment as any other."""
+    is_open = payment.status is ReceiptStatus.OPEN
+    return replace(payment, surplus_to=None, refund_at=refund_at) if is_open else payment
+
+
+def try_again(payment: Payment, now: datetime) -> Payment:
+    """It could not be given back now: the next try is later, each pause twice the one before."""
+    tries = payment.refund_tries + 1
+    pause = min(REFUND_AGAIN_AFTER * 2**tries, REFUND_AGAIN_AT_MOST)
+    refund_at = now + pause if tries < REFUND_TRIES_AT_MOST else None
+    return replace(payment, refund_tries=tries, refund_at=refund_at)
+
+
+def postpone(payment: Payment, until: datetime) -> Payment:
+    """A call uses it at the moment, or nobody can be asked here to give it back."""
+    return replace(payment, refund_at=until)
+
+
+def given_back(payment: Payment, now: datetime, *, refund_id: str | None = None) -> Payment:
+    """The provider has given all of it back: that stands, also where a call has just spent it."""
+    return replace(
+        payment,
+        status=ReceiptStatus.REFUNDED,
+        refunded_at=payment.refunded_at or now,
+        refund_id=payment.refund_id or refund_id,
+        refunded=payment.amount,
+        refund_at=None,
+    )
+
+
+def given_back_in_part(payment: Payment, now: datetime, *, amount: int) -> Payment:
+    """So much in all was given back at the provider; what is left can still be used."""
+    amount = max(amount, payment.refunded)
+    if amount >= payment.amount:
+        return given_back(payment, now)
+    return replace(payment, refunded=amount)
+
+
+def disputed(payment: Payment, id: str, dispute: Dispute) -> Payment:
+    """A bank claims it back, or its claim has ended; what has ended does not open again."""
+    before = payment.disputes.get(id, dispute)
+    furthest = max(before, dispute, key=_STEPS.index)
+    return _with_disputes(payment, {**payment.disputes, id: furthest})
+
+
+def taken_back(payment: Payment, session: str, *, is_taken: bool, is_now: bool) -> Payment:
+    """Whether a bank has taken it, as a picture of the session says.
+
+    That it has not is believed of how it is now, and says nothing of claims that have an id. That
+    it has, where such a claim was won, is another claim only if it is so now.
+    """
+    names = (session, ASKED + session)
+    disputes = dict(payment.disputes)
+    if is_taken:
+        for id in names if is_now and _is_won(disputes) else names[:1]:
+            disputes[id] = Dispute.LOST
+    elif is_now:
+        disputes |= {id: Dispute.WON for id in names if id in disputes}
+    return _with_disputes(payment, disputes)
+
+
+def _with_disputes(payment: Payment, disputes: Mapping[str, Dispute]) -> Payment:
+    if disputes == payment.disputes:
+        return payment
+    if payment.status is ReceiptStatus.REFUNDED:
+        return replace(payment, disputes=disputes)
+    if _is_claimed(disputes):
+        status = ReceiptStatus.DISPUTED
+    elif payment.status is not ReceiptStatus.DISPUTED:
+        status = payment.status
+    elif payment.is_refund_begun:
+        status = ReceiptStatus.REFUNDING
+    else:
+        status = ReceiptStatus.OPEN if payment.spent_at is None else ReceiptStatus.SPENT
+    return replace(payment, status=status, disputes=disputes)
+
+
+def _is_claimed(disputes: Mapping[str, Dispute]) -> bool:
+    """An old picture tells of no other claim than the news do, and never that it was won."""
+    is_won = _is_won(disputes)
+    return any(
+        one is not Dispute.WON
+        for id, one in disputes.items()
+        if not is_won or id.startswith((CLAIM, ASKED))
+    )
+
+
+def _is_won(disputes: Mapping[str, Dispute]) -> bool:
+    return any(id.startswith(CLAIM) and one is Dispute.WON for id, one in disputes.items())
+
+
+def used(payment: Payment, now: datetime) -> Payment:
+    """The result that used it went out; what a bank has claimed meanwhile is used all the same."""
+    if payment.status is ReceiptStatus.DISPUTED:
+        return replace(payment, spent_at=payment.spent_at or now)
+    taken = take(payment) if payment.status is ReceiptStatus.OPEN else payment
+    # Else it was spent before, or went back, or goes back.
+    return spend(taken, now) if ReceiptStatus.SPENT in TRANSITIONS[taken.status] else payment
+
+
+def require(payment: Payment, wanted: ReceiptStatus) -> None:
+    """Raises NotPossible where TRANSITIONS has no such row; ask before money moves."""
+    if wanted not in TRANSITIONS[payment.status]:
+        raise NotPossible(status=payment.status, wanted=wanted)
+
+
+def _become(payment: Payment, wanted: ReceiptStatus) -> Payment:
+    require(payment, wanted)
+    return replace(payment, status=wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refund:
+    """Money given back."""
+
+    id: str
+    price: Money
+    status: RefundStatus
+
+    def as_json(self) -> Json:
+        return {
+            "id": self.id,
+            "amount": self.price.minor_units,
+            "currency": self.price.currency,
+            "status": self.status.value,
+        }
+
+
+class Receipt:
+    """What was paid, as the tool gets it; `status` is that of when it was given.
+
+    No dataclass: what serialises those finds no members, and not the way back to the ledger.
+    """
+
+    __slots__ = ("_reach", "id", "is_test", "paid_at", "price", "provider", "status", "what")
+
+    def __init__(self, payment: Payment, *, reach: Reach) -> None:
+        self.id = payment.id
+        self.price = payment.price
+        self.what = payment.what
+        self.provider = payment.seller
+        self.paid_at = payment.paid_at
+        self.is_test = not payment.is_live
+        self.status = payment.status
+        self._reach = reach
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Receipt) and (self.id, self.status) == (other.id, other.status)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"Receipt({self.id!r}, {str(self.price)!r}, {self.what!r}, {self.status.value!r})"
+
+    async def spend(self) -> None:
+        """Use it up, before something that cannot be taken back. Raises NotPossible."""
+        with telling():
+            await self._reach.spend(self.id)
+
+    async def refund(self, *, reason: str | None = None) -> Refund:
+        """Give the money back. Raises NotPossible once it is spent, Failed if it did not work."""
+        with telling():
+            return refund_of(await self._reach.refund(self.id, reason=reason))
+
+
+class _Refund(Struct, frozen=True, kw_only=True):
+    id: str
+    amount: int
+    currency: str
+    status: RefundStatus
+
+
+def refund_of(data: Json) -> Refund:
+    """The refund that `Refund.as_json` wrote."""
+    kept = msgspec.convert(data, _Refund)
+    price = Money.from_minor_units(kept.amount, kept.currency)
+    return Refund(id=kept.id, price=price, status=kept.status)

@@ -1,0 +1,119 @@
+"""The payment providers of a server: which gateway is whose, and who is asked about what.
+
+What could go wrong: a question of one provider's answered by another. Who was asked for stands in
+the terms of the question, or in the receipt, and nowhere else.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.errors import NotConfigured
+from flows.payments.declared.catalog import SELLERS
+from flows.payments.declared.declaration import DeclaredSeller
+from flows.payments.declared.gateway import DeclaredGateway
+from flows.payments.gateway import Gateway, Hints, Registration, Session, Signs
+from flows.payments.mollie.gateway import MollieGateway, MollieSeller
+from flows.payments.paypal.gateway import PayPalGateway, PayPalSeller
+from flows.payments.receipt import Payment, Refund
+from flows.payments.session import Kept, terms_of
+from flows.payments.stripe.account import Seller
+from flows.payments.stripe.gateway import StripeGateway
+
+# A new sort of registration is one line here.
+_GATEWAYS: Mapping[type, Callable[[Any], Gateway]] = {
+    Seller: StripeGateway,
+    PayPalSeller: PayPalGateway,
+    MollieSeller: MollieGateway,
+    DeclaredSeller: DeclaredGateway,
+}
+# What stands in no declaration of an operator's own.
+BUILT_IN = frozenset({"stripe", "paypal", "mollie", *SELLERS})
+
+
+class Gateways:
+    """The gateways of this server, each asked about what was asked for it.
+
+    It implements flows.elicitation.flow.Flow. Raises NotConfigured for one that is gone from the
+    settings. `signing` are those whose webhooks prove themselves, `hinting` those whose only hint.
+    """
+
+    def __init__(self, sellers: Mapping[str, Registration]) -> None:
+        self._gateways = {name: gateway_of(seller) for name, seller in sellers.items()}
+        # Told apart here once: what a protocol is asked at every webhook takes its time.
+        self.signing = {
+            name: one
+            for name, one in self._gateways.items()
+            if isinstance(one, Signs) and one.webhook_secrets
+        }
+        self.hinting = {name: one for name, one in self._gateways.items() if isinstance(one, Hints)}
+
+    def gives_back(self, name: str) -> bool:
+        """Whether it is set up here, and can be asked for a refund."""
+        found = self._gateways.get(name)
+        return found is not None and not (
+            isinstance(found, DeclaredGateway) and found.seller.declaration.refund is None
+        )
+
+    def gives_back_parts(self, name: str) -> bool:
+        """Whether it can be asked for a part, and asked again gives that part once."""
+        found = self._gateways.get(name)
+        return found is not None and not (
+            isinstance(found, DeclaredGateway) and not found.seller.declaration.refunds_parts
+        )
+
+    def has_refund_key(self, name: str) -> bool:
+        """Whether it takes the same refund, asked for twice at once, for one."""
+        found = self._gateways.get(name)
+        return not isinstance(found, DeclaredGateway) or found.seller.declaration.has_refund_key
+
+    def named(self, name: str) -> Gateway:
+        if name not in self._gateways:
+            raise NotConfigured(f"the payment provider {name!r}")
+        return self._gateways[name]
+
+    def seller(self, name: str) -> Registration:
+        return self.named(name).seller
+
+    def of(self, elicitation: Elicitation) -> Gateway:
+        return self.named(terms_of(elicitation).seller)
+
+    def answers(self, elicitation: Elicitation) -> bool:
+        """Whether its provider says what became of a page at all; one that is gone may be back."""
+        gateway = self._gateways.get(terms_of(elicitation).seller)
+        if gateway is None or not isinstance(gateway.seller, DeclaredSeller):
+            return True
+        return gateway.seller.declaration.fetch is not None
+
+    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+        return self.of(elicitation).prepare(elicitation, trip)
+
+    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+        return (yield from self.of(elicitation).begin(elicitation, trip))
+
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+        return (yield from self.of(elicitation).repeat(elicitation, attempt))
+
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        return (yield from self.of(elicitation).fetch(elicitation, session))
+
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        return (yield from self.of(elicitation).collect(elicitation, session))
+
+    def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
+        return (yield from self.of(elicitation).close(elicitation, session))
+
+    def refund(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Talk[Refund]:
+        gateway = self.named(payment.seller)
+        return (yield from gateway.refund(payment, reason=reason, up_to=up_to))
+
+
+def gateway_of(seller: Registration) -> Gateway:
+    """Raises TypeError for a registration of no sort that is known here."""
+    for sort, gateway in _GATEWAYS.items():
+        if isinstance(seller, sort):
+            return gateway(seller)
+    raise TypeError(f"{type(seller).__name__} is no registration at a payment provider")

@@ -1,0 +1,143 @@
+"""A provider's replies in neutral words: amounts, payment pages, refusals.
+
+What could go wrong: an amount read as a hundred times itself, an error page where an answer was
+expected, a payment page that stands elsewhere. An amount crosses here as figures and is never
+rounded. The provider's own words go no further than its code for the trouble, for its sentences
+can hold parts of a key.
+"""
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+import httpx
+import msgspec
+
+from flows.elicitation.states import Elicitation
+from flows.errors import Failed, InvalidQuestion
+from flows.origin import origin_of
+from flows.payments.gateway import Registration, Session, require_terms
+from flows.payments.money import MINOR_UNIT_DIGITS_AT_MOST, Money, digits_of
+from flows.payments.session import Kept, Malformed, Mismatch
+
+T = TypeVar("T")
+GIVING_BACK = "give the money back"
+# Of the refusals those that may be none the next time: slow, at it already, too early, too often.
+_NOT_NOW = (408, 409, 425, 429)
+# And those that are about the request itself, such as an amount that is too small: not about who
+# asks, or what this server is set up with.
+_NEVER = (400, 402, 422)
+_WRITTEN = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?", re.ASCII)
+_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+def written(price: Money, *, digits: int | None = None) -> str:
+    """The price in figures, such as "9.00", with as many decimals as the provider wants.
+
+    Raises InvalidQuestion for one that is nothing or has more of them.
+    """
+    own = digits_of(price.currency)
+    wanted = own if digits is None else digits
+    whole, rest = divmod(price.minor_units, 10**own)
+    fraction = f"{rest:0{own}d}" if own else ""
+    if price.minor_units <= 0:
+        raise InvalidQuestion(f"A price of {price} cannot be paid: it must be above zero.")
+    if fraction[wanted:].strip("0"):
+        raise InvalidQuestion(f"{price} has more decimals than can be charged in this currency.")
+    kept = fraction[:wanted].ljust(wanted, "0")
+    return f"{whole}.{kept}" if kept else str(whole)
+
+
+def minor_units(value: str, currency: str) -> int:
+    """What the figures are in minor units of ISO 4217; nothing is an amount too.
+
+    Raises Malformed for what is no amount in this currency.
+    """
+    found = _WRITTEN.fullmatch(value)
+    try:
+        digits = digits_of(currency)
+    except InvalidQuestion:
+        raise Malformed("amount") from None
+    if found is None:
+        raise Malformed("amount")
+    whole, fraction = found[1], found[2] or ""
+    units = int(whole + fraction[:digits].ljust(digits, "0"))
+    if fraction[digits:].strip("0") or units >= 10**MINOR_UNIT_DIGITS_AT_MOST:
+        raise Malformed("amount")
+    return units
+
+
+def decode(
+    reply: httpx.Response,
+    shape: type[T],
+    *,
+    seller: Registration,
+    doing: str,
+    code_of: Callable[[bytes], str],
+) -> T:
+    """Raises Failed for anything but 200 or 201 with that shape."""
+    if reply.status_code not in (200, 201):
+        why = problem(reply, code_of=code_of)
+        raise Failed(
+            f"{seller.label} could not {doing} ({why}).",
+            is_refusal=is_refusal(reply),
+            is_permanent=reply.status_code in _NEVER,
+        )
+    try:
+        return msgspec.json.decode(reply.content, type=shape)
+    except (ValueError, RecursionError):
+        raise unreadable(seller, doing=doing) from None
+
+
+def is_refusal(reply: httpx.Response) -> bool:
+    """Whether the provider has said no, and not only nothing yet (RFC 9110, 15.5)."""
+    return reply.is_client_error and reply.status_code not in _NOT_NOW
+
+
+def problem(reply: httpx.Response, *, code_of: Callable[[bytes], str]) -> str:
+    """The status and the provider's code for it, never its sentence."""
+    status = f"HTTP {reply.status_code}"
+    try:
+        code = code_of(reply.content)
+    except (ValueError, RecursionError):
+        return status
+    return f"{status}, {code}" if _CODE.fullmatch(code) else status
+
+
+def unreadable(seller: Registration, *, doing: str) -> Failed:
+    return Failed(f"{seller.label} could not {doing}: its answer is not what was asked for.")
+
+
+def learned(kept: Kept, elicitation: Elicitation, session: Session, seller: Registration) -> Kept:
+    """The request with the session that it made, and the page where that is paid, if it can be.
+
+    Raises Failed where the session is for something else, or the page stands elsewhere.
+    """
+    try:
+        require_terms(elicitation, session, seller=seller)
+    except Mismatch as error:
+        raise Failed(
+            f"{seller.label} opened a payment page for another {error.what} than was asked, "
+            "so you are not sent there. Nothing was charged."
+        ) from error
+    if session.url is not None and _origin(session.url) not in seller.checkout_origins:
+        raise Failed(
+            f"{seller.label} named a payment page that does not stand at "
+            f"{seller.checkout_origin}, so you are not sent there. Nothing was charged."
+        )
+    until = kept.expires_at if session.closes_at is None else int(session.closes_at.timestamp())
+    return msgspec.structs.replace(kept, session=session.id, url=session.url, expires_at=until)
+
+
+def page_in(kept: Kept, seller: Registration) -> str:
+    """Raises Failed."""
+    if kept.url is None:
+        raise Failed(f"{seller.label} named no payment page. Nothing was charged.")
+    return kept.url
+
+
+def _origin(url: str) -> str | None:
+    try:
+        return origin_of(url)
+    except InvalidQuestion:
+        return None

@@ -1,0 +1,157 @@
+"""A checkout session: what is to be paid in it, what an attempt keeps of it, what Stripe says.
+
+What could go wrong: somebody else's paid session, or a payment link that carries our reference,
+taken for ours. So which sessions an elicitation began stands in its attempts and nowhere else.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.errors import ElicitError
+from flows.payments.money import Money
+
+Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,255}\Z")]  # it goes into paths
+REFERENCE_KEY = "elicitation"  # in the metadata of the session and of the payment
+
+
+class Malformed(ElicitError, ValueError):
+    """What should be a session or an event has not its shape."""
+
+    name = "PAYMENT_MALFORMED"
+    code = -32602
+    http_status = 400
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"This is no {what} that can be read.")
+
+
+class Mismatch(ElicitError):
+    """An authentic session that must not settle this elicitation.
+
+    `what` differs: session, reference, amount, currency, mode or account.
+    """
+
+    name = "PAYMENT_MISMATCH"
+    http_status = 409
+
+    def __init__(self, what: str, *, session: str) -> None:
+        self.what = what
+        self.session = session
+        super().__init__(f"The payment's {what} is not what was asked for, so it settles nothing.")
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What is to be paid, as it was asked; `amount` in minor units of ISO 4217."""
+
+    seller: str
+    amount: int
+    currency: str
+    what: str
+    once: bool = False
+    is_live: bool
+
+    @property
+    def price(self) -> Money:
+        return Money.from_minor_units(self.amount, self.currency)
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """What an attempt keeps: the request as it is sent, then the session that it made.
+
+    `handle` is what the provider calls the session in its paths, where that is another word.
+    """
+
+    request: str
+    expires_at: int  # seconds of the epoch, as the provider counts
+    session: str | None = None
+    url: str | None = None
+    handle: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Kept(session={self.session!r})"
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """`amount_total` as the provider counts, `currency` in capitals.
+
+    Others of the same account may lack a status or an amount; one that we began has both. How its
+    payment stands, and what became of the charge, is there where the answer holds them whole, and
+    not by their ids alone.
+    """
+
+    id: Id
+    status: Literal["open", "complete", "expired"] | None
+    payment_status: Literal["paid", "unpaid", "no_payment_required"]
+    amount_total: Annotated[int, Meta(ge=0)] | None
+    currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")] | None
+    livemode: bool
+    client_reference_id: str | None = None
+    payment_intent: Id | None = None
+    payment_intent_status: str | None = None
+    amount_refunded: Annotated[int, Meta(ge=0)] = 0
+    is_disputed: bool = False  # or was once
+    url: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Session({self.id!r}, {self.status!r}, {self.payment_status!r})"
+
+
+class Verdict(StrEnum):
+    PAID = "paid"
+    PENDING = "pending"  # a delayed method is under way
+    OPEN = "open"
+    FAILED = "failed"  # the delayed method did
+    EXPIRED = "expired"
+
+
+def terms_of(elicitation: Elicitation) -> Terms:
+    return msgspec.convert(elicitation.asked.terms, Terms)
+
+
+def kept_of(attempt: Attempt | None) -> Kept | None:
+    """What an attempt to pay keeps; None if there is none."""
+    try:
+        return msgspec.convert(attempt.kept, Kept) if attempt is not None else None
+    except msgspec.ValidationError:  # an attempt of another kind
+        return None
+
+
+def sessions_of(elicitation: Elicitation) -> tuple[str, ...]:
+    """The sessions that attempts of this elicitation began, the latest first."""
+    attempts = (elicitation.attempt, *reversed(elicitation.former))
+    return tuple(
+        kept.session
+        for attempt in attempts
+        if (kept := kept_of(attempt)) is not None and kept.session is not None
+    )
+
+
+def read_session(data: Json) -> Session:
+    """Raises Malformed."""
+    if not isinstance(data, Mapping):
+        raise Malformed("payment session")
+    currency, intent = data.get("currency"), data.get("payment_intent")
+    charge = intent.get("latest_charge") if isinstance(intent, Mapping) else None
+    about_charge: Mapping[str, Json] = charge if isinstance(charge, Mapping) else {}
+    fields = {
+        **data,
+        "currency": currency.upper() if isinstance(currency, str) else currency,
+        "payment_intent": id_of(intent),
+        "payment_intent_status": intent.get("status") if isinstance(intent, Mapping) else None,
+        "amount_refunded": about_charge.get("amount_refunded", 0),
+        "is_disputed": about_charge.get("disputed", False),
+    }
+    try:
+        return msgspec.convert(fields, Session)
+    except msgspec.ValidationError:
+        raise Malformed("payment session") from None
+
+
+def id_of(value: Json) -> Json:
+    """The id of what an answer may name or contain."""
+    return value.get("id") if isinstance(value, Mapping) else value

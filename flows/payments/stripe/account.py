@@ -1,0 +1,118 @@
+"""A seller: our registration at a payment provider, and how that provider counts money.
+
+What could go wrong: a hundred times the price. A few currencies are counted at the provider
+otherwise than ISO 4217 counts them, so an amount crosses here and nowhere else.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flows.errors import InvalidQuestion
+from flows.payments.money import Money
+
+STRIPE_API = "https://api.stripe.com"
+STRIPE_CHECKOUT = "https://checkout.stripe.com"
+
+# What ISO 4217's minor units are multiplied with and divided by, where the provider counts
+# otherwise (docs.stripe.com/currencies, "Special cases" and "Zero-decimal currencies").
+_SCALES: Mapping[str, tuple[int, int]] = {"ISK": (100, 1), "UGX": (100, 1), "MGA": (1, 100)}
+_LAST_DIGIT_IS_ZERO = frozenset({"BHD", "JOD", "KWD", "OMR", "TND"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seller:
+    """`checkout_origins` are where its payment pages stand; people are shown the first."""
+
+    name: str
+    label: str
+    api: str
+    checkout_origins: tuple[str, ...]
+    key: str = field(repr=False)
+    webhook_secrets: tuple[str, ...] = field(repr=False)
+    is_live: bool
+    account: str | None = None
+
+    @property
+    def checkout_origin(self) -> str:
+        return self.checkout_origins[0]
+
+
+def stripe(
+    key: str,
+    webhook_secrets: Sequence[str],
+    *,
+    account: str | None = None,
+    own_checkout_origins: Sequence[str] = (),
+) -> Seller:
+    """Stripe, in live or test mode as the key says; a custom checkout domain is named besides.
+
+    Raises ValueError for a key that is no secret key, or an empty webhook secret.
+    """
+    is_live = key.startswith(("sk_live_", "rk_live_"))
+    if not (is_live or key.startswith(("sk_test_", "rk_test_"))) or not fits_a_header(key):
+        raise ValueError("The key is no secret key of Stripe: those begin with sk_ or rk_.")
+    return Seller(
+        name="stripe",
+        label="Stripe",
+        api=STRIPE_API,
+        checkout_origins=(*own_checkout_origins, STRIPE_CHECKOUT),
+        key=key,
+        webhook_secrets=_none_empty(webhook_secrets),
+        is_live=is_live,
+        account=account,
+    )
+
+
+def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> Seller:
+    """A sandbox that speaks like Stripe under `url`; never live.
+
+    Raises ValueError as `stripe` does.
+    """
+    if key.startswith(("sk_live_", "rk_live_")) or not fits_a_header(key):
+        raise ValueError("The key of a sandbox must be one of test mode.")
+    api = url.rstrip("/")
+    scheme, _, rest = api.partition("://")
+    return Seller(
+        name="stripe",
+        label="Stripe (sandbox)",
+        api=api,
+        checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
+        key=key,
+        webhook_secrets=_none_empty(webhook_secrets),
+        is_live=False,
+    )
+
+
+def fits_a_header(key: str) -> bool:
+    """Whether it is one word that can stand in a header."""
+    return key.isascii() and key.isprintable() and bool(key) and " " not in key
+
+
+def charge_amount(price: Money) -> int:
+    """The price as the provider counts it. Raises InvalidQuestion for one it cannot charge."""
+    multiplier, divisor = _scale(price.currency)
+    step = 10 if price.currency in _LAST_DIGIT_IS_ZERO else divisor
+    if price.minor_units <= 0:
+        raise InvalidQuestion(f"A price of {price} cannot be paid: it must be above zero.")
+    if price.minor_units % step:
+        raise InvalidQuestion(f"{price} has more decimals than can be charged in this currency.")
+    return price.minor_units * multiplier // divisor
+
+
+def charged(amount: int, currency: str) -> Money:
+    """What an amount of the provider is in money. Raises InvalidQuestion if it is none."""
+    multiplier, divisor = _scale(currency)
+    minor_units, rest = divmod(amount * divisor, multiplier)
+    if rest:
+        raise InvalidQuestion(f"{amount} is no amount in {currency}.")
+    return Money.from_minor_units(minor_units, currency)
+
+
+def _scale(currency: str) -> tuple[int, int]:
+    return _SCALES.get(currency, (1, 1))
+
+
+def _none_empty(secrets: Sequence[str]) -> tuple[str, ...]:
+    if any(not secret.strip() for secret in secrets):
+        raise ValueError("A webhook secret is empty: anybody could sign with it.")
+    return tuple(secrets)

@@ -1,0 +1,261 @@
+"""Stripe Checkout as a gateway: a hosted payment page, its sessions told in neutral words.
+
+What could go wrong: a word that means less than Stripe's did; a request that is not sent again as
+it was, so that a person pays twice. So the whole of it is stored before it is sent, and one key
+makes one session.
+"""
+
+import math
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import assert_never
+from urllib.parse import quote, urlencode
+
+import httpx
+
+from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.errors import Failed, InvalidQuestion
+from flows.payments import session as checkout_session
+from flows.payments.checkout_page import asked, begun, prepared, ways_back
+from flows.payments.events import PAYMENT_FAILED, Event, kept_event, read_event
+from flows.payments.gateway import CLOCKS_DIFFER, Notice, Session, State, payment_of, terms_for
+from flows.payments.money import Money
+from flows.payments.pace import PACE
+from flows.payments.receipt import Dispute, Payment, Refund
+from flows.payments.responses import learned
+from flows.payments.session import REFERENCE_KEY, Kept, terms_of
+from flows.payments.stripe.account import Seller, charge_amount, charged
+from flows.payments.stripe.responses import (
+    claims_in,
+    given_back,
+    read_refund,
+    reference_in,
+    same_session,
+    session_in,
+    standing_refund,
+)
+from flows.webhooks.signatures import STRIPE, Delivery
+
+STRIPE_VERSION = "2026-10-28.endive"
+LIFE_AT_LEAST = timedelta(minutes=30)
+LIFE_AT_MOST = timedelta(hours=24)
+REASON_AT_MOST = 500
+_SESSIONS = "/v1/checkout/sessions"
+_INTENTS = "/v1/payment_intents"
+_REFUNDS = "/v1/refunds"
+_DISPUTES = "/v1/disputes"
+_WITH_CHARGE = urlencode({"expand[]": "payment_intent.latest_charge"})
+# How a payment stands of which no money comes: a delayed one failed, or somebody cancelled it.
+_NO_MONEY_COMES = ("requires_payment_method", "canceled")
+
+
+class StripeGateway:
+    """Implements Gateway and Signs."""
+
+    scheme = STRIPE
+    pace = PACE
+
+    def __init__(self, seller: Seller) -> None:
+        self.seller = seller
+
+    @property
+    def webhook_secrets(self) -> tuple[str, ...]:
+        return self.seller.webhook_secrets
+
+    def check(self, price: Money) -> None:
+        charge_amount(price)
+
+    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+        """Raises InvalidQuestion for a price it cannot charge."""
+        return prepared(elicitation, trip, _asked_session)
+
+    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+        return (yield from begun(elicitation, self))
+
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+        kept, key = asked(elicitation, attempt, self.seller)
+        reply = yield self._post(_SESSIONS, kept.request, key=key)
+        session = session_in(reply, self.seller, doing="open its payment page")
+        return learned(kept, elicitation, neutral(session), self.seller)
+
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        terms_for(elicitation, self.seller)
+        reply = yield self._get(f"{_path(_SESSIONS, session)}?{_WITH_CHARGE}")
+        found = same_session(session, reply, self.seller)
+        if not found.is_disputed or found.payment_intent is None:
+            return neutral(found)
+        # A charge stays disputed when its claim is over: how far that is, the claims tell.
+        query = urlencode({"payment_intent": found.payment_intent, "limit": "100"})
+        reply = yield self._get(f"{_DISPUTES}?{query}")
+        return neutral(found, claims=claims_in(reply, found.payment_intent, self.seller))
+
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+        """Stripe takes it by itself."""
+        return (yield from self.fetch(elicitation, session))
+
+    def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
+        terms_for(elicitation, self.seller)
+        path = _path(_SESSIONS, session)
+        reply = yield self._post(f"{path}/expire", "")
+        if reply.status_code != 200:  # expired or complete already: the session tells
+            reply = yield self._get(path)
+        found = same_session(session, reply, self.seller)
+        if found.status in ("expired", "complete"):
+            return found.status == "expired"
+        raise Failed(f"{self.seller.label} did not close its payment page.")
+
+    def refund(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Talk[Refund]:
+        intent = payment_of(payment, self.seller)
+        key = f"refund:{payment.id}"
+        listing = f"{_REFUNDS}?{urlencode({'payment_intent': intent, 'limit': '100'})}"
+        price = payment.price
+        form = {
+            "payment_intent": intent,
+            "metadata[receipt]": payment.id,
+            f"metadata[{REFERENCE_KEY}]": payment.elicitation_id,
+        }
+        if reason:
+            form["metadata[reason]"] = reason[:REASON_AT_MOST]
+        if up_to is not None:
+            price = Money.from_minor_units(up_to, payment.currency)
+            listed = yield self._get(listing)
+            given, count = given_back(listed, payment, self.seller)
+            if given >= charge_amount(price):
+                return standing_refund(listed, payment, self.seller, price=price, refused=listed)
+            form["amount"] = str(charge_amount(price) - given)
+            key = f"{key}:{up_to}:{count}"
+        reply = yield self._post(_REFUNDS, urlencode(form), key=key)
+        if reply.status_code == 200:
+            return read_refund(reply, payment, self.seller)
+        # Refunded already, or the key was used with another reason: the list tells.
+        listed = yield self._get(listing)
+        return standing_refund(listed, payment, self.seller, price=price, refused=reply)
+
+    def read_notice(self, delivery: Delivery) -> Notice:
+        return _notice(read_event(delivery))
+
+    def kept_notice(self, body: bytes) -> Notice:
+        return _notice(kept_event(body))
+
+    def trace(self, payment: str) -> Talk[str | None]:
+        """A bank's claim names the payment only, so Stripe is asked what it was begun for."""
+        reply = yield self._get(_path(_INTENTS, payment))
+        return reference_in(reply, payment, self.seller)
+
+    def _get(self, path: str) -> httpx.Request:
+        return httpx.Request("GET", self.seller.api + path, headers=self._headers())
+
+    def _post(self, path: str, body: str, *, key: str | None = None) -> httpx.Request:
+        headers = self._headers() | {"Content-Type": "application/x-www-form-urlencoded"}
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        return httpx.Request("POST", self.seller.api + path, headers=headers, content=body.encode())
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self.seller.key}", "Stripe-Version": STRIPE_VERSION}
+        if self.seller.account is not None:
+            headers["Stripe-Account"] = self.seller.account
+        return headers
+
+
+def neutral(
+    session: checkout_session.Session,
+    *,
+    has_failed: bool = False,
+    is_now: bool = True,
+    claims: tuple[tuple[str, Dispute], ...] = (),
+) -> Session:
+    """Stripe's session. `has_failed`: an event says so, whose session names its payment only."""
+    state = _state(session)
+    return Session(
+        id=session.id,
+        state=State.FAILED if has_failed and state is State.PENDING else state,
+        amount=_units(session.amount_total, session.currency),
+        currency=session.currency,
+        reference=session.client_reference_id,
+        is_live=session.livemode,
+        payment=session.payment_intent,
+        refunded=_units(session.amount_refunded, session.currency) or 0,
+        claims=claims,
+        url=session.url,
+        is_now=is_now,
+    )
+
+
+def _path(place: str, id: str) -> str:
+    return f"{place}/{quote(id, safe='')}"
+
+
+def _asked_session(elicitation: Elicitation, trip: Trip) -> Kept:
+    terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
+    expires_at = _expiry(elicitation.expires_at, now=trip.now)
+    form = {
+        "mode": "payment",
+        "client_reference_id": elicitation.id,
+        f"metadata[{REFERENCE_KEY}]": elicitation.id,
+        f"payment_intent_data[metadata][{REFERENCE_KEY}]": elicitation.id,
+        "line_items[0][quantity]": "1",
+        "line_items[0][price_data][currency]": terms.currency.lower(),
+        "line_items[0][price_data][unit_amount]": str(charge_amount(terms.price)),
+        "line_items[0][price_data][product_data][name]": terms.what,
+        "success_url": back,
+        "cancel_url": cancelled,
+        "expires_at": str(expires_at),
+    }
+    return Kept(request=urlencode(form), expires_at=expires_at)
+
+
+def _expiry(wanted: datetime, *, now: datetime) -> int:
+    earliest, latest = now + LIFE_AT_LEAST + CLOCKS_DIFFER, now + LIFE_AT_MOST - CLOCKS_DIFFER
+    return math.ceil(min(max(wanted, earliest), latest).timestamp())
+
+
+def _notice(event: Event) -> Notice:
+    session = None
+    if event.session is not None:
+        has_failed = event.type == PAYMENT_FAILED
+        session = neutral(event.session, has_failed=has_failed, is_now=False)
+    return Notice(
+        id=event.id,
+        type=event.type,
+        is_live=event.livemode,
+        account=event.account,
+        session=session,
+        news=event.news,
+        subject=event.subject,
+        reference=event.reference,
+        payment=event.payment_intent,
+        transition=event.transition,
+    )
+
+
+def _state(session: checkout_session.Session) -> State:
+    if session.payment_status == "paid":
+        return State.PAID
+    match session.status:
+        case "open" | None:
+            return State.OPEN
+        case "expired":
+            return State.CLOSED
+        case "complete" if session.payment_status == "no_payment_required":
+            return State.PAID
+        case "complete":
+            has_failed = session.payment_intent_status in _NO_MONEY_COMES
+            return State.FAILED if has_failed else State.PENDING
+        case _:
+            assert_never(session.status)
+
+
+def _units(amount: int | None, currency: str | None) -> int | None:
+    return None if amount is None or currency is None else _minor_units(amount, currency)
+
+
+@lru_cache(1024)
+def _minor_units(amount: int, currency: str) -> int | None:
+    try:
+        return charged(amount, currency).minor_units
+    except InvalidQuestion:
+        return None

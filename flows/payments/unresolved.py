@@ -1,0 +1,120 @@
+"""A loose end: a payment page that was left, and of which it is not known what became of it.
+
+What could go wrong: money that arrives when nobody asks any more, or that is not what was asked
+for, and that nobody hears of. So its provider is asked again, later each time, until it has said
+its last word; what it never said, and what was paid otherwise than asked, stays until somebody
+has looked.
+"""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flows.errors import InvalidQuestion
+from flows.payments.money import Money
+from flows.payments.receipt import RECEIPT_KEPT
+
+ASK_AGAIN_AFTER = timedelta(minutes=10)  # the first time; then twice as long each time
+ASK_AGAIN_AT_MOST = timedelta(days=1)
+TRIES_THAT_COUNT = 8
+KEPT = timedelta(days=30)  # once it is over
+
+
+class Loose(StrEnum):
+    WAITING = "waiting"  # the provider is asked again
+    UNANSWERED = "unanswered"  # it is asked no more, and has not said what became of it
+    OTHERWISE = "otherwise"  # paid, and not what was asked for
+    OVER = "over"  # settled, or nobody paid
+    DONE = "done"  # somebody has looked
+
+
+class LooseEnd(Struct, frozen=True, kw_only=True):
+    """`amount` is what was asked for, in minor units; `paid` and its currency what came instead."""
+
+    id: str
+    owner: str
+    elicitation_id: str
+    tool: str
+    seller: str
+    what: str
+    amount: int
+    currency: str
+    is_live: bool
+    session: str
+    found_at: datetime
+    until: datetime  # when it is given up
+    status: Loose = Loose.WAITING
+    look_at: datetime | None = None
+    tries: int = 0
+    paid: int | None = None
+    paid_currency: str | None = None
+    paid_live: bool = False
+    ended_at: datetime | None = None
+    version: int = 0
+
+    def __repr__(self) -> str:
+        return f"LooseEnd({self.id!r}, {self.status.value!r})"
+
+    @property
+    def price(self) -> Money:
+        return Money.from_minor_units(self.amount, self.currency)
+
+    @property
+    def paid_price(self) -> str:
+        """As its provider told it, which may be no price at all."""
+        try:
+            return str(Money.from_minor_units(self.paid or 0, self.paid_currency or ""))
+        except InvalidQuestion:
+            return f"{self.paid} {self.paid_currency}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody has to look."""
+        return self.status in (Loose.UNANSWERED, Loose.OTHERWISE)
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.look_at  # only what is waited for has one
+
+    @property
+    def erase_at(self) -> datetime:
+        ended = self.ended_at
+        return self.found_at + RECEIPT_KEPT if ended is None else ended + KEPT
+
+
+def ask_again(loose: LooseEnd, now: datetime) -> LooseEnd:
+    """It has not said its last word: it is asked later, or never again."""
+    if loose.status is not Loose.WAITING:
+        return loose
+    if loose.look_at is not None and now < loose.look_at:
+        return loose  # somebody else asked meanwhile: its own turns stay as they are
+    if now >= loose.until:
+        return give_up(loose)
+    pause = min(ASK_AGAIN_AFTER * 2 ** min(loose.tries, TRIES_THAT_COUNT), ASK_AGAIN_AT_MOST)
+    return replace(loose, look_at=min(now + pause, loose.until), tries=loose.tries + 1)
+
+
+def give_up(loose: LooseEnd) -> LooseEnd:
+    """Nobody can be asked any more."""
+    if loose.status is not Loose.WAITING:
+        return loose
+    return replace(loose, status=Loose.UNANSWERED, look_at=None)
+
+
+def paid_otherwise(
+    loose: LooseEnd, *, amount: int | None, currency: str | None, is_live: bool
+) -> LooseEnd:
+    """What came is not what was asked for; who has looked already need not look again."""
+    told = replace(loose, paid=amount, paid_currency=currency, paid_live=is_live)
+    if loose.status is Loose.DONE and told == loose:
+        return loose
+    return replace(told, status=Loose.OTHERWISE, look_at=None, ended_at=None)
+
+
+def end(loose: LooseEnd, now: datetime, *, status: Loose = Loose.OVER) -> LooseEnd:
+    """The provider has said its last word, or somebody has looked."""
+    if loose.ended_at is not None:
+        return loose
+    return replace(loose, status=status, look_at=None, ended_at=now)

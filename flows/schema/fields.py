@@ -1,0 +1,212 @@
+"""The fields of a form: what each asks for, and what is wrong with a value.
+
+What could go wrong: a pattern that takes an exponential time on a line that somebody made for it
+would stop the process. Patterns are therefore matched by pydantic's engine, which takes a time
+linear in the text (and has neither look-around nor back-references).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import lru_cache
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import StringConstraints, TypeAdapter, ValidationError
+from pydantic_core import SchemaError
+
+from flows.elicitation.states import Json
+
+Kind: TypeAlias = Literal["string", "number", "integer", "boolean", "choice", "choices"]
+FORMATS = frozenset({"email", "uri", "date", "date-time", "password", "multiline"})
+PATTERN_AT_MOST = 200
+MATCHED_AT_MOST = 4096
+NUMBER_BELOW = 10**40
+LINE_AT_MOST = 500  # a longer text is given more than a line
+
+_EMAIL = re.compile(r"[^@\s\x00-\x1f]{1,64}@[^@\s\x00-\x1f.]+(\.[^@\s\x00-\x1f.]+)*")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s\x00-\x1f<>\"{}|\\^`]+")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_MOMENT = re.compile(
+    r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One of the texts to choose from, and what the person reads for it."""
+
+    value: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds, both included: of a text's length, a number, or how many are chosen."""
+
+    least: float | None = None
+    most: float | None = None
+    pattern: str | None = None
+    format: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """What one field asks for. `default` is None where there is none."""
+
+    name: str
+    title: str
+    kind: Kind
+    is_required: bool
+    description: str | None = None
+    default: Json = None
+    choices: tuple[Choice, ...] = ()
+    limits: Limits = Limits()
+    is_secret: bool = False
+
+    @property
+    def input_name(self) -> str:
+        """The name in an HTML form; no field can take the place of one that the page has."""
+        return f"answer.{self.name}"
+
+    @property
+    def is_multiline(self) -> bool:
+        """Whether the text may have lines, as a PEM key does: what is not said to be short may."""
+        if self.kind != "string" or self.limits.format not in (None, "password", "multiline"):
+            return False
+        is_long = self.limits.most is None or self.limits.most > LINE_AT_MOST
+        return is_long or self.limits.format == "multiline"
+
+    @property
+    def is_lines(self) -> bool:
+        """Whether several lines are what it is for."""
+        return self.is_multiline and (
+            self.limits.format == "multiline" or self.limits.most is not None
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is wrong, for the person who answered; `path` is the field's name, empty for all."""
+
+    path: str
+    message: str
+
+
+def fault_in(field: Field, value: Json) -> str | None:
+    """What is wrong with a value, in a sentence that does not repeat it; None if it fits."""
+    match field.kind:
+        case "string":
+            return _fault_in_text(field.limits, value)
+        case "number" | "integer":
+            return _fault_in_number(field, value)
+        case "boolean":
+            return None if isinstance(value, bool) else "Answer yes or no."
+        case "choice":
+            values = {choice.value for choice in field.choices}
+            chosen = isinstance(value, str) and value in values
+            return None if chosen else "Choose one of those that are offered."
+        case "choices":
+            return _fault_in_choices(field, value)
+
+
+def why_no_pattern(pattern: str) -> str | None:
+    """Why this is no pattern that can be matched in linear time; None if it is one."""
+    if len(pattern) > PATTERN_AT_MOST:
+        return f"a pattern has at most {PATTERN_AT_MOST} characters"
+    try:
+        re.compile(pattern)
+        _matcher(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return "this is no regular expression"
+    except SchemaError:
+        return "the pattern is too large, or has look-around or back-references"
+    return None
+
+
+@lru_cache(maxsize=256)  # the patterns of a server's questions
+def _matcher(pattern: str) -> TypeAdapter[str]:
+    return TypeAdapter(Annotated[str, StringConstraints(pattern=pattern)])
+
+
+def _fault_in_text(limits: Limits, value: Json) -> str | None:
+    if not isinstance(value, str):
+        return "This must be text."
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return "This has half a letter in it, which cannot be kept."
+    length = len(value)
+    if limits.least is not None and length < limits.least:
+        return f"This is too short: {length} of at least {limits.least:.0f} characters."
+    if limits.most is not None and length > limits.most:
+        return f"This is too long: {length} characters, {limits.most:.0f} at most."
+    if limits.pattern is not None:
+        if length > MATCHED_AT_MOST:
+            return f"This is too long: {length} characters, {MATCHED_AT_MOST} at most."
+        try:
+            _matcher(limits.pattern).validate_python(value)
+        except ValidationError:
+            return "This does not look like what is asked for. Was all of it copied?"
+    return _fault_in_format(limits.format, value)
+
+
+def _fault_in_format(wanted: str | None, value: str) -> str | None:
+    match wanted:
+        case "email" if len(value) > 254 or not _EMAIL.fullmatch(value):
+            return "Write an e-mail address, like name@example.org."
+        case "uri" if not _URI.fullmatch(value):
+            return "Write a whole address, like https://example.org."
+        case "date" if not (_DATE.fullmatch(value) and _is_read(date.fromisoformat, value)):
+            return "Write a date as year, month and day, like 2031-05-28."
+        case "date-time" if not (_MOMENT.fullmatch(value) and _is_read(_moment, value)):
+            return "Write a date and a time in UTC, like 2031-05-28 14:30."
+        case _:
+            return None
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.upper())
+
+
+def _is_read(read: Callable[[str], date], value: str) -> bool:
+    try:
+        read(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _fault_in_number(field: Field, value: Json) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "Write a number, in digits."
+    if not -NUMBER_BELOW < value < NUMBER_BELOW:
+        return "This number is too large."
+    if field.kind == "integer" and value != int(value):
+        return "Write a whole number."
+    limits = field.limits
+    if limits.least is not None and value < limits.least:
+        return f"This must be {_shown(limits.least)} or more."
+    if limits.most is not None and value > limits.most:
+        return f"This must be {_shown(limits.most)} or less."
+    return None
+
+
+def _fault_in_choices(field: Field, value: Json) -> str | None:
+    values = {choice.value for choice in field.choices}
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(one, str) and one in values for one in value
+    ):
+        return "Choose among those that are offered."
+    if len(set(value)) != len(value):
+        return "Choose each of them once at most."
+    limits = field.limits
+    if limits.least is not None and len(value) < limits.least:
+        return f"Choose at least {limits.least:.0f}."
+    if limits.most is not None and len(value) > limits.most:
+        return f"Choose {limits.most:.0f} at most."
+    return None
+
+
+def _shown(number: float) -> str:
+    return str(int(number)) if number == int(number) else str(number)

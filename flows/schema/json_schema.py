@@ -1,0 +1,317 @@
+"""Reading a JSON Schema: the flat subset that a form can show, and nothing else.
+
+Whatever lies outside is refused with its JSON path, so that an author learns it where the question
+is written and a person never meets a form that asks something else than is checked.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, cast
+
+from flows.elicitation.states import Json
+from flows.errors import InvalidSchema
+from flows.schema.fields import (
+    FORMATS,
+    Choice,
+    Field,
+    Kind,
+    Limits,
+    fault_in,
+    why_no_pattern,
+)
+
+FIELDS_AT_MOST = 50
+CHOICES_AT_MOST = 250
+SCHEMA_BYTES_AT_MOST = 16 * 1024
+_NAME = re.compile(r"[\w .:/@$-]{1,64}")
+# What changes nothing for the person who answers.
+_SILENT = {
+    *("$schema", "$id", "$comment", "$defs", "definitions"),
+    *("examples", "deprecated", "readOnly", "additionalProperties"),
+}
+_OF_ALL = {"type", "title", "description", "default"}
+_OF_CHOICES = {"enum", "enumNames", "oneOf", "anyOf", "const"}
+_OF_KIND: Mapping[Kind, set[str]] = {
+    "string": {"minLength", "maxLength", "pattern", "format", "writeOnly", "x-visible"},
+    "number": {"minimum", "maximum"},
+    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+    "boolean": set(),
+    "choice": _OF_CHOICES,
+    "choices": {"items", "uniqueItems", "minItems", "maxItems"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A schema as it was understood; `nullable` are required but may be null: absent, in a form."""
+
+    json: Mapping[str, Json]
+    fields: tuple[Field, ...]
+    nullable: frozenset[str]
+
+
+def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> Reading:
+    """Raises InvalidSchema with the JSON path of what is outside the subset.
+
+    `is_a_models`: a model checks the answers besides, so that what a form can only roughly say may
+    stand in its schema.
+    """
+    try:
+        text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError):
+        refuse("$", "this is no JSON")
+    if size > SCHEMA_BYTES_AT_MOST:
+        refuse("$", f"this has {size} bytes, {SCHEMA_BYTES_AT_MOST} at most")
+    schema = json.loads(text)  # a copy that nobody else can change
+    root = _inlined(schema, "$", schema)
+    _only(root, "$", {"type", "title", "description", "properties", "required"})
+    if root.get("type") != "object":
+        refuse("$.type", "only an object has fields")
+    properties = _mapping(root.get("properties", {}), "$.properties")
+    if len(properties) > FIELDS_AT_MOST:
+        refuse("$.properties", f"a form has {FIELDS_AT_MOST} fields at most")
+    required = _texts(root.get("required", []), "$.required")
+    for name in set(required) - properties.keys():
+        refuse("$.required", f"{name!r} is no property")
+    fields: dict[str, Field] = {}
+    clean: dict[str, Json] = {}
+    nullable: set[str] = set()
+    for name, value in properties.items():
+        path = f"$.properties.{name}"
+        if not _NAME.fullmatch(name):
+            refuse(path, "a name has 1 to 64 letters, digits, spaces or . _ : / @ $ -")
+        found = _inlined(_mapping(value, path), path, schema)
+        found, can_be_null = _without_null(found, path, schema)
+        if is_a_models:
+            found = _roughly(found)
+        if can_be_null and name in required:
+            nullable.add(name)
+        is_required = name in required and not can_be_null
+        fields[name], clean[name] = _field(found, path, schema, name, is_required=is_required)
+    kept = [name for name in properties if fields[name].is_required]
+    return Reading(
+        json={"type": "object", "properties": clean, **({"required": kept} if kept else {})},
+        fields=tuple(fields.values()),
+        nullable=frozenset(nullable),
+    )
+
+
+def refuse(path: str, why: str) -> NoReturn:
+    raise InvalidSchema(
+        f"The schema cannot be asked as a form: {path}: {why}. That is a fault of the tool's code, "
+        "and of nothing that it was called with."
+    )
+
+
+def _field(
+    found: Mapping[str, Json],
+    path: str,
+    root: Mapping[str, Json],
+    name: str,
+    *,
+    is_required: bool,
+) -> tuple[Field, Mapping[str, Json]]:
+    kind = _kind(found, path)
+    _only(found, path, _OF_ALL | _OF_KIND[kind])
+    clean = {key: value for key, value in found.items() if key in _OF_ALL | _OF_KIND[kind]}
+    clean["type"] = {"choice": "string", "choices": "array"}.get(kind, kind)
+    if clean.get("default") is None:
+        clean.pop("default", None)
+    choices: tuple[Choice, ...] = ()
+    if kind == "choice":
+        choices, chosen = _choices(found, path)
+        clean = {key: value for key, value in clean.items() if key not in _OF_CHOICES}
+        clean.update(chosen)
+    elif kind == "choices":
+        items = _inlined(_mapping(found.get("items"), f"{path}.items"), f"{path}.items", root)
+        _only(items, f"{path}.items", {"type", "title", "description"} | _OF_CHOICES)
+        if items.get("type", "string") != "string":
+            refuse(f"{path}.items.type", "only texts can be chosen among")
+        choices, chosen = _choices(items, f"{path}.items")
+        clean["items"] = {"type": "string", **chosen}
+    elif kind == "integer":
+        for key, instead, step in (
+            ("exclusiveMinimum", "minimum", 1),
+            ("exclusiveMaximum", "maximum", -1),
+        ):
+            if key in clean:
+                clean[instead] = _number(clean.pop(key), f"{path}.{key}", whole=True) + step
+    title = _text(found, "title", path)
+    field = Field(
+        name=name,
+        title=title or name.replace("_", " ").strip().capitalize() or name,
+        description=_text(found, "description", path),
+        kind=kind,
+        is_required=is_required,
+        default=clean.get("default"),
+        choices=choices,
+        limits=_limits(clean, path, kind),
+        is_secret=kind == "string"
+        and (clean.get("format") == "password" or clean.get("writeOnly") is True),
+    )
+    if "default" in clean and (fault := fault_in(field, field.default)):
+        refuse(f"{path}.default", fault.removesuffix("."))
+    return field, clean
+
+
+def _roughly(found: Mapping[str, Json]) -> Mapping[str, Json]:
+    """As a form can say it: of a Decimal a number, of a bound that is left out the bound."""
+    branches = found.get("anyOf")
+    if isinstance(branches, list) and [_type_of(one) for one in branches] == ["number", "string"]:
+        number = cast("Mapping[str, Json]", branches[0])
+        found = {**number, **{key: value for key, value in found.items() if key != "anyOf"}}
+    rough = {key: value for key, value in found.items() if key != "multipleOf"}
+    if rough.get("type") == "number":
+        for key, instead in (
+            ("exclusiveMinimum", "minimum"),
+            ("exclusiveMaximum", "maximum"),
+        ):
+            if key in rough:
+                rough[instead] = rough.pop(key)
+        if isinstance(rough.get("default"), str):  # a Decimal's, which JSON has no number for
+            rough["default"] = float(str(rough["default"]))
+    return rough
+
+
+def _type_of(branch: Json) -> Json:
+    return branch.get("type") if isinstance(branch, Mapping) else None
+
+
+def _kind(found: Mapping[str, Json], path: str) -> Kind:
+    named = found.get("type")
+    if _OF_CHOICES & found.keys() and named in (None, "string"):
+        return "choice"
+    match named:
+        case "string" | "number" | "integer" | "boolean":
+            return cast("Kind", named)
+        case "array":
+            return "choices"
+        case "object":
+            refuse(f"{path}.type", "a form is flat, and an object has fields of its own")
+        case None:
+            refuse(path, "it has no type")
+        case _:
+            refuse(f"{path}.type", f"{named!r} is none of string, number, integer, boolean, array")
+
+
+def _choices(found: Mapping[str, Json], path: str) -> tuple[tuple[Choice, ...], Mapping[str, Json]]:
+    """The choices, in whichever of its spellings, and that spelling."""
+    spellings = [key for key in ("const", "enum", "oneOf", "anyOf") if key in found]
+    if len(spellings) != 1:
+        refuse(path, "what can be chosen must stand in one of enum, oneOf and anyOf")
+    key = spellings[0]
+    if key in {"const", "enum"}:
+        listed = [found["const"]] if key == "const" else found["enum"]
+        values = _texts(listed, f"{path}.{key}")
+        names = _texts(found.get("enumNames", values), f"{path}.enumNames")
+        if len(names) != len(values):
+            refuse(f"{path}.enumNames", "it needs a name for each of enum")
+        chosen: dict[str, Json] = {"enum": values}
+        chosen |= {"enumNames": names} if "enumNames" in found else {}
+    else:
+        listed = found[key]
+        if not isinstance(listed, list | tuple):
+            refuse(f"{path}.{key}", "this must be a list")
+        values, names = list[str](), list[str]()
+        for index, one in enumerate(listed):
+            here = f"{path}.{key}[{index}]"
+            option = _mapping(one, here)
+            _only(option, here, {"const", "title", "description", "type"})
+            value = option.get("const")
+            if not isinstance(value, str):
+                refuse(here, "only `const` with a text, and its title, can be chosen among")
+            values.append(value)
+            names.append(_text(option, "title", here) or value)
+        chosen = {key: [{"const": v, "title": n} for v, n in zip(values, names, strict=True)]}
+    if not 0 < len(values) <= CHOICES_AT_MOST or len(set(values)) != len(values):
+        refuse(f"{path}.{key}", f"it needs 1 to {CHOICES_AT_MOST} different texts")
+    pairs = zip(values, names, strict=True)
+    return tuple(Choice(value=value, title=name or value) for value, name in pairs), chosen
+
+
+def _limits(clean: Mapping[str, Json], path: str, kind: Kind) -> Limits:
+    keys = {"string": ("minLength", "maxLength"), "choices": ("minItems", "maxItems")}
+    bounds: list[float | None] = [None, None]
+    for place, key in enumerate(keys.get(kind, ("minimum", "maximum"))):
+        if key in clean:
+            is_count = kind in keys
+            bounds[place] = _number(clean[key], f"{path}.{key}", whole=is_count)
+            if is_count and clean[key] < 0:  # type: ignore[operator]  # a number, as was read
+                refuse(f"{path}.{key}", "this cannot be negative")
+    least, most = bounds
+    if least is not None and most is not None and least > most:
+        refuse(path, f"nothing lies between {least} and {most}")
+    pattern, form = _text(clean, "pattern", path), _text(clean, "format", path)
+    if pattern is not None and (why := why_no_pattern(pattern)):
+        refuse(f"{path}.pattern", why)
+    if form is not None and form not in FORMATS:
+        refuse(f"{path}.format", f"{form!r} is none of {', '.join(sorted(FORMATS))}")
+    return Limits(least=least, most=most, pattern=pattern, format=form)
+
+
+def _without_null(
+    found: Mapping[str, Json], path: str, root: Mapping[str, Json]
+) -> tuple[Mapping[str, Json], bool]:
+    """Optional[X], which pydantic spells as anyOf X and null, is X that may be left out."""
+    named, branches = found.get("type"), found.get("anyOf")
+    if isinstance(named, list | tuple) and len(named) == 2 and "null" in named:
+        other = named[0] if named[1] == "null" else named[1]
+        return {**found, "type": other}, True
+    if isinstance(branches, list | tuple) and {"type": "null"} in branches:
+        others = [branch for branch in branches if branch != {"type": "null"}]
+        if [_type_of(one) for one in others] == ["number", "string"]:  # a Decimal
+            return {**found, "anyOf": others}, True
+        if len(others) != 1:
+            refuse(f"{path}.anyOf", "a field has one type; it may be optional")
+        inner = _inlined(_mapping(others[0], f"{path}.anyOf[0]"), f"{path}.anyOf[0]", root)
+        outer = {key: value for key, value in found.items() if key != "anyOf"}
+        return {**inner, **outer}, True
+    return found, False
+
+
+def _inlined(found: Mapping[str, Json], path: str, root: Mapping[str, Json]) -> Mapping[str, Json]:
+    """With what `$ref` points to in its place: an enum's own title is its class, not the field."""
+    if "$ref" not in found:
+        return found
+    ref = found["$ref"]
+    place = re.fullmatch(r"#/(\$defs|definitions)/([^/]+)", ref) if isinstance(ref, str) else None
+    target = _mapping(root.get(place[1], {}), path).get(place[2]) if place else None
+    if not isinstance(target, Mapping) or "$ref" in target:
+        refuse(f"{path}.$ref", "it leads to nothing within this schema")
+    own = {key: value for key, value in found.items() if key != "$ref"}
+    return {k: v for k, v in target.items() if k not in {"title", "description"}} | own
+
+
+def _only(found: Mapping[str, Json], path: str, known: set[str]) -> None:
+    for key in found:
+        if key not in known | _SILENT and not key.startswith("x-"):
+            refuse(f"{path}.{key}", "this keyword is none that a form can show")
+
+
+def _mapping(value: Json, path: str) -> Mapping[str, Json]:
+    if not isinstance(value, Mapping):
+        refuse(path, "this must be an object")
+    return value
+
+
+def _texts(value: Json, path: str) -> list[str]:
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        refuse(path, "this must be a list of texts")
+    return list(cast("Sequence[str]", value))
+
+
+def _text(found: Mapping[str, Json], key: str, path: str) -> str | None:
+    value = found.get(key)
+    if value is not None and not isinstance(value, str):
+        refuse(f"{path}.{key}", "this must be text")
+    return value
+
+
+def _number(value: Json, path: str, *, whole: bool) -> int | float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (whole and not isinstance(value, int)):
+        refuse(path, "this must be a whole number" if whole else "this must be a number")
+    return cast("int | float", value)

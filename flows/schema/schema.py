@@ -1,0 +1,359 @@
+"""A schema: the fields that a form asks for, and the way from what was typed to a value.
+
+It is the elicitation subset of JSON Schema: one flat object of texts, numbers, yes or no, and
+choices. What a person typed is never in an error's words: it may be a secret.
+"""
+
+import dataclasses
+import json
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar, cast, overload
+
+import typing_extensions
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from flows.elicitation.states import Json
+from flows.errors import Failed, InvalidSchema
+from flows.schema.fields import Choice, Fault, Field, Kind, Limits, fault_in
+from flows.schema.json_schema import Reading, read, refuse
+from flows.schema.rules import has_rules
+
+__all__ = [
+    "CONTENT_BYTES_AT_MOST",
+    "Choice",
+    "Fault",
+    "Field",
+    "Kind",
+    "Limits",
+    "Parsed",
+    "Refused",
+    "Schema",
+    "check",
+    "parse",
+    "schema_of",
+    "strings_of",
+    "with_secrets",
+]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+CONTENT_BYTES_AT_MOST = 16 * 1024
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
+_NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
+_MOMENT = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2})(:[0-9.]{2,12})?([Zz]|[+-][0-9:]{5})?"
+)
+# A text of these is no key or password, also on a page for secrets.
+_SEEN_FORMATS = frozenset({"email", "uri", "date", "date-time"})
+_WRAPPERS = (typing.Required, typing.NotRequired)
+
+
+class Refused(Failed):
+    """What the author's own validation found; no word of `faults` stands in the message."""
+
+    def __init__(self, message: str, *, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema(Generic[T_co]):
+    """What is asked for; `json` is the JSON Schema and says all of it but `typed`.
+
+    `typed` makes the value from content that `check` found good. It raises Refused where the
+    author's own validation says no, which it does only if the schema `has_rules`.
+    """
+
+    json: Mapping[str, Json]
+    fields: tuple[Field, ...]
+    typed: Callable[[Json], T_co] = dataclasses.field(compare=False, repr=False)
+    has_rules: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """What a form's strings say. The content is good only if there is no fault."""
+
+    content: Mapping[str, Json] = dataclasses.field(repr=False)
+    faults: tuple[Fault, ...] = ()
+
+
+@overload
+def schema_of(asked: type[T]) -> Schema[T]: ...
+@overload
+def schema_of(asked: Mapping[str, Json]) -> Schema[Mapping[str, Json]]: ...
+def schema_of(asked: Any) -> Schema[Any]:
+    """The schema of `str`, a pydantic model, a dataclass, a TypedDict or a JSON Schema.
+
+    `str` is one field named "value". Raises InvalidSchema with the JSON path of whatever a flat
+    form cannot ask for.
+    """
+    if isinstance(asked, Mapping):
+        found = read(cast("Mapping[str, Json]", asked))
+        return Schema(json=found.json, fields=found.fields, typed=_object)
+    if asked is str:
+        found = read(
+            {
+                "type": "object",
+                "properties": {"value": {"type": "string", "title": "Your answer"}},
+                "required": ["value"],
+            }
+        )
+        return Schema(json=found.json, fields=found.fields, typed=_value)
+    if not isinstance(asked, type):
+        raise InvalidSchema("A schema is str, a model, a dataclass, a TypedDict or JSON Schema.")
+    return _schema_of_type(cast("type[Any]", asked))
+
+
+def with_secrets(schema: Schema[T]) -> Schema[T]:
+    """The same with every plain text a secret, but for fields with `x-visible`.
+
+    Raises InvalidSchema for a secret with a default: it would stand in the author's code and
+    in the record.
+    """
+    properties = dict(cast("Mapping[str, Mapping[str, Json]]", schema.json["properties"]))
+    fields: list[Field] = []
+    for field in schema.fields:
+        shown = properties[field.name]
+        is_plain = field.kind == "string" and field.limits.format not in _SEEN_FORMATS
+        is_secret = field.is_secret or (is_plain and shown.get("x-visible") is not True)
+        if is_secret:
+            if field.default:
+                refuse(f"$.properties.{field.name}.default", "a secret has none")
+            kept = {key: value for key, value in shown.items() if key != "default"}
+            properties[field.name] = {**kept, "writeOnly": True}
+        default = None if is_secret else field.default
+        fields.append(dataclasses.replace(field, is_secret=is_secret, default=default))
+    return dataclasses.replace(
+        schema, json={**schema.json, "properties": properties}, fields=tuple(fields)
+    )
+
+
+def parse(schema: Schema[Any], fields: Mapping[str, Sequence[str]]) -> Parsed:
+    """Read the strings of an HTML form, as the inverse of `strings_of`.
+
+    A box that is not ticked is a no; what is empty and may be so is left out.
+    """
+    content: dict[str, Json] = {}
+    faults: list[Fault] = []
+    for field in schema.fields:
+        given = fields.get(field.input_name, ())
+        if len(given) > 1 and field.kind != "choices":
+            faults.append(Fault(path=field.name, message="This came more than once."))
+            continue
+        value = _read(field, given)
+        if value is not None:
+            content[field.name] = value
+    named = {fault.path for fault in faults}
+    faults += [fault for fault in check(schema, content) if fault.path not in named]
+    return Parsed(content=content, faults=tuple(faults))
+
+
+def strings_of(schema: Schema[Any], content: Mapping[str, Json]) -> dict[str, list[str]]:
+    """The strings of an HTML form that says this."""
+    return {
+        field.input_name: _written(field, content[field.name])
+        for field in schema.fields
+        if field.name in content
+    }
+
+
+def without_blanks(schema: Schema[Any], content: Json) -> Json:
+    """The same without what was left blank: some programs send null, or "", for that."""
+    if not isinstance(content, Mapping):
+        return content
+    optional = {field.name: field for field in schema.fields if not field.is_required}
+
+    def is_blank(name: str, value: Json) -> bool:
+        field = optional.get(name)
+        return field is not None and (
+            value is None or (value == "" and fault_in(field, "") is not None)
+        )
+
+    return {name: value for name, value in content.items() if not is_blank(name, value)}
+
+
+def check(schema: Schema[Any], content: Json) -> tuple[Fault, ...]:
+    """What is wrong with an answer, in the order of the fields; nothing if it is good."""
+    if not isinstance(content, Mapping):
+        return (Fault(path="", message="The answer must be an object."),)
+    faults: list[Fault] = []
+    for field in schema.fields:
+        if field.name in content:
+            message = fault_in(field, content[field.name])
+        elif field.is_required:
+            message = _missing(field)
+        else:
+            continue
+        if message is not None:
+            faults.append(Fault(path=field.name, message=message))
+    known = {field.name for field in schema.fields}
+    if any(name not in known for name in content):
+        faults.append(Fault(path="", message="The answer has a field that was not asked for."))
+    if not faults:
+        size = len(json.dumps(content, ensure_ascii=False).encode())
+        if size > CONTENT_BYTES_AT_MOST:
+            message = (
+                f"All together this is too long: {size} bytes, {CONTENT_BYTES_AT_MOST} at most."
+            )
+            faults.append(Fault(path="", message=message))
+    return tuple(faults)
+
+
+def _missing(field: Field) -> str:
+    match field.kind:
+        case "choice" | "choices":
+            return "Choose what applies."
+        case "boolean":
+            return "Answer yes or no."
+        case _:
+            return "Fill this in."
+
+
+def _read(field: Field, given: Sequence[str]) -> Json:
+    """None where nothing was given; what cannot be read stays text, and `check` says so."""
+    if field.kind == "choices":
+        chosen = [_chosen(field, text) for text in given if text]
+        may_be_none = not field.is_required and bool(field.limits.least)
+        return None if may_be_none and not chosen else chosen
+    text = given[0] if given else ""
+    if field.kind == "boolean":
+        return bool(text)
+    if field.is_multiline:
+        # A browser sends its line breaks as CRLF, whatever was pasted.
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if not (field.is_lines or "\n" in text.strip()) or not text.strip():
+        # What is copied often brings a space along, and hardly any key or password has one there.
+        # Lines are kept to the last sign, as a key in a file ends with a line's end.
+        text = text.strip()
+    if not text:
+        # Somebody who cleared what was written there before does not want it back.
+        is_cleared = field.kind == "string" and bool(field.default)
+        return "" if is_cleared and fault_in(field, "") is None else None
+    match field.kind:
+        case "choice":
+            return _chosen(field, text)
+        case "integer" if _INTEGER.fullmatch(text):
+            return int(text)
+        case "number" if _NUMBER.fullmatch(text):
+            return float(text)
+        case "string" if field.limits.format == "date-time":
+            found = _MOMENT.fullmatch(text)
+            return f"{found[1]}T{found[2]}{found[3] or ':00'}{found[4] or 'Z'}" if found else text
+        case _:
+            return text
+
+
+def _chosen(field: Field, text: str) -> Json:
+    """Choices travel by their number: a browser changes some texts on the way."""
+    is_number = text.isascii() and text.isdecimal() and len(text) < 6
+    within = is_number and int(text) < len(field.choices)
+    return field.choices[int(text)].value if within else 0
+
+
+def _written(field: Field, value: Json) -> list[str]:
+    values = [choice.value for choice in field.choices]
+    match field.kind:
+        case "boolean":
+            return ["yes"] if value is True else []
+        case "choice":
+            return [str(values.index(cast("str", value)))]
+        case "choices":
+            return [str(values.index(one)) for one in cast("Sequence[str]", value)]
+        case "number" | "integer":
+            return [str(value)]
+        case "string" if field.limits.format == "date-time":
+            return [_moment(str(value))]
+        case "string":
+            return [str(value)]
+
+
+def _moment(text: str) -> str:
+    try:
+        when = datetime.fromisoformat(text.upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return text
+    return when.replace(tzinfo=None).isoformat()
+
+
+def _schema_of_type(asked: type[T]) -> Schema[T]:
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(_readable(asked))
+        described = adapter.json_schema()
+    except (PydanticUserError, NameError, TypeError) as err:
+        words = str(err).partition("\n")[0].rstrip(".")
+        raise InvalidSchema(
+            f"{asked.__name__} cannot be asked as a form: {words}. That is a fault of the tool's "
+            "code, and of nothing that it was called with."
+        ) from err
+    found = read(described, is_a_models=True)
+    return Schema(
+        json=found.json,
+        fields=found.fields,
+        typed=_typed_by(adapter, found),
+        has_rules=has_rules(adapter.core_schema),
+    )
+
+
+def _readable(asked: type[Any]) -> type[Any]:
+    """Before Python 3.12 pydantic reads only the TypedDict of typing_extensions."""
+    if sys.version_info >= (3, 12) or not typing.is_typeddict(asked):
+        return asked
+    said = typing.get_type_hints(asked, include_extras=True)
+    hints = {
+        name: typing.get_args(hint)[0] if typing.get_origin(hint) in _WRAPPERS else hint
+        for name, hint in said.items()
+    }
+    # Where annotations are postponed the class takes all for required, or none.
+    required = {
+        name
+        for name, hint in said.items()
+        if typing.get_origin(hint) is typing.Required
+        or (name in asked.__required_keys__ and typing.get_origin(hint) is not typing.NotRequired)
+    }
+    make: Any = typing_extensions.TypedDict
+    remade: type[Any] = make(
+        asked.__name__,
+        {
+            name: typing.Required[hint] if name in required else typing.NotRequired[hint]
+            for name, hint in hints.items()
+        },
+    )
+    return remade
+
+
+def _typed_by(adapter: TypeAdapter[T], found: Reading) -> Callable[[Json], T]:
+    def typed(content: Json) -> T:
+        try:
+            return adapter.validate_json(
+                json.dumps({**dict.fromkeys(found.nullable), **_object(content)})
+            )
+        except ValidationError as err:
+            faults = [_fault_of(error) for error in err.errors()]
+        # Outside of `except`: pydantic's words hold the input, and a chain would show them.
+        about = ", ".join(sorted({fault.path for fault in faults} - {""})) or "as a whole"
+        raise Refused(f"The answer does not fit what the tool accepts: {about}.", faults=faults)
+
+    return typed
+
+
+def _fault_of(error: ErrorDetails) -> Fault:
+    """In the author's own words, if there are any: pydantic's may hold the input."""
+    path = ".".join(str(part) for part in error["loc"])
+    said = error.get("ctx", {}).get("error")
+    is_authors = error["type"] in ("value_error", "assertion_error") and str(said)
+    return Fault(path=path, message=str(said) if is_authors else "This does not fit.")
+
+
+def _object(content: Json) -> Mapping[str, Json]:
+    return cast("Mapping[str, Json]", content if isinstance(content, Mapping) else {})
+
+
+def _value(content: Json) -> str:
+    return cast("str", _object(content)["value"])

@@ -1,0 +1,243 @@
+"""PayPal's webhooks: signed with a certificate that the sender's header says where to get.
+
+What could go wrong: whoever chooses the certificate chooses whom we believe. So it is fetched from
+PayPal's own addresses only, its name is PayPal's, and it leads to a root that we were given. Of the
+body no more is signed than its CRC-32, for which anybody finds a second body. A Delivery of these
+tells which object to fetch; what that is worth, and whether it is paid, is in what is fetched.
+Experimental: as PayPal documents it, not yet seen with a certificate of theirs.
+"""
+
+import base64
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509 import (
+    DNSName,
+    DuplicateExtension,
+    InvalidVersion,
+    UnsupportedGeneralNameType,
+    load_der_x509_certificate,
+    load_pem_x509_certificates,
+)
+from cryptography.x509.oid import NameOID
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from flows.errors import Unverified
+from flows.webhooks.signatures import BODY_BYTES_AT_MOST, PROOF, Delivery, header_once
+
+CERTIFICATE_BYTES_AT_MOST: Final = 64 * 1024
+CERTIFICATES_AT_MOST: Final = 8
+RSA_BITS_AT_LEAST: Final = 2048
+WEBHOOK_ID: Final = re.compile(r"[0-9A-Za-z]{1,64}")
+
+_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
+_TIME = re.compile(r"[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}(\.[0-9]{1,9})?Z")
+_SIGNATURE = re.compile(r"[0-9A-Za-z+/]{1,1366}={0,2}")
+_ADDRESS = re.compile(r"[!-~]{1,512}")
+_NAME = re.compile(r"[0-9A-Za-z_-]{1,100}")
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----\s+([0-9A-Za-z+/=\s]+)-----END CERTIFICATE-----")
+# What a certificate raises that cannot be read, or leads nowhere.
+_NOT_OURS = (
+    ValueError,
+    DuplicateExtension,
+    InvalidVersion,
+    UnsupportedAlgorithm,
+    UnsupportedGeneralNameType,
+    VerificationError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateScheme:
+    """A sender, where its certificates stand, the name in them, and who issues them.
+
+    A delivery that is sent again has the time at which it was sent first; PayPal tries for three
+    days.
+    """
+
+    name: str
+    certificate_addresses: tuple[str, ...]
+    certificate_name: str
+    authority: str = "DigiCert Inc"  # an organization; PayPal's own library trusts no other
+    age_at_most: timedelta = timedelta(days=4)
+    tolerance: timedelta = timedelta(minutes=5)  # for a clock that is ahead of ours
+
+
+PAYPAL: Final = CertificateScheme(
+    name="paypal",
+    certificate_addresses=(
+        "https://api.paypal.com/v1/notifications/certs/",
+        "https://api-m.paypal.com/v1/notifications/certs/",
+    ),
+    certificate_name="messageverificationcerts.paypal.com",
+)
+PAYPAL_SANDBOX: Final = CertificateScheme(
+    name="paypal-sandbox",
+    certificate_addresses=(
+        "https://api.sandbox.paypal.com/v1/notifications/certs/",
+        "https://api-m.sandbox.paypal.com/v1/notifications/certs/",
+    ),
+    certificate_name="messageverificationcerts.sandbox.paypal.com",
+)
+
+
+def roots_of(scheme: CertificateScheme, *, bundle: bytes) -> Store:
+    """The roots of the scheme's authority in a bundle of all that are commonly trusted, in PEM.
+
+    Raises ValueError if there are none.
+    """
+    # Others in such a bundle are too old to be read without a warning, so they are not.
+    ders = [base64.b64decode(text) for text in _PEM.findall(bundle)]
+    found = [load_der_x509_certificate(der) for der in ders if scheme.authority.encode() in der]
+    of_authority = [
+        root
+        for root in found
+        if scheme.authority
+        in [name.value for name in root.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    ]
+    if not of_authority:
+        raise ValueError(f"{scheme.name}: the bundle has no root of {scheme.authority}")
+    return Store(of_authority)
+
+
+def certificate_url(
+    scheme: CertificateScheme,
+    *,
+    body: bytes,
+    headers: Sequence[tuple[str, str]],
+    now: datetime,
+) -> str:
+    """Where to get the certificate, if the delivery is worth it: nothing is verified yet.
+
+    Raises Unverified, with the reason too_large, missing_header, malformed_header, foreign_url,
+    too_old or too_new.
+    """
+    return _read(scheme, body=body, headers=headers, now=now).url
+
+
+def verify_certified(
+    scheme: CertificateScheme,
+    *,
+    body: bytes,
+    headers: Sequence[tuple[str, str]],
+    webhook_ids: Sequence[str],
+    certificate: bytes,
+    roots: Store,
+    now: datetime,
+) -> Delivery:
+    """The delivery, if it was signed for one of our webhooks with a certificate of the sender's.
+
+    `certificate` is what was fetched from `certificate_url`: PEM, the signer's first, then those
+    that lead to one of the `roots`. Raises Unverified as `certificate_url` does, and with the
+    reason no_secret where a webhook's id is missing, bad_certificate or bad_signature.
+    """
+    if not webhook_ids or not all(map(WEBHOOK_ID.fullmatch, webhook_ids)):
+        raise Unverified("no_secret")
+    said = _read(scheme, body=body, headers=headers, now=now)
+    key = _key(scheme, certificate, roots=roots, now=now)
+    for webhook_id in webhook_ids:
+        message = _message(said.id, said.time, webhook_id, body)
+        try:
+            key.verify(said.signature, message, PKCS1v15(), SHA256())
+        except InvalidSignature:
+            continue
+        return Delivery(scheme=scheme.name, id=None, body=body, sent_at=said.sent_at, proof=PROOF)
+    raise Unverified("bad_signature")
+
+
+def sign_certified(
+    scheme: CertificateScheme,
+    *,
+    body: bytes,
+    id: str,
+    webhook_id: str,
+    certificate_id: str,
+    key: RSAPrivateKey,
+    now: datetime,
+) -> list[tuple[str, str]]:
+    """The headers with which the scheme's sender would send the body."""
+    time = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    signature = key.sign(_message(id, time, webhook_id, body), PKCS1v15(), SHA256())
+    return [
+        ("paypal-auth-algo", "SHA256withRSA"),
+        ("paypal-cert-url", scheme.certificate_addresses[0] + certificate_id),
+        ("paypal-transmission-id", id),
+        ("paypal-transmission-sig", base64.b64encode(signature).decode()),
+        ("paypal-transmission-time", time),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What the headers say, well-formed and not yet believed."""
+
+    id: str
+    time: str
+    sent_at: datetime
+    signature: bytes
+    url: str
+
+
+def _read(
+    scheme: CertificateScheme, *, body: bytes, headers: Sequence[tuple[str, str]], now: datetime
+) -> _Said:
+    if len(body) > BODY_BYTES_AT_MOST:
+        raise Unverified("too_large")
+    id = header_once(headers, "paypal-transmission-id", pattern=_ID)
+    time = header_once(headers, "paypal-transmission-time", pattern=_TIME)
+    text = header_once(headers, "paypal-transmission-sig", pattern=_SIGNATURE)
+    url = header_once(headers, "paypal-cert-url", pattern=_ADDRESS)
+    try:
+        sent_at = datetime.fromisoformat(time)
+        signature = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise Unverified("malformed_header") from None
+    if base64.b64encode(signature).decode() != text:
+        raise Unverified("malformed_header")
+    # Compared as text: there is no second reading of an address that is one of these and a name.
+    if not any(
+        url.startswith(address) and _NAME.fullmatch(url, len(address))
+        for address in scheme.certificate_addresses
+    ):
+        raise Unverified("foreign_url")
+    if now - sent_at > scheme.age_at_most:
+        raise Unverified("too_old")
+    if sent_at - now > scheme.tolerance:
+        raise Unverified("too_new")
+    return _Said(id=id, time=time, sent_at=sent_at, signature=signature, url=url)
+
+
+def _key(
+    scheme: CertificateScheme, certificate: bytes, *, roots: Store, now: datetime
+) -> RSAPublicKey:
+    if len(certificate) > CERTIFICATE_BYTES_AT_MOST:
+        raise Unverified("bad_certificate")
+    try:
+        signer, *others = load_pem_x509_certificates(certificate)
+        if len(others) >= CERTIFICATES_AT_MOST:
+            raise Unverified("bad_certificate")
+        verifier = (
+            PolicyBuilder()
+            .store(roots)
+            .time(now)
+            .build_server_verifier(DNSName(scheme.certificate_name))
+        )
+        verifier.verify(signer, others)
+        key = signer.public_key()
+    except _NOT_OURS:
+        raise Unverified("bad_certificate") from None
+    if not isinstance(key, RSAPublicKey) or key.key_size < RSA_BITS_AT_LEAST:
+        raise Unverified("bad_certificate")
+    return key
+
+
+def _message(id: str, time: str, webhook_id: str, body: bytes) -> bytes:
+    return f"{id}|{time}|{webhook_id}|{zlib.crc32(body)}".encode()

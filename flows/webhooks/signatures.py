@@ -1,0 +1,243 @@
+"""Webhook signatures: one verifier for all schemes that are declared, and what it has proven.
+
+What could go wrong: a forged, altered or replayed delivery that is acted upon. A Delivery exists
+only after verification and holds only what the signature covers, so GitHub's delivery id, which
+nothing signs, is not in it. Signatures are compared as text: one MAC has one spelling. A signed id
+has no full stop in it, or its end could be read as the time (Standard Webhooks, Signature scheme).
+An empty secret is one that everybody knows, and so is a public key taken for a MAC's key.
+"""
+
+import base64
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import Final, final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from flows.errors import Unverified
+from flows.webhooks.schemes import GITHUB, STANDARD_WEBHOOKS, STRIPE, Scheme
+
+__all__ = [
+    "BODY_BYTES_AT_MOST",
+    "GITHUB",
+    "HEADER_CHARACTERS_AT_MOST",
+    "PROOF",
+    "SIGNATURES_AT_MOST",
+    "STANDARD_WEBHOOKS",
+    "STRIPE",
+    "Delivery",
+    "Scheme",
+    "header_once",
+    "verify",
+]
+
+BODY_BYTES_AT_MOST: Final = 256 * 1024
+HEADER_CHARACTERS_AT_MOST: Final = 4096
+SIGNATURES_AT_MOST: Final = 16
+PROOF: Final = object()  # for the modules that verify; a test knows which they are
+
+_FIELD = re.compile(r"\{(id|ts|body|url)\}")
+_TIME = re.compile(r"[0-9]{1,11}")  # seconds; ASCII only, and never past the year 5138
+_ID = re.compile(r"[!-\-/-~]{1,255}")  # what one can see in ASCII, but no full stop
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Delivery:
+    """What a sender has proven to have sent; only verification can make one.
+
+    `id` is the same when it is sent again. `sent_at` is when this attempt was signed.
+    """
+
+    scheme: str
+    id: str | None
+    body: bytes
+    sent_at: datetime | None
+    proof: InitVar[object]
+
+    def __post_init__(self, proof: object) -> None:
+        if proof is not PROOF:
+            raise TypeError("a Delivery comes from verify() and from nowhere else")
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.scheme!r}, id={self.id!r}, {len(self.body)} bytes)"
+
+
+def verify(
+    scheme: Scheme,
+    *,
+    body: bytes,
+    headers: Sequence[tuple[str, str]],
+    secrets: Sequence[str],
+    now: datetime,
+    url: str = "",
+) -> Delivery:
+    """The delivery, if one of the secrets signed it and it is from now.
+
+    `body` is what was sent, byte for byte; `url` is our configured address, never the request's.
+    Raises Unverified, with the reason no_secret, no_url, too_large, missing_header,
+    malformed_header, bad_signature, too_old or too_new.
+    """
+    keys = _keys(scheme, secrets)
+    if "{url}" in scheme.message and not url:
+        raise Unverified("no_url")
+    if len(body) > BODY_BYTES_AT_MOST:
+        raise Unverified("too_large")
+    said = _read(scheme, headers)
+    message = _message(scheme, {"id": said.id, "ts": said.time, "url": url}, body)
+    if not _is_signed(scheme, said, keys=keys, message=message):
+        raise Unverified("bad_signature")
+    sent_at = datetime.fromtimestamp(int(said.time), UTC) if said.time else None
+    if sent_at is not None and now - sent_at > scheme.tolerance:
+        raise Unverified("too_old")
+    if sent_at is not None and sent_at - now > scheme.tolerance:
+        raise Unverified("too_new")
+    return Delivery(scheme=scheme.name, id=said.id or None, body=body, sent_at=sent_at, proof=PROOF)
+
+
+def header_once(headers: Sequence[tuple[str, str]], name: str, *, pattern: re.Pattern[str]) -> str:
+    """The value of a header that comes exactly once and is all of the pattern."""
+    return _only(_named(headers, name) or None, pattern)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What the headers say, well-formed and not yet believed; "" where the scheme has none."""
+
+    macs: Sequence[str]
+    ed25519: Sequence[str]
+    time: str
+    id: str
+
+
+def _read(scheme: Scheme, headers: Sequence[tuple[str, str]]) -> _Said:
+    # One family answers for all of a delivery's headers: two are never mixed.
+    for family in scheme.families:
+        if values := _named(headers, family + scheme.signature_header):
+            break
+    else:
+        raise Unverified("missing_header")
+    if len(values) > 1 and not scheme.is_repeatable:
+        raise Unverified("malformed_header")
+    parts = [part for value in values for part in _parts(scheme, value)]
+    macs = _labelled(parts, scheme.signature_label)
+    ed25519 = _labelled(parts, scheme.ed25519_label)
+    if not 1 <= len(macs) + len(ed25519) <= SIGNATURES_AT_MOST:
+        raise Unverified("malformed_header")
+    time = id = ""
+    if scheme.time_label is not None:
+        time = _only(_labelled(parts, scheme.time_label), _TIME)
+    if scheme.time_header is not None:
+        time = header_once(headers, family + scheme.time_header, pattern=_TIME)
+    if scheme.id_header is not None:
+        id = header_once(headers, family + scheme.id_header, pattern=_ID)
+    return _Said(macs=macs, ed25519=ed25519, time=time, id=id)
+
+
+def _parts(scheme: Scheme, value: str) -> list[str]:
+    if not value.isascii() or not 1 <= len(value) <= HEADER_CHARACTERS_AT_MOST:
+        raise Unverified("malformed_header")
+    parts = [value] if scheme.separator is None else value.split(scheme.separator)
+    # A proxy may write a header that came twice as one, and with spaces between its parts.
+    return [part.strip(" \t") for part in parts] if scheme.is_repeatable else parts
+
+
+def _labelled(parts: Sequence[str], label: str | None) -> list[str]:
+    if label is None:
+        return []
+    return [part.removeprefix(label) for part in parts if part.startswith(label)]
+
+
+def _named(headers: Sequence[tuple[str, str]], name: str) -> list[str]:
+    return [value for key, value in headers if key.lower() == name]
+
+
+def _only(values: Sequence[str] | None, pattern: re.Pattern[str]) -> str:
+    if values is None:
+        raise Unverified("missing_header")
+    if len(values) != 1 or not pattern.fullmatch(values[0]):
+        raise Unverified("malformed_header")
+    return values[0]
+
+
+def _keys(scheme: Scheme, secrets: Sequence[str]) -> list[bytes | Ed25519PublicKey]:
+    try:
+        keys = [_key(scheme, secret) for secret in secrets]
+    except ValueError:
+        raise Unverified("no_secret") from None
+    if not keys:
+        raise Unverified("no_secret")
+    return keys
+
+
+def _key(scheme: Scheme, secret: str) -> bytes | Ed25519PublicKey:
+    """The key in a secret's text. Raises ValueError if there is none."""
+    if scheme.ed25519_label is not None and secret.startswith(scheme.ed25519_key_prefix):
+        return Ed25519PublicKey.from_public_bytes(
+            _from_base64(secret.removeprefix(scheme.ed25519_key_prefix))
+        )
+    text = secret.removeprefix(scheme.key_prefix)
+    if scheme.key == "base64":
+        key = _from_base64(text)
+    elif scheme.key == "hex":
+        key = bytes.fromhex(text)
+    else:
+        key = text.encode()
+    # HMAC fills a key up with zeros: a key of nothing else is the empty one.
+    if not key.strip(b"\0 \t\r\n"):
+        raise ValueError(f"{scheme.name}: the secret is empty")
+    return key
+
+
+def _from_base64(text: str) -> bytes:
+    # Some show their keys without the padding, and their own library reads those.
+    return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+
+
+def _message(scheme: Scheme, values: Mapping[str, str], body: bytes) -> bytes:
+    return b"".join(
+        [
+            word.encode() if index % 2 == 0 else body if word == "body" else values[word].encode()
+            for index, word in enumerate(_words(scheme.message))
+        ]
+    )
+
+
+@cache
+def _words(message: str) -> list[str]:
+    """Every second is a field's name."""
+    return _FIELD.split(message)
+
+
+def _mac(scheme: Scheme, key: bytes, message: bytes) -> str:
+    mac = hmac.digest(key, message, scheme.digest)
+    return mac.hex() if scheme.encoding == "hex" else base64.b64encode(mac).decode()
+
+
+def _is_signed(
+    scheme: Scheme, said: _Said, *, keys: Sequence[bytes | Ed25519PublicKey], message: bytes
+) -> bool:
+    is_signed = False
+    for key in keys:  # all pairs, whatever was found: the time tells nothing
+        if isinstance(key, bytes):
+            expected = _mac(scheme, key, message)
+            for mac in said.macs:
+                is_signed |= hmac.compare_digest(expected, mac)
+        else:
+            for signature in said.ed25519:
+                is_signed |= _is_signed_by(key, signature, message)
+    return is_signed
+
+
+def _is_signed_by(key: Ed25519PublicKey, signature: str, message: bytes) -> bool:
+    try:
+        raw = base64.b64decode(signature, validate=True)
+        key.verify(raw, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return base64.b64encode(raw).decode() == signature

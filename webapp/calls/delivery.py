@@ -1,0 +1,80 @@
+"""Delivery: what a result that went out leaves of the answers that it used.
+
+What could go wrong: money for nothing. A tool that failed has not given what was paid for, so its
+payment stays open for the same call; every other answer is used up by whatever came of it.
+"""
+
+from datetime import datetime
+
+from msgspec import Struct, ValidationError
+from msgspec.json import decode
+
+from flows.elicitation import states
+from flows.elicitation.run import Run
+from flows.elicitation.states import Elicitation
+from webapp.elicitations.service import Elicitations
+from webapp.kinds.registry import Kinds
+from webapp.records.rows import Value
+
+
+async def used_up(
+    elicitations: Elicitations, kinds: Kinds, run: Run, *, is_error: bool, now: datetime
+) -> list[Value]:
+    """What is written together with the run's own delivery."""
+    written: list[Value] = []
+    for id in [asking.elicitation_id for asking in run.asked]:
+        before = await elicitations.get(id)
+        if before is None:
+            continue
+        kind = kinds[before.kind]
+        gone = before.kind == "payment" and await _gave_back(before, kinds, run=run.id)
+        if is_error and kind.outlives_errors and not gone:
+            written += await elicitations.possible([id], lambda e: _released(e, run=run.id))
+            continue
+        delivered = await elicitations.possible(
+            [id], lambda e: states.deliver(e, run=run.id, now=now)
+        )
+        written += delivered
+        if delivered:
+            written += await kind.used_up(before)
+    return written
+
+
+async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> bool:
+    """Whether that very run gave its money back: nobody can use it any more."""
+    paid = await kinds.payments.paid(elicitation)
+    return paid is not None and paid.is_over and paid.refund_by == run
+
+
+async def is_taken_back(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:
+    """Whether the money for a result has gone back, so that it is given to nobody any more.
+
+    What its own body gave back is told by that very result, until it went out.
+    """
+    for asking in run.asked:
+        asked = await elicitations.get(asking.elicitation_id)
+        if asked is None or asked.kind != "payment":
+            continue
+        paid = await kinds.payments.paid(asked)
+        if paid is not None and paid.is_over:
+            return run.is_delivered or paid.refund_by != run.id
+    return False
+
+
+def is_error(result: str) -> bool:
+    """Whether a kept result, which is JSON, says that the tool failed."""
+    try:
+        return decode(result, type=_Result).isError
+    except ValidationError:
+        return False
+
+
+class _Result(Struct):
+    isError: bool = False  # noqa: N815 - the protocol's name
+
+
+def _released(elicitation: Elicitation, *, run: str) -> Elicitation:
+    take = elicitation.take
+    if take is None or take.run != run or elicitation.delivered_at is not None:
+        return elicitation
+    return states.release(elicitation, leg=take.leg)

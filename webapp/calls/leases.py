@@ -1,0 +1,99 @@
+"""What one leg has taken: outcomes that no other leg may use until its lease is out.
+
+What could go wrong: a leg that goes away while it takes, and leaves a lease that nobody uses.
+"""
+
+import asyncio
+from collections.abc import Callable  # noqa: TC003 - annotations of attributes are kept
+
+from flows.elicitation import states
+from flows.elicitation.states import Elicitation
+from flows.errors import NotPossible
+from webapp.elicitations.service import Elicitations
+
+
+class Taken:
+    def __init__(self, elicitations: Elicitations, *, leg: str) -> None:
+        self._elicitations = elicitations
+        self._leg = leg
+        self._is_used: dict[str, bool] = {}  # by elicitation: whether the body has seen it
+        self._under_way: set[asyncio.Task[Elicitation]] = set()
+        self.on_first: Callable[[], None] = _nothing
+        self.is_over = False  # the leg: nothing more is handed to it
+
+    def __bool__(self) -> bool:
+        return bool(self._is_used)
+
+    @property
+    def used(self) -> list[str]:
+        return [id for id, is_used in self._is_used.items() if is_used]
+
+    def was_handed(self, settled: Elicitation) -> bool:
+        """The write that settled it took it for this leg; False if the leg is over without it.
+
+        The leg may have seen that write in the store, used the outcome and come to its end before
+        whoever settled it gets here.
+        """
+        if self.is_over:
+            return settled.id in self._is_used
+        self._has(settled)
+        return True
+
+    async def take(self, current: Elicitation, *, run: str) -> Elicitation | None:
+        """Take the outcome for this leg of the run, or None if another leg has it."""
+        if current.take is None or current.take.leg != self._leg:
+            taking = asyncio.create_task(
+                self._elicitations.take(current.id, run=run, leg=self._leg)
+            )
+            self._under_way.add(taking)
+            try:
+                current = await asyncio.shield(taking)
+            except NotPossible:
+                return None
+        self._has(current)
+        return current
+
+    def use(self, taken: Elicitation) -> None:
+        """The body sees it from now on."""
+        self._is_used[taken.id] = True
+
+    def forget(self, taken: Elicitation) -> None:
+        del self._is_used[taken.id]
+
+    async def release_unused(self) -> None:
+        """What the body has not seen; also what was being taken when the body left."""
+        if self._under_way:
+            done, _ = await asyncio.wait(self._under_way)
+            for taking in done:
+                if not taking.cancelled() and taking.exception() is None:
+                    self._is_used.setdefault(taking.result().id, False)
+        await self._release([id for id, is_used in self._is_used.items() if not is_used])
+
+    async def release_used(self) -> None:
+        """The leg ended without a result; the next one may use them."""
+        await self._release(self.used)
+
+    async def laid_down(self) -> list[Elicitation]:
+        """The used ones with their lease over, not yet written: the run goes on in another leg."""
+        now = self._elicitations.clock()
+        return await self._elicitations.possible(
+            self.used, lambda e: states.lay_down(e, leg=self._leg, now=now)
+        )
+
+    async def renew(self) -> None:
+        await self._elicitations.each(
+            list(self._is_used),
+            lambda e: states.renew(e, leg=self._leg, now=self._elicitations.clock()),
+        )
+
+    def _has(self, taken: Elicitation) -> None:
+        self._is_used.setdefault(taken.id, False)
+        self.on_first()
+
+    async def _release(self, ids: list[str]) -> None:
+        if ids:
+            await self._elicitations.each(ids, lambda e: states.release(e, leg=self._leg))
+
+
+def _nothing() -> None:
+    pass

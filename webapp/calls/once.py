@@ -1,0 +1,150 @@
+"""`once`: work that is done once, however often a tool's body runs again.
+
+What could go wrong: the process dies between the work and its record. Then it is done again, with
+the idempotency key that it got the first time; this cannot be closed from here. Nor can two
+identical calls that two processes begin at one moment. A result that cannot be handed on, as it is
+no JSON or too long, is no reason to do the work again: that it is done is kept in any case.
+Nor may a client that gives its call up end the work half way.
+"""
+
+import asyncio
+import inspect
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+from msgspec.structs import replace
+
+from flows.elicitation.states import Json
+from flows.errors import ResultNotKept, Unreadable
+from webapp.elicitations.service import Elicitations
+from webapp.records.rows import Done
+from webapp.stores import Conflict
+
+Wait: TypeAlias = Callable[[Collection[asyncio.Future[None]]], Awaitable[object]]
+Place: TypeAlias = tuple[str, str, str]  # the tool, its body's place among inner calls, the key
+
+LETTERS_AT_MOST = 1024 * 1024  # of a result's JSON, which is ASCII
+_PIECE = 24 * 1024  # of those in one row, where quotes and backslashes take two
+_FAULT_AT_MOST = 500
+KEPT = timedelta(days=1)
+# Longer than any call can still be given the receipt (flows.elicitation.states.KEPT).
+KEPT_UNDER_A_RECEIPT = timedelta(days=60)
+
+
+class Working:
+    """Of one body, whether it is inside `once`; whoever cancels it waits until it is not."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._next: Callable[[], object] | None = None
+        self.has_begun = False
+
+    def __bool__(self) -> bool:
+        return self._number > 0
+
+    @contextmanager
+    def begun(self) -> Generator[None]:
+        """Until what was done is kept."""
+        self.has_begun = True
+        self._number += 1
+        try:
+            yield
+        finally:
+            self._number -= 1
+            if not self._number and self._next is not None:
+                self._next()
+
+    def when_out(self, act: Callable[[], object]) -> None:
+        """Do it now, or as soon as the body is inside none."""
+        if self:
+            self._next = act
+        else:
+            act()
+
+
+async def do_once(
+    elicitations: Elicitations,
+    *,
+    owner: str,
+    scope: str,
+    kept: timedelta,
+    name: str,
+    place: Place,
+    work: Callable[[str], Awaitable[Json]],
+    working: Working,
+    wait: Wait,
+) -> Json:
+    """The kept result of `name` at `place` under `scope`, which is a run or a receipt.
+
+    Raises ResultNotKept if the result is no JSON or too long, and what the work raises.
+    """
+    pepper = elicitations.owners.pepper
+    id = owner + pepper.tag("once", scope, *place, name, size=18)
+    key = pepper.tag("idempotency", scope, *place, name, size=18)
+    while (doing := elicitations.doing.get(id)) is not None:
+        await wait({doing})  # an identical call is at it in this process
+    elicitations.doing[id] = over = asyncio.get_running_loop().create_future()
+    try:
+        with working.begun():
+            done = await elicitations.done(owner=owner, id=id)
+            if done is None:
+                given = await _done(work, key)
+                erase_at = elicitations.clock() + kept
+                done, *pieces = _kept(given, id=id, owner=owner, erase_at=erase_at)
+                try:
+                    await elicitations.write(done, *pieces)
+                except Conflict:
+                    done = await elicitations.done(owner=owner, id=id) or done
+    finally:
+        del elicitations.doing[id]
+        over.set_result(None)
+    return _result(name, done, [await _piece(elicitations, done, piece) for piece in done.pieces])
+
+
+async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]], *, working: Working) -> Json:
+    """For a caller without an identity, of whom nothing is kept: every leg does it again."""
+    with working.begun():
+        given = await _done(work, secrets.token_urlsafe(18))
+    done, *pieces = _kept(given, id="", owner="", erase_at=datetime.max.replace(tzinfo=UTC))
+    return _result(name, done, [piece.result for piece in pieces])
+
+
+async def _done(work: Callable[[str], Awaitable[Json]], key: str) -> Json:
+    """What the work gives; by the time that it is seen to be no coroutine it is done, too."""
+    given: Any = work(key)
+    result: Json = await given if inspect.isawaitable(given) else given
+    return result
+
+
+def _kept(given: object, *, id: str, owner: str, erase_at: datetime) -> list[Done]:
+    """The row that says that it is done, and those that its result goes on in."""
+    done = Done(id=id, owner=owner, result="", erase_at=erase_at)
+    try:
+        text = json.dumps(given, allow_nan=False)
+    except Exception as error:  # noqa: BLE001 - it may have code of its own
+        return [replace(done, fault=f"is no JSON: {error}"[:_FAULT_AT_MOST])]
+    if len(text) > LETTERS_AT_MOST:
+        return [replace(done, fault=f"is longer than {LETTERS_AT_MOST} letters of JSON")]
+    first, *rest = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+    pieces = [replace(done, id=f"{id}-{number}", result=piece) for number, piece in enumerate(rest)]
+    return [replace(done, result=first, pieces=tuple(piece.id for piece in pieces)), *pieces]
+
+
+async def _piece(elicitations: Elicitations, done: Done, id: str) -> str:
+    found = await elicitations.done(owner=done.owner, id=id)
+    if found is None:
+        raise Unreadable
+    return found.result
+
+
+def _result(name: str, done: Done, pieces: Sequence[str]) -> Json:
+    if done.fault is not None:
+        raise ResultNotKept(
+            f"What once({name!r}) did is done, but not its result kept, which {done.fault}."
+        )
+    result: Json = json.loads("".join((done.result, *pieces)))
+    return result

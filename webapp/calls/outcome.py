@@ -1,0 +1,66 @@
+"""Outcomes: what a tool is told of its question."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from flows.elicitation.states import BY_MODEL, Elicitation, Json, Status
+from flows.errors import Cancelled, InvalidAnswer, Processing
+from flows.question import Outcome, Question, refusal
+from flows.schema.schema import Fault, Refused
+
+T = TypeVar("T")
+
+
+def outcome_of(
+    question: Question[T], taken: Elicitation, *, content: Json, faults: Sequence[Fault] = ()
+) -> Outcome[T]:
+    """Of an elicitation that is over; `content` is for the question's own `answer`.
+
+    `faults` are those of what the client answered, which ended it.
+    """
+    error = refusal(
+        taken.status,
+        message=question.message,
+        elicitation_id=taken.id,
+        timeout=taken.expires_at - taken.created_at,
+        why=taken.why,
+    )
+    if faults:
+        details = [(fault.path, fault.message) for fault in faults]
+        error = InvalidAnswer(details, elicitation_id=taken.id)
+    answer: T | None = None
+    if error is None:
+        try:
+            answer = question.answer(content)
+        except Refused as refused:
+            if taken.kind != "form":  # what a person typed as a secret is in nobody's words
+                raise
+            details = [(fault.path, fault.message) for fault in refused.faults]
+            raise InvalidAnswer(details, elicitation_id=taken.id) from None
+    return Outcome(
+        status=taken.status,
+        content=answer,
+        error=error,
+        is_late=taken.is_late,
+        is_by_model=taken.why == BY_MODEL,
+    )
+
+
+def cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:
+    """Of a wait that ended in the client: the elicitation lives on."""
+    error = Cancelled(
+        f"The question was dismissed: {question.message!r}. It stays open until "
+        f"{current.expires_at:%H:%M} UTC: call the tool again to go on.",
+        elicitation_id=current.id,
+    )
+    return Outcome(status=Status.CANCELLED, error=error)
+
+
+def processing(question: Question[T], current: Elicitation) -> Outcome[T]:
+    """Of a payment that is on its way, and that the tool does not wait for."""
+    error = Processing(
+        f"The payment for {question.message!r} is on its way, and may take days. The person has "
+        "nothing more to do, and is not to pay again: call the tool again later.",
+        elicitation_id=current.id,
+    )
+    return Outcome(status=current.status, error=error)

@@ -1,0 +1,271 @@
+"""The line: one elicitation for each question of an owner, and the leg that waits for it.
+
+The same question joins what is there; a new one is started. The record is durable and the waiter
+registered before anything leaves the process, and before a function of the author's hears of it:
+what it tells others may come back at once. The address that it makes is in the record before the
+link is shown; where the process died between the two, the next same call asks the function again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from flows.elicitation import run as runs
+from flows.elicitation import states
+from flows.elicitation.run import Asking, Place, Run
+from flows.elicitation.states import Asked, Elicitation, Status
+from flows.elicitation.tool_call import ToolCall
+from flows.errors import CallOver, InvalidQuestion
+from flows.kinds.url import Visit
+from flows.question import Question
+from webapp.calls.presenter import Batch, Shown
+from webapp.calls.run import OPEN_AT_LEAST, CurrentRun
+from webapp.elicitations.aliases import give_alias
+from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.links import Links
+from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
+from webapp.elicitations.service import Elicitations
+from webapp.elicitations.waiters import Waiter
+from webapp.kinds.gate import holds
+from webapp.kinds.registry import Kinds
+from webapp.stores import Conflict
+
+if TYPE_CHECKING:
+    from webapp.records.rows import Value
+
+SAYS_CHARACTERS = 80
+
+
+class Line:
+    """Where the questions of one leg stand."""
+
+    def __init__(
+        self,
+        *,
+        elicitations: Elicitations,
+        links: Links,
+        kinds: Kinds,
+        run: CurrentRun,
+        tool: ToolCall,
+        client_id: str,
+        leg: str,
+        is_by_code: bool,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._elicitations = elicitations
+        self._links = links
+        self._kinds = kinds
+        self._run = run
+        self._tool = tool
+        self._client_id = client_id
+        self._leg = leg
+        self._is_by_code = is_by_code
+        self._is_over = is_over
+        self._lock = asyncio.Lock()
+        self._fresh: str | None = None  # what was started, and nobody was told of yet
+
+    async def stand(
+        self, question: Question[Any], place: Place, waiter: Waiter, *, is_ordered: bool
+    ) -> Elicitation:
+        """The elicitation of this place, found, joined or started; this leg waits for it now."""
+        async with self._lock, self._kinds.policies.turn(self._run.value.owner):
+            if self._is_over():  # a sibling has ended the leg: nobody would be shown this one
+                raise CallOver
+            current = await self._stand(question, place, waiter, is_ordered=is_ordered)
+            if question.elicitation_id is not None:
+                await self._name(question.elicitation_id, current)
+            if isinstance(question.request, Visit):
+                current = await self._addressed(question.request, current)
+            self._kinds.rules.know(current, question.request)
+            if current.id == self._fresh:
+                self._fresh = None
+                await self._elicitations.plugins.started(current)
+            return current
+
+    def shown(self, current: Elicitation, place: Place, *, is_again: bool, group: Batch) -> Shown:
+        """What a presenter has to show of it."""
+        asked = self._run.value.asked
+        return Shown(
+            elicitation=current,
+            link=cache(partial(self._links.of, current, now=self._elicitations.clock())),
+            index=next(i for i, asking in enumerate(asked) if asking.place == place),
+            is_again=is_again,
+            group=group,
+            arguments=self._tool.arguments,
+        )
+
+    async def take_over(self) -> None:
+        """The older leg that has the outcome may only be waiting for a later question: it ends."""
+        await self._run.reload()
+        await self._elicitations.each(
+            [asking.elicitation_id for asking in self._run.value.asked],
+            lambda e: states.join(e, leg=self._leg, run=self._run.value.id),
+        )
+
+    async def _stand(
+        self, question: Question[Any], place: Place, waiter: Waiter, *, is_ordered: bool
+    ) -> Elicitation:
+        join = self._join_key(question, place)
+        for number in range(TRIES_AT_MOST):
+            before = run = self._run.value
+            known = run.at(place)
+            current, former = await self._look(run, known, join)
+            changed: list[Value] = []
+            if current is None:
+                room = await self._kinds.policies.room(
+                    run, client_id=self._client_id, tool=self._tool
+                )
+                current = await self._start(question, place, join, run)
+                changed += [current, *room.taken_by(current)]
+                if former is not None:
+                    changed.append(states.let_go(former))
+            elif not current.status.is_final and current.waiter != self._leg:
+                current = states.join(current, leg=self._leg, run=run.id)
+                changed.append(current)
+            if known is None or known.elicitation_id != current.id:
+                asking = Asking(
+                    place=place,
+                    elicitation_id=current.id,
+                    is_ordered=is_ordered,
+                    says=question.message[:SAYS_CHARACTERS],
+                )
+                run = runs.ask(run, asking, open_until=current.expires_at + OPEN_AT_LEAST)
+                changed.append(run)
+            waiter.run = run.id  # an identical call may have been first to begin it
+            self._elicitations.waiters.add(waiter, run.id)
+            self._elicitations.waiters.add(waiter, current.id)
+            if not changed:
+                return current
+            try:
+                await self._elicitations.write(*changed)
+            except Conflict:
+                await pause(number)
+                await self._run.reload()
+                continue
+            if run is not before:
+                self._run.value = replace(run, version=run.version + 1)
+            if changed[0] is current:
+                return replace(current, version=current.version + 1)
+            return current
+        raise Contended(str(place))
+
+    async def _name(self, alias: str, current: Elicitation) -> None:
+        """Before the link is out, and after the write that decided whose elicitation it is."""
+        try:
+            await give_alias(self._elicitations, alias, current)
+        except InvalidQuestion:
+            await self._elicitations.end(current, Status.CANCELLED)
+            raise
+
+    async def _addressed(self, visit: Visit, current: Elicitation) -> Elicitation:
+        """With the address that the author's function makes, if it is not there yet.
+
+        It may be over when the function returns: what that told others has come back. Raises what
+        the function raises; the question is over then, and the same call asks afresh, unless a late
+        answer has come by then.
+        """
+        if current.asked.url is not None or current.status.is_final:
+            return current
+        link = self._links.for_author(
+            elicitation_id=current.id,
+            expires_at=current.expires_at,
+            now=self._elicitations.clock(),
+        )
+        try:
+            url = visit.address(link)
+        except Exception:
+            await self._elicitations.end(current, Status.CANCELLED)
+            raise
+        return await self._elicitations.change(current.id, lambda e: states.lead_to(e, url))
+
+    async def _look(
+        self, run: Run, known: Asking | None, join: str
+    ) -> tuple[Elicitation | None, Elicitation | None]:
+        """What there is to join, if anything; else what holds the question's key and is over."""
+        if known is not None:
+            current = await self._elicitations.get(known.elicitation_id)
+            if current is not None and self._is_still_asked(current):
+                return current, None
+        held = await self._elicitations.find(owner=run.owner, join=join)
+        if held is None:
+            return None, None
+        if not held.status.is_final and self._elicitations.clock() >= held.expires_at:
+            held = await self._elicitations.end(
+                held, Status.EXPIRED
+            )  # the sweeper is not there yet
+        now = self._elicitations.clock()
+        is_there = held.status is Status.ACCEPTED and now < held.joined_until
+        if not held.status.is_final or is_there:
+            return held, None
+        return None, held
+
+    def _is_still_asked(self, current: Elicitation) -> bool:
+        """Whether what this run asked before stands, or a new call has to ask it afresh."""
+        if current.delivered_at is not None:
+            return False
+        if not (self._run.is_continued or current.status.is_final):
+            return self._elicitations.clock() < current.expires_at
+        if current.status is Status.ACCEPTED:
+            # Else its content is wiped.
+            return holds(current, self._elicitations) or self._is_kept(current, Status.ACCEPTED)
+        return (
+            self._run.is_continued
+            or not current.status.is_final
+            or self._is_kept(current, Status.DECLINED, Status.DENIED)
+        )
+
+    def _is_kept(self, held: Elicitation, *statuses: Status) -> bool:
+        return held.status in statuses and self._elicitations.clock() < held.kept_until
+
+    def _join_key(self, question: Question[Any], place: Place) -> str:
+        about = (
+            ("named", self._tool.tool, question.key, place.kind, place.digest)
+            if question.key is not None
+            else ("placed", self._tool.tool, self._tool.arguments, str(place))
+        )
+        pepper = self._elicitations.owners.pepper
+        tool = self._tool
+        return pepper.tag(
+            "join", tool.server, self._client_id, *about, *tool.version_parts, size=18
+        )
+
+    async def _start(
+        self, question: Question[Any], place: Place, join: str, run: Run
+    ) -> Elicitation:
+        request = question.request
+        id = self._fresh = self._elicitations.new_id(run.owner)
+        now = self._elicitations.clock()
+        expires_at = now + self._kinds.policies.timeout(question, self._tool)
+        asked = Asked(
+            server=self._tool.server,
+            tool=self._tool.tool,
+            client=self._tool.client,
+            message=question.message,
+            digest=place.digest,
+            version=self._tool.version,
+            client_id=self._tool.client_id,
+        )
+        link = self._links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
+        by = AskedBy(
+            owner=run.owner,
+            server=self._tool.server,
+            tool=self._tool.tool,
+            version=self._tool.version,
+            client=self._tool.calling_client,
+        )
+        asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
+        return Elicitation(
+            id=id,
+            owner=run.owner,
+            kind=request.kind,
+            asked=asked,
+            join=join,
+            created_at=now,
+            expires_at=expires_at,
+            waiter=self._leg,
+            run=run.id,
+            is_by_code=self._is_by_code,
+        )

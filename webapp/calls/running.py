@@ -1,0 +1,221 @@
+"""Bodies: the tool bodies that are running, each in a task of its own.
+
+What could go wrong: a client goes away after it was paid for, or while `once` is at work, and the
+body ends half way. So a line that breaks is told from a call that is cancelled, where that can be
+told. On 2025-11-25 a broken line ends nothing. On 2026-07-28 over HTTP a closed stream is a cancel,
+and may be a cut as well: a body that took a payment or began `once` then runs to its end, as an
+orphan. A cancel reaches a body at its next await outside `once`.
+
+An orphan's end is waited for by the same call made again, which gets its result, or is told to come
+again. It has a time at most, and so have a body that is cancelled inside `once` and a process that
+ends; what is inside `once` then gets the grace and no more.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from datetime import timedelta
+from typing import Any, TypeAlias, TypeVar
+
+import anyio
+
+from webapp.calls.call import Call
+from webapp.http.connection import Wire
+from webapp.settings.quotas import GRACE, ORPHANED_AT_MOST
+
+T = TypeVar("T")
+Later: TypeAlias = Callable[[Callable[[Wire], None]], None]
+Wait: TypeAlias = Callable[[Collection[asyncio.Future[Any]]], Awaitable[object]]
+RENEWAL_SECONDS = 10.0
+ARRIVAL_SECONDS = 5.0
+ENDING_SECONDS = 5.0
+_log = logging.getLogger(__name__)
+
+
+class Bodies:
+    """Owns every task that may outlive the request it began in."""
+
+    def __init__(
+        self, *, orphaned_at_most: timedelta = ORPHANED_AT_MOST, grace: timedelta = GRACE
+    ) -> None:
+        self._orphaned_at_most = orphaned_at_most
+        self._grace = grace
+        self._calls: dict[asyncio.Task[Any], Call] = {}
+        self._orphans: dict[asyncio.Task[Any], Call] = {}
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._in_flight: dict[str, asyncio.Future[None]] = {}
+        self._unanswered: set[Call] = set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    async def run(
+        self,
+        call: Call,
+        body: Callable[[], Coroutine[Any, Any, T]],
+        wire: Wire | None,
+        *,
+        is_cut_told: bool = True,
+    ) -> T:
+        """Run a body. Cancelling this is a client's cancel, unless a cut could be mistaken for one.
+
+        That is so where not `is_cut_told`.
+        """
+        self._unanswered.add(call)
+        self._is_idle.clear()
+        task = asyncio.create_task(body())
+        self._calls[task] = call
+        task.add_done_callback(self._calls.pop)
+        if wire is not None:
+            wire.on_broken(lambda: self._orphan(task, call))
+            call.taken.on_first = lambda: self._orphan(task, call) if wire.is_broken else None
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                if not is_cut_told and call.must_finish:
+                    self._orphan(task, call)
+                else:
+                    await self._cancelled(task, call)
+            raise
+        finally:
+            if not task.done():  # nobody gets its result here, and whoever ends us waits for it
+                task.add_done_callback(lambda _: self._answered(call))
+            elif task.cancelled() or task.exception() is not None:
+                self._answered(call)
+
+    async def all_answered(self, *, within: timedelta) -> None:
+        """Wait until every call has had its answer, or the time is up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within.total_seconds()):
+                await self._is_idle.wait()
+
+    def deliver(self, call: Call, wire: Wire | None, *, later: Later | None = None) -> None:
+        """Once the response is out, note that it arrived. Identical calls wait for that.
+
+        `later` knows of another exchange that brings it, where this one has not.
+        """
+        if wire is None:
+            self._answered(call)
+        else:
+            wire.on_end(lambda _: self._answered(call))
+        if not call.run.is_loaded:
+            return
+        run_id = call.run.value.id
+        over = self._in_flight[run_id] = asyncio.get_running_loop().create_future()
+
+        before = 0 if wire is None else wire.pieces
+
+        def end(arrived: bool) -> None:  # noqa: FBT001 - the wire's callback
+            # A client may close a stream as soon as it has the result, before the empty last piece.
+            if arrived or (wire is not None and wire.pieces > before):
+                task = asyncio.create_task(self._deliver(call, over))
+                self._deliveries.add(task)
+                task.add_done_callback(self._deliveries.discard)
+            else:
+                self._land(run_id, over)
+                if later is not None:
+                    later(lambda other: self.deliver(call, other))
+
+        if wire is None:
+            end(True)  # no connection to watch: written is all that can be known
+        else:
+            wire.on_end(end)
+
+    async def landed(self, run_id: str, *, wait: Wait | None = None) -> None:
+        """Wait until the response of that run, if one is on its way, has arrived or has not.
+
+        An orphan is waited for, too, by `wait`, which may give up: but for one that holds an
+        outcome, as that is waited for.
+        """
+        orphans = [task for task, call in self._orphans.items() if _only_works(call, run_id)]
+        if orphans:
+            await (wait(orphans) if wait else asyncio.wait(orphans, timeout=ARRIVAL_SECONDS))
+        over = self._in_flight.get(run_id)
+        if over is not None:
+            await asyncio.wait({over}, timeout=ARRIVAL_SECONDS)
+
+    async def renew_leases(self) -> None:
+        """Keep what running bodies have taken; runs until cancelled."""
+        while True:
+            await asyncio.sleep(RENEWAL_SECONDS)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Keep it for another while."""
+        for call in tuple(self._calls.values()):
+            await _logged(call.renew())
+
+    async def aclose(self) -> None:
+        """End what still runs, after the deliveries that are under way."""
+        if self._deliveries:
+            await asyncio.wait(self._deliveries)
+        for task in tuple(self._calls):
+            task.cancel()
+        if self._calls:
+            _, stubborn = await asyncio.wait(tuple(self._calls), timeout=ENDING_SECONDS)
+            for task in stubborn:
+                _log.error("call.would_not_end", extra={"leg": self._calls[task].leg})
+
+    def _answered(self, call: Call) -> None:
+        self._unanswered.discard(call)
+        if not self._unanswered:
+            self._is_idle.set()
+
+    def _orphan(self, task: asyncio.Task[Any], call: Call) -> None:
+        if task.done() or not (call.has_taken or call.must_finish):
+            return
+        self._bound(task, call)
+
+    def _bound(self, task: asyncio.Task[Any], call: Call) -> None:
+        after = self._orphaned_at_most.total_seconds()
+        timer = asyncio.get_running_loop().call_later(after, self._end, task, call)
+        self._orphans[task] = call
+        task.add_done_callback(lambda _: timer.cancel())
+        task.add_done_callback(lambda _: self._orphans.pop(task, None))
+        task.add_done_callback(_retrieve)
+
+    def _end(self, task: asyncio.Task[Any], call: Call) -> None:
+        """Now, or after `once`, or in the midst of it when its grace is over."""
+        call.working.when_out(task.cancel)
+        if call.working:
+            asyncio.get_running_loop().call_later(self._grace.total_seconds(), task.cancel)
+
+    async def _cancelled(self, task: asyncio.Task[Any], call: Call) -> None:
+        """Cancel it at its next await outside `once`; return when it is over, or is inside."""
+        task.add_done_callback(_retrieve)
+        call.working.when_out(task.cancel)
+        if call.working:
+            self._bound(task, call)
+            return
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({task})
+
+    async def _deliver(self, call: Call, over: asyncio.Future[None]) -> None:
+        await _logged(call.delivered())
+        self._land(call.run.value.id, over)
+
+    def _land(self, run_id: str, over: asyncio.Future[None]) -> None:
+        if self._in_flight.get(run_id) is over:
+            del self._in_flight[run_id]
+        if not over.done():
+            over.set_result(None)
+
+
+def _only_works(call: Call, run_id: str) -> bool:
+    return call.run.is_loaded and call.run.value.id == run_id and not call.has_taken
+
+
+async def _logged(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except Exception:  # noqa: BLE001 - a task's edge
+        _log.exception("call.bookkeeping_failed")
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.warning("call.left_body_failed", exc_info=task.exception())

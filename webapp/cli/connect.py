@@ -1,0 +1,75 @@
+"""`elicit connect`: the account that a tool waits for, connected from a terminal."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+
+from flows.errors import ElicitError, StoreUnavailable, Unreadable
+from webapp.cli.device_flow import (
+    LONGEST_QUOTATION,
+    Terminal,
+    chosen,
+    connect_by_code,
+    open_questions,
+    plain,
+)
+from webapp.command import LOOPBACK, Refused, quieten, settings_for, under_another_secret
+from webapp.connecting import connect
+from webapp.printing import tell
+from webapp.settings.settings import Settings
+
+
+def connect_here(environment: Mapping[str, str], *, provider: str | None, port: int) -> int:
+    """The exit status: 0 if it is connected."""
+    quieten()
+    try:
+        settings = settings_for(environment, host=LOOPBACK, port=port)
+        return asyncio.run(_connect(settings, provider))
+    except Refused as refusal:
+        return refusal.tell()
+
+
+async def _connect(settings: Settings, provider: str | None) -> int:
+    terminal = Terminal(say=tell, choose=_choose, is_right=_is_right, pause=_pause)
+    try:
+        async with connect(settings) as service:
+            waiting = await open_questions(service, provider=provider)
+            if not waiting:
+                raise Refused(
+                    "No tool of yours waits for an account. Call the tool first, and leave it "
+                    "waiting."
+                )
+            asked = await chosen(service, waiting, terminal)
+            if asked is None:
+                raise Refused("None was chosen, and nothing was done.")
+            is_connected = await connect_by_code(service, asked, terminal)
+    except Unreadable as error:
+        raise under_another_secret(settings) from error
+    except StoreUnavailable as error:
+        raise Refused(plain(error.why, limit=LONGEST_QUOTATION)) from error
+    except ElicitError as error:
+        raise Refused(plain(str(error), limit=LONGEST_QUOTATION)) from error
+    return 0 if is_connected else 1
+
+
+async def _choose(number: int) -> int | None:
+    line = await _line(f"Which one? [1-{number}] ")
+    return (
+        int(line) if line.isascii() and line.isdigit() and len(line) <= len(str(number)) else None
+    )
+
+
+async def _is_right(question: str) -> bool:
+    return (await _line(f"{question} [y/N] ")).lower() in ("y", "yes")
+
+
+async def _line(prompt: str) -> str:
+    """What is typed; nothing where the input has ended."""
+    tell(prompt, end="")
+    line: str = await asyncio.to_thread(sys.stdin.readline)
+    return line.strip()
+
+
+async def _pause(duration: timedelta) -> None:
+    await asyncio.sleep(duration.total_seconds())

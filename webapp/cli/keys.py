@@ -1,0 +1,267 @@
+"""`elicit keys`: replace the secret while processes serve, and say what the old ones still open.
+
+What could go wrong: a key is wrapped under a secret that a running process lacks, or a secret is
+thrown away that something still needs. With a key file every process sees a new secret before it
+is used, and none is taken out that wraps a key in any store that was opened with the file; one
+whose file is gone holds it back, too, and is named. With ELICIT_SECRET nobody can know what
+all the others have, so a secret that no process of this store has had yet is refused, and one that
+it needs stays.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from flows.crypto.tokens import MAXIMUM_LIFE
+from flows.crypto.vault import Ring
+from flows.errors import StoreUnavailable, Unreadable, WeakSecret
+from webapp.cli.resealing import is_under_way, reseal
+from webapp.command import LOOPBACK, Refused, opened_store, settings_for, under_another_secret
+from webapp.records.owners import count_wrapped, rewrap, was_served
+from webapp.settings.key_file import KeyFile, Secret, data_folder, new_secret
+from webapp.settings.key_usage import noted_as, wrapped_in
+from webapp.settings.settings import DEFAULT_PORT, SECRET_NAMES, Settings
+from webapp.stores import Store
+
+ORDER = """\
+To replace the secret while processes serve, in this order:
+  1. make one with: elicit keys new
+  2. everywhere {name}=old,new, and restart: every process can open what the new one will seal
+  3. everywhere {name}=new,old, and restart: from now on the new one seals
+  4. with the same setting: elicit keys rotate
+  5. {days} days after the third step: elicit keys retire OLD says whether {name}=new is enough"""
+
+# Clocks of the processes that mint and of this command may differ.
+_LEEWAY = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """The secrets in use and the store; `variable` names where they are set, else `file` does."""
+
+    ring: Ring
+    store: Store
+    place: str
+    variable: str | None = None
+    file: KeyFile | None = None
+
+    @property
+    def source(self) -> str:
+        return str(self.file.path) if self.file is not None else str(self.variable)
+
+
+Work = Callable[[Keys], Awaitable[list[str]]]
+
+
+def on_keys(environment: Mapping[str, str], work: Work, *, say: Callable[[str], object]) -> int:
+    """Do the work on the secrets and the store of that environment; the exit status."""
+    try:
+        for line in asyncio.run(_on_keys(environment, work)):
+            say(line)
+    except Refused as refusal:
+        return refusal.tell()
+    return 0
+
+
+async def rotate(
+    keys: Keys, *, now: datetime, anyway: bool = False, after_leak: bool = False
+) -> list[str]:
+    """Make a new secret where we can, and wrap everything under the newest.
+
+    `after_leak`: make new data keys, too, and seal everything anew. What an interrupted rotation
+    has left is finished first, without another secret. Raises Refused.
+    """
+    lines = list[str]()
+    newest = keys.ring.newest
+    if after_leak and await is_under_way(keys.store, keys.ring):
+        pass  # the secret that is the newest is the one that was made for it
+    elif keys.file is not None:
+        # Before the file is changed: it also shows that this store is one of these secrets.
+        left = await rewrap(store=keys.store, ring=keys.ring)
+        if left.done:
+            lines.append(
+                f"A rotation to {newest.hex()} was not finished; it is now: {_keys(left.done)} of "
+                f"{keys.place} wrapped anew. For another new secret run it again."
+            )
+            return lines
+        if keys.file.put_in_front(new_secret(), before=newest, now=now):
+            lines.append(f"{keys.ring.newest.hex()} is new, and the newest in {keys.source}.")
+        else:
+            lines.append(f"Another rotation has just made {keys.ring.newest.hex()}.")
+    elif len(keys.ring.fingerprints) == 1:
+        raise Refused(f"{keys.source} holds one secret. {_order(keys)}")
+    elif not anyway and not await was_served(keys.store, newest):
+        raise Refused(
+            f"No process of this store has ever had {newest.hex()}, the first of {keys.source}: "
+            f"those that run could open nothing any more. {_order(keys)}\n"
+            "If nothing is running: elicit keys rotate --anyway"
+        )
+    wrapped = await rewrap(store=keys.store, ring=keys.ring)
+    lines.append(
+        f"{_keys(wrapped.done)} of {keys.place} wrapped anew under {keys.ring.newest.hex()}."
+    )
+    if wrapped.lost:
+        lines.append(f"{_keys(wrapped.lost)} left as found: no secret here opens them.")
+    if after_leak:
+        return lines + await _after_leak(keys, now=now)
+    if keys.variable is not None:
+        lines.append(
+            f"{keys.variable} stays as it is: leave the others in it for {MAXIMUM_LIFE.days} days "
+            "after the first one became the first."
+        )
+    return lines
+
+
+async def _after_leak(keys: Keys, *, now: datetime) -> list[str]:
+    done = await reseal(keys.store, keys.ring, now=now)
+    lines = [f"New data keys: {done.made}. Records sealed anew: {done.sealed}."]
+    if done.lost:
+        lines.append(f"Records left as found, as no data key opens them: {done.lost}.")
+    if done.until is not None:
+        lines.append(
+            "A process that has not heard of it may still seal under the old data keys. After "
+            f"{done.until:%Y-%m-%d %H:%M:%S} UTC run this again: it seals that anew and takes "
+            "them away."
+        )
+    elif done.dropped:
+        lines.append(f"Old data keys taken away: {done.dropped}.")
+    _, *older = keys.ring.fingerprints
+    if older and keys.file is not None:
+        lines.append(
+            "The old secret still makes links and sessions that open. To end them all now: "
+            + " and ".join(f"elicit keys retire {one.hex()} --anyway" for one in older)
+        )
+    elif older:
+        lines.append(
+            f"The others in {keys.variable} still make links and sessions that open. To end them "
+            "all, take them out everywhere now, and restart."
+        )
+    return lines
+
+
+async def list_keys(keys: Keys) -> list[str]:
+    """Each secret by its fingerprint, and how many keys it wraps."""
+    counted = await count_wrapped(keys.store)
+    secrets = _secrets(keys)
+    lines = [f"secrets  {keys.source}", f"store    {keys.place}"]
+    for number, fingerprint in enumerate(keys.ring.fingerprints):
+        ceased_at = secrets[fingerprint].ceased_at if fingerprint in secrets else None
+        since = f" since {ceased_at:%Y-%m-%d %H:%M} UTC" if ceased_at is not None else ""
+        state = f"older{since}" if number else "newest"
+        lines.append(f"{fingerprint.hex()}  wraps {_keys(counted.pop(fingerprint, 0))}  {state}")
+    for fingerprint, number in sorted(counted.items()):
+        lines.append(f"{fingerprint.hex()}  wraps {_keys(number)}  is not here: they cannot open")
+    return lines
+
+
+async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = False) -> list[str]:
+    """Take an old secret out of the key file, if nothing needs it any more. Raises Refused."""
+    found = next((f for f in keys.ring.fingerprints if f.hex() == fingerprint.lower()), None)
+    if found is None:
+        raise Refused(
+            f"{keys.source} has no secret {fingerprint}; those that it has: elicit keys list",
+            status=2,
+        )
+    if found == keys.ring.newest:
+        raise Refused(f"{found.hex()} is the newest, which seals; first: elicit keys rotate")
+    counted = await count_wrapped(keys.store)
+    if not counted:
+        raise Refused(
+            f"{keys.place} is empty, so it is hardly the store that is served: set ELICIT_STORE "
+            "as the server has it."
+        )
+    if counted[found]:
+        raise Refused(
+            f"{found.hex()} still wraps {_keys(counted[found])} of {keys.place}, which would be "
+            "lost; first: elicit keys rotate"
+        )
+    if keys.file is None:
+        sentence = (
+            f"{found.hex()} wraps nothing in {keys.place}: it can be taken out of {keys.variable} "
+            f"{MAXIMUM_LIFE.days} days after it ceased to be the first everywhere, the longest "
+            "life of a link. Another store that is served with it is asked by itself."
+        )
+        return [sentence]
+    await _must_be_unneeded(keys, keys.file, found)
+    until = _may_live_until(_secrets(keys)[found])
+    if not anyway and (until is None or now < until):
+        when = f"until {until:%Y-%m-%d %H:%M} UTC" if until is not None else "still"
+        raise Refused(
+            f"Links and sessions made under {found.hex()} may live {when}. To end them now: "
+            f"elicit keys retire {found.hex()} --anyway"
+        )
+    keys.file.take_out(found)
+    return [f"{found.hex()} is taken out of {keys.source}; nothing opens with it any more."]
+
+
+async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
+    """Raises Refused if another store of the file needs it, or cannot be asked."""
+    for address in file.stores():
+        if address == noted_as(keys.place):
+            continue
+        try:
+            number = await wrapped_in(address, found)
+        except StoreUnavailable as error:
+            raise Refused(
+                f"{address} was opened with {keys.source} too, and cannot be asked whether it "
+                f"needs {found.hex()}: {error.why}"
+            ) from error
+        if number:
+            raise Refused(
+                f"{found.hex()} still wraps {_keys(number)} of {address}, which would be lost; "
+                f"first, with ELICIT_STORE={address}: elicit keys rotate"
+            )
+        if number is None:
+            raise Refused(
+                f"{address} is gone, or away (a disk, another place), and may need "
+                f"{found.hex()}. If it is lost, take it out of {file.notes}"
+            )
+
+
+async def _on_keys(environment: Mapping[str, str], work: Work) -> list[str]:
+    variable = next((name for name in SECRET_NAMES if environment.get(name)), None)
+    file = KeyFile(data_folder(environment) / "key") if variable is None else None
+    if file is not None and not file.path.exists():
+        raise Refused(
+            f"There is no secret yet, neither in ELICIT_SECRET nor in {file.path}, which "
+            "`elicit serve` makes."
+        )
+    settings = settings_for(environment, host=LOOPBACK, port=DEFAULT_PORT)
+    try:
+        ring = file.ring() if file is not None else settings.ring
+        async with opened_store(settings) as store:
+            return await _refusing(
+                work,
+                Keys(ring=ring, store=store, place=settings.store, variable=variable, file=file),
+                settings,
+            )
+    except (OSError, WeakSecret) as error:
+        raise Refused(f"The key file cannot be used: {error}") from error
+
+
+async def _refusing(work: Work, keys: Keys, settings: Settings) -> list[str]:
+    try:
+        return await work(keys)
+    except Unreadable as error:
+        raise under_another_secret(settings) from error
+    except StoreUnavailable as error:
+        raise Refused(
+            f"The store stopped answering: {error.why}. What was done so far holds; run it again."
+        ) from error
+
+
+def _secrets(keys: Keys) -> dict[bytes, Secret]:
+    return {s.fingerprint: s for s in keys.file.read()} if keys.file is not None else {}
+
+
+def _may_live_until(secret: Secret) -> datetime | None:
+    return None if secret.ceased_at is None else secret.ceased_at + MAXIMUM_LIFE + _LEEWAY
+
+
+def _order(keys: Keys) -> str:
+    return ORDER.format(name=keys.variable, days=MAXIMUM_LIFE.days)
+
+
+def _keys(number: int) -> str:
+    return "1 key" if number == 1 else f"{number} keys"

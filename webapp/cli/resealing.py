@@ -1,0 +1,124 @@
+"""After a leak: new data keys for everybody, and everything sealed anew under them.
+
+What could go wrong: a process that serves meanwhile seals under a data key that is gone, and what
+it wrote opens for nobody. So the older data keys stay, to open only, until every process must have
+heard of the new ones, and what was written under them till then is sealed anew as well. Each step
+is one compare-and-set of one record: the whole may stop anywhere, and be run again.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from flows.crypto.vault import Locker, Ring, Row
+from flows.errors import Unreadable
+from webapp.records.owners import DATA_KEY, fresh_data_keys, pages, unwrapped, wrapped
+from webapp.records.rows import KINDS
+from webapp.stores import Conflict, Record, Store
+
+HEARD_AFTER = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resealed:
+    """What was done; `until` is when the last of the older data keys may go, if any is left."""
+
+    made: int
+    sealed: int
+    lost: int
+    dropped: int
+    until: datetime | None
+
+
+async def is_under_way(store: Store, ring: Ring) -> bool:
+    """Whether there are older data keys still."""
+    async for page in pages(store, DATA_KEY):
+        for record in page:
+            try:
+                if len(unwrapped(ring, record).keys) > 1:
+                    return True
+            except Unreadable:
+                continue  # a rotation counts those
+    return False
+
+
+async def reseal(store: Store, ring: Ring, *, now: datetime) -> Resealed:
+    """Give whoever's data key is older than the newest secret a new one, and seal all under it."""
+    made = sealed = lost = dropped = 0
+    until: datetime | None = None
+    async for page in pages(store, DATA_KEY):
+        made += sum(await asyncio.gather(*(_renew(store, ring, one, now=now) for one in page)))
+    async for page in pages(store, *KINDS.values()):
+        outcomes = await asyncio.gather(*(_seal(store, ring, record) for record in page))
+        sealed += outcomes.count(True)
+        lost += outcomes.count(None)
+    async for page in pages(store, DATA_KEY):
+        for kept in await asyncio.gather(*(_drop(store, ring, one, now=now) for one in page)):
+            dropped += kept is True
+            if isinstance(kept, datetime):
+                until = kept if until is None else max(until, kept)
+    return Resealed(made=made, sealed=sealed, lost=lost, dropped=dropped, until=until)
+
+
+async def _renew(store: Store, ring: Ring, record: Record, *, now: datetime) -> bool:
+    found: Record | None = record
+    while found is not None:
+        try:
+            current = unwrapped(ring, found)
+        except Unreadable:
+            return False
+        fresh = fresh_data_keys(ring)
+        if current.made_under == fresh.made_under:
+            return False
+        fresh = replace(fresh, keys=fresh.keys + current.keys, since=now)
+        try:
+            await store.write(wrapped(ring, found, fresh))
+        except Conflict as conflict:
+            found = conflict.found
+        else:
+            return True
+    return False
+
+
+async def _seal(store: Store, ring: Ring, record: Record) -> bool | None:
+    """Whether this call sealed it anew; None where nothing opens it."""
+    found: Record | None = record
+    while found is not None:
+        kept = await store.read(found.owner, DATA_KEY, found.owner)
+        if kept is None:  # the owner was erased meanwhile
+            return False
+        row = Row(owner=found.owner, kind=found.kind, id=found.id, version=found.version)
+        try:
+            fresh = Locker(*unwrapped(ring, kept).keys).sealed_anew(row, found.sealed)
+        except Unreadable:
+            return None
+        if fresh is None:
+            return False
+        try:
+            await store.write(replace(found, sealed=fresh))
+        except Conflict as conflict:
+            found = conflict.found
+        else:
+            return True
+    return False
+
+
+async def _drop(store: Store, ring: Ring, record: Record, *, now: datetime) -> bool | datetime:
+    """Whether the older ones went; or when they may."""
+    try:
+        current = unwrapped(ring, record)
+    except Unreadable:
+        return False
+    if len(current.keys) == 1 or current.since is None:
+        return False
+    if now < current.since + HEARD_AFTER:
+        return current.since + HEARD_AFTER
+    try:
+        await store.write(
+            wrapped(ring, record, replace(current, keys=current.keys[:1], since=None))
+        )
+    except Conflict:
+        return False  # somebody else is at it
+    return True

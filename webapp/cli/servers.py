@@ -1,0 +1,82 @@
+"""The servers that a store has kept things for: by name, and where each was served from first.
+
+What could go wrong: accounts, named secrets and approvals are found by a server's name, and another
+server takes that name on the same store. So where a name comes from is written down when it is
+first served, and from elsewhere it is not served before the operator has said that it is the same.
+"""
+
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from webapp.command import Refused
+from webapp.printing import printed
+from webapp.records.owners import SERVICE, Owners
+from webapp.records.rows import KINDS, KnownServer, Rows
+from webapp.service import Service
+from webapp.stores import Conflict, Store
+
+
+async def must_be_known(
+    store: Store, owners: Owners, *, name: str, place: str, now: datetime
+) -> None:
+    """Write down where it is served from, at its first time. Raises Refused from elsewhere."""
+    id = _id(owners, name)
+    fresh = KnownServer(id=id, owner=SERVICE, name=name, place=place, since=now)
+    known = await _kept(store, owners, fresh)
+    if known.place != place:
+        raise Refused(
+            f"A server named {printed(name)!r} was served from {printed(known.place)} so far, and "
+            f"this one is from {printed(place)}: what people connected, saved and approved for "
+            "that name is not given to it.",
+            "If it is the same server, moved, nothing is lost: elicit servers accept "
+            f"{shlex.quote(printed(name))} {shlex.quote(printed(place))}",
+            "If it is another one, give it a name, or an ELICIT_STORE, of its own.",
+        )
+
+
+async def list_servers(service: Service) -> list[str]:
+    """Each name, where it is served from and since when."""
+    known = await service.elicitations.all(KnownServer, skips_unreadable=True)
+    lines = [
+        f"{printed(one.name)}  from {printed(one.place)}, since {one.since:%Y-%m-%d %H:%M} UTC"
+        for one in sorted(known, key=lambda one: one.name)
+    ]
+    return lines or ["No server was served."]
+
+
+async def accept_server(service: Service, *, name: str, place: str) -> list[str]:
+    """From now on the name is served from there, with all that is kept for it. Raises Refused."""
+    elicitations = service.elicitations
+
+    async def moved() -> Sequence[KnownServer]:
+        id = _id(elicitations.owners, name)
+        found = await elicitations.read(KnownServer, owner=SERVICE, id=id)
+        if found is None:
+            raise Refused(f"No server is named {printed(name)}: elicit servers list shows them.")
+        return [] if found.place == place else [_moved(found, place, service)]
+
+    await elicitations.write_afresh(moved)
+    return [f"{printed(name)} is served from {printed(place)} from now on, and from nowhere else."]
+
+
+def _moved(known: KnownServer, place: str, service: Service) -> KnownServer:
+    return replace(known, place=place, since=service.clock())
+
+
+async def _kept(store: Store, owners: Owners, fresh: KnownServer) -> KnownServer:
+    """What is written down of it; if nothing is, this."""
+    rows = Rows(owners)
+    found = await store.read(SERVICE, KINDS[KnownServer], fresh.id)
+    if found is None:
+        try:
+            await store.write(await rows.seal(fresh))
+        except Conflict:  # another process was first
+            found = await store.read(SERVICE, KINDS[KnownServer], fresh.id)
+    return fresh if found is None else await rows.open(found, KnownServer)
+
+
+def _id(owners: Owners, name: str) -> str:
+    return owners.pepper.tag("server", name, size=18)

@@ -1,0 +1,88 @@
+"""What commands have in common: the settings, the store, a quiet log, and a no in sentences."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncGenerator, Mapping
+
+from flows.errors import ElicitError, StoreUnavailable
+from webapp.logs.events import TOOL_LOGGERS, mask_tool_logs, show_events
+from webapp.logs.lines import LogSettings, take_over
+from webapp.printing import tell
+from webapp.settings.key_usage import open_noted
+from webapp.settings.settings import BadSettings, Settings, read_settings
+from webapp.stores import Store
+
+LOOPBACK = "127.0.0.1"
+# At INFO they log every address they ask for, and there are tokens in those.
+TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
+
+
+class Refused(Exception):
+    """It cannot be served: sentences for the terminal, and the exit status."""
+
+    def __init__(self, *sentences: str, status: int = 1) -> None:
+        super().__init__(*sentences)
+        self.sentences = sentences
+        self.status = status
+
+    def tell(self) -> int:
+        for sentence in self.sentences:
+            tell(f"elicit: {sentence}", out=sys.stderr)
+        return self.status
+
+
+def settings_for(environment: Mapping[str, str], *, host: str, port: int) -> Settings:
+    """Raises Refused."""
+    try:
+        return read_settings(environment, host=host, port=port)
+    except BadSettings as error:
+        raise Refused(*error.problems, status=2) from error
+
+
+def quieten(level: int = logging.WARNING, *, log: LogSettings | None = None) -> None:
+    """Keep addresses out of the log, whatever a server's author configured for the root logger.
+
+    `log` is how a process that serves writes it.
+    """
+    if log is None:
+        show_events()
+    else:
+        take_over(log)
+    for logger in TALKATIVE_LOGGERS:
+        logging.getLogger(logger).setLevel(level)
+    for logger in TOOL_LOGGERS:
+        logging.getLogger(logger).addFilter(_is_no_answer)
+    mask_tool_logs()
+
+
+def _is_no_answer(record: logging.LogRecord) -> bool:
+    """False for a person's no and its like, which the library logs as a crash with a traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None:
+        if isinstance(error, ElicitError):
+            return False
+        error = error.__cause__
+    return True
+
+
+@contextlib.asynccontextmanager
+async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
+    """Raises Refused."""
+    try:
+        store = await open_noted(settings)
+    except ValueError as error:
+        raise Refused(f"ELICIT_STORE: {error}", status=2) from error
+    except StoreUnavailable as error:
+        raise Refused(f"The store cannot be opened: {error.why}") from error
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+def under_another_secret(settings: Settings) -> Refused:
+    return Refused(
+        f"{settings.store} was made under another secret: set ELICIT_SECRET to that one "
+        "(or new,old), or set ELICIT_STORE to another store."
+    )

@@ -1,0 +1,48 @@
+"""What this process wrote last of the elicitations that are going on, and which it saw end.
+
+A change may be decided on it, since the compare-and-set has the last word; whoever needs the truth
+reads the store.
+"""
+
+from collections import OrderedDict
+
+from flows.elicitation.states import Elicitation
+
+REMEMBERED_AT_MOST = 10_000
+
+
+class Recent:
+    def __init__(self) -> None:
+        self._by_id: OrderedDict[str, Elicitation] = OrderedDict()
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def get(self, id: str) -> Elicitation | None:
+        return self._by_id.get(id)
+
+    def has_ended(self, id: str) -> bool:
+        """Whether it is known to be over; what is, stays so."""
+        return id in self._ended
+
+    def keep(self, value: Elicitation) -> bool:
+        """False for what was overtaken: there is newer news."""
+        if value.status.is_final:
+            self._ended[value.id] = None
+            if len(self._ended) > REMEMBERED_AT_MOST:
+                self._ended.popitem(last=False)
+        known = self._by_id.get(value.id)
+        if known is not None and known.version > value.version:
+            return False
+        is_going_on = not value.status.is_final or value.take is not None
+        if is_going_on and value.delivered_at is None:
+            self._by_id[value.id] = value
+            if len(self._by_id) > REMEMBERED_AT_MOST:
+                self._by_id.popitem(last=False)
+        else:
+            self._by_id.pop(value.id, None)
+        return True
+
+    def forget(self, id: str) -> None:
+        self._by_id.pop(id, None)
+
+    def clear(self) -> None:
+        self._by_id.clear()

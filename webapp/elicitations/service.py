@@ -1,0 +1,362 @@
+"""The service: every change of an elicitation or a run goes through here and the store.
+
+Start, open, settle, take, deliver, complete. There is one retry loop over Store.write (`change`);
+what a change means is decided in `flows`, on values, and a loser sees what won.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
+
+from msgspec.structs import replace
+
+from flows.elicitation import attempt as attempts
+from flows.elicitation import states
+from flows.elicitation.run import Run
+from flows.elicitation.states import LEASE, Elicitation, Json, Status, Take
+from flows.errors import ElicitError, NotPossible, Unreadable
+from webapp.deadline import Clock, Steps, ticks_of
+from webapp.elicitations.cache import Recent
+from webapp.elicitations.changes import KeptNews
+from webapp.elicitations.plugins import Plugins
+from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
+from webapp.elicitations.waiters import Changed, Waiter, Waiters
+from webapp.records.ids import RANDOM_BYTES, fresh_id, owner_of
+from webapp.records.owners import Owners
+from webapp.records.randomness import Randomness
+from webapp.records.rows import KINDS, Done, Rows, Value, ValueT
+from webapp.stores import Conflict, Record, Store
+
+T = TypeVar("T")
+# What is written together with the change of an elicitation, read afresh for each try.
+Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
+ROWS_AT_ONCE = 100
+_log = logging.getLogger(__name__)
+
+
+class Elicitations:
+    """What every part that starts, settles or waits shares; one for a process."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        owners: Owners,
+        waiters: Waiters,
+        clock: Clock,
+        plugins: Plugins | None = None,
+    ) -> None:
+        self.store = store
+        self.owners = owners
+        self.waiters = waiters
+        self.clock = clock
+        self.ticks = ticks_of(clock)
+        self.steps = Steps(clock)
+        self.rows = Rows(owners)
+        self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
+        self.recent = Recent()
+        self.news = KeptNews()
+        self.hearers: list[Callable[[Record], Awaitable[None]]] = []  # of other processes' writes
+        self.plugins = plugins or Plugins()
+        self._random = Randomness()
+        self._works: set[asyncio.Task[Any]] = set()
+        self.doing: dict[str, asyncio.Future[None]] = {}  # what `once` is at work on
+
+    def new_id(self, owner: str) -> str:
+        """An id that nobody can guess."""
+        return fresh_id(owner, now=self.clock(), random=self._random(RANDOM_BYTES))
+
+    async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
+        found = await self.store.read(owner, KINDS[kind], id)
+        return None if found is None else await self.rows.open(found, kind)
+
+    async def holder(self, kind: type[ValueT], *, owner: str, key: str) -> ValueT | None:
+        """The row of this kind that holds the key."""
+        found = await self.store.find(owner, KINDS[kind], key)
+        return None if found is None else await self.rows.open(found, kind)
+
+    async def all(
+        self,
+        kind: type[ValueT],
+        *,
+        owner: str | None = None,
+        status: str | None = None,
+        skips_unreadable: bool = False,
+    ) -> list[ValueT]:
+        """Every row of this kind, of one owner or of all, in the order of their ids.
+
+        Raises Unreadable, unless such a row is only left out: and logged, or noted in `left_out`.
+        """
+        found, after = list[ValueT](), None
+        while True:
+            page = await self.store.list(
+                KINDS[kind], owner=owner, status=status, after=after, limit=ROWS_AT_ONCE
+            )
+            for record in page:
+                try:
+                    found.append(await self.rows.open(record, kind))
+                except Unreadable:
+                    if self.left_out is not None:
+                        self.left_out.append(record)
+                        continue
+                    if not skips_unreadable:
+                        raise
+                    _log.exception("record.unreadable", extra={"kind": record.kind})
+            if len(page) < ROWS_AT_ONCE:
+                return found
+            after = page[-1].id
+
+    async def get(self, id: str) -> Elicitation | None:
+        return await self.read(Elicitation, owner=owner_of(id), id=id)
+
+    async def as_remembered(self, id: str) -> Elicitation | None:
+        """As this process wrote it last, if it did: good for a decision that a write follows."""
+        return self.recent.get(id) or await self.get(id)
+
+    async def run(self, *, owner: str, id: str) -> Run | None:
+        return await self.read(Run, owner=owner, id=id)
+
+    async def find(self, *, owner: str, join: str) -> Elicitation | None:
+        """The elicitation that stands for this question, if any."""
+        return await self.holder(Elicitation, owner=owner, key=join)
+
+    async def open_of(self, owner: str) -> list[Elicitation]:
+        """What this owner is asked and has not answered."""
+        found = [
+            one
+            for status in (Status.PENDING, Status.OPENED)
+            for one in await self.all(Elicitation, owner=owner, status=status)
+        ]
+        return [one for one in found if self.clock() < one.expires_at]
+
+    async def find_run(self, *, owner: str, key: str) -> Run | None:
+        return await self.holder(Run, owner=owner, key=key)
+
+    async def done(self, *, owner: str, id: str) -> Done | None:
+        return await self.read(Done, owner=owner, id=id)
+
+    async def write(self, *values: Value) -> None:
+        """Write all or none, then wake whoever waits for them. Raises Conflict."""
+        records = [await self.rows.seal(value) for value in values]
+        try:
+            await self.store.write(*records)
+        except Conflict:
+            for value in values:
+                self.recent.forget(value.id)
+            raise
+        self.news.tell(*records)
+        for value in values:
+            if isinstance(value, Elicitation | Run):
+                self._know(replace(value, version=value.version + 1))
+
+    async def write_afresh(
+        self, values: Callable[[], Awaitable[Sequence[Value]]]
+    ) -> Sequence[Value]:
+        """Write what `values` decides on, which is asked again where somebody was first.
+
+        Returns what was written, as it was given; nothing to write is done at once.
+        """
+        for number in range(TRIES_AT_MOST):
+            rows = await values()
+            if not rows:
+                return rows
+            try:
+                await self.write(*rows)
+            except Conflict:
+                await pause(number)
+                continue
+            return rows
+        raise Contended("what is decided afresh")
+
+    async def change(
+        self,
+        id: str,
+        change: Callable[[Elicitation], Elicitation],
+        *,
+        also: Also | None = None,
+    ) -> Elicitation:
+        """Change one elicitation: read, decide, compare-and-set, and again if somebody was first.
+
+        Raises what `change` or `also` raises, KeyError if there is no such elicitation.
+        """
+        current = self.recent.get(id)
+        is_read = current is None
+        for number in range(TRIES_AT_MOST):
+            if is_read or current is None:
+                current = await self.get(id)
+                is_read = True
+            if current is None:
+                raise KeyError(id)
+            try:
+                changed = change(current)
+            except ElicitError:
+                if is_read:
+                    raise
+                is_read = True  # it was refused by what we remembered: ask the store
+                continue
+            if changed == current:
+                return current
+            try:
+                await self.write(changed, *(await also(changed) if also is not None else ()))
+            except Conflict:
+                is_read = True
+                await pause(number)
+                continue
+            return replace(changed, version=changed.version + 1)
+        raise Contended(id)
+
+    async def open_attempt(self, id: str, *, browser: str) -> Elicitation:
+        """For what leads to no provider of ours."""
+        return await self.change(
+            id, lambda e: attempts.open_attempt(e, browser=browser, now=self.clock())
+        )
+
+    async def settle(
+        self,
+        id: str,
+        status: Status,
+        *,
+        content: Json = None,
+        why: str | None = None,
+        also: Also | None = None,
+    ) -> Elicitation:
+        """End it; the first end wins. If its leg waits here, the same write hands it the outcome.
+
+        Goes on to its end when cancelled: whoever waits must hear of what was written.
+        Raises NotPossible when it has ended already.
+        """
+        return await self.whole(self._settle(id, status, content=content, why=why, also=also))
+
+    async def end(
+        self, current: Elicitation, status: Status, *, content: Json = None, why: str | None = None
+    ) -> Elicitation:
+        """End it, or see what ended it first."""
+        try:
+            return await self.settle(current.id, status, content=content, why=why)
+        except NotPossible:
+            return await self.get(current.id) or current
+
+    async def newest(self, current: Elicitation, changes: list[Changed]) -> Elicitation:
+        """The latest of what a wake brought; read again where a wake brought nothing."""
+        if None in changes:
+            return await self.get(current.id) or current
+        for changed in changes:  # answers may overtake each other
+            if (
+                isinstance(changed, Elicitation)
+                and changed.id == current.id
+                and changed.version > current.version
+            ):
+                current = changed
+        return current
+
+    async def take(self, id: str, *, run: str, leg: str) -> Elicitation:
+        """Raises NotPossible if another leg uses the outcome."""
+
+        def free(current: Elicitation) -> Elicitation:
+            another = current.take is not None and current.take.leg != leg
+            if another and self.steps.is_recent:
+                raise NotPossible(status=current.status, wanted="taken")
+            return states.take(current, run=run, leg=leg, now=self.clock())
+
+        try:
+            return await self.change(id, free)
+        except NotPossible:
+            await self.each([id], lambda e: states.shorten(e, now=self.clock()))
+            raise
+
+    def is_taken(self, current: Elicitation) -> bool:
+        """Whether a body may be using its outcome, and will have renewed its lease if it is."""
+        lease = current.take
+        return lease is not None and (self.clock() < lease.until or self.steps.is_recent)
+
+    async def each(
+        self,
+        ids: list[str],
+        change: Callable[[Elicitation], Elicitation],
+    ) -> None:
+        """Change several elicitations of one owner in one write; skip where it is not possible."""
+        await self.write_afresh(lambda: self.possible(ids, change))
+
+    async def possible(
+        self, ids: list[str], change: Callable[[Elicitation], Elicitation]
+    ) -> list[Elicitation]:
+        """The changed values of those elicitations that can change so, not yet written."""
+        changed: list[Elicitation] = []
+        for id in ids:
+            for known in (self.recent.get(id), None):
+                current = known or await self.get(id)
+                if current is not None:
+                    with suppress(NotPossible):
+                        if (value := change(current)) != current:
+                            changed.append(value)
+                        break
+        return changed
+
+    async def aclose(self) -> None:
+        """Finish what was begun and whose caller has left."""
+        if self._works:
+            await asyncio.wait(tuple(self._works))
+
+    async def whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it to its end, also when the caller is cancelled meanwhile."""
+        if asyncio.current_task() in self._works:
+            return await work  # a part of what is done to its end already
+        task = asyncio.create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `whole`, in a task that nothing but the end of the process cancels, and at less cost.
+
+        A server goes on with a request whose client has left.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._works.add(task)
+        try:
+            return await work
+        finally:
+            self._works.discard(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._works.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.debug("elicitation.change_refused", exc_info=task.exception())
+
+    async def _settle(
+        self,
+        id: str,
+        status: Status,
+        *,
+        content: Json,
+        why: str | None,
+        also: Also | None,
+    ) -> Elicitation:
+        waiter: Waiter | None = None
+
+        def change(current: Elicitation) -> Elicitation:
+            nonlocal waiter
+            now = self.clock()
+            waiter = self.waiters.of_leg(id, current.waiter)
+            take = (
+                Take(run=waiter.run, leg=waiter.leg, until=now + LEASE)
+                if waiter is not None
+                else None
+            )
+            return states.settle(current, status, now=now, content=content, why=why, take=take)
+
+        settled = await self.change(id, change, also=also)
+        if waiter is not None and waiter.taker is not None:
+            leg = waiter.leg
+            if not waiter.taker.was_handed(settled):
+                # It ended while the write was under way: the next one need not wait for the lease.
+                await self.each([id], lambda e: states.release(e, leg=leg))
+        return settled
+
+    def _know(self, value: Elicitation | Run) -> None:
+        if isinstance(value, Elicitation) and not self.recent.keep(value):
+            return
+        self.waiters.wake(value)

@@ -1,0 +1,167 @@
+"""Waiters: a future and a timer for each, woken with what changed.
+
+A wake is a hint, the store is the truth. Register first, then read, then sleep: what is written
+between the read and the sleep wakes the future that stands already.
+"""
+
+import asyncio
+from datetime import datetime
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
+
+from flows.elicitation.run import Run
+from flows.elicitation.states import Elicitation
+
+Changed: TypeAlias = Elicitation | Run | None
+
+
+class Taker(Protocol):
+    """The leg behind a waiter, whom the write that settles an outcome may hand it to."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def was_handed(self, settled: Elicitation) -> bool:
+        """The write took it for this leg; False if the leg is over and never had it."""
+        ...
+
+
+class Waiter:
+    """One leg's wait for one or more rows.
+
+    It stands as long as its `with` block lasts. Many stand at once, so it holds little: tuples
+    where sets would take four times the room, and no generator behind the `with`.
+    """
+
+    __slots__ = ("_arrived", "_future", "_standing", "ids", "leg", "run", "sees_all", "taker")
+
+    def __init__(
+        self,
+        standing: "Waiters",
+        *,
+        leg: str,
+        run: str,
+        taker: Taker | None,
+        sees_all: bool,
+    ) -> None:
+        self.leg = leg
+        self.run = run
+        self.taker = taker
+        self.sees_all = sees_all
+        self.ids: tuple[str, ...] = ()
+        self._standing = standing
+        self._future: asyncio.Future[None] | None = None
+        self._arrived: tuple[Changed, ...] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._standing.remove(self)
+
+    def wake(self, changed: Changed) -> None:
+        self._arrived += (changed,)
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def changes(self, *, until: datetime, now: datetime) -> list[Changed]:
+        """What has changed since the last look; an empty list when the time is up.
+
+        A None among them means that something may have been missed: read again.
+        """
+        if not self._arrived:
+            seconds = (until - now).total_seconds()
+            if seconds <= 0:
+                return []
+            loop = asyncio.get_running_loop()
+            self._future = loop.create_future()
+            timer = loop.call_later(seconds, _end, self._future)
+            try:
+                await self._future
+            finally:
+                timer.cancel()
+                self._future = None
+        arrived, self._arrived = self._arrived, ()
+        return list(arrived)
+
+
+class Waiters:
+    """Every waiter of this process, by the id of the row that it waits for."""
+
+    def __init__(self) -> None:
+        self.is_draining = False  # the process ends: nobody is to be kept waiting any more
+        self._by_id: dict[str, tuple[Waiter, ...]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_id.values()))
+
+    def waiter(
+        self,
+        *ids: str,
+        leg: str = "",
+        run: str = "",
+        taker: Taker | None = None,
+        sees_all: bool = False,
+    ) -> Waiter:
+        """A waiter that stands from now on; enter it, so that it leaves."""
+        waiter = Waiter(self, leg=leg, run=run, taker=taker, sees_all=sees_all)
+        for id in ids:
+            self.add(waiter, id)
+        return waiter
+
+    def add(self, waiter: Waiter, id: str) -> None:
+        if id not in waiter.ids:
+            waiter.ids = (*waiter.ids, id)
+            self._by_id[id] = (*self._by_id.get(id, ()), waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        for id in waiter.ids:
+            others = tuple([other for other in self._by_id[id] if other is not waiter])
+            if others:
+                self._by_id[id] = others
+            else:
+                del self._by_id[id]
+        waiter.ids = ()
+
+    def has(self, id: str) -> bool:
+        return id in self._by_id
+
+    def of_leg(self, id: str, leg: str | None) -> Waiter | None:
+        """The waiter whose leg may have the outcome in the very write that settles it."""
+        for waiter in self._by_id.get(id, ()):
+            if waiter.leg == leg and waiter.taker is not None and not waiter.taker.is_over:
+                return waiter
+        return None
+
+    def wake(self, changed: Elicitation | Run) -> None:
+        for waiter in self._by_id.get(changed.id, ()):
+            if waiter.sees_all or _matters(changed, waiter):
+                waiter.wake(changed)
+
+    def drain(self) -> None:
+        """Whoever waits is told to come again."""
+        self.is_draining = True
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Something may have been missed: everybody looks again."""
+        for standing in tuple(self._by_id.values()):
+            for waiter in standing:
+                waiter.wake(None)
+
+
+def _matters(changed: Elicitation | Run, waiter: Waiter) -> bool:
+    # `opened` wakes nobody: only an end, or another leg that took the wait over, does.
+    if isinstance(changed, Run):
+        return changed.finished_at is not None
+    return changed.status.is_final or changed.waiter != waiter.leg
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,163 @@
+"""The browser's side: the cookie that binds a browser, the CSRF field, the headers of every page.
+
+What could go wrong: a form of ours sent from another site, a page of ours in a frame, a link or
+its token in a Referer. The cookie proves "the same browser as before", never who uses it: any
+port of this machine can read and overwrite a cookie of 127.0.0.1.
+
+Links that a browser without a cookie opens at once get a cookie each, and the last one stays. So
+each is set under a name of its own too: a form or an attempt of any of those pages is the same
+browser's.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from litestar import Response
+from litestar.response.base import ASGIResponse
+
+from webapp.http.address import PublicAddress
+
+_COOKIE_BYTES = 24
+_COOKIE_LIFE_SECONDS = 24 * 60 * 60
+_COOKIES_AT_MOST = 32  # of one browser: other ports of this machine can set more
+_TAG_LETTERS = 8
+
+
+class FirstCookie(str):
+    """The Set-Cookie header of a browser that had none of ours yet, or one that we did not set.
+
+    On loopback another program may have had this port before: what it stored in the browser,
+    service workers among it, goes. The cookies stay, as all ports of a machine share them.
+    """
+
+    __slots__ = ("clears",)
+    clears: bool
+
+
+class Reply(Response[Any]):
+    """A response that may set several cookies; each is a whole Set-Cookie header."""
+
+    def __init__(self, content: object, *, sets: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(content, **options)
+        self.sets = tuple(sets)
+
+    def to_asgi_response(self, *given: Any, **options: Any) -> ASGIResponse:
+        made = cast("ASGIResponse", cast("Any", super()).to_asgi_response(*given, **options))
+        for cookie in self.sets:
+            made.headers.add("set-cookie", cookie)
+        if any(isinstance(cookie, FirstCookie) and cookie.clears for cookie in self.sets):
+            made.headers["clear-site-data"] = '"storage"'
+        return made
+
+
+class Browser:
+    """Reads and makes what a browser carries, for one public URL."""
+
+    def __init__(self, *, public_url: str, csrf_keys: Callable[[], Sequence[bytes]]) -> None:
+        parts = urlsplit(public_url)
+        self._is_https = parts.scheme == "https"
+        self._is_on_loopback = PublicAddress.parse(public_url).is_on_loopback
+        port = parts.port or (443 if self._is_https else 80)
+        # `__Host-` needs https; on loopback the port in the name keeps two servers apart.
+        self.cookie_name = "__Host-elicit" if self._is_https else f"elicit_{port}"
+        self._csrf_keys = csrf_keys  # newest first; asked each time, as secrets are rotated
+
+    def fresh(self) -> str:
+        return secrets.token_urlsafe(_COOKIE_BYTES)
+
+    def cookie_of(self, cookies: Mapping[str, str], *, known: str | None = None) -> str | None:
+        """The browser's cookie; of several the one with the hash `known`, if it has that."""
+        values = self._all_of(cookies)
+        same = (value for value in values if known is not None and self.hash(value) == known)
+        return next(same, next(iter(values), None))
+
+    def set_cookies(self, value: str) -> tuple[FirstCookie, ...]:
+        """The whole Set-Cookie headers."""
+        secure = "; Secure" if self._is_https else ""
+        rest = f"Path=/; Max-Age={_COOKIE_LIFE_SECONDS}; HttpOnly; SameSite=Lax{secure}"
+        names = (self.cookie_name, self._beside(value))
+        headers = tuple(FirstCookie(f"{name}={value}; {rest}") for name in names)
+        for header in headers:
+            header.clears = self._is_on_loopback
+        return (*headers, *self.marks(value, {}))
+
+    def marks(self, value: str, cookies: Mapping[str, str]) -> tuple[FirstCookie, ...]:
+        """What to set in a browser with that cookie which our own page has not cleared yet.
+
+        Another port can set a cookie before we do, but not what only our key makes of it.
+        """
+        name, mark = f"{self.cookie_name}_cleared", self.csrf(value, subject="cleared")
+        known = cookies.get(name, "").encode("utf-8", "replace")
+        if not self._is_on_loopback or hmac.compare_digest(known, mark.encode()):
+            return ()
+        life = f"Max-Age={_COOKIE_LIFE_SECONDS}"
+        header = FirstCookie(f"{name}={mark}; Path=/; {life}; HttpOnly; SameSite=Lax")
+        header.clears = True
+        return (header,)
+
+    def hash(self, value: str) -> str:
+        """What a record keeps of the cookie."""
+        return hashlib.sha256(b"elicit-url browser" + value.encode()).hexdigest()
+
+    def hash_of(self, cookies: Mapping[str, str], *, known: str | None = None) -> str | None:
+        """The hash of the binding cookie, if this browser has one; see `cookie_of`."""
+        cookie = self.cookie_of(cookies, known=known)
+        return None if cookie is None else self.hash(cookie)
+
+    def is_same(self, known: str, cookies: Mapping[str, str]) -> bool:
+        """Whether these are the cookies of the browser with that hash."""
+        return any(
+            secrets.compare_digest(self.hash(value), known) for value in self._all_of(cookies)
+        )
+
+    def csrf(self, cookie: str, *, subject: str) -> str:
+        """The hidden field of a form about `subject` (an elicitation's id) in this browser."""
+        return _csrf(self._csrf_keys()[0], cookie, subject)
+
+    def is_csrf(self, value: str, cookies: Mapping[str, str], *, subject: str) -> bool:
+        given = value.encode("utf-8", "replace")
+        return any(
+            hmac.compare_digest(given, _csrf(key, cookie, subject).encode())
+            for cookie in self._all_of(cookies)
+            for key in self._csrf_keys()
+        )
+
+    def _all_of(self, cookies: Mapping[str, str]) -> list[str]:
+        """The values of this browser, the last one that was set first."""
+        last = cookies.get(self.cookie_name, "")
+        beside = [
+            value
+            for name, value in cookies.items()
+            if name.startswith(f"{self.cookie_name}_") and name == self._beside(value)
+        ]
+        length = len(self.fresh())
+        found = dict.fromkeys([last, *beside[:_COOKIES_AT_MOST]])
+        return [value for value in found if len(value) == length]
+
+    def _beside(self, value: str) -> str:
+        return f"{self.cookie_name}_{self.hash(value)[:_TAG_LETTERS]}"
+
+
+def _csrf(key: bytes, cookie: str, subject: str) -> str:
+    return hmac.new(key, f"{len(cookie)} {cookie} {subject}".encode(), "sha256").hexdigest()
+
+
+def page_headers(*, form_targets: Sequence[str] = ()) -> dict[str, str]:
+    """Headers of every page; a form that leads on to other origins must name them."""
+    targets = " ".join(("'self'", *form_targets))
+    return {
+        "content-security-policy": (
+            "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+            f"connect-src 'self'; form-action {targets}; frame-ancestors 'none'; base-uri 'none'"
+        ),
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+        "cross-origin-opener-policy": "same-origin",
+        "x-robots-tag": "noindex",
+    }

@@ -1,0 +1,199 @@
+"""Outbound: runs a flow's talk over the network, within limits.
+
+What could go wrong: a provider that is slow, endless, redirects elsewhere, or an address that leads
+into our own network. Each limit below is one of them. A packed reply is unpacked before its size
+can be looked at, and three kilobytes become gigabytes: each request asks for none, and a reply that
+is packed all the same is refused unread. Not closed yet: the name is looked up again when the
+request is sent, so whoever owns it can answer differently.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import httpx
+
+from flows.elicitation.flow import Talk
+from flows.errors import Failed
+from flows.oauth.provider import Client
+from webapp.http.trusted_hosts import TrustedHost
+
+T = TypeVar("T")
+_NOT_PUBLIC = (
+    "The other side's address is not one of the public internet; whoever runs this server can name "
+    "it in ELICIT_TRUSTED_HOSTS."
+)
+_log = logging.getLogger(__name__)
+SECONDS_A_REQUEST = 10.0
+REPLY_BYTES_AT_MOST = 1024 * 1024
+UNPACKED = {"accept-encoding": "identity"}
+
+# IPv6 that carries an IPv4 address, which may be one of our own network: NAT64, 6to4, Teredo,
+# translated, compatible and mapped. And what Python's tables take for public: site-local addresses
+# (RFC 3879) and segment identifiers (RFC 9602).
+_CARRIERS = tuple(
+    ipaddress.IPv6Network(network)
+    for network in (
+        *("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::ffff:0:0:0/96", "::/80"),
+        *("fec0::/10", "5f00::/16"),
+    )
+)
+CLIENT_SECONDS = 30.0
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+class Outbound:
+    """Sends what a talk yields and gives it the replies.
+
+    `allow_loopback` is for a server that is itself on loopback (development, tests), `trusted` are
+    hosts of the operator's own network.
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient | None,
+        *,
+        allow_loopback: bool,
+        resolve: Resolve | None = None,
+        trusted: Sequence[TrustedHost] = (),
+        trust: ssl.SSLContext | bool = True,
+    ) -> None:
+        self._client = client
+        self._trust = trust
+        self._allow_loopback = allow_loopback
+        self._trusted = trusted
+        self._resolve = resolve or _addresses
+
+    @classmethod
+    def none(cls) -> "Outbound":
+        """For a service that only completes: there is nobody to talk to."""
+        return cls(None, allow_loopback=False)
+
+    def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
+        """A client of the tool's own for a provider's API; whoever asked for it closes it.
+
+        It unpacks what comes and has no limit on its size: that is for the tool to know.
+        """
+        return httpx.AsyncClient(
+            base_url=base_url,
+            auth=auth,
+            timeout=CLIENT_SECONDS,
+            verify=self._trust,
+            mounts=no_proxy(),
+        )
+
+    async def run(self, talk: Talk[T], *, to: Client | None = None) -> T:
+        """Raises Failed when the other side cannot be talked to, and what the talk raises.
+
+        The operator's network is reached where they have said who the talk is with: not `to` a
+        provider that an author's code has declared.
+        """
+        is_authors = to is not None and not to.is_operators
+        try:
+            request = next(talk)
+            while True:
+                try:
+                    reply = await self.send(request, is_authors=is_authors)
+                except (httpx.HTTPError, Failed) as error:
+                    request = talk.throw(error)
+                else:
+                    request = talk.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except httpx.HTTPError as error:
+            raise Failed(f"{type(error).__name__} while talking to the other side.") from error
+        finally:
+            talk.close()
+
+    async def send(
+        self,
+        request: httpx.Request,
+        *,
+        bytes_at_most: int = REPLY_BYTES_AT_MOST,
+        is_operators: bool = True,
+        is_authors: bool = False,
+    ) -> httpx.Response:
+        """One request, following nothing, unpacking nothing. Raises Failed or httpx.HTTPError.
+
+        It reaches this machine or the operator's network only if `is_operators`: the address is of
+        something that the operator has configured; one that `is_authors`, this machine at most.
+        """
+        if self._client is None:
+            raise Failed("Nobody outside can be reached from here.")
+        request.headers.update(UNPACKED)
+        try:
+            async with asyncio.timeout(SECONDS_A_REQUEST):
+                trusted = self._trusted if is_operators and not is_authors else ()
+                await self._check_address(request.url, trusted=trusted, is_operators=is_operators)
+                reply = await self._client.send(request, stream=True, follow_redirects=False)
+                try:
+                    if _is_packed(reply):
+                        raise Failed("The other side's reply is packed, and was not to be.")
+                    body = bytearray()
+                    async for chunk in reply.aiter_bytes():
+                        body += chunk
+                        if len(body) > bytes_at_most:
+                            raise Failed("The other side's reply is too large.")
+                finally:
+                    await reply.aclose()
+        except TimeoutError as error:
+            raise httpx.ReadTimeout("the whole of it took too long", request=request) from error
+        # As bytes: not everybody's are ASCII.
+        headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_TRANSFER]
+        return httpx.Response(
+            reply.status_code, headers=headers, content=bytes(body), request=request
+        )
+
+    async def _check_address(
+        self, url: httpx.URL, *, trusted: Sequence[TrustedHost] = (), is_operators: bool = True
+    ) -> None:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        found = [text.partition("%")[0] for text in await self._resolve(url.host, port)]
+        if url.scheme == "https" and any(one.is_of(url.host, port, found) for one in trusted):
+            return
+        for address in map(ipaddress.ip_address, found):
+            if address.is_loopback and is_operators and self._allow_loopback:
+                continue
+            if url.scheme != "https" or not _is_public(address):
+                _log.warning("outbound.not_public", extra={"host": url.host, "port": port})
+                raise Failed(_NOT_PUBLIC)
+
+
+_OF_THE_TRANSFER = (b"content-encoding", b"content-length", b"transfer-encoding")
+
+
+def no_proxy() -> dict[str, None]:
+    """What is on this machine is not looked for through the machine's proxy."""
+    return {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
+
+
+async def refuse_packed(reply: httpx.Response) -> None:
+    """A hook for a client's replies, called before one is read. Raises httpx.DecodingError."""
+    if _is_packed(reply):
+        raise httpx.DecodingError("it is packed, and was not to be", request=reply.request)
+
+
+def _is_packed(reply: httpx.Response) -> bool:
+    encodings = reply.headers.get_list("content-encoding", split_commas=True)
+    return any(each.strip().lower() not in {"", "identity"} for each in encodings)
+
+
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not any(address in network for network in _CARRIERS)
+    )
+
+
+async def _addresses(host: str, port: int) -> Sequence[str]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # a label of more than 63 letters is the latter
+        raise Failed("The other side's name cannot be found.") from error
+    return [str(entry[4][0]) for entry in found]

@@ -1,0 +1,327 @@
+"""The one layer that checks Host, Origin and the shape of the path, around everything.
+
+Served libraries check nothing by default, so a page of a stranger that rebinds its name to
+127.0.0.1 would run tools in the reader's name. A client's address is believed from a header only
+when a configured proxy sent it.
+
+What calls tools is no page, not one of ours either: another user of this machine can hold our port
+on another of its addresses, let a browser load a page from there, and go away; from then on that
+page's requests come to us, with our name as their origin. So `/mcp` believes only the origins that
+the operator names. A service worker that such a page left behind would go on in our name: whoever
+asks for a worker's script gets one that takes itself away.
+
+`Origin: null` is what browsers send for our own forms, as our pages carry `Referrer-Policy:
+no-referrer`; it is also what sandboxed frames send, so those forms need their CSRF tokens all the
+same.
+"""
+
+import json
+import logging
+import re
+from html import escape
+from http import HTTPStatus
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from webapp.http.address import Authority, PublicAddress, headers_of, origin_of, plain_ip
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+
+__all__ = ["MACHINE_PATHS", "PROXIED_KEY", "Guard", "Network"]
+
+Network: TypeAlias = IPv4Network | IPv6Network
+
+# Programs spell loopback in three ways and follow redirects badly; each path stands for what is
+# below it too.
+MACHINE_PATHS = ("/mcp", "/.well-known", "/live", "/ready", "/health", "/webhooks", "/api")
+# Set in the scope of a request that a configured proxy handed on: whoever sent it, it was not this
+# machine's user.
+PROXIED_KEY = "elicit.proxied"
+
+# Two readers of such a path can disagree about which route it names: dot segments, empty segments,
+# backslashes, separators and dots in disguise (also twice encoded), half an escape, control
+# characters.
+_CROOKED = re.compile(
+    r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|%(?![0-9a-f]{2})|[\x00-\x20\x7f]", re.IGNORECASE
+)
+_CROOKED_DECODED = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|[\x00-\x1f\x7f]", re.IGNORECASE)
+
+_CALLS = "/mcp"
+_OTHER_SITE = "This request was made by a page of another site, so it was not carried out."
+_NO_CALLER = (
+    "A page in a browser made this call, and its origin is not one of those in ELICIT_ORIGINS, so "
+    "it was not carried out."
+)
+_WORKER = b"""\
+self.addEventListener("install", () => self.skipWaiting());
+self.addEventListener("activate", (event) => event.waitUntil((async () => {
+  await self.registration.unregister();
+  const pages = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
+  await Promise.all(pages.map((page) => page.navigate(page.url).catch(() => null)));
+})()));
+"""
+_WORKER_HEADERS = ((b"content-type", b"text/javascript"), (b"service-worker-allowed", b"/"))
+
+_logger = logging.getLogger(__name__)
+
+
+class _Refusal(Exception):
+    def __init__(self, *, status: HTTPStatus, code: str, detail: str) -> None:
+        super().__init__(code)
+        self.status = status
+        self.code = code
+        self.detail = detail
+
+
+class Guard:
+    """Refuses what is not meant for this server, and passes the rest on."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        public_url: str,
+        allowed_origins: frozenset[str] = frozenset(),
+        trusted_proxies: tuple[Network, ...] = (),
+        machine_paths: tuple[str, ...] = MACHINE_PATHS,
+    ) -> None:
+        """Raise ValueError for an address or an origin that is none."""
+        self._app = app
+        self._address = PublicAddress.parse(public_url)
+        self._named_origins = {_required_origin(text) for text in allowed_origins}
+        own = (self._address.scheme, self._address.authority)
+        self._page_origins = {*self._named_origins, own}
+        self._trusted_proxies = trusted_proxies
+        self._machine_paths = machine_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+            return
+        try:
+            _check_length(scope)
+            if self._is_for_worker(scope):
+                await _answer(send, HTTPStatus.OK, _WORKER, _WORKER_HEADERS)
+                return
+            _check_path(scope)
+            scope = self._seen_past_proxies(scope)
+            is_elsewhere = self._check_host(scope)
+            self._check_origin(scope)
+        except _Refusal as refusal:
+            _logger.info("guard.refused", extra={"code": refusal.code})
+            await self._refuse(refusal, scope, receive, send)
+            return
+        if is_elsewhere:
+            await self._redirect(scope, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_for_worker(self, scope: Scope) -> bool:
+        """Whether a browser asks for a worker's script, at whatever path another program chose."""
+        return (
+            self._address.is_on_loopback
+            and scope["type"] == "http"
+            and headers_of(scope, b"service-worker") == ["script"]
+            and self._address.host_of(scope) in {self._address.authority, *self._address.aliases}
+        )
+
+    def _check_host(self, scope: Scope) -> bool:
+        """Return True if a person came by another name of this machine, and must be sent on."""
+        host = self._address.host_of(scope)
+        if host is None:
+            raise _bad_request("host-malformed", "A request must name its host exactly once.")
+        if host == self._address.authority:
+            return False
+        if host in self._address.aliases:
+            if any(_is_below(scope["path"], path) for path in self._machine_paths):
+                return False
+            if scope["type"] == "http" and scope["method"] in {"GET", "HEAD"}:
+                return True
+        raise _Refusal(
+            status=HTTPStatus.MISDIRECTED_REQUEST,
+            code="host-foreign",
+            detail=f"This server answers at {self._address.url} only.",
+        )
+
+    def _check_origin(self, scope: Scope) -> None:
+        origins, sites = headers_of(scope, b"origin"), headers_of(scope, b"sec-fetch-site")
+        calls = _is_below(scope["path"], _CALLS)
+        if not origins:
+            # Browsers leave Origin out of some requests of a page's own, and say this of it.
+            is_meant = not calls or sites in ([], ["none"])
+        elif origins == ["null"]:
+            # Outside /mcp, where each form carries a CSRF token. Browsers that send Sec-Fetch-Site
+            # say whether it was ours; others leave it out.
+            is_meant = not calls and sites in ([], ["same-origin"])
+        else:
+            allowed = self._named_origins if calls else self._page_origins
+            is_meant = len(origins) == 1 and origin_of(origins[0]) in allowed
+        if not is_meant:
+            raise _Refusal(
+                status=HTTPStatus.FORBIDDEN,
+                code="origin-foreign",
+                detail=_NO_CALLER if calls else _OTHER_SITE,
+            )
+
+    def _seen_past_proxies(self, scope: Scope) -> Scope:
+        """Return the scope as the proxy saw it, if a configured one sent it."""
+        client = scope.get("client")
+        if not client or not self._trusted_proxies or not self._is_trusted(client[0]):
+            return scope
+        changes: dict[str, Any] = {PROXIED_KEY: True}
+        chains = headers_of(scope, b"x-forwarded-for")
+        if len(chains) > 1:
+            raise _bad_request("proxy-malformed", "X-Forwarded-For came more than once.")
+        for chain in chains:
+            # What stands left of the first stranger is the stranger's own word.
+            for text in reversed(chain.split(",")):
+                try:
+                    address = plain_ip(text.strip())
+                except ValueError:
+                    raise _bad_request(
+                        "proxy-malformed", "X-Forwarded-For holds no address."
+                    ) from None
+                changes["client"] = (address, 0)
+                if not self._is_trusted(address):
+                    break
+        schemes = headers_of(scope, b"x-forwarded-proto")
+        if schemes:
+            if len(schemes) > 1 or schemes[0].lower() not in {"http", "https"}:
+                raise _bad_request(
+                    "proxy-malformed", "X-Forwarded-Proto is neither http nor https."
+                )
+            is_secure = schemes[0].lower() == "https"
+            plain = "ws" if scope["type"] == "websocket" else "http"
+            changes["scheme"] = plain + "s" * is_secure
+        return {**scope, **changes}
+
+    def _is_trusted(self, text: str) -> bool:
+        try:
+            address = ip_address(plain_ip(text))
+        except ValueError:
+            return False
+        return any(address in network for network in self._trusted_proxies)
+
+    async def _redirect(self, scope: Scope, send: Send) -> None:
+        path = scope.get("raw_path") or quote(scope["path"]).encode()
+        query = scope.get("query_string", b"")
+        target = self._address.url.encode() + path + (b"?" + query if query else b"")
+        await _answer(send, HTTPStatus.TEMPORARY_REDIRECT, b"", ((b"location", target),))
+
+    async def _refuse(self, refusal: _Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+        if _prefers_html(",".join(headers_of(scope, b"accept"))):
+            media_type = b"text/html; charset=utf-8"
+            body = _page(refusal, url=self._address.url)
+        else:
+            media_type = b"application/problem+json"
+            body = _problem(refusal)
+        prefix = ""
+        if scope["type"] == "websocket":
+            await receive()  # the opening, which the answer is an answer to
+            if "websocket.http.response" not in (scope.get("extensions") or {}):
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            prefix = "websocket."
+        headers = [(b"content-type", media_type)]
+        if refusal.code == "length-twice":  # nor is what follows on the connection believed
+            headers.append((b"connection", b"close"))
+        await _answer(send, refusal.status, body, tuple(headers), prefix=prefix)
+
+
+async def _answer(
+    send: Send,
+    status: HTTPStatus,
+    body: bytes,
+    headers: tuple[tuple[bytes, bytes], ...],
+    *,
+    prefix: str = "",
+) -> None:
+    common = (
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"x-content-type-options", b"nosniff"),
+    )
+    await send(
+        {
+            "type": f"{prefix}http.response.start",
+            "status": int(status),
+            "headers": [*headers, *common],
+        }
+    )
+    await send({"type": f"{prefix}http.response.body", "body": body})
+
+
+def _problem(refusal: _Refusal) -> bytes:
+    """RFC 9457."""
+    problem = {
+        "type": "about:blank",
+        "title": refusal.status.phrase,
+        "status": int(refusal.status),
+        "detail": refusal.detail,
+        "code": refusal.code,
+    }
+    return json.dumps(problem).encode()
+
+
+def _page(refusal: _Refusal, *, url: str) -> bytes:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(refusal.status.phrase)}</title></head><body><main>"
+        f"<h1>{escape(refusal.status.phrase)}</h1><p>{escape(refusal.detail)}</p>"
+        f'<p>The address of this server is <a href="{escape(url)}/">{escape(url)}</a>.</p>'
+        "</main></body></html>"
+    ).encode()
+
+
+def _prefers_html(accept: str) -> bool:
+    """Tell whether HTML is named and outweighs JSON; wildcards name nothing (RFC 9110, 12.5.1)."""
+    weights = {"html": 0.0, "json": 0.0}
+    for choice in accept.lower().split(","):
+        media_type, *parameters = (part.strip() for part in choice.split(";"))
+        kind = media_type.rpartition("/")[2].rpartition("+")[2]
+        if media_type == "text/html" or kind == "json":
+            weight = next((value[2:] for value in parameters if value.startswith("q=")), "1")
+            is_number = re.fullmatch(r"[01](\.[0-9]{0,3})?", weight) is not None
+            weights[kind] = max(weights[kind], float(weight) if is_number else 0.0)
+    return weights["html"] > weights["json"]
+
+
+def _check_path(scope: Scope) -> None:
+    if scope.get("root_path"):
+        # Layers that take it off and layers that do not would read two paths in one request.
+        raise _bad_request("path-mounted", "This server answers at the root of its host only.")
+    raw = scope.get("raw_path")
+    written = scope["path"] if raw is None else raw.decode("latin-1")
+    pattern = _CROOKED_DECODED if raw is None else _CROOKED
+    if (
+        not written.startswith("/")
+        or pattern.search(written)
+        or _CROOKED_DECODED.search(scope["path"])
+    ):
+        raise _bad_request("path-malformed", "The path of this request is not in its plain form.")
+
+
+def _check_length(scope: Scope) -> None:
+    """A relay that believes the other of the two ends the request elsewhere (RFC 9112, 6.1)."""
+    if headers_of(scope, b"transfer-encoding") and headers_of(scope, b"content-length"):
+        raise _bad_request(
+            "length-twice", "A request says how long it is once: by its length, or in chunks."
+        )
+
+
+def _bad_request(code: str, detail: str) -> _Refusal:
+    return _Refusal(status=HTTPStatus.BAD_REQUEST, code=code, detail=detail)
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root + "/")
+
+
+def _required_origin(text: str) -> tuple[str, Authority]:
+    origin = origin_of(text)
+    if origin is None:
+        raise ValueError(f"{text!r} is not an origin like https://app.example.com")
+    return origin

@@ -1,0 +1,225 @@
+"""The port of the pages: who owns it, and who takes it over.
+
+Of several processes on one store one serves the pages for all. What could go wrong: the port
+belongs to another program, perhaps to one that would like to be taken for us. So whoever holds it
+must prove that it serves the same store at the same address, and what it proves helps nobody else.
+It may end, and another program take the port: so each process that does not have it asks anew
+before a link leaves.
+"""
+
+import asyncio
+import errno
+import hmac
+import math
+import secrets
+import socket
+import ssl
+from collections.abc import Callable
+
+import httpx
+from msgspec import Struct
+from msgspec.json import decode
+
+from flows.crypto.vault import Pepper
+from flows.errors import ElicitError
+
+RETRY_SECONDS = 0.5
+_ANSWER_SECONDS = 5.0
+_BETWEEN_OWNERS_SECONDS = 10.0
+_PATIENCE_SECONDS = 20.0  # a busy machine starts a process so slowly
+_ANSWER_BYTES_AT_MOST = 4096
+_BACKLOG = 2048
+_NONCE_BYTES = 24
+_PROOF_BYTES = 30
+
+
+class _Health(Struct):
+    proof: str
+
+
+class PortUnusable(Exception):
+    """The port cannot be had; the message is for the terminal."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that has the port and does not listen yet. Raises PortUnusable."""
+    listener = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise PortUnusable(_why_not(error, host, port)) from error
+    return listener
+
+
+def listen(listener: socket.socket) -> None:
+    """Raises PortUnusable: two may bind a port, and the first to listen has it."""
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        raise PortUnusable(_why_not(error, *listener.getsockname()[:2])) from error
+
+
+def proof(pepper: Pepper, *, url: str, nonce: str) -> str:
+    """What only a process with this store open, which serves it at this address, can answer."""
+    return pepper.tag("port", url, nonce, size=_PROOF_BYTES)
+
+
+async def own_or_find(host: str, port: int, *, url: str, pepper: Pepper) -> socket.socket | None:
+    """The listening socket of a port that is ours now; None where one of ours owns it.
+
+    Raises PortUnusable if the port is somebody else's.
+    """
+    loop = asyncio.get_running_loop()
+    patient_until = loop.time() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return _own(host, port)
+        except PortUnusable as error:
+            if not _is_taken(error):
+                raise
+            found = await is_ours(host, port, url=url, pepper=pepper)
+            if found:
+                return None
+            # No answer may come of an owner that ends or begins just now.
+            if found is False or loop.time() > patient_until:
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+class PagesTaken(ElicitError):
+    """The pages' port is another program's: no link may leave."""
+
+    name = "ELICITATION_PAGES_TAKEN"
+    http_status = 503
+
+    def __init__(self, url: str, *, is_answered: bool) -> None:
+        why = "belongs to another program now" if is_answered else "is served by nobody"
+        super().__init__(
+            f"The address of this server's pages, {url}, {why}, so no link was handed out. Call "
+            "again in a minute; if it stays like this, whoever runs the server must stop the "
+            "program that has this port, or choose another port with --port."
+        )
+
+
+class SharedPort:
+    """A port that several processes of ours share, of which one has it."""
+
+    def __init__(self, host: str, port: int, *, url: str, pepper: Pepper) -> None:
+        self._host, self._port, self._url, self._pepper = host, port, url, pepper
+        self._listener: socket.socket | None = None
+        self._proven_at = -math.inf
+        self._asking = asyncio.Lock()
+
+    async def own_or_find(self) -> socket.socket | None:
+        """The listening socket if the port is ours now; None where one of ours owns it.
+
+        Raises PortUnusable if the port is somebody else's.
+        """
+        self._listener = await own_or_find(
+            self._host, self._port, url=self._url, pepper=self._pepper
+        )
+        return self._listener
+
+    async def take_over(self, *, say: Callable[[str], object]) -> socket.socket:
+        """The listening socket, as soon as the owner is gone.
+
+        That another program has it meanwhile is said once.
+        """
+        is_said = False
+        while True:
+            try:
+                self._listener = _own(self._host, self._port)
+            except PortUnusable as error:
+                if not is_said and await self._is_ours() is False:
+                    say(str(error))
+                    is_said = True
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return self._listener
+
+    async def prove(self) -> None:
+        """Before a link leaves. Raises PagesTaken where the port does not prove to be ours now.
+
+        Between two owners nobody may answer for a moment.
+        """
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        async with self._asking:
+            # Who waited here while another one asked has its answer.
+            while self._listener is None and self._proven_at < since:
+                asked_at = loop.time()
+                is_ours = await self._is_ours()
+                if is_ours:
+                    self._proven_at = asked_at
+                elif is_ours is False or loop.time() > since + _BETWEEN_OWNERS_SECONDS:
+                    raise PagesTaken(self._url, is_answered=is_ours is False)
+                else:
+                    await asyncio.sleep(RETRY_SECONDS)
+
+    async def _is_ours(self) -> bool | None:
+        return await is_ours(self._host, self._port, url=self._url, pepper=self._pepper)
+
+
+def _own(host: str, port: int) -> socket.socket:
+    listener = bind(host, port)
+    try:
+        listen(listener)
+    except PortUnusable:
+        listener.close()
+        raise
+    return listener
+
+
+async def is_ours(host: str, port: int, *, url: str, pepper: Pepper) -> bool | None:
+    """Whether one of ours has the port; None if whoever has it does not answer."""
+    nonce = secrets.token_urlsafe(_NONCE_BYTES)
+    body = b""
+    try:
+        async with (
+            asyncio.timeout(_ANSWER_SECONDS),
+            # Nothing here speaks TLS, and the proxies of the environment are not asked.
+            httpx.AsyncClient(
+                verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False
+            ) as client,
+            client.stream(
+                "GET",
+                httpx.URL(scheme="http", host=host, port=port, path="/health"),
+                params={"nonce": nonce},
+                headers={"host": httpx.URL(url).netloc.decode()},
+            ) as response,
+        ):
+            async for piece in response.aiter_raw():
+                body += piece
+                if len(body) > _ANSWER_BYTES_AT_MOST:
+                    return False
+    except (httpx.ConnectError, httpx.ReadError, TimeoutError, httpx.TimeoutException):
+        return None
+    except httpx.HTTPError:
+        return False
+    try:
+        proven = decode(body, type=_Health).proof
+    except (ValueError, RecursionError):
+        return False
+    return hmac.compare_digest(
+        proven.encode("utf-8", "replace"), proof(pepper, url=url, nonce=nonce).encode()
+    )
+
+
+def _is_taken(error: PortUnusable) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"Port {port} of {host} is taken by another program; "
+            "stop that one, or choose another with --port."
+        )
+    return f"Port {port} of {host} cannot be used: {error.strerror or error}."

@@ -1,0 +1,123 @@
+"""How often: a bucket of tokens for each key, in this process's memory.
+
+What could go wrong: the memory itself. There are 10,000 buckets at most, and the one unused for
+longest makes room: whoever has more addresses than that is not held by limits for each address.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import timedelta
+from ipaddress import IPv6Address, ip_network
+from math import ceil
+from typing import Any
+
+from flows.errors import ElicitError
+from webapp.deadline import Clock, ticks_of
+from webapp.http.address import plain_ip
+from webapp.http.browser import page_headers
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+
+KEYS_AT_MOST = 10_000
+_HOUSEHOLD_BITS = 64  # what one customer is given of IPv6, and can choose addresses from freely
+
+
+class TooOften(ElicitError):
+    """Somebody asks faster than a person does; `seconds` to wait, whole."""
+
+    name = "ELICITATION_TOO_OFTEN"
+    http_status = 429
+
+    def __init__(self, wait: float) -> None:
+        self.seconds = ceil(wait)
+        super().__init__(f"That was too fast. Try again in {self.seconds} seconds.")
+
+
+class Rates:
+    """Lets `burst` through at once, then one in each `every`."""
+
+    def __init__(
+        self,
+        *,
+        burst: int,
+        every: timedelta,
+        clock: Clock,
+        keys_at_most: int = KEYS_AT_MOST,
+    ) -> None:
+        """Raises ValueError for limits that would let nothing or everything through."""
+        if burst < 1 or every <= timedelta() or keys_at_most < 1:
+            raise ValueError("burst and keys_at_most are 1 or more, every is more than nothing")
+        self._burst = burst
+        self._every = every.total_seconds()
+        self._ticks = ticks_of(clock)
+        self._keys_at_most = keys_at_most
+        # When the bucket will be full again: the one number that says how much is in it.
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def wait(self, key: str) -> float:
+        """The seconds until it may go on; nothing is counted."""
+        now = self._ticks()
+        return max(self._full_at.get(key, now) - now - (self._burst - 1) * self._every, 0.0)
+
+    def allow(self, key: str) -> float:
+        """0 if it may go on, which is counted; else the seconds to wait, which costs nothing."""
+        wait = self.wait(key)
+        if not wait:
+            now = self._ticks()
+            self._full_at[key] = max(self._full_at.get(key, now), now) + self._every
+        self._full_at.move_to_end(key)
+        if len(self._full_at) > self._keys_at_most:
+            self._full_at.popitem(last=False)
+        return wait
+
+    def require(self, key: str) -> None:
+        """Count it. Raises TooOften, which costs nothing."""
+        wait = self.allow(key)
+        if wait:
+            raise TooOften(wait)
+
+
+def address_key(scope: Mapping[str, Any]) -> str:
+    """Who is counted as one: an IPv4 address, an IPv6 network of 64 bits; a peer without any."""
+    client = scope.get("client")
+    try:
+        address = plain_ip(client[0]) if client else ""
+        if ":" not in address:
+            return address
+        plain = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return ""
+    return str(ip_network((plain, _HOUSEHOLD_BITS), strict=False))
+
+
+class Paced:
+    """Holds back whoever asks for pages faster than people do, by address.
+
+    What programs call is not held back here: their tokens and signatures tell who they are.
+    """
+
+    def __init__(self, app: ASGIApp, *, rates: Rates, free: tuple[str, ...]) -> None:
+        self._app = app
+        self._rates = rates
+        self._free = free
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = f"{scope['path']}/"
+        is_free = scope["type"] != "http" or any(path.startswith(f"{free}/") for free in self._free)
+        wait = 0.0 if is_free else self._rates.allow(address_key(scope))
+        if not wait:
+            await self._app(scope, receive, send)
+            return
+        error = TooOften(wait)
+        body = str(error).encode()
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(body)).encode()),
+            (b"retry-after", str(error.seconds).encode()),
+            *((name.encode(), value.encode()) for name, value in page_headers().items()),
+        ]
+        start = {"type": "http.response.start", "status": error.http_status, "headers": headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": body})

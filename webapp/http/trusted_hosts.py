@@ -1,0 +1,66 @@
+"""Hosts of the operator's own network that this server may talk to (`ELICIT_TRUSTED_HOSTS`).
+
+What could go wrong: an address that somebody else names is taken for one of these. So they count
+for what the operator has configured (the issuer, providers, payment providers) and for nothing that
+an author, a model or a client names; and each is one port of one host or network.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from webapp.http.address import Authority
+
+_HTTPS = 443
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedHost:
+    """A name, or a network; a name counts wherever it leads."""
+
+    port: int
+    name: str | None = None
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
+
+    def is_of(self, host: str, port: int, addresses: Sequence[str]) -> bool:
+        """Whether a request there is to it: by its name, or by all that the name leads to."""
+        if port != self.port:
+            return False
+        if self.network is None:
+            return host.lower().rstrip(".") == self.name
+        network = self.network
+        return bool(addresses) and all(ipaddress.ip_address(one) in network for one in addresses)
+
+
+def read_trusted_host(text: str) -> TrustedHost:
+    """From host:port, network:port, or either without a port, which is 443. Raises ValueError."""
+    network, port = _split_network(text)
+    if network is not None:
+        return TrustedHost(port=port, network=network)
+    authority = Authority.parse(text, scheme="https")
+    if authority is None or authority.port is None:
+        raise ValueError(text)
+    return TrustedHost(port=authority.port, name=authority.host)
+
+
+def _split_network(
+    text: str,
+) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network | None, int]:
+    """A network, or one address: of IPv6 in brackets, where a port follows."""
+    place, port = text, _HTTPS
+    if text.startswith("["):
+        place, _, rest = text[1:].partition("]")
+        port = _port(rest.removeprefix(":")) if rest else _HTTPS
+    elif text.count(":") == 1:
+        place, _, said = text.partition(":")
+        port = _port(said)
+    try:
+        return ipaddress.ip_network(place), port
+    except ValueError:
+        return None, port
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 65536:
+        raise ValueError(text)
+    return int(text)

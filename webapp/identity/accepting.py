@@ -1,0 +1,186 @@
+"""Connections as they are accepted: whose each of them is, how many, and how slowly one may send.
+
+What could go wrong: a client closes as soon as it has sent, and whoever looks for the owner of its
+socket later finds nobody, or another user's program that got the same port. So the kernel is asked
+at once, and believed only if the accepted socket still stands after that: while it does, nobody
+else can have the client's end.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.identity.local_peer import (
+    PEER_KEY,
+    Connection,
+    Peer,
+    is_told_at_once,
+    loopback_of,
+    uid_of_peer,
+)
+from webapp.limits import Arrivals
+
+if TYPE_CHECKING:  # it stands for whichever parser is installed
+    from uvicorn.protocols.http.h11_impl import H11Protocol as HTTPProtocol
+
+    _Base: TypeAlias = HTTPProtocol
+else:
+    _Base = object
+    try:
+        from webapp.http.httptools_reader import FastProtocol as HTTPProtocol
+    except ImportError:  # httptools has no wheel for every machine
+        from uvicorn.protocols.http.h11_impl import H11Protocol as HTTPProtocol
+
+_Reading: TypeAlias = tuple[str, object]
+_log = logging.getLogger(__name__)
+_ESTABLISHED = 1  # linux/tcp_states.h; the first byte of struct tcp_info
+
+
+class Arriving(_Base):
+    """What is known of a connection stands in the scope of its requests; before any parser's."""
+
+    def __init__(self, *arguments: Any, arrivals: Arrivals | None = None, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._arrivals = arrivals or Arrivals()
+        self._reading: _Reading | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        peer = None
+        if is_told_at_once():
+            peer = peer_of(transport)
+            if peer is not None:
+                self.app = _noting(self.app, peer)
+        else:
+            self.app = _noting_later(self.app, self.loop.create_task(_searched(transport)))
+        is_own = peer is not None and peer.uid == os.getuid()
+        room = self._arrivals.connections + (self._arrivals.own_user if is_own else 0)
+        if len(self.connections) > room:
+            _log.warning("connection.no_room", extra={"connections": len(self.connections)})
+            self._turn_away(HTTPStatus.SERVICE_UNAVAILABLE)
+        else:
+            self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def _look(self) -> None:
+        """Give what is being read now its time, from when it began."""
+        reading = self._what_is_read()
+        if reading != self._reading:
+            self._stop_timer()
+            self._reading = reading
+            if reading is not None:
+                seconds = self._arrivals.reading.total_seconds()
+                self._timer = self.loop.call_later(seconds, self._end_late, reading)
+
+    def _what_is_read(self) -> "_Reading | None":
+        """The head of the request after that cycle, or the body of that cycle's."""
+        cycle: Any = self.cycle  # None before the first request
+        if getattr(self, "pipeline", None):
+            return None  # it is queued behind another, and until its turn we read nothing
+        if cycle is None or cycle.response_complete:
+            return "head", cycle
+        return ("body", cycle) if cycle.more_body else None
+
+    def _end_late(self, reading: "_Reading") -> None:
+        is_ours = self.transport.get_protocol() is self  # and not a websocket's by now
+        if self._what_is_read() == reading and is_ours and not self.transport.is_closing():
+            _log.info("request.too_slow", extra={"part": reading[0]})
+            is_answered = reading[0] == "body" and self.cycle.response_started
+            self._turn_away(None if is_answered else HTTPStatus.REQUEST_TIMEOUT)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _turn_away(self, status: HTTPStatus | None) -> None:
+        if status is not None:
+            head = f"HTTP/1.1 {int(status)} {status.phrase}\r\n"
+            self.transport.write(f"{head}content-length: 0\r\nconnection: close\r\n\r\n".encode())
+        self.transport.close()
+
+
+class Accepted(Arriving, HTTPProtocol):
+    """uvicorn's protocol, with the parser that is installed."""
+
+
+def peer_of(transport: asyncio.BaseTransport) -> Peer | None:
+    """Whose connection it is; None for one that does not come from this machine."""
+    connection = _connection_of(transport)
+    return None if connection is None else _believed(uid_of_peer(connection), transport)
+
+
+async def _searched(transport: asyncio.BaseTransport) -> Peer | None:
+    """The same where the system is searched for it, which takes a while: beside the others."""
+    connection = _connection_of(transport)
+    if connection is None:
+        return None
+    uid = await asyncio.get_running_loop().run_in_executor(None, uid_of_peer, connection)
+    return _believed(uid, transport)
+
+
+def _connection_of(transport: asyncio.BaseTransport) -> Connection | None:
+    ends = {
+        "client": transport.get_extra_info("peername"),
+        "server": transport.get_extra_info("sockname"),
+    }
+    if not all(isinstance(end, tuple) for end in ends.values()):
+        return None  # a socket of the file system
+    return loopback_of(ends)
+
+
+def _believed(uid: int | None, transport: asyncio.BaseTransport) -> Peer:
+    return Peer(uid=uid) if _still_stands(transport) else Peer(uid=None, is_gone=True)
+
+
+def _still_stands(transport: asyncio.BaseTransport) -> bool:
+    """Whether both ends are open.
+
+    Where the system does not tell the state (macOS), a socket that was reset has no peer any more;
+    one whose other end closed still has, and until we close it nobody else can have that end.
+    """
+    if transport.is_closing():  # its number may be another socket's by now
+        return False
+    number = transport.get_extra_info("socket").fileno()
+    with socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as same:
+        if hasattr(socket, "TCP_INFO"):
+            state = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+            return state[0] == _ESTABLISHED
+        try:
+            return bool(same.getpeername() == transport.get_extra_info("peername"))
+        except OSError:
+            return False
+
+
+def _noting_later(app: ASGIApp, searching: "asyncio.Task[Peer | None]") -> ASGIApp:
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        peer = await asyncio.shield(searching)
+        if peer is not None:
+            scope[PEER_KEY] = peer
+        await app(scope, receive, send)
+
+    return noting
+
+
+def _noting(app: ASGIApp, peer: Peer) -> ASGIApp:
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[PEER_KEY] = peer
+        await app(scope, receive, send)
+
+    return noting

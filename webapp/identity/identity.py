@@ -1,0 +1,309 @@
+"""Identity: who asks, who opens, and whether they are the same person.
+
+What could go wrong: a forwarded link. Whoever opens a link must be whoever asked, and that is
+decided here, before any detail is shown and before the redirect. E-mail addresses are compared
+with nothing: a person is a subject of an issuer, or this machine's own user.
+"""
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from flows.elicitation.states import Elicitation
+from flows.elicitation.user_code import Code, is_confirmed
+from flows.errors import NotAllowed
+from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
+from webapp.http.browser import Browser
+from webapp.http.rate_limit import address_key
+from webapp.identity.local_peer import Locality
+from webapp.identity.pairing import Pairing
+from webapp.identity.sessions import LOCAL_ISSUER, Session, Sessions
+from webapp.records.owners import Owners
+
+# What nobody in particular may be asked for: no account is kept, no secret typed for nobody.
+ANONYMOUS_KINDS = frozenset({"url", "payment", "form", "confirm", "gate"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What the served server's own authentication, or ours, says of a caller."""
+
+    issuer: str
+    subject: str | None
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks. `refusal` says why nobody could safely answer, None if somebody can.
+
+    `client` is the verified client id where `is_client_verified`, else what it calls itself.
+    `by_code`: the link is bound by letters that go from the page to the chat. Without an owner
+    nothing is joined, kept or handed on: there is this run only.
+    """
+
+    owner: str | None
+    client: str
+    refusal: str | None = None
+    by_code: bool = False
+    is_client_verified: bool = False
+
+    @property
+    def is_anonymous(self) -> bool:
+        return self.owner is None
+
+    def must_be_answerable(self, kind: str, *, in_client: bool = False) -> None:
+        """Raises NotAllowed unless somebody can safely answer a question of this kind.
+
+        `in_client`: whoever asks answers there too, so that no link has to find the person.
+        """
+        if self.refusal is not None and (self.is_anonymous or not in_client):
+            raise NotAllowed(self.refusal)
+        if self.is_anonymous and kind not in ANONYMOUS_KINDS:
+            raise NotAllowed(
+                "This cannot be asked of a caller without a name: what is answered here is kept "
+                "for a person. Sign-in is set by ELICIT_ISSUER."
+            )
+
+    def must_be_known(self) -> str:
+        """The owner. Raises NotAllowed."""
+        if self.refusal is not None or self.owner is None:
+            raise NotAllowed(self.refusal or "It is not known who asks.")
+        return self.owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who sent a request: `key` is the same for the same sender only.
+
+    `share` says who is counted as one: a person with all their clients, or an address.
+    """
+
+    key: str
+    share: str
+    is_nameless: bool = False
+    is_own_user: bool = False  # of this machine, who runs the server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """Who is at a browser; without a session it is this machine's own user."""
+
+    owner: str
+    label: str
+    session: Session | None = None
+
+
+class Way(StrEnum):
+    """Whether a browser may see and answer, and if not, what would help."""
+
+    OPEN = "open"
+    SIGN_IN = "sign in"
+    OTHER_PERSON = "other person"
+    CODE = "code"
+    OTHER_BROWSER = "other browser"
+    PAIR = "pair"
+    HERE_ONLY = "here only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    way: Way
+    viewer: Viewer | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.way is Way.OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the operator chose.
+
+    `issuer` is where people sign in, and `claim` what they are known by there; the others allow
+    the code, and the model's own answers. `pairs_for_yes`: on this machine a gate is answered in a
+    browser that was paired.
+    """
+
+    issuer: str | None = None
+    claim: tuple[str, ...] = SUBJECT_CLAIM
+    binds_by_code: bool = False
+    asks_anonymous: bool = False
+    lets_model_answer: bool = False  # plain forms only, and marked so
+    pairs_for_yes: bool = False
+
+
+class Identity:
+    def __init__(
+        self,
+        *,
+        owners: Owners,
+        locality: Locality,
+        uid: int,
+        rules: Rules,
+        sessions: Sessions,
+        browser: Browser,
+        pairing: Pairing,
+    ) -> None:
+        self._owners = owners
+        self._locality = locality
+        self._rules = rules
+        self._sessions = sessions
+        self._browser = browser
+        self._pairing = pairing
+        self._local_subject = f"uid:{uid}"
+        self.local_owner = owners.tag(issuer=LOCAL_ISSUER, subject=self._local_subject)
+
+    @property
+    def binds_by_code(self) -> bool:
+        return self._rules.binds_by_code
+
+    @property
+    def lets_model_answer(self) -> bool:
+        return self._rules.lets_model_answer
+
+    def pairs_for_yes(self, owner: str | None) -> bool:
+        """Whether a gate of theirs is answered on our page alone, in a browser that was paired."""
+        return self._rules.pairs_for_yes and owner == self.local_owner
+
+    def as_on_our_pages(self, subject: Subject, claims: Mapping[str, Any]) -> Subject:
+        """Whom the served server's own authentication speaks of, by what our pages go by."""
+        if subject.issuer != self._rules.issuer or self._rules.claim == SUBJECT_CLAIM:
+            return subject
+        return replace(subject, subject=subject_of(claims, claim=self._rules.claim))
+
+    def caller(
+        self, scope: Mapping[str, Any] | None, *, subject: Subject | None, client: str
+    ) -> Caller:
+        """Who a call is from; `scope` is None where it came over stdio or from this process."""
+        if subject is not None:
+            # A token that names no client: it is told by what it calls itself.
+            known = self._known(replace(subject, client_id=subject.client_id or client))
+            return replace(known, is_client_verified=bool(subject.client_id))
+        if scope is None:
+            return Caller(owner=self.local_owner, client=client)
+        why_not = self._locality.why_not(scope)
+        if why_not is None or self._has_key(scope):
+            return Caller(owner=self.local_owner, client=client)
+        return self._anonymous(
+            client,
+            "Nobody can be asked, because it is not known who this caller is: it is not a program "
+            f"of this server's own user on this machine ({why_not}) People sign in where "
+            "ELICIT_ISSUER is set; `elicit pair` prints a key for a client of that user's.",
+        )
+
+    def settle(self, scope: MutableMapping[str, Any]) -> None:
+        """Note in the scope what a connection tells, before anything acts on the request."""
+        self._locality.settle(scope)
+
+    def sender(self, scope: Mapping[str, Any], *, subject: Subject | None) -> Sender | None:
+        """Who sent this request, told from all others, without a name too.
+
+        None if the connection ended before that was known. Those without a name who come from
+        elsewhere are one: there is nothing to tell them apart by.
+        """
+        if subject is None and self._locality.is_gone(scope):
+            return None
+        client = "" if subject is None else subject.client_id
+        owner = self.caller(scope, subject=subject, client=client).owner
+        if owner is not None:
+            return Sender(
+                key=f"{owner}/{client}", share=owner, is_own_user=owner == self.local_owner
+            )
+        key = f"uid:{self._locality.uid(scope)}" if subject is None else f"/{client}"
+        return Sender(key=key, share=f"{key}@{address_key(scope)}", is_nameless=True)
+
+    async def viewer(self, scope: Mapping[str, Any], cookies: Mapping[str, str]) -> Viewer | None:
+        """Who is at this browser, if that is known."""
+        session = await self._sessions.of(cookies)
+        if session is not None and self._holds(session, scope):
+            owner = self._owners.tag(issuer=session.issuer, subject=session.subject)
+            return Viewer(owner=owner, label=session.label, session=session)
+        if self._locality.is_local(scope):
+            return Viewer(owner=self.local_owner, label="you, on this computer")
+        return None
+
+    async def opening(
+        self, elicitation: Elicitation, scope: Mapping[str, Any], cookies: Mapping[str, str]
+    ) -> Opening:
+        """Whether this browser belongs to whoever asked."""
+        if elicitation.is_by_code:
+            return Opening(way=self._way_by_code(elicitation, cookies))
+        viewer = await self.viewer(scope, cookies)
+        is_local = elicitation.owner == self.local_owner
+        if elicitation.kind == "gate" and self.pairs_for_yes(elicitation.owner):
+            session = None if viewer is None else viewer.session
+            if session is None or session.issuer != LOCAL_ISSUER:
+                return Opening(way=Way.PAIR if self._can_pair(scope) else Way.HERE_ONLY)
+        if viewer is not None and viewer.owner == elicitation.owner:
+            return Opening(way=Way.OPEN, viewer=viewer)
+        if is_local and self._locality.is_local(scope):
+            return Opening(way=Way.OPEN)  # signed in as well, as somebody
+        if is_local:
+            return Opening(way=Way.PAIR if self._can_pair(scope) else Way.HERE_ONLY)
+        if self._rules.issuer is None:
+            return Opening(way=Way.HERE_ONLY)
+        is_signed_in = viewer is not None and viewer.session is not None
+        return Opening(way=Way.OTHER_PERSON if is_signed_in else Way.SIGN_IN, viewer=viewer)
+
+    async def kept_up(self, cookies: Mapping[str, str]) -> tuple[str, ...]:
+        """The Set-Cookie header that keeps a session in use from going idle, if it is time."""
+        session = await self._sessions.of(cookies)
+        renewed = None if session is None else self._sessions.renewed(session)
+        return () if renewed is None else (renewed,)
+
+    def code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Code | None:
+        """The letters that this browser is shown, if it asked for any."""
+        codes = elicitation.binding.codes if elicitation.binding is not None else ()
+        return next((code for code in codes if self._browser.is_same(code.browser, cookies)), None)
+
+    def _way_by_code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Way:
+        binding, code = elicitation.binding, self.code(elicitation, cookies)
+        if code is not None and is_confirmed(binding, browser=code.browser):
+            return Way.OPEN
+        if binding is not None and binding.confirmed_at is not None:
+            return Way.OTHER_BROWSER
+        return Way.CODE
+
+    def _holds(self, session: Session, scope: Mapping[str, Any]) -> bool:
+        """A paired browser is one where the machine cannot say whose it is, and not otherwise."""
+        if session.issuer != LOCAL_ISSUER:
+            return True
+        return session.subject == self._local_subject and self._can_pair(scope)
+
+    def _has_key(self, scope: Mapping[str, Any]) -> bool:
+        return self._can_pair(scope) and self._pairing.has_key(scope)
+
+    def _can_pair(self, scope: Mapping[str, Any]) -> bool:
+        return self._pairing.is_possible and not self._locality.is_another_user(scope)
+
+    def _known(self, subject: Subject) -> Caller:
+        # A server's own authentication may say anything, also what stands for our own user.
+        if not subject.subject or subject.issuer == LOCAL_ISSUER:
+            return self._anonymous(
+                subject.client_id,
+                "Nobody can be asked: the caller's access token names no person (no subject of an "
+                "issuer).",
+            )
+        owner = self._owners.tag(issuer=subject.issuer, subject=subject.subject)
+        if subject.issuer == self._rules.issuer:
+            return Caller(owner=owner, client=subject.client_id)
+        if self._rules.binds_by_code:
+            return Caller(owner=owner, client=subject.client_id, by_code=True)
+        return Caller(
+            owner=owner,
+            client=subject.client_id,
+            refusal=(
+                "Nobody can be asked: the caller is known by an access token of "
+                f"{subject.issuer}, but people cannot sign in there on this server's pages, so a "
+                "link could not be told from a forwarded one. Set ELICIT_ISSUER to that issuer "
+                "(and ELICIT_SERVER_ISSUER where the server's own tokens name none), or allow a "
+                "code from the page to the chat with ELICIT_BIND=code."
+            ),
+        )
+
+    def _anonymous(self, client: str, refusal: str) -> Caller:
+        if self._rules.asks_anonymous:
+            return Caller(owner=None, client=client, by_code=True)
+        return Caller(owner=None, client=client, refusal=refusal)

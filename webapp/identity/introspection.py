@@ -1,0 +1,178 @@
+"""Introspection: whose an access token is that only its issuer can read (RFC 7662).
+
+What could go wrong: anybody may send what looks like one, and each must not become a request to
+the issuer. So an answer counts for a minute, for a token that is none as well, and the same token
+is asked about once at a time. A token that was revoked may be let in for that minute.
+
+Nor must one who makes tokens up keep out the others of his address, which a whole office or a
+hosted client may share. What is counted for an address is refusals alone; after too many of them
+its tokens are asked about one after another, each in its turn. A token that was good within the
+hour is asked about again whatever its neighbours do. All the others share so few requests at a
+time that the issuer bears them.
+
+An answer is kept as a value: an exception that is raised again gets the frames of each raise, and
+those hold whatever was sent.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeAlias, TypeVar
+
+from flows.errors import Failed
+from flows.oauth.access_token import ASKED_AGAIN, BadBearer, Resource, Verified, introspected
+from flows.oauth.provider import Client
+from flows.oauth.requests import auth_of, post
+from flows.oauth.token_errors import members_of
+from webapp.deadline import Clock, ticks_of
+from webapp.http.rate_limit import Rates
+from webapp.identity.issuer import Issuer
+
+KNOWN_AT_MOST = 10_000
+RENEWED_FOR = timedelta(hours=1)
+ASKED_AT_ONCE = 8
+REFUSED_AT_ONCE, BETWEEN_REFUSALS = 30, timedelta(seconds=1)  # of one address, before its line
+LINE_AT_MOST = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refused:
+    """What a BadBearer says."""
+
+    reason: str
+    expected: object
+    came: str | None
+
+    def error(self) -> BadBearer:
+        error = BadBearer(self.reason, expected=self.expected)
+        error.came = self.came
+        return error
+
+
+@dataclass(slots=True)
+class _Line:
+    """The tokens of an address that sent too many bad ones."""
+
+    length: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+_Said: TypeAlias = Verified | _Refused
+_Answer = TypeVar("_Answer", Verified, _Refused)
+
+
+class Introspection:
+    def __init__(self, *, issuer: Issuer, client: Client, resource: Resource, clock: Clock) -> None:
+        self._issuer = issuer
+        self._client = client
+        self._resource = resource
+        self._clock = clock
+        self._ticks = ticks_of(clock)
+        self._refusals = Rates(burst=REFUSED_AT_ONCE, every=BETWEEN_REFUSALS, clock=clock)
+        self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._lines: dict[str, _Line] = {}  # by address
+        # Each with when it was said, the oldest first; made-up tokens crowd out no good one.
+        self._good: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
+        self._refused: OrderedDict[bytes, tuple[float, _Refused]] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[_Said]] = {}
+
+    def __len__(self) -> int:
+        return len(self._good) + len(self._refused)
+
+    async def verified(self, token: str, *, sender: str) -> Verified:
+        """Raises BadBearer, and Failed where the issuer cannot be asked about it now."""
+        key = hashlib.sha256(token.encode()).digest()
+        self._forget()
+        said = self._said(key)
+        if said is None:
+            said = await asyncio.shield(self._asked(key, token, sender))
+        if isinstance(said, _Refused):
+            raise said.error()
+        if said.expires_at <= self._clock():
+            raise BadBearer("time", expected="exp after now")
+        return said
+
+    def _said(self, key: bytes) -> _Said | None:
+        """What still counts."""
+        at, said = self._good.get(key) or self._refused.get(key) or (0.0, None)
+        return said if at > self._ticks() - ASKED_AGAIN.total_seconds() else None
+
+    def _forget(self) -> None:
+        now = self._ticks()
+        _drop(self._good, since=now - RENEWED_FOR.total_seconds())
+        _drop(self._refused, since=now - ASKED_AGAIN.total_seconds())
+
+    def _asked(self, key: bytes, token: str, sender: str) -> "asyncio.Task[_Said]":
+        if key not in self._asking:
+            task = self._asking[key] = asyncio.create_task(self._in_turn(key, token, sender))
+            task.add_done_callback(lambda task: self._answered(key, task))
+        return self._asking[key]
+
+    def _answered(self, key: bytes, task: "asyncio.Task[_Said]") -> None:
+        del self._asking[key]
+        if not task.cancelled():
+            task.exception()  # whoever went away meanwhile does not look
+
+    async def _in_turn(self, key: bytes, token: str, sender: str) -> _Said:
+        if key in self._good:
+            return await self._counted(key, token, sender)
+        async with self._turns:
+            if not self._refusals.wait(sender):
+                return await self._counted(key, token, sender)
+        async with self._line(sender), self._turns:
+            return await self._counted(key, token, sender)
+
+    @asynccontextmanager
+    async def _line(self, sender: str) -> AsyncGenerator[None]:
+        line = self._lines.setdefault(sender, _Line())
+        if line.length == LINE_AT_MOST:
+            raise Failed("There are too many access tokens here that nobody knows.")
+        line.length += 1
+        try:
+            async with line.turn:
+                yield
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[sender]
+
+    async def _counted(self, key: bytes, token: str, sender: str) -> _Said:
+        said = await self._ask(key, token)
+        if isinstance(said, _Refused):
+            self._refusals.allow(sender)
+        return said
+
+    async def _ask(self, key: bytes, token: str) -> _Said:
+        metadata, label = await self._issuer.metadata(), self._client.provider.label
+        if metadata.introspect is None:
+            raise BadBearer("opaque", expected="a JWT, as the issuer has no introspection")
+        reply = await self._issuer.ask(
+            post(
+                self._client,
+                place=metadata.introspect,
+                values={"token": token, "token_type_hint": "access_token"},
+                client_auth=auth_of(metadata.client_auths),
+            )
+        )
+        if reply.status_code != 200:
+            raise Failed(f"{label} does not say whose a token is (HTTP {reply.status_code}).")
+        says = members_of(reply, self._client.provider)
+        self._good.pop(key, None)  # the order is that of the answers
+        try:
+            verified = introspected(says, resource=self._resource, now=self._clock())
+        except BadBearer as error:
+            refused = _Refused(reason=error.reason, expected=error.expected, came=error.came)
+            self._refused[key] = (self._ticks(), refused)
+            return refused
+        self._good[key] = (self._ticks(), verified)
+        return verified
+
+
+def _drop(known: OrderedDict[bytes, tuple[float, _Answer]], *, since: float) -> None:
+    """What was said earlier, and the oldest of what is too much."""
+    while known and (len(known) > KNOWN_AT_MOST or next(iter(known.values()))[0] <= since):
+        known.popitem(last=False)

@@ -1,0 +1,345 @@
+"""Who is at the other end of a loopback connection: this machine's same user, or somebody else.
+
+Loopback proves nothing by itself. A proxy, a tunnel, a container and another user of the machine
+all arrive from 127.0.0.1, so the kernel is asked whose socket it is, and everything that smells of
+a relay is refused.
+
+What is not closed. A relay that runs as our own user, speaks HTTP/1.1, sends our Host and adds no
+header of its own is the same to us as that user's browser, and everyone whom it lets in is taken
+for that user: nginx told (or in its recent releases by default) to speak HTTP/1.1, socat, `ssh -R`,
+the port relay of a rootless container that shares our network namespace and user. Nobody else can
+start such a relay, so it is a mistake and not an attack; a server that others shall reach needs a
+sign-in. For root this weighs more, as every relay that root runs counts: run the server as a user
+of its own. All programs of one user are one here, also where people share an account. The uid is
+that of whoever made the socket: a program that hands an open connection to another user has lent
+its name.
+"""
+
+import importlib
+import importlib.util
+import re
+import socket
+import struct
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from sys import byteorder
+from types import ModuleType
+from typing import Any
+
+from webapp.http.address import PublicAddress, plain_ip
+from webapp.http.guard import PROXIED_KEY
+
+__all__ = [
+    "PEER_KEY",
+    "Connection",
+    "Locality",
+    "Peer",
+    "can_tell_users",
+    "is_told_at_once",
+    "loopback_of",
+    "uid_of_peer",
+]
+
+# In the scope of a request: whose connection it came by.
+PEER_KEY = "elicit.peer"
+
+# The uid that stands for every user who has none here (kernel: overflowuid), and that careless
+# services share.
+_NOBODY = 65534
+
+_NAME_KEPT_AT_MOST = 64  # bytes of a header's name: what strangers send is kept no longer
+_RELAYED = re.compile(
+    r"forwarded|via|cdn-loop|max-forwards|surrogate-.*|x-(url-)?scheme"
+    r"|([a-z0-9]+-)*(client|connecting|real)-ip"
+    r"|x-(forwarded|original|envoy|azure|arr|amzn|cloud-trace|ngrok|tunnel|vercel|nf|appengine"
+    r"|nginx|varnish|haproxy)(-.*)?"
+    r"|x-(real|client|remote|cluster-client|originating|proxyuser|true-client)-(ip|addr|host)"
+    r"|(cf|fastly|fly|tailscale|akamai|ngrok)-.*"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """The two ends as we see them: an address in plain form and a port each."""
+
+    client: tuple[str, int]
+    server: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Whose connection it is; `is_gone` if it ended before that could be known."""
+
+    uid: int | None
+    is_gone: bool = False
+
+
+def uid_of_peer(connection: Connection) -> int | None:
+    """Return the uid that owns the client's socket; None if it cannot be known for certain.
+
+    A peer in another network namespace has no socket here, and one that has closed has no owner any
+    more.
+    """
+    if hasattr(socket, "AF_NETLINK"):
+        try:
+            return _uid_of_kernel(connection)
+        except OSError:
+            return _uid_in_tables(connection)
+    try:
+        psutil = importlib.import_module("psutil")
+    except ImportError:
+        return None
+    return _uid_by_processes(connection, psutil)
+
+
+def loopback_of(scope: Mapping[str, Any]) -> Connection | None:
+    """Return the two ends of a connection that comes from this machine, else None."""
+    connection = _connection_of(scope)
+    if connection is None or not _is_loopback(connection.client[0]):
+        return None
+    return connection
+
+
+def can_tell_users() -> bool:
+    """Whether this machine says at all which user made a connection."""
+    return is_told_at_once() or importlib.util.find_spec("psutil") is not None
+
+
+def is_told_at_once() -> bool:
+    """Whether the system has a call or a table for that, and not only its processes."""
+    return hasattr(socket, "AF_NETLINK") or any(table.exists() for table in _TABLES)
+
+
+class Locality:
+    """Tells requests of this machine's same user from all others."""
+
+    def __init__(
+        self,
+        *,
+        uid: int,
+        public_url: str,
+        uid_of: Callable[[Connection], int | None] = uid_of_peer,
+    ) -> None:
+        """Raise ValueError for an address that is none."""
+        self._uid = uid
+        self._address = PublicAddress.parse(public_url)
+        self._hosts = frozenset({self._address.authority, *self._address.aliases})
+        self._uid_of = uid_of
+
+    def is_local(self, scope: Mapping[str, Any]) -> bool:
+        """Tell whether the request comes from a program of our own user on this machine."""
+        return self.why_not(scope) is None
+
+    def why_not(self, scope: Mapping[str, Any]) -> str | None:
+        """Return a sentence that says why the request is not local, or None if it is."""
+        return self._relay(scope) or self._stranger(scope)
+
+    def is_another_user(self, scope: Mapping[str, Any]) -> bool:
+        """Tell whether this machine says for certain that another of its users connected."""
+        return self.uid(scope) not in (None, self._uid)
+
+    def settle(self, scope: MutableMapping[str, Any]) -> None:
+        """Note in the scope whose connection it is: one answer for the whole of a request.
+
+        Looked up later it could be another one, or none: a client may close as soon as it has sent.
+        """
+        if PEER_KEY not in scope and (connection := loopback_of(scope)) is not None:
+            scope[PEER_KEY] = Peer(uid=self._uid_of(connection))
+
+    def uid(self, scope: Mapping[str, Any]) -> int | None:
+        """The user of this machine who made the connection; None if it is not known for certain."""
+        connection = loopback_of(scope)
+        if connection is None:
+            return None
+        peer = scope.get(PEER_KEY)
+        return peer.uid if isinstance(peer, Peer) else self._uid_of(connection)
+
+    def is_gone(self, scope: Mapping[str, Any]) -> bool:
+        """Tell whether the connection ended before it could be known whose it is."""
+        peer = scope.get(PEER_KEY)
+        return isinstance(peer, Peer) and peer.is_gone
+
+    def _relay(self, scope: Mapping[str, Any]) -> str | None:
+        """Say what in the request itself shows that something stands between."""
+        if scope.get(PROXIED_KEY):
+            return "A configured proxy handed the request on."
+        for name, _ in scope["headers"]:
+            if (header := _relaying(name)) is not None:
+                return f"Something relayed the request: it carries the header {header}."
+        # What a one-line nginx gives itself away by when it runs as our own user.
+        if scope.get("http_version") in {None, "0.9", "1.0"}:
+            return "The request came over HTTP/1.0, which relays speak and browsers do not."
+        if not self._address.is_on_loopback:
+            return "This server's public address is not on this machine only."
+        if self._address.host_of(scope) not in self._hosts:
+            return "The request names another host than this server's."
+        return None
+
+    def _stranger(self, scope: Mapping[str, Any]) -> str | None:
+        """Say what shows that the one who connected is not our user; the costly look comes last."""
+        connection = _connection_of(scope)
+        if connection is None:
+            return "The connection has no addresses to look at."
+        if not _is_loopback(connection.client[0]):
+            return "The request comes from another machine."
+        if self._uid == _NOBODY:
+            return "This server runs as the user nobody, whose name others share."
+        uid = self.uid(scope)
+        if uid is None:
+            return "This machine does not tell which user made the connection."
+        if uid != self._uid:
+            return "Another user of this machine made the connection."
+        return None
+
+
+def _relaying(name: bytes) -> str | None:
+    """Return the header's name if it is one that relays add."""
+    return _kept_relaying(name) if len(name) <= _NAME_KEPT_AT_MOST else _relaying_now(name)
+
+
+def _relaying_now(name: bytes) -> str | None:
+    # CGI's spelling reaches some servers too.
+    header = name.decode("latin-1").lower().replace("_", "-")
+    return header if _RELAYED.fullmatch(header) else None
+
+
+_kept_relaying = lru_cache(maxsize=512)(
+    _relaying_now
+)  # clients send the same few with each request
+
+
+@lru_cache(maxsize=256)
+def _is_loopback(address: str) -> bool:
+    return ip_address(address).is_loopback
+
+
+def _connection_of(scope: Mapping[str, Any]) -> Connection | None:
+    client, server = scope.get("client"), scope.get("server")
+    if not client or not server or server[1] is None:
+        return None
+    try:
+        return Connection(
+            client=(plain_ip(client[0]), client[1]), server=(plain_ip(server[0]), server[1])
+        )
+    except ValueError:
+        return None
+
+
+# Linux: struct inet_diag_req_v2 and inet_diag_msg (linux/inet_diag.h), behind struct nlmsghdr. The
+# ports and addresses are in network order, all else in the machine's.
+_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_REQUEST = 1
+_ANY_COOKIE = 0xFFFFFFFF
+_HEADER = struct.Struct("=IHHII")
+_WANTED = struct.Struct("=BBBBI")
+_ENDS = struct.Struct("!HH16s16s")
+_SOCKET = struct.Struct("=III")
+_STATE = struct.Struct("=BBBB")
+_OWNER = struct.Struct("=IIIII")
+_ESTABLISHED = 1
+
+
+def _uid_of_kernel(connection: Connection) -> int | None:
+    """Look up the one socket in tens of microseconds; raise OSError where that is not possible.
+
+    The tables of /proc hold the same, but the kernel walks its whole hash table for each reading:
+    milliseconds during which the loop serves nobody.
+    """
+    client, server = (ip_address(end[0]).packed for end in (connection.client, connection.server))
+    family = socket.AF_INET if len(client) == 4 else socket.AF_INET6
+    wanted = (
+        _WANTED.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _ESTABLISHED)
+        + _ENDS.pack(connection.client[1], connection.server[1], client, server)
+        + _SOCKET.pack(0, _ANY_COOKIE, _ANY_COOKIE)
+    )
+    kind = (
+        socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+    )  # the answer is there when send returns
+    with socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG) as kernel:
+        length = _HEADER.size + len(wanted)
+        kernel.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + wanted)
+        answer, (sender, _) = kernel.recvfrom(4096)
+    if sender != 0 or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
+        raise OSError("the kernel names no such socket")
+    state = _STATE.unpack_from(answer, _HEADER.size)[1]
+    ends_at = _HEADER.size + _STATE.size
+    ports = _ENDS.unpack_from(answer, ends_at)[:2]
+    _, _, _, uid, inode = _OWNER.unpack_from(answer, ends_at + _ENDS.size + _SOCKET.size)
+    # A listener answers for what it would accept, and a socket that no process holds reads as
+    # root's.
+    is_certain = (
+        state == _ESTABLISHED and ports == (connection.client[1], connection.server[1]) and inode
+    )
+    return uid if is_certain else None
+
+
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+
+
+def _uid_in_tables(connection: Connection, *, tables: tuple[Path, ...] = _TABLES) -> int | None:
+    """Read the uid in the tables of all sockets: where a sandbox forbids to ask the kernel."""
+    rows = set[tuple[bytes, bytes]]()
+    for table in tables:
+        try:
+            text = table.read_bytes()
+        except OSError:  # a kernel without IPv6 has one table only
+            continue
+        for needle in _needles(connection):
+            at = text.find(needle)
+            while at >= 0:
+                # local, remote, state, queues, timer, retransmits, uid, timeout, inode
+                fields = text[at : text.find(b"\n", at)].split()
+                rows.add((fields[6], fields[8]))
+                at = text.find(needle, at + 1)
+    if len(rows) != 1:
+        return None
+    uid, inode = rows.pop()
+    return None if inode == b"0" else int(uid)
+
+
+def _needles(connection: Connection) -> Iterator[bytes]:
+    """Write the ends as a row begins with them, state ESTABLISHED; IPv4 may stand inside IPv6.
+
+    Any other state proves nothing: what is closing has lost its owner and reads as uid 0.
+    """
+    ends = (connection.client, connection.server)
+    addresses = [ip_address(address) for address, _ in ends]
+    forms = [[address.packed for address in addresses]]
+    if addresses[0].version == 4:
+        forms.append([IPv6Address(f"::ffff:{address}").packed for address in addresses])
+    for form in forms:
+        # Each 32-bit word is printed as a number of the machine's own byte order.
+        words = [
+            "".join(
+                f"{int.from_bytes(packed[at : at + 4], byteorder):08X}"
+                for at in range(0, len(packed), 4)
+            )
+            for packed in form
+        ]
+        row = " ".join(f"{word}:{port:04X}" for word, (_, port) in zip(words, ends, strict=True))
+        yield f" {row} 01 ".encode()
+
+
+def _uid_by_processes(connection: Connection, psutil: ModuleType) -> int | None:
+    """Search the processes that we may look into, which is all that macOS lets a plain user do."""
+    uids = set[int]()
+    for process in psutil.process_iter():
+        try:
+            uids.update(
+                process.uids().effective
+                for found in process.net_connections(kind="tcp")
+                if found.status == psutil.CONN_ESTABLISHED
+                and _is_end(found.laddr, connection.client)
+                and _is_end(found.raddr, connection.server)
+            )
+        except psutil.Error:  # gone meanwhile, or not ours to look into
+            continue
+    return uids.pop() if len(uids) == 1 else None
+
+
+def _is_end(found: tuple[str, int], end: tuple[str, int]) -> bool:
+    return bool(found) and (plain_ip(found[0]), found[1]) == end

@@ -1,0 +1,113 @@
+"""Pairing: the key and the one-time address for where this machine cannot say whose program it is.
+
+What could go wrong: a key that is read by others. It stands for the one who runs the server, so it
+is printed in that person's terminal only, and counts only where the server's address is on this
+machine. The address works once, for ten minutes, and by a press, since link scanners open links.
+"""
+
+import hmac
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from flows.crypto.tokens import Claims, Purpose, Tokens
+from flows.crypto.vault import Ring
+from flows.errors import InvalidToken
+from flows.oauth.sign_in import SignedIn
+from flows.origin import is_loopback
+from webapp.deadline import Clock
+from webapp.http.address import headers_of
+from webapp.identity.sessions import LOCAL_ISSUER
+from webapp.records.owners import SERVICE
+from webapp.stores import Conflict, Record, Store
+
+ADDRESS_LIVES = timedelta(minutes=10)
+USED = "used pairing"  # the kind of the rows that an address leaves behind
+KEY_PREFIX = "elicit_local_"
+_ID_BYTES = 18
+
+
+def key_of(ring: Ring) -> str:
+    """What an MCP client of whoever runs the server sends as `Authorization: Bearer`."""
+    return _key(ring, ring.newest)
+
+
+def address_of(tokens: Tokens, *, url: str, now: datetime) -> str:
+    """Where a browser is paired, once, with whoever runs the server at that address."""
+    id = secrets.token_urlsafe(_ID_BYTES)
+    claims = Claims(purpose=Purpose.PAIR, id=id, expires_at=now + ADDRESS_LIVES)
+    return f"{url}/pair/{tokens.mint(claims, now=now)}"
+
+
+class Pairing:
+    """For one public URL; `uid` is who runs the server. Where people sign in there is none."""
+
+    def __init__(
+        self,
+        *,
+        ring: Ring,
+        tokens: Tokens,
+        store: Store,
+        public_url: str,
+        uid: int,
+        clock: Clock,
+        people_sign_in: bool = False,
+    ) -> None:
+        self._ring = ring
+        self._tokens = tokens
+        self._store = store
+        self._uid = uid
+        self._clock = clock
+        self.is_possible = not people_sign_in and is_loopback(urlsplit(public_url).hostname or "")
+
+    def has_key(self, scope: Mapping[str, Any]) -> bool:
+        headers = headers_of(scope, b"authorization")
+        scheme, _, given = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
+        if scheme.lower() != "bearer":
+            return False
+        sent = given.strip().encode("utf-8", "replace")
+        ours = [_key(self._ring, each).encode() for each in self._ring.fingerprints]
+        return any(hmac.compare_digest(sent, each) for each in ours)
+
+    async def can_use(self, token: str) -> bool:
+        """Whether the address works still."""
+        try:
+            id = self._read(token)
+        except InvalidToken:
+            return False
+        return await self._store.read(SERVICE, USED, id) is None
+
+    async def use(self, token: str) -> SignedIn:
+        """Whom the browser stands for from now on. Raises InvalidToken, also the second time."""
+        id = self._read(token)
+        used = Record(
+            owner=SERVICE,
+            kind=USED,
+            id=id,
+            status="used",
+            key=None,
+            due_at=None,
+            erase_at=self._clock() + ADDRESS_LIVES,
+            version=0,
+            sealed=b"",
+        )
+        try:
+            await self._store.write(used)
+        except Conflict:
+            raise InvalidToken("used") from None
+        return SignedIn(
+            issuer=LOCAL_ISSUER, subject=f"uid:{self._uid}", label="whoever runs this server"
+        )
+
+    def _read(self, token: str) -> str:
+        if not self.is_possible:
+            raise InvalidToken("not on this machine")
+        return self._tokens.read(token, purpose=Purpose.PAIR, now=self._clock()).id
+
+
+def _key(ring: Ring, fingerprint: bytes) -> str:
+    derived = ring.derive(fingerprint, "local key")
+    return KEY_PREFIX + urlsafe_b64encode(derived).decode().rstrip("=")

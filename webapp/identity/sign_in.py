@@ -1,0 +1,88 @@
+"""Signing in: a browser's way to the issuer and back, and the session that it comes back to.
+
+What could go wrong: a session that somebody else began (login CSRF), so what a browser left with
+is sealed in a cookie of its own, good once and for ten minutes; and an answer that is not acted
+upon because it is an answer to another question (flows.oauth.sign_in).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flows.elicitation.flow import Arrival
+from flows.oauth.authorization_code import Mixed
+from flows.oauth.provider import Client
+from flows.oauth.sign_in import SignIn
+from webapp.deadline import Clock
+from webapp.http.client import Outbound
+from webapp.identity.issuer import Issuer
+from webapp.identity.sessions import Session, Sessions
+
+CALLBACK_PATH = "/signin/callback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """Where the browser is sent to, and the cookie that it takes along."""
+
+    url: str
+    cookie: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Back:
+    """Where the browser goes on, its cookies, and who is signed in now."""
+
+    path: str
+    cookies: tuple[str, ...]
+    session: Session
+
+
+class SigningIn:
+    """At the one issuer of this server."""
+
+    def __init__(
+        self,
+        *,
+        issuer: Issuer,
+        client: Client,
+        claim: tuple[str, ...],
+        public_url: str,
+        outbound: Outbound,
+        sessions: Sessions,
+        clock: Clock,
+    ) -> None:
+        self.label = client.provider.label
+        # Browsers hold every redirect after a form to `form-action`.
+        self.form_targets = ("https:",) if issuer.url.startswith("https:") else ("http:", "https:")
+        self._issuer = issuer
+        self._signin = SignIn(
+            client=client, redirect_uri=public_url.rstrip("/") + CALLBACK_PATH, claim=claim
+        )
+        self._outbound = outbound
+        self._sessions = sessions
+        self._clock = clock
+
+    async def begin(self, *, back: str, switches: bool) -> Gone:
+        """Raises Failed where the issuer does not answer."""
+        departure = self._signin.begin(await self._issuer.metadata(), switches=switches)
+        return Gone(url=departure.url, cookie=self._sessions.leave(departure.kept, back=back))
+
+    def back_of(self, cookies: Mapping[str, str]) -> str:
+        """Where this browser wanted to go; home if it did not leave."""
+        left = self._sessions.left(cookies)
+        return "/" if left is None else left.back
+
+    async def finish(self, arrival: Arrival, cookies: Mapping[str, str]) -> Back:
+        """Raises Mixed where nothing may be done, Denied for the person's no, Failed."""
+        left = self._sessions.left(cookies)
+        if left is None:
+            raise Mixed("this browser did not leave")
+        talk = self._signin.finish(
+            arrival,
+            kept=left.kept,
+            metadata=await self._issuer.metadata(),
+            now=self._clock(),
+        )
+        session = await self._sessions.start(await self._outbound.run(talk), cookies=cookies)
+        cookies_set = (self._sessions.set_cookie(session), self._sessions.forget_leaving())
+        return Back(path=left.back, cookies=cookies_set, session=session)

@@ -1,0 +1,73 @@
+"""Letters: the code from the page to the chat, stored with the elicitation that it is about.
+
+What could go wrong: guessing, and two browsers. So each wrong try is written before anybody is
+told, and letters that came back are for one browser only (flows.elicitation.user_code).
+"""
+
+from enum import StrEnum
+
+from msgspec.structs import replace
+
+from flows.elicitation import user_code as bindings
+from flows.elicitation.states import Elicitation
+from flows.elicitation.user_code import CLOSED_WORDS, FRESH_WORDS, WRONG_WORDS, Code, Codes
+from flows.errors import NotPossible
+from webapp.elicitations.service import Elicitations
+
+
+class Typed(StrEnum):
+    """What came of the letters that the asker typed; each is a sentence for the chat."""
+
+    RIGHT = "These are the letters: the page goes on now."
+    WRONG = WRONG_WORDS
+    FRESH = FRESH_WORDS
+    CLOSED = CLOSED_WORDS
+
+
+class Letters:
+    def __init__(self, *, elicitations: Elicitations, codes: Codes) -> None:
+        self._elicitations = elicitations
+        self._codes = codes
+
+    async def bind(self, id: str, *, browser: str) -> Elicitation:
+        """A browser wants to be shown letters.
+
+        Raises NotAllowed where another one was confirmed, NotPossible at its end.
+        """
+
+        def bind(current: Elicitation) -> Elicitation:
+            _require_open(current)
+            return replace(current, binding=bindings.bind(current.binding, browser=browser))
+
+        return await self._elicitations.change(id, bind)
+
+    def of(self, elicitation: Elicitation, code: Code) -> str:
+        """The letters for the page of the code's browser."""
+        return self._codes.letters(elicitation.id, code)
+
+    async def confirm(self, id: str, typed: str) -> Typed:
+        """The asker has typed this. Raises TooManyAttempts, NotPossible once it is over."""
+        now = self._elicitations.clock()
+        told = Typed.CLOSED
+
+        def confirm(current: Elicitation) -> Elicitation:
+            nonlocal told
+            _require_open(current)
+            if current.binding is None:
+                told = Typed.CLOSED
+                return current
+            tried = self._codes.confirm(id, current.binding, typed=typed, now=now)
+            if tried.confirmed_at is not None:
+                told = Typed.RIGHT
+            else:
+                is_fresh = tried.number != current.binding.number
+                told = Typed.FRESH if is_fresh else Typed.WRONG
+            return replace(current, binding=tried)
+
+        await self._elicitations.change(id, confirm)
+        return told
+
+
+def _require_open(current: Elicitation) -> None:
+    if current.status.is_final:
+        raise NotPossible(status=current.status, wanted="opened")

@@ -1,0 +1,208 @@
+"""Policies: how many questions may be open at once, which makes way for which, and for how long.
+
+What could go wrong: two processes each start a question where only one may stand. So what an owner
+has open stands in one row, which is written together with each new question: of two who read the
+same row one wins, and the other decides anew on what it finds then. A row holds what was open when
+it was written; whether a question still is, its own row says.
+
+How many are open in all is counted in pages of those rows, at most every ten seconds and less
+often the more there are, and each process adds what it starts meanwhile. So that limit can be
+passed by as many as other processes start between two counts; that of an owner cannot be passed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
+
+from flows.elicitation import states
+from flows.elicitation.run import Run
+from flows.elicitation.states import TRANSITIONS, Elicitation, Status
+from flows.elicitation.tool_call import ToolCall
+from flows.errors import NotSupported, TooManyPending
+from flows.question import Question
+from webapp.elicitations.service import Elicitations
+from webapp.records.rows import KINDS, Open, Standing, Value
+from webapp.settings.quotas import PolicySettings
+from webapp.stores import Record
+
+BETWEEN_COUNTS = timedelta(seconds=10)
+# A count that reads a hundred thousand rows comes ten seconds later than the others.
+LONGER_FOR_EACH = timedelta(milliseconds=0.1)
+NO_FORM = "the client has no form for it, and this server asks for it nowhere else"
+_TYPED_IN_CLIENT = frozenset({"form", "confirm"})
+_ROWS_AT_ONCE = 1000
+_SESSION_BYTES = 9
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Room for one more question of an owner: what makes way for it, and the owner's row."""
+
+    made_way: tuple[Elicitation, ...]
+    standing: Standing
+    session: str
+
+    def taken_by(self, asked: Elicitation) -> list[Value]:
+        """What is to be written together with the question."""
+        one = Open(id=asked.id, session=self.session, expires_at=asked.expires_at)
+        there = (*self.standing.open, one)
+        standing = replace(
+            self.standing, open=there, erase_at=max(other.expires_at for other in there)
+        )
+        return [*self.made_way, standing]
+
+
+class Policies:
+    """Built with the service; one for a process."""
+
+    def __init__(self, *, elicitations: Elicitations, settings: PolicySettings) -> None:
+        self._elicitations = elicitations
+        self._settings = settings
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()
+        self._total = _Total(elicitations, limit=settings.pending_at_most)
+        self._cut = set[tuple[str, str]]()  # the tools whose timeout was told to be too long
+
+    def is_for_client_only(self, kind: str) -> bool:
+        """Whether only a form of the client's own may ask it."""
+        return kind in _TYPED_IN_CLIENT and not self._settings.forms_on_pages
+
+    def turn(self, owner: str) -> asyncio.Lock:
+        """Held while a question of this owner is started, so that its own calls never collide."""
+        return self._turns.setdefault(owner, asyncio.Lock())
+
+    def must_have_form(self, kind: str, *, in_client: bool) -> None:
+        """Raises NotSupported for what may be asked in the client only, where it cannot be."""
+        if self.is_for_client_only(kind) and not in_client:
+            raise NotSupported("form")
+
+    def timeout(self, question: Question[Any], tool: ToolCall) -> timedelta:
+        """How long the question lives; that it is cut is told once for each tool."""
+        longest = self._settings.timeout_at_most
+        if question.timeout <= longest:
+            return question.timeout
+        if (tool.server, tool.tool) not in self._cut:
+            self._cut.add((tool.server, tool.tool))
+            _log.warning(
+                "elicitation.timeout_cut",
+                extra={
+                    "tool": tool.tool,
+                    "asked_seconds": question.timeout.total_seconds(),
+                    "seconds": longest.total_seconds(),
+                },
+            )
+        return longest
+
+    async def room(self, run: Run, *, client_id: str, tool: ToolCall) -> Room:
+        """Room for another question of this run, before anything is made for it.
+
+        Raises TooManyPending.
+        """
+        pepper = self._elicitations.owners.pepper
+        session = pepper.tag("session", client_id, tool.client or "", size=_SESSION_BYTES)
+        fresh = Standing(id=f"{run.owner}standing", owner=run.owner)
+        standing = await self._elicitations.read(Standing, owner=run.owner, id=fresh.id) or fresh
+        now = self._elicitations.clock()
+        has_ended = self._elicitations.recent.has_ended
+        there = [one for one in standing.open if now < one.expires_at and not has_ended(one.id)]
+        made_way: list[Elicitation] = []
+        if self._settings.one_per_session:
+            made_way = await self._made_way(there, run, session, now=now)
+            gone = {one.id for one in made_way}
+            there = [one for one in there if one.id not in gone]
+        limit = self._settings.pending_per_owner
+        if len(there) >= limit:
+            there = [one for one in there if await self._is_open(one)]
+        if len(there) >= limit:
+            raise TooManyPending(limit=limit)
+        await self._total.add_one()
+        return Room(
+            made_way=tuple(made_way),
+            standing=replace(standing, open=tuple(there)),
+            session=session,
+        )
+
+    async def _made_way(
+        self, there: Sequence[Open], run: Run, session: str, *, now: datetime
+    ) -> list[Elicitation]:
+        """What the session has open for other runs, ended; an exchange goes on to its end."""
+        own = {asking.elicitation_id for asking in run.asked}
+        ended: list[Elicitation] = []
+        for one in there:
+            if one.session != session or one.id in own:
+                continue
+            current = await self._elicitations.get(one.id)
+            if current is not None and Status.SUPERSEDED in TRANSITIONS[current.status]:
+                ended.append(states.settle(current, Status.SUPERSEDED, now=now))
+        return ended
+
+    async def _is_open(self, one: Open) -> bool:
+        current = await self._elicitations.get(one.id)
+        return current is not None and not current.status.is_final
+
+
+class _Total:
+    """How many questions are open in all, as far as this process knows."""
+
+    def __init__(self, elicitations: Elicitations, *, limit: int) -> None:
+        self._elicitations = elicitations
+        self._limit = limit
+        self._count = 0
+        self._again_at: datetime | None = None
+        self._exactly_again_at: datetime | None = None
+        self._lock = asyncio.Lock()
+
+    async def add_one(self) -> None:
+        """Raises TooManyPending."""
+        async with self._lock:
+            now = self._elicitations.clock()
+            if self._again_at is None or now >= self._again_at:
+                self._count = await self._at_most()
+                self._again_at = now + BETWEEN_COUNTS + LONGER_FOR_EACH * self._count
+            # What is answered stands in its owner's row for a while: who would be refused for
+            # that is counted exactly.
+            exactly = self._exactly_again_at
+            if self._count >= self._limit and (exactly is None or now >= exactly):
+                self._count = await self._exact(now)
+                self._again_at = now + BETWEEN_COUNTS + LONGER_FOR_EACH * self._count
+                self._exactly_again_at = now + LONGER_FOR_EACH * self._count
+            if self._count >= self._limit:
+                raise TooManyPending(limit=self._limit, is_in_all=True)
+            self._count += 1
+
+    async def _at_most(self) -> int:
+        """By the rows of the owners, whose status says how many they have."""
+        total, after = 0, None
+        while True:
+            page = await self._page(KINDS[Standing], after=after)
+            total += sum(int(record.status) for record in page)
+            if len(page) < _ROWS_AT_ONCE:
+                return total
+            after = page[-1].id
+            await asyncio.sleep(0)
+
+    async def _exact(self, now: datetime) -> int:
+        """By the questions themselves; none is read beyond the limit."""
+        total = 0
+        for status in Status:
+            after = None
+            while not status.is_final and total < self._limit:
+                page = await self._page(KINDS[Elicitation], status=status, after=after)
+                total += sum(record.due_at is None or record.due_at > now for record in page)
+                if len(page) < _ROWS_AT_ONCE:
+                    break
+                after = page[-1].id
+                await asyncio.sleep(0)
+        return total
+
+    async def _page(
+        self, kind: str, *, status: str | None = None, after: str | None
+    ) -> Sequence[Record]:
+        store = self._elicitations.store
+        return await store.list(kind, status=status, after=after, limit=_ROWS_AT_ONCE)

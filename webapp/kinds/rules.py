@@ -1,0 +1,116 @@
+"""Rules: what the author's own model says of an answer, before that is accepted.
+
+A validator is code, and a record holds none: it is in the process whose tool asked. That need not
+be the one that serves the page. So the page asks in the store, and whoever has the model answers.
+What could go wrong: a process that is gone, or busy. Then nothing is accepted, and the person is
+told to try again.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TypeAlias
+
+from flows.elicitation.states import Elicitation, Json
+from flows.errors import Unreadable
+from flows.kinds.form import Form
+from flows.kinds.secret import Secret
+from flows.schema.schema import Fault, Refused
+from webapp.elicitations.service import Elicitations
+from webapp.records.rows import KINDS, Check
+from webapp.stores import Conflict, Record
+
+ANSWERED_WITHIN = 5.0  # seconds
+NOBODY = Fault(
+    path="",
+    message="The tool that asks did not check this in time, so nothing was sent. Try again; if it "
+    "stays so, let your assistant call the tool again.",
+)
+_BROKEN = Fault(path="", message="The tool could not check this, so nothing was sent.")
+_KEPT = timedelta(seconds=30)
+_KNOWN_AT_MOST = 20_000
+_Typed: TypeAlias = Callable[[Json], object]
+_log = logging.getLogger(__name__)
+
+
+class Rules:
+    """Of the questions that this process has asked."""
+
+    def __init__(self, elicitations: Elicitations) -> None:
+        self._elicitations = elicitations
+        elicitations.hearers.append(self.hear)
+        self._known: OrderedDict[str, _Typed] = OrderedDict()  # by elicitation
+        self._asked: dict[str, asyncio.Future[Sequence[Fault]]] = {}  # by check
+
+    def know(self, asked: Elicitation, request: object) -> None:
+        """A leg of this process asks it."""
+        if isinstance(request, Form | Secret) and request.schema.has_rules:
+            self._known[asked.id] = request.schema.typed
+            self._known.move_to_end(asked.id)
+            if len(self._known) > _KNOWN_AT_MOST:
+                self._known.popitem(last=False)
+
+    def here(self, asked: Elicitation, content: Json) -> Sequence[Fault] | None:
+        """What they find wrong; None where this process does not have them."""
+        typed = self._known.get(asked.id)
+        return None if typed is None else _faults(typed, content)
+
+    async def faults(self, asked: Elicitation, content: Json) -> Sequence[Fault]:
+        """What they find wrong, in whichever process has them."""
+        found = self.here(asked, content)
+        if found is not None:
+            return found
+        elicitations = self._elicitations
+        check = Check(
+            id=elicitations.new_id(asked.owner),
+            owner=asked.owner,
+            elicitation_id=asked.id,
+            content=content,
+            erase_at=elicitations.clock() + _KEPT,
+        )
+        future: asyncio.Future[Sequence[Fault]] = asyncio.get_running_loop().create_future()
+        self._asked[check.id] = future
+        try:
+            await elicitations.write(check)
+            async with asyncio.timeout(ANSWERED_WITHIN):
+                return await future
+        except TimeoutError:
+            _log.warning("rules.nobody_answered", extra={"id": asked.id})
+            return [NOBODY]
+        finally:
+            del self._asked[check.id]
+
+    async def hear(self, record: Record) -> None:
+        """Another process asks, or has answered."""
+        if record.kind != KINDS[Check]:
+            return
+        try:
+            check = await self._elicitations.rows.open(record, Check)
+        except Unreadable:
+            _log.exception("record.unreadable", extra={"kind": record.kind})
+            return
+        if check.faults is not None:
+            future = self._asked.get(check.id)
+            if future is not None and not future.done():
+                future.set_result([Fault(path=path, message=said) for path, said in check.faults])
+            return
+        typed = self._known.get(check.elicitation_id)
+        if typed is not None:
+            faults = tuple((fault.path, fault.message) for fault in _faults(typed, check.content))
+            try:  # the content is wiped with it
+                await self._elicitations.write(check.answered(faults))
+            except Conflict:
+                return  # another process was first
+
+
+def _faults(typed: _Typed, content: Json) -> Sequence[Fault]:
+    try:
+        typed(content)
+    except Refused as refused:
+        return [Fault(path=f.path.partition(".")[0], message=f.message) for f in refused.faults]
+    except Exception:  # noqa: BLE001 - a validator of the author's may raise anything
+        _log.exception("rules.failed")
+        return [_BROKEN]
+    return ()

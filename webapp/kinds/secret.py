@@ -1,0 +1,85 @@
+"""Secrets (the kind `secret`): typed on our page, handed to the tool, kept only by name.
+
+What could go wrong: it outlives its use. Without a name it is in the elicitation alone, which is
+wiped on delivery or 10 minutes after the answer; with one it is the owner's and the server's.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from flows.elicitation.states import Elicitation, Json, Status
+from flows.errors import Failed, NotPossible
+from flows.kinds.secret import Secret, Terms
+from flows.schema.schema import Schema, check, schema_of, with_secrets
+from webapp.elicitations.kind import AskedBy
+from webapp.kinds.typed import Typed
+from webapp.records.rows import KeptSecret, Value
+
+
+class KeptSecrets(Typed):
+    """Implements webapp.elicitations.kind.Kind for requests of type Secret."""
+
+    may_know = True
+
+    async def known(self, request: Secret, by: AskedBy) -> Json | None:
+        """What was kept by this name, if it still fits what is asked."""
+        if request.name is None:
+            return None
+        found = await self._kept(by.owner, by.server, request.name)
+        if found is None or found.content is None or check(request.schema, found.content):
+            return None
+        try:
+            request.schema.typed(found.content)
+        except Failed:  # what the author asks for has changed
+            return None
+        return found.content
+
+    def terms(self, elicitation: Elicitation) -> Terms:
+        return msgspec.convert(elicitation.asked.terms, Terms)
+
+    def schema(self, elicitation: Elicitation) -> Schema[Any]:
+        return with_secrets(schema_of(cast("Mapping[str, Json]", self.terms(elicitation).schema)))
+
+    async def save(self, elicitation: Elicitation, content: Json) -> None:
+        """The person has typed it; whoever calls this has checked it against the schema.
+
+        Does nothing once the question is over: what is typed here is no provider's proof, so it
+        never turns a no into a late yes.
+        """
+        name = self.terms(elicitation).name
+
+        async def also(current: Elicitation) -> Sequence[Value]:
+            return [] if name is None else [await self._named(current, name, content)]
+
+        if self._elicitations.clock() < elicitation.expires_at:
+            with suppress(NotPossible):
+                await self._elicitations.settle(
+                    elicitation.id, Status.ACCEPTED, content=content, also=also
+                )
+
+    async def forget(self, *, owner: str, server: str, name: str) -> bool:
+        async def wiped() -> Sequence[Value]:
+            found = await self._kept(owner, server, name)
+            if found is None or found.content is None:
+                return []
+            return [replace(found, content=None, erase_at=self._elicitations.clock())]
+
+        return bool(await self._elicitations.write_afresh(wiped))
+
+    async def _named(self, current: Elicitation, name: str, content: Json) -> KeptSecret:
+        found = await self._kept(current.owner, current.asked.server, name)
+        if found is not None:
+            return replace(found, content=content, erase_at=None)
+        id = self._id(current.owner, current.asked.server, name)
+        return KeptSecret(id=id, owner=current.owner, content=content)
+
+    async def _kept(self, owner: str, server: str, name: str) -> KeptSecret | None:
+        id = self._id(owner, server, name)
+        return await self._elicitations.read(KeptSecret, owner=owner, id=id)
+
+    def _id(self, owner: str, server: str, name: str) -> str:
+        return owner + self._elicitations.owners.pepper.tag("secret", server, name, size=18)

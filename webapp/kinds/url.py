@@ -1,0 +1,40 @@
+"""Visits (the kind `url`): what is asked."""
+
+from msgspec.structs import replace
+
+from flows.elicitation.states import Asked, Elicitation, Json
+from flows.kinds.url import Visit, VisitFlow
+from flows.question import Link
+from webapp.elicitations.kind import AskedBy
+from webapp.records.rows import Value
+
+
+class Visits:
+    """Implements webapp.elicitations.kind.Kind for requests of type Visit."""
+
+    holds_open = False
+    may_know = False
+    outlives_errors = False
+
+    def __init__(self) -> None:
+        self.flow = VisitFlow()
+
+    def facts(self, request: Visit) -> Json:
+        return request.facts()
+
+    async def known(self, request: Visit, by: AskedBy) -> Json | None:
+        return None
+
+    async def asked(self, request: Visit, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
+        """Without the address where a function makes it, which is called when the row stands."""
+        url = None if callable(request.url) else request.address(link)
+        return replace(asked, url=url, origins=request.origins, waits=request.waits)
+
+    async def answer(self, taken: Elicitation) -> Json:
+        return taken.content
+
+    async def used_up(self, delivered: Elicitation) -> list[Value]:
+        return []
+
+    def return_path(self, elicitation: Elicitation) -> str:
+        return ""

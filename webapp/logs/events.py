@@ -1,0 +1,174 @@
+"""Logs: our events on standard error, one line each, with the ids that belong to them.
+
+What could go wrong: a number that a page asks people to report, and that no log holds; a secret
+that an author's exception carries. What a record was given besides its event is written as
+key=value; the events themselves never carry a token, a code, a cookie or a body. What a tool was
+given in confidence in this very call is taken out of what is logged of its exceptions.
+"""
+
+import json
+import logging
+import traceback
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
+
+from flows.errors import NoAsker
+from flows.question import current_asker
+from webapp.logs.masking import masked_in_short
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+# Of the libraries, which log what a tool raised.
+TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
+LETTERS_AT_MOST = 2000  # of one text in the log
+TRACE_LETTERS_AT_MOST = 8000
+MASKED_LETTERS_AT_MOST = 64 * 1024  # of a record that others write, where something is hidden
+PLACES_AT_MOST = 6
+CAUSES_AT_MOST = 10
+_OURS = ("webapp", "flows")
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class Events(logging.Formatter):
+    """`2026-03-01T12:00:00.000Z WARNING webapp.routes.links provider.failed error_id=ab12`.
+
+    One line for an event: what was raised stands in it, with the innermost places first.
+    """
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - the library's names
+        moment = datetime.fromtimestamp(record.created, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = self._facts(record)
+        opening = [str(facts.pop(name)) for name in ("time", "level", "logger", "event")]
+        return " ".join([*map(_shown, opening), *(f"{k}={_shown(v)}" for k, v in facts.items())])
+
+    def _facts(self, record: logging.LogRecord) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "event": record.getMessage(),
+            **extras_of(record),
+        }
+        hidden = cast("Collection[str]", facts.pop("hidden", ()))
+        error = record.exc_info[1] if record.exc_info else None
+        cause = root_cause(record)
+        if error is not None and cause is not None:
+            facts["error"] = _named(error)
+            if cause is not error:
+                facts["cause"] = _named(cause)
+            facts["at"] = _places(cause)
+        return {
+            name: value
+            if isinstance(value, int | float)
+            else masked_in_short(str(value), hidden, letters=LETTERS_AT_MOST)
+            for name, value in facts.items()
+        }
+
+
+class JsonEvents(Events):
+    """The same as an object of JSON, with the traceback as one of its texts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = self._facts(record)
+        if record.exc_info and record.exc_info[1] is not None:
+            hidden = cast("Collection[str]", vars(record).get("hidden", ()))
+            trace = traceback.format_exception(record.exc_info[1], limit=-20)
+            whole = "".join(
+                masked_in_short(part, hidden, letters=LETTERS_AT_MOST) for part in trace
+            )
+            facts["trace"] = whole[-TRACE_LETTERS_AT_MOST:]
+        return json.dumps(facts)
+
+
+def extras_of(record: logging.LogRecord) -> dict[str, object]:
+    """What it was given besides its event."""
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def mark_call(record: logging.LogRecord) -> None:
+    """Note which call is running here, and what it was given in confidence."""
+    with suppress(NoAsker):
+        call = current_asker()
+        leg = getattr(call, "leg", None)
+        if leg is not None:
+            vars(record).setdefault("call", leg)
+        hidden = frozenset(str(word) for word in getattr(call, "hidden", ()))
+        if hidden:
+            vars(record)["hidden"] = hidden
+
+
+def root_cause(record: logging.LogRecord) -> BaseException | None:
+    """Where what was raised began: behind its causes, and of several at once the first."""
+    error = record.exc_info[1] if record.exc_info else None
+    for _ in range(CAUSES_AT_MOST):
+        if isinstance(error, BaseExceptionGroup):
+            error = cast("BaseException", error.exceptions[0])
+        elif error is not None and error.__cause__ is not None:
+            error = error.__cause__
+        else:
+            break
+    return error
+
+
+def _named(error: BaseException) -> str:
+    notes = "; ".join(map(str, getattr(error, "__notes__", ())))
+    return f"{type(error).__name__}: {error}{f' ({notes})' if notes else ''}"
+
+
+def _places(error: BaseException) -> str:
+    frames = [
+        f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    return " < ".join(reversed(frames[-PLACES_AT_MOST:]))
+
+
+def _shown(value: object) -> str:
+    """On one line, without signs that a terminal obeys."""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def mask_secrets(record: logging.LogRecord) -> bool:
+    """A filter that drops nothing but what the running call was given in confidence."""
+    try:
+        hidden = {str(word) for word in getattr(current_asker(), "hidden", ())}
+    except NoAsker:
+        return True
+    if not hidden:
+        return True
+    error = record.exc_info[1] if record.exc_info else None
+    said = record.getMessage()
+    if error is not None:
+        # As text of the message: some handlers make a traceback of their own from the exception.
+        said += "\n" + "".join(traceback.format_exception(error)).rstrip()
+    masked = masked_in_short(said, hidden, letters=MASKED_LETTERS_AT_MOST)
+    if masked != said:
+        record.msg, record.args, record.exc_info = masked, (), None
+    return True
+
+
+def mask_tool_logs() -> None:
+    """Have the served libraries' own records of what tools raised pass through `mask_secrets`."""
+    for name in TOOL_LOGGERS:
+        logging.getLogger(name).addFilter(mask_secrets)
+
+
+def show_events(level: int = logging.WARNING) -> None:
+    """Write our own events to standard error; what an author configured stays as it is."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Events())
+    handler.addFilter(mask_secrets)
+    for name in _OURS:
+        logger = logging.getLogger(name)
+        if not logger.handlers:
+            logger.addHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = False

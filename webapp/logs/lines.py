@@ -1,0 +1,198 @@
+"""The log of a served process: a line for an event, written by a thread of its own.
+
+What could go wrong: a text of a caller's that takes the loop minutes to print, as tracebacks in
+colour do; a disk that is full for ten seconds and writes three thousand lines. So the loop only
+hands a record over, every text is cut, and a trouble that repeats within a minute is counted: the
+first is written at once, the rest as one line with `repeated=`.
+"""
+
+import copy
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from webapp.logs.events import Events, JsonEvents, extras_of, mark_call, root_cause
+
+WINDOW_SECONDS = 60.0
+TROUBLES_AT_MOST = 1000
+WAITING_AT_MOST = 10_000
+ERROR_IDS_AT_MOST = 20
+LEVELS = ("debug", "info", "warning", "error")
+_CLOSING_SECONDS = 5.0
+# What tells one occurrence from the next, and not one trouble from another.
+_OCCURRENCES = frozenset({"id", "error_id", "leg", "event", "call", "hidden"})
+# Of the web frameworks: a client that goes away while it sends is no trouble of ours.
+_LEFT = frozenset({"ClientDisconnect", "ClientDisconnectException"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    level: int = logging.WARNING
+    is_json: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whoever looks for something sees each occurrence."""
+        return self.level > logging.DEBUG
+
+
+def read_log(environment: Mapping[str, str], problems: list[str]) -> LogSettings:
+    style = environment.get("ELICIT_LOG", "").strip() or "lines"
+    if style not in ("lines", "json"):
+        problems.append("ELICIT_LOG: it is lines or json.")
+    level = environment.get("ELICIT_LOG_LEVEL", "").strip().lower() or "warning"
+    if level not in LEVELS:
+        problems.append(f"ELICIT_LOG_LEVEL: it is one of {', '.join(LEVELS)}.")
+        level = "warning"
+    return LogSettings(level=getattr(logging, level.upper()), is_json=style == "json")
+
+
+def take_over(settings: LogSettings) -> None:
+    """Write our events and the libraries' to standard error; an author's own handlers stay.
+
+    What the libraries set up by themselves goes: their tracebacks in colour work on the loop.
+    """
+    lines = Lines(settings)
+    for name in ("webapp", "flows"):
+        ours = logging.getLogger(name)
+        ours.handlers[:] = [lines]
+        ours.setLevel(settings.level)
+        ours.propagate = False
+    fastmcp, root = logging.getLogger("fastmcp"), logging.getLogger()
+    for logger in (fastmcp, root):
+        for handler in tuple(logger.handlers):
+            if _is_rich(handler):
+                logger.removeHandler(handler)
+    fastmcp.propagate = fastmcp.propagate or not fastmcp.handlers
+    if not root.handlers:
+        root.addHandler(lines)
+        root.setLevel(settings.level)
+
+
+class Lines(logging.Handler):
+    """Hands records to a thread, which counts, formats and writes them."""
+
+    def __init__(
+        self, settings: LogSettings, *, write: Callable[[logging.LogRecord], None] | None = None
+    ) -> None:
+        super().__init__(settings.level)
+        self._stream = logging.StreamHandler()
+        self._stream.setFormatter(JsonEvents() if settings.is_json else Events())
+        self._write = write or self._stream.handle
+        self._counted = Counted() if settings.counts else None
+        self._records: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._records.qsize() >= WAITING_AT_MOST:
+            return  # a disk or a terminal that takes nothing must not take our memory
+        handed = copy.copy(record)
+        mark_call(handed)
+        error = root_cause(handed)
+        if error is not None and type(error).__name__ in _LEFT:
+            handed.msg, handed.args, handed.exc_info = "request.aborted", (), None
+        self._records.put(handed)
+
+    def close(self) -> None:
+        """At the end of the process: whatever was handed over is written."""
+        if self._thread.is_alive():
+            self._records.put(None)
+            self._thread.join(_CLOSING_SECONDS)
+        super().close()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                record = self._records.get(timeout=1.0)
+            except Empty:
+                pass
+            else:
+                if record is None:
+                    break
+                if self._counted is None or self._counted.is_first(record, time.monotonic()):
+                    self._say(record)
+            if self._counted is not None:
+                self._say(*self._counted.due(time.monotonic()))
+        if self._counted is not None:
+            self._say(*self._counted.due(float("inf")))
+
+    def _say(self, *records: logging.LogRecord) -> None:
+        for record in records:
+            with suppress(Exception):  # a value that cannot be shown ends no log
+                self._write(record)
+
+
+class Counted:
+    """What was written within the last minute, and how often it came again since."""
+
+    def __init__(self) -> None:
+        self._kept: dict[object, _Trouble] = {}
+
+    def is_first(self, record: logging.LogRecord, now: float) -> bool:
+        """Whether it is to be written now; else it is counted."""
+        if record.levelno < logging.WARNING:
+            return True
+        known = self._kept.get(key := _key(record))
+        if known is None:
+            if len(self._kept) < TROUBLES_AT_MOST:
+                self._kept[key] = _Trouble(now)
+            return True
+        known.count(record)
+        return False
+
+    def due(self, now: float) -> list[logging.LogRecord]:
+        """For each trouble whose minute is over and that came again: its last one, with counts."""
+        if not self._kept:
+            return []
+        over = [key for key, each in self._kept.items() if now - each.since >= WINDOW_SECONDS]
+        troubles = [self._kept.pop(key) for key in over]
+        for key, each in zip(over, troubles, strict=True):
+            if each.last is not None and now != float("inf"):
+                self._kept[key] = _Trouble(now)  # it goes on: the next line in a minute
+        return [told for each in troubles if (told := each.told()) is not None]
+
+
+class _Trouble:
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.last: logging.LogRecord | None = None
+        self._times = 0
+        self._error_ids: list[str] = []
+
+    def count(self, record: logging.LogRecord) -> None:
+        self._times += 1
+        self.last = record
+        error_id = vars(record).get("error_id")
+        if error_id is not None and len(self._error_ids) < ERROR_IDS_AT_MOST:
+            self._error_ids.append(str(error_id))
+
+    def told(self) -> logging.LogRecord | None:
+        if self.last is None:
+            return None
+        vars(self.last)["repeated"] = self._times
+        if self._error_ids:
+            # People are asked to report these numbers, so each is to be found.
+            vars(self.last)["error_ids"] = ",".join(self._error_ids)
+        return self.last
+
+
+def _key(record: logging.LogRecord) -> object:
+    error, line = root_cause(record), None
+    trace = error.__traceback__ if error is not None else None
+    while trace is not None:
+        line, trace = (trace.tb_frame.f_code.co_filename, trace.tb_lineno), trace.tb_next
+    about = tuple(
+        (name, str(value)[:200])
+        for name, value in extras_of(record).items()
+        if name not in _OCCURRENCES
+    )
+    return record.name, record.levelno, str(record.msg)[:200], type(error).__name__, line, about
+
+
+def _is_rich(handler: logging.Handler) -> bool:
+    return any(each.__module__.startswith("rich.") for each in type(handler).__mro__)

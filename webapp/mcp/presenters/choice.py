@@ -1,0 +1,124 @@
+"""Presenting: which way a call shows its questions, by the revision and what was declared."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from mcp.server.context import ServerRequestContext
+
+from flows.elicitation.states import Elicitation, Json
+from flows.kinds.form import FORM_KINDS
+from webapp.calls.presenter import Leg, Presenter, Shown
+from webapp.deadline import Deadline
+from webapp.elicitations.waiters import Waiter
+from webapp.identity.identity import Caller
+from webapp.kinds.form import arguments_in
+from webapp.mcp.asks import Asks
+from webapp.mcp.declared import Declared
+from webapp.mcp.presenters.hold import Hold
+from webapp.mcp.presenters.hold_form import HoldForm
+from webapp.mcp.presenters.link import LinkInResult
+from webapp.mcp.presenters.retry import Chain, Retry
+from webapp.mcp.tools import ServedTool
+from webapp.service import Service
+
+
+def presenter_of(
+    context: ServerRequestContext[Any, Any],
+    declared: Declared,
+    chain: Chain,
+    *,
+    tool: ServedTool | None,
+    caller: Caller,
+    service: Service,
+    has_result_tool: bool,
+    dismissed: str | None,
+    asks: Asks,
+) -> Presenter:
+    """`dismissed` is a question that the model no longer waits for."""
+    limits, letters, modes = service.limits, service.letters, declared.modes
+    form_kinds = FORM_KINDS
+    if service.identity.pairs_for_yes(caller.owner):  # a client is a program, too
+        form_kinds -= {"gate"}
+    ticks = service.elicitations.ticks
+    held_until = Deadline(limits.call, ticks=ticks)
+    shows = declared.shows(by_code=caller.by_code)
+    is_error = tool is not None and tool.has_output_schema
+    in_result = LinkInResult(
+        protocol_version=context.protocol_version,
+        modes=modes,
+        # A retry follows a form: its links are new to the client, whatever the run says.
+        held=limits.link if chain.run_id is None else timedelta(),
+        held_until=held_until,
+        is_error=is_error,
+        has_result_tool=has_result_tool,
+        dismissed=dismissed,
+    )
+    if not declared.is_modern:
+        is_patient = service.patience.is_long(caller, name=declared.name)
+        links: Presenter = in_result
+        if shows:
+            links = Hold(
+                context,
+                modes=modes,
+                asks=asks,
+                held_until=None if is_patient else held_until,
+                is_error=is_error,
+                progress=limits.progress,
+                letters=letters,
+            )
+        if declared.asks:
+            forms = HoldForm(
+                context,
+                modes=modes,
+                asks=asks,
+                held_until=None if is_patient else held_until,
+                is_error=is_error,
+            )
+            return ByKind(forms=forms, links=links, form_kinds=form_kinds)
+        return links
+    if not (shows or declared.asks):
+        return in_result
+    retry = Retry(
+        chain=chain,
+        links=service.links,
+        modes=modes,
+        leg_until=Deadline(limits.leg, ticks=ticks),
+        held_until=held_until,
+        limits=limits,
+        letters=letters,
+        is_error=is_error,
+        form_kinds=form_kinds,
+    )
+    return retry if shows else ByKind(forms=retry, links=in_result, form_kinds=form_kinds)
+
+
+class ByKind:
+    """Presents what a form can ask in one way, and what needs a link in another."""
+
+    def __init__(self, *, forms: Presenter, links: Presenter, form_kinds: frozenset[str]) -> None:
+        self._forms = forms
+        self._links = links
+        self._form_kinds = form_kinds
+
+    def can(self, mode: str) -> bool:
+        return self._links.can(mode)
+
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        return self._of(kind).asks_in_client(kind, arguments)
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        return self._of(kind).limit(kind, now=now, timeout=timeout)
+
+    def busy(self) -> object:
+        return self._links.busy()
+
+    def carry(self, call: Leg, state: object) -> object:
+        return self._forms.carry(call, state)
+
+    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
+        asked = shown.elicitation
+        in_client = self.asks_in_client(asked.kind, arguments_in(asked))
+        return await (self._forms if in_client else self._links).wait(call, shown, waiter)
+
+    def _of(self, kind: str) -> Presenter:
+        return self._forms if kind in self._form_kinds else self._links

@@ -1,0 +1,39 @@
+"""hold by a form: the call stays open while the client's own form is filled in (2025-11-25)."""
+
+from mcp_types import ElicitRequestFormParams
+
+from flows.elicitation.states import Elicitation, Json, Status
+from flows.kinds.form import FORM_KINDS
+from webapp.calls.presenter import Leg, Shown
+from webapp.elicitations.waiters import Waiter
+from webapp.kinds.quotas import NO_FORM
+from webapp.mcp.forms import acted, fits, message_of, schema_of
+from webapp.mcp.presenters.on_stream import OnStream
+
+
+class HoldForm(OnStream):
+    """Presents by a form of the client's."""
+
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        return kind in FORM_KINDS and fits(arguments)
+
+    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
+        asked = shown.elicitation
+        await self._unless_draining(call, shown)
+        form = ElicitRequestFormParams(
+            message=message_of(call, asked), requested_schema=schema_of(call, asked)
+        )
+        async with self._asking(asked.id, lambda: self._send(form), waiter) as asking:
+            until = self._at_most(asked.expires_at, now=call.now)
+            current = await call.hold(asked, waiter, until=until, stops=asking.done)
+            if not call.is_waiting_for(current):
+                return current
+            if not asking.done():
+                await self._unless_draining(call, shown, is_out=True)
+                await self._still_waiting(call, shown, asking)
+            answer = asking.result()
+        if answer is not None:
+            return await acted(call, current, answer.action, answer.content)
+        if call.kinds.policies.is_for_client_only(current.kind):
+            return await call.elicitations.end(current, Status.FAILED, why=NO_FORM)
+        return await self._link_instead(call, shown)

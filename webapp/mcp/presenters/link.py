@@ -1,0 +1,76 @@
+"""link: the result itself carries the link (a client without URL mode).
+
+The same call made again goes on: it is held for a while, and then says again what it waits for.
+The model can wait or give up; nothing here lets it say yes for the person.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from flows.elicitation.states import Elicitation, Json
+from webapp.calls.batch import RESULT
+from webapp.calls.presenter import Leg, Part, Shown
+from webapp.deadline import Deadline
+from webapp.elicitations.waiters import Waiter
+from webapp.mcp.results import Result, busy_text, link_result, text_result
+
+
+class LinkInResult:
+    """Presents by an ordinary result."""
+
+    def __init__(
+        self,
+        *,
+        protocol_version: str,
+        modes: frozenset[str],
+        held: timedelta,
+        held_until: Deadline,
+        is_error: bool,
+        has_result_tool: bool,
+        dismissed: str | None,
+    ) -> None:
+        self._protocol_version = protocol_version
+        self._modes = modes
+        self._held = held
+        self._held_until = held_until
+        self._is_error = is_error
+        self._has_result_tool = has_result_tool
+        self._dismissed = dismissed
+
+    def can(self, mode: str) -> bool:
+        return mode in self._modes
+
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        return False
+
+    def carry(self, call: Leg, state: object) -> object:
+        return state
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        return min(now + self._held, self._held_until.at(now))
+
+    def busy(self) -> Result:
+        return text_result(busy_text(), protocol_version=self._protocol_version, is_error=True)
+
+    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
+        if shown.elicitation.id == self._dismissed:
+            return None
+        now = call.now
+        limit = self.limit(shown.elicitation.kind, now=now, timeout=self._held)
+        limit = limit if shown.is_again else now
+        current = await call.hold(
+            shown.elicitation, waiter, until=limit, stops=lambda: shown.group.is_urgent
+        )
+        if call.is_waiting_for(current):
+            part = Part(shown=replace(shown, elicitation=current), is_out=shown.is_again)
+            await call.links.prove()
+            parts = await shown.group.stand(part, way=RESULT, is_urgent=not shown.is_again)
+            call.interrupt(
+                link_result(
+                    parts,
+                    protocol_version=self._protocol_version,
+                    is_error=self._is_error,
+                    has_result_tool=self._has_result_tool,
+                )
+            )
+        return current

@@ -1,0 +1,336 @@
+"""retry: the tool runs again until the person is done (2026-07-28 with URL mode).
+
+The first leg answers InputRequiredResult with the link. Each later one is held open, so that a
+client that retries at once does not use up its rounds, and the last round that a client affords
+is an ordinary result. Our part of requestState is a sealed token; whatever else is in it is the
+tool's own.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NoReturn, cast
+
+from msgspec.json import encode
+
+from flows.crypto.tokens import Purpose
+from flows.elicitation.run import keep_responses
+from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.user_code import CHAT_WORDS
+from flows.errors import InvalidAnswer, InvalidToken
+from webapp.calls.batch import RETRY
+from webapp.calls.presenter import Leg, Part, Shown
+from webapp.deadline import Deadline
+from webapp.elicitations.links import LINK_OUTLIVES, Links
+from webapp.elicitations.waiters import Waiter
+from webapp.identity.user_codes import Letters
+from webapp.kinds.form import arguments_in
+from webapp.limits import Limits
+from webapp.mcp.forms import acted, fits, message_of, schema_of
+from webapp.mcp.results import MODERN, Result, busy_text, form_result, link_result, text_result
+from webapp.mcp.user_code import LETTERS_SCHEMA, letters_in, typed_letters
+
+_MARK = "elicit-url:"
+_KEY = "elicit-url-"
+_LETTERS = "-code"
+_ACCOUNTS_AT_MOST = 8  # that a token carries
+_RESPONSES_BYTES_AT_MOST = 40 * 1024  # as they are sealed: JSON text inside JSON
+_LINK, _FORM = _MODES = "uf"  # how a question was shown
+
+
+class Chain:
+    """What a leg brings: run, rounds used, and the client's answers.
+
+    Of the run's questions it says which are out, by their index, and in which mode: what an answer
+    means is decided by what was shown, whatever this leg declares. It says which the client
+    dismissed in earlier legs, by their names: what was said of one is said of no other at its
+    place. The accounts are those that the body got, by the digests of its questions; `run_key` is
+    of the call that got them, whose run may stand nowhere yet.
+    """
+
+    __slots__ = (
+        "accounts",
+        "answers",
+        "dismissed",
+        "foreign",
+        "responses",
+        "rounds",
+        "run_id",
+        "run_key",
+        "shown",
+    )
+
+    def __init__(
+        self,
+        *,
+        responses: Mapping[str, Any],
+        foreign: str | None,
+        run_id: str | None = None,
+        rounds: int = 0,
+        shown: Mapping[int, str] | None = None,
+        dismissed: frozenset[str] = frozenset(),
+        accounts: Mapping[str, str] | None = None,
+        run_key: str | None = None,
+    ) -> None:
+        self.answers = {k: v for k, v in responses.items() if k.startswith(_KEY)}
+        self.responses = {k: v for k, v in responses.items() if k not in self.answers}
+        self.run_id = run_id
+        self.rounds = rounds
+        self.shown = shown or {}
+        self.dismissed = dismissed
+        self.accounts = accounts or {}
+        self.run_key = run_key
+        self.foreign = foreign  # the tool's own requestState
+
+
+def read_chain(
+    state: str | None, responses: Mapping[str, Any], *, links: Links, now: datetime
+) -> Chain:
+    """Take our token off requestState; a state without one is the tool's own, whatever it says."""
+    if state is None or not state.startswith(_MARK):
+        return Chain(responses=responses, foreign=state)
+    token, _, foreign = state.removeprefix(_MARK).partition(":")
+    try:
+        claims = links.read(token, purpose=Purpose.RUN, now=now)
+    except InvalidToken:
+        return Chain(responses=responses, foreign=state)
+    rounds, shown, dismissed, accounts, key = [*claims.rest.split(";"), "", "", "", ""][:5]
+    return Chain(
+        responses=responses,
+        foreign=foreign or None,
+        run_id=claims.id,
+        rounds=int(rounds),
+        # One without a mode was sealed by a version that did not know it: it is shown again.
+        shown={int(each[:-1]): each[-1] for each in _listed(shown) if each[-1] in _MODES},
+        dismissed=frozenset(_listed(dismissed)),
+        accounts=dict(each.split(":", 1) for each in _listed(accounts)),
+        run_key=key or None,
+    )
+
+
+def with_kept(kept: str | None, responses: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The client's answers to the tool's own requests, those of earlier legs too."""
+    return {**(json.loads(kept) if kept else {}), **responses} or None
+
+
+class Retry:
+    """Presents by InputRequiredResult and the client's retries."""
+
+    def __init__(
+        self,
+        *,
+        chain: Chain,
+        links: Links,
+        modes: frozenset[str],
+        leg_until: Deadline,
+        held_until: Deadline,
+        limits: Limits,
+        letters: Letters,
+        is_error: bool,
+        form_kinds: frozenset[str],
+    ) -> None:
+        self._chain = chain
+        self._links = links
+        self._modes = modes
+        self._leg_until = leg_until
+        self._held_until = held_until
+        self._limits = limits
+        self._letters = letters
+        self._is_error = is_error
+        self._form_kinds = form_kinds
+        self._dismissed = set(chain.dismissed)
+
+    def can(self, mode: str) -> bool:
+        return mode in self._modes
+
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        return kind in self._form_kinds and "form" in self._modes and fits(arguments)
+
+    def _asks_in_client(self, asked: Elicitation) -> bool:
+        return self.asks_in_client(asked.kind, arguments_in(asked))
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        wanted = max(self._leg_until.at(now), now + self._limits.leg_at_least)
+        return min(wanted, self._held_until.at(now))
+
+    def busy(self) -> Result:
+        return text_result(busy_text(), protocol_version=MODERN, is_error=True)
+
+    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
+        mode = self._out(call).get(shown.index)
+        if mode is None or not shown.is_again:
+            await self._suspend(call, shown, is_shown=False)
+        current = shown.elicitation
+        if shown.name in self._chain.dismissed:
+            return None
+        if mode == _FORM:
+            return await self._form_answer(call, shown)
+        action = await self._answer(call, shown)
+        if action == "decline":
+            return await call.elicitations.end(current, Status.DECLINED)
+        if action == "cancel":
+            self._dismissed.add(shown.name)
+            return None
+        if action == "accept" and not current.asked.waits:
+            return await call.elicitations.end(current, Status.ACCEPTED, content={})
+        current = await call.hold(
+            current,
+            waiter,
+            until=self.limit(current.kind, now=call.now, timeout=timedelta()),
+            stops=lambda: shown.group.is_urgent,
+        )
+        if call.is_waiting_for(current):
+            await self._suspend(call, shown, is_shown=True)
+        return current
+
+    async def _form_answer(self, call: Leg, shown: Shown) -> Elicitation | None:
+        """What the client's form brought; without an answer it is shown again."""
+        response = self._chain.answers.get(_key(shown.name))
+        action = _action(response)
+        if action is None:
+            await self._suspend(call, shown, is_shown=False)
+        content = cast("Mapping[str, Any]", response).get("content")
+        settled = await acted(call, shown.elicitation, action, content)
+        if settled is None:
+            self._dismissed.add(shown.name)
+        return settled
+
+    async def _answer(self, call: Leg, shown: Shown) -> str | None:
+        """What the client answered; an accept comes after the letters, where there are any."""
+        asked = shown.elicitation
+        action = _action(self._chain.answers.get(_key(shown.name)))
+        if action in ("decline", "cancel") or not asked.is_by_code or _is_confirmed(asked):
+            return action
+        response = self._chain.answers.get(_key(shown.name) + _LETTERS)
+        answered = _action(response)
+        if answered in ("decline", "cancel"):
+            return answered
+        words: str | None = CHAT_WORDS
+        if answered == "accept":
+            typed = letters_in(cast("Mapping[str, Any]", response).get("content"))
+            words = await typed_letters(self._letters, call.elicitations, asked, typed)
+        if words is not None:
+            await self._suspend(call, shown, is_shown=True, letters=words)
+        return action
+
+    def carry(self, call: Leg, state: object) -> object:
+        """A tool's own requestState together with our token."""
+        if not call.run.is_loaded:
+            return state
+        foreign = state if isinstance(state, str) else None
+        return self._state(call, shown=self._out(call), foreign=foreign)
+
+    async def _keep_responses(self, call: Leg) -> None:
+        kept = call.run.value.responses
+        together = json.dumps(with_kept(kept, self._chain.responses))
+        if self._chain.responses and together != kept:
+            if (size := len(encode(together))) > _RESPONSES_BYTES_AT_MOST:
+                why = (
+                    f"What the client answered to the tool's own requests has {size} bytes, and "
+                    f"{_RESPONSES_BYTES_AT_MOST} at most are kept while a person is asked."
+                )
+                raise InvalidAnswer([("", why)])
+            await call.run.change(lambda run: keep_responses(run, together))
+
+    def _out(self, call: Leg) -> Mapping[int, str]:
+        """What of the run the client has; a stranger's token says nothing about ours."""
+        return self._chain.shown if call.run.is_continued else {}
+
+    async def _suspend(
+        self, call: Leg, shown: Shown, *, is_shown: bool, letters: str | None = None
+    ) -> NoReturn:
+        part = Part(shown=shown, is_out=is_shown, letters=letters)
+        is_urgent = not is_shown or letters is not None
+        await call.links.prove()
+        parts = await shown.group.stand(part, way=RETRY, is_urgent=is_urgent)
+        await self._keep_responses(call)
+        if self._chain.rounds >= self._limits.rounds or call.is_draining:
+            # A client retries at once, and nobody would be there.
+            call.interrupt(self._last(call, parts))
+        before = self._out(call)
+        out = {**before, **{part.shown.index: self._mode(part, before) for part in parts}}
+        result: Result = {
+            "resultType": "input_required",
+            "requestState": self._state(call, shown=out, foreign=self._chain.foreign),
+        }
+        requests: dict[str, Any] = {}
+        for part in parts:
+            requests |= self._requests(call, part)
+        if requests:
+            result["inputRequests"] = requests
+        call.interrupt(result)
+
+    def _last(self, call: Leg, parts: Sequence[Part]) -> Result:
+        """What the model gets when the client affords no more rounds."""
+        is_for_client_only = call.kinds.policies.is_for_client_only
+        with_page = [p for p in parts if not is_for_client_only(p.shown.elicitation.kind)]
+        if with_page:
+            return link_result(with_page, protocol_version=MODERN, is_error=self._is_error)
+        return form_result(parts[0].shown, protocol_version=MODERN, is_error=self._is_error)
+
+    def _requests(self, call: Leg, part: Part) -> dict[str, Any]:
+        """What the client is asked for one question, by the keys of its answers."""
+        shown, letters = part.shown, part.letters
+        requests: dict[str, Any] = {}
+        if not part.is_out:
+            requests[_key(shown.name)] = self._request(call, shown)
+            is_link = not self._asks_in_client(shown.elicitation)
+            letters = CHAT_WORDS if is_link and shown.elicitation.is_by_code else None
+        if letters is not None:
+            requests[_key(shown.name) + _LETTERS] = _asks_for(
+                mode="form", message=letters, requestedSchema=LETTERS_SCHEMA
+            )
+        return requests
+
+    def _request(self, call: Leg, shown: Shown) -> dict[str, Any]:
+        asked = shown.elicitation
+        if self._asks_in_client(asked):
+            schema = schema_of(call, asked)
+            return _asks_for(mode="form", message=message_of(call, asked), requestedSchema=schema)
+        return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
+
+    def _mode(self, part: Part, before: Mapping[int, str]) -> str:
+        if part.is_out:
+            return before[part.shown.index]
+        return _FORM if self._asks_in_client(part.shown.elicitation) else _LINK
+
+    def _state(self, call: Leg, *, shown: Mapping[int, str], foreign: str | None) -> str:
+        run = call.run.value
+        got = [f"{digest}:{id}" for digest, id in call.accounts.items()]
+        lists = [
+            [f"{n}{mode}" for n, mode in sorted(shown.items())],
+            sorted(self._dismissed),
+            got[:_ACCOUNTS_AT_MOST],
+            [run.key] if got else [],
+        ]
+        rest = ";".join([str(self._chain.rounds + 1), *map(",".join, lists)])
+        token = self._links.run(
+            run_id=run.id,
+            rest=rest,
+            expires_at=run.open_until + LINK_OUTLIVES,
+            now=call.now,
+        )
+        return f"{_MARK}{token}" + (f":{foreign}" if foreign is not None else "")
+
+
+def _listed(text: str) -> list[str]:
+    return text.split(",") if text else []
+
+
+def _key(name: str) -> str:
+    return f"{_KEY}{name}"
+
+
+def _asks_for(**params: Any) -> dict[str, Any]:
+    return {"method": "elicitation/create", "params": params}
+
+
+def _is_confirmed(current: Elicitation) -> bool:
+    return current.binding is not None and current.binding.confirmed_at is not None
+
+
+def _action(response: Any) -> str | None:
+    if isinstance(response, Mapping):
+        action = cast("Mapping[str, Any]", response).get("action")
+        return action if isinstance(action, str) else None
+    return None

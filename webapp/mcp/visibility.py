@@ -1,0 +1,199 @@
+"""Tools that are hidden until what they need is there (`needs(..., hide=True)`), for each caller.
+
+What could go wrong: what one person has shows a tool to another, or a look changes something. What
+is there is looked up by the caller's owner, and a look neither spends, renews nor asks. Nothing is
+protected by being hidden: a tool that is called asks.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+from weakref import WeakKeyDictionary, ref
+
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
+from mcp_types import NotificationParams, ToolListChangedNotification
+
+from flows.errors import ElicitError, StoreUnavailable
+from flows.kinds.secret import Secret
+from flows.question import Request
+from flows.requests import AccountRequest, PaymentRequest
+from webapp.elicitations.kind import AskedBy
+from webapp.identity.identity import Caller
+from webapp.kinds.registry import Kinds
+from webapp.mcp.results import MODERN, Result
+from webapp.mcp.tools import ServedTool, tools_of
+from webapp.service import Service
+
+SENDING_SECONDS = 5.0
+
+
+class Hiding:
+    """Knows which tools of a served server each caller is shown."""
+
+    def __init__(self, server: Any, service: Service) -> None:
+        self._server = server
+        self._kinds = service.kinds
+        self._lists = service.tool_lists
+        # By connection, and as long as that lives: who was shown what there.
+        self._shown: WeakKeyDictionary[object, _Shown] = WeakKeyDictionary()
+
+    async def listed(
+        self,
+        context: ServerRequestContext[Any, Any],
+        result: Result,
+        caller: Callable[[], Caller],
+    ) -> Result:
+        """A result of tools/list as this caller is shown it."""
+        if not (hiding := await self._hiding()):
+            return result
+        who = caller()
+        shown = self._note(context, who, hiding)
+        hidden = await self.hidden(who, hiding)
+        if shown is not None:
+            shown.hidden = hidden
+        tools = [tool for tool in result.get("tools", []) if tool.get("name") not in hidden]
+        return {**result, "tools": tools, **_as_private(result)}
+
+    async def promised(self, result: Result) -> Result:
+        """A result of `initialize`, which says that the list may change where it may."""
+        capabilities = _mapping(result.get("capabilities"))
+        tools = _mapping(capabilities.get("tools"))
+        if "tools" not in capabilities or tools.get("listChanged") or not await self._hiding():
+            return result
+        tools = {**tools, "listChanged": True}
+        return {**result, "capabilities": {**capabilities, "tools": tools}}
+
+    async def listening(
+        self,
+        context: ServerRequestContext[Any, Any],
+        call_next: CallNext,
+        caller: Callable[[], Caller],
+    ) -> HandlerResult:
+        """A stream of changes that a client has opened (2026-07-28): it hears of its own list."""
+        wanted = _mapping(_mapping(context.params).get("notifications"))
+        if not wanted.get("toolsListChanged") or not (hiding := await self._hiding()):
+            return await call_next(context)
+        who = caller()
+        if who.owner is None:
+            return await call_next(context)
+
+        async def send() -> None:
+            meta = {SUBSCRIPTION_ID_META_KEY: context.request_id}
+            await context.session.send_notification(
+                ToolListChangedNotification(params=NotificationParams(_meta=cast("Any", meta))),
+                related_request_id=context.request_id,
+            )
+
+        shown = _Shown(self, who, hiding, send)
+        self._lists.add(shown)  # weakly: for as long as this stream is open
+        shown.hidden = await self.hidden(who, hiding)
+        return await call_next(context)
+
+    async def hidden(self, caller: Caller, hiding: Sequence[ServedTool]) -> frozenset[str]:
+        """The names of those tools that this caller is not shown."""
+        return frozenset([tool.name for tool in hiding if not await self._has(caller, tool)])
+
+    async def _hiding(self) -> list[ServedTool]:
+        """The tools that may be hidden; looked up in a request only, and once in each."""
+        return [tool for tool in await tools_of(self._server) if _needed(tool)]
+
+    async def _has(self, caller: Caller, tool: ServedTool) -> bool:
+        if caller.owner is None or caller.refusal is not None:
+            return False
+        by = AskedBy(owner=caller.owner, server=self._server.name, tool=tool.name)
+        try:
+            for request in _needed(tool):
+                if not await _is_there(self._kinds, request, by):
+                    return False
+        except StoreUnavailable:
+            raise
+        except ElicitError:  # it is not set up: nobody has it
+            return False
+        return True
+
+    def _note(
+        self,
+        context: ServerRequestContext[Any, Any],
+        caller: Caller,
+        hiding: Sequence[ServedTool],
+    ) -> "_Shown | None":
+        """Where this client can be told later (2025-11-25: on its session's own stream)."""
+        # The library has a session for each request, and no public name for what they share.
+        connection: Any = getattr(context.session, "_connection", None)
+        if connection is None or context.protocol_version >= MODERN:
+            return None
+        if caller.owner is None:
+            self._shown.pop(connection, None)
+            return None
+        known = self._shown.get(connection)
+        if known is not None and known.caller == caller:
+            known.tools = hiding
+            return known
+        shown = self._shown[connection] = _Shown(self, caller, hiding, _to(ref(connection)))
+        self._lists.add(shown)
+        return shown
+
+
+class _Shown:
+    """Implements webapp.elicitations.tool_lists.Listing."""
+
+    def __init__(
+        self,
+        hiding: Hiding,
+        caller: Caller,
+        tools: Sequence[ServedTool],
+        send: Callable[[], Any],
+    ) -> None:
+        assert caller.owner is not None
+        self.caller = caller
+        self.owner: str = caller.owner
+        self.hidden: frozenset[str] | None = None  # not known yet
+        self.tools = tools  # that may be hidden: later there is no request to look them up in
+        self._hiding = hiding
+        self._send = send
+
+    async def look_again(self) -> None:
+        hidden = await self._hiding.hidden(self.caller, self.tools)
+        if hidden != self.hidden:
+            self.hidden = hidden
+            with suppress(TimeoutError):  # a client that does not read keeps nobody waiting
+                async with asyncio.timeout(SENDING_SECONDS):
+                    await self._send()
+
+
+def _to(connection: "ref[Any]") -> Callable[[], Any]:
+    async def send() -> None:
+        standing = connection()
+        if standing is not None:
+            await standing.send_tool_list_changed()
+
+    return send
+
+
+def _needed(tool: ServedTool) -> list[Request]:
+    """What has to be there before the tool is shown."""
+    return [question.request for need in tool.needs if need.hides for question in need.questions]
+
+
+async def _is_there(kinds: Kinds, request: Request, by: AskedBy) -> bool:
+    """Whether it is kept, looked at without using it."""
+    match request:
+        case AccountRequest():
+            return await kinds.accounts.is_connected(request, by)
+        case PaymentRequest():
+            return await kinds.payments.is_bought(request, by)
+        case Secret():
+            return await kinds.secrets.known(request, by) is not None
+        case _:
+            return False
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _as_private(result: Result) -> Result:
+    """A list that depends on the caller is nobody else's to keep."""
+    return {"cacheScope": "private"} if "cacheScope" in result else {}

@@ -1,0 +1,328 @@
+"""The keys of connected accounts: renewed when due, one at a time across processes, and given back.
+
+What could go wrong: two processes renew at once, and a provider that rotates takes the second for
+a thief. So whoever goes to the provider claims the row first, and the new pair is durable before
+anybody uses it. Not closable: a process that dies between the answer and the write has lost the
+pair; its claim runs out, the next one is told that the old pair is over, and the person connects
+again, once.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
+
+from flows.elicitation.calling_client import CallingClient
+from flows.elicitation.flow import Talk
+from flows.errors import ElicitError, Failed
+from flows.oauth.connection import Claim, Connection, disconnect, lapse
+from flows.oauth.discovery import discover
+from flows.oauth.provider import Client, Provider
+from flows.oauth.refresh import Gone, Renewed, needs_refresh, refresh, refreshed
+from flows.oauth.requests import ask, probe
+from flows.oauth.revocation import revoke
+from webapp.deadline import Deadline
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
+from webapp.oauth.connections import Connections
+from webapp.records.rows import Value
+from webapp.stores import Conflict
+
+CLAIM = timedelta(seconds=60)
+WAIT_AT_MOST = timedelta(seconds=90)
+# How often the row of another process's claim is looked at.
+LOOK_FIRST = timedelta(milliseconds=50)
+LOOK_AT_MOST = timedelta(seconds=1)
+BACK_OFF = timedelta(seconds=10)
+# A key that was renewed just now and is refused is refused for something else.
+FRESH = timedelta(seconds=30)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disconnected:
+    """What became of a disconnected account; here its name is left, for a day, in any case.
+
+    `revoked` is what the provider said: None where it has no way to be told, or nothing was there.
+    `manage` is where a person removes it by hand. `provider` is a label.
+    """
+
+    revoked: bool | None
+    label: str | None = None
+    provider: str | None = None
+    manage: str | None = None
+
+
+class AccountKeys:
+    def __init__(
+        self, *, elicitations: Elicitations, outbound: Outbound, connections: Connections
+    ) -> None:
+        self._elicitations = elicitations
+        self._outbound = outbound
+        self._connections = connections
+        # Those of this process stand here, so that one of them looks at the store for all.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @property
+    def _now(self) -> datetime:
+        return self._elicitations.clock()
+
+    async def working(self, found: Connection) -> Connection | None:
+        """It with a key that works; None where the person has to connect it again.
+
+        Raises Failed where its key is over and the provider does not renew it now.
+        """
+        now = self._now
+        if not found.is_usable(now=now):
+            return None
+        if not needs_refresh(found, now=now):
+            return found
+        return await self._renewed(found, refused=None)
+
+    async def instead_of(
+        self, owner: str, id: str, *, refused: str, tool: str, client: CallingClient
+    ) -> str | None:
+        """A newer key for one that the provider's API has refused; None where there is none.
+
+        `tool`, called by `client`, gets it while the account is shared with them.
+        """
+        found = await self._connections.read(owner, id)
+        if found is None or not found.is_connected or not found.is_shared(tool, client):
+            return None
+        if found.access_token != refused:
+            return found.access_token
+        issued_at = found.issued_at or found.connected_at
+        if abs(self._now - issued_at) < FRESH:
+            return None
+        try:
+            renewed = await self._renewed(found, refused=refused)
+        except Failed:
+            return None
+        if renewed is None or renewed.access_token == refused:
+            return None
+        return renewed.access_token if renewed.is_shared(tool, client) else None
+
+    async def disconnect(self, owner: str, id: str) -> Disconnected:
+        """Give its keys back and forget them; goes on to its end when cancelled."""
+        return await self._elicitations.whole(self._disconnect(owner, id))
+
+    async def _renewed(self, found: Connection, *, refused: str | None) -> Connection | None:
+        lock = self._locks.setdefault(found.id, asyncio.Lock())
+        async with lock:
+            return await self._elicitations.whole(self._renew(found, refused=refused))
+
+    async def _renew(self, found: Connection, *, refused: str | None) -> Connection | None:
+        deadline = self._from_now(WAIT_AT_MOST)
+        while True:
+            current = await self._free(found, deadline=deadline)
+            now = self._now
+            if current is None or not current.is_usable(now=now):
+                return None
+            if not _is_due(current, refused=refused, now=now):
+                return current
+            client = self._connections.client(current)
+            if client is None or _is_put_off(current, now=now):
+                return _as_it_is(current, refused=refused, now=now)
+            claimed = await self._claimed(current)
+            # Whoever slept beyond its claim meanwhile is not alone at the provider any more.
+            if claimed is not None and claimed.is_claimed(now=self._now):
+                return await self._ask(client, claimed, refused=refused)
+
+    async def _free(self, found: Connection, *, deadline: Deadline) -> Connection | None:
+        """The row when nobody is at the provider with it; None if it was disconnected."""
+        pause, claim, until = LOOK_FIRST, None, deadline
+        with self._elicitations.waiters.waiter(found.id) as waiter:
+            while True:
+                current = await self._connections.read(found.owner, found.id)
+                now = self._now
+                if current is None or not current.is_claimed(now=now):
+                    return current
+                if current.claim != claim:
+                    # Its own may be of another clock.
+                    claim, until = current.claim, self._from_now(CLAIM)
+                if until.is_over:
+                    return current
+                if deadline.is_over:
+                    raise _not_now(current)
+                await waiter.changes(until=min(now + pause, until.at(now)), now=now)
+                pause = min(2 * pause, LOOK_AT_MOST)
+
+    def _from_now(self, after: timedelta) -> Deadline:
+        return Deadline(after, ticks=self._elicitations.ticks)
+
+    async def _claimed(self, current: Connection) -> Connection | None:
+        """The row with a claim of ours; None if somebody else was first."""
+        until = self._now + CLAIM
+        claimed = replace(current, claim=Claim(by=secrets.token_urlsafe(12), until=until))
+        try:
+            await self._elicitations.write(claimed)
+        except Conflict:
+            return None
+        return replace(claimed, version=claimed.version + 1)
+
+    async def _ask(
+        self, client: Client, claimed: Connection, *, refused: str | None
+    ) -> Connection | None:
+        """Ask the provider once, and write what it says before anybody uses it."""
+        now = self._now
+        if claimed.refresh_token is None:
+            await self._prove(client, claimed, now=now)
+            return None
+        try:
+            renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
+        except Gone as gone:
+            _log.info("account.lapsed", extra={"provider": claimed.provider, "reason": gone.reason})
+            current = await self._put(claimed, lambda c: lapse(c, now=now))
+        except Exception as error:  # noqa: BLE001 - the edge of a task
+            _tell(error, "account.not_renewed", claimed)
+            current = await self._put(claimed, self._later)
+            if current is None:
+                return None
+            why = str(error) if isinstance(error, Failed) else None
+            return _as_it_is(current, refused=refused, now=self._now, why=why)
+        else:
+            current = await self._put(claimed, lambda c: _with(c, renewed, now=now))
+        # It may have been connected again, or disconnected, meanwhile.
+        now = self._now
+        return None if current is None or not current.is_usable(now=now) else current
+
+    async def _prove(self, client: Client, claimed: Connection, *, now: datetime) -> None:
+        """A key was refused that nothing can renew: ask whose it is, to know that it is over."""
+        try:
+            is_over = await self._outbound.run(_is_refused(client, claimed), to=client)
+        except Exception as error:  # noqa: BLE001 - the edge of a task
+            _tell(error, "account.not_proven", claimed)
+            is_over = False
+        await self._put(claimed, (lambda c: lapse(c, now=now)) if is_over else self._later)
+
+    async def _put(
+        self, claimed: Connection, change: Callable[[Connection], Connection]
+    ) -> Connection | None:
+        """Write the change, if the claim is ours still. The row as it stands then."""
+
+        async def changed() -> list[Value]:
+            current = await self._connections.read(claimed.owner, claimed.id)
+            if current is None or current.claim != claimed.claim:
+                return []
+            return [change(current)]
+
+        await self._elicitations.write_afresh(changed)
+        return await self._connections.read(claimed.owner, claimed.id)
+
+    def _later(self, connection: Connection) -> Connection:
+        return replace(connection, claim=None, retry_at=self._now + BACK_OFF)
+
+    async def _disconnect(self, owner: str, id: str) -> Disconnected:
+        claimed: Connection | None = None
+        while claimed is None:
+            found = await self._elicitations.read(Connection, owner=owner, id=id)
+            if found is None:
+                return Disconnected(revoked=None)
+            if found.ended_at is not None:
+                return self._said(found)
+            deadline = self._from_now(WAIT_AT_MOST)
+            current = await self._free(found, deadline=deadline)
+            if current is not None:
+                # Nobody is given it from here on, also if we die before the end.
+                claimed = await self._claimed(lapse(current, now=self._now))
+        was_revoked = await self._given_back(claimed)
+
+        async def ended() -> list[Value]:
+            current = await self._connections.read(owner, id)
+            if current is None or current.lapsed_at is None:
+                return []  # it was connected again meanwhile
+            return [disconnect(current, now=self._now, was_revoked=was_revoked)]
+
+        await self._elicitations.write_afresh(ended)
+        about = {"id": id, "provider": claimed.provider, "revoked": was_revoked}
+        _log.info("account.disconnected", extra=about)
+        return self._said(replace(claimed, was_revoked=was_revoked))
+
+    async def _given_back(self, claimed: Connection) -> bool | None:
+        client = self._connections.client(claimed)
+        if client is None:
+            return False
+        try:
+            way = await self._outbound.run(_way(client.provider), to=client)
+            if way is None:
+                return None
+            now = self._now
+            if way != "form" and not claimed.works(now=now) and claimed.refresh_token is not None:
+                # An access token that is over proves nothing, and what renews it would live on.
+                renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
+                claimed = refreshed(claimed, renewed, now=now)
+                await self._put(claimed, lambda c: refreshed(c, renewed, now=now))
+            return await self._outbound.run(revoke(client, claimed), to=client)
+        except Exception as error:  # noqa: BLE001 - the edge of a task
+            _tell(error, "account.not_revoked", claimed)
+            return False
+
+    def _said(self, connection: Connection) -> Disconnected:
+        provider = self._connections.provider(connection)
+        return Disconnected(
+            revoked=connection.was_revoked,
+            label=connection.label,
+            provider=connection.provider if provider is None else provider.label,
+            manage=None if provider is None else provider.manage,
+        )
+
+
+def _is_due(current: Connection, *, refused: str | None, now: datetime) -> bool:
+    if refused is None:
+        return needs_refresh(current, now=now)
+    return current.access_token == refused
+
+
+def _is_put_off(current: Connection, *, now: datetime) -> bool:
+    """It was out of order a moment ago; what lies further off is of a clock that was set back."""
+    return current.retry_at is not None and now < current.retry_at <= now + BACK_OFF
+
+
+def _as_it_is(
+    current: Connection, *, refused: str | None, now: datetime, why: str | None = None
+) -> Connection | None:
+    """The account with its old key while that works; raises Failed where it does not."""
+    if not current.is_usable(now=now):
+        return None
+    if current.works(now=now) and current.access_token != refused:
+        return current
+    raise _not_now(current, why=why)
+
+
+def _not_now(current: Connection, *, why: str | None = None) -> Failed:
+    says = f"The key to {current.label} could not be renewed just now; try again in a moment."
+    return Failed(f"{says} {why}" if why else says)
+
+
+def _with(current: Connection, renewed: Renewed, *, now: datetime) -> Connection:
+    return replace(refreshed(current, renewed, now=now), claim=None, retry_at=None)
+
+
+def _way(provider: Provider) -> Talk[str | None]:
+    """How a key is given back there; None where there is no way."""
+    if provider.revoke is not None or not provider.discovers:
+        return None if provider.revoke is None else provider.revoke.kind
+    found = yield from discover(provider)
+    return None if found.revoke is None else "form"
+
+
+def _is_refused(client: Client, connection: Connection) -> Talk[bool]:
+    person = client.provider.person
+    if person is None:
+        return False
+    token = connection.access_token
+    reply = yield from ask(probe(person, provider=client.provider, token=token), client.provider)
+    return reply.status_code == 401
+
+
+def _tell(error: Exception, event: str, connection: Connection) -> None:
+    about = {"provider": connection.provider}
+    if isinstance(error, ElicitError):
+        _log.warning(event, extra={**about, "why": getattr(error, "why", str(error))})
+    else:
+        _log.exception(event, extra=about)

@@ -1,0 +1,300 @@
+"""Accounts (the kind `oauth`): what is asked, and which account answers it.
+
+What could go wrong: one person's account handed to another. So an account is found only by its
+owner, the served server and the very provider that it came from, and a tool that did not ask for
+it asks the person once. An account is not used up, so nothing of it is wiped on delivery.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+from msgspec.structs import replace
+
+from flows.elicitation.states import Asked, Elicitation, Json, Status
+from flows.errors import Failed, NotPossible
+from flows.oauth.authorization_code import Client, OauthFlow, Terms
+from flows.oauth.connection import Connection
+from flows.oauth.provider import Provider
+from flows.question import Link
+from flows.requests import AccountRequest
+from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
+from webapp.oauth.access_tokens import AccountKeys, Disconnected
+from webapp.oauth.clients import Registrations, place_of
+from webapp.oauth.code_exchange import Grants
+from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
+from webapp.records.rows import Value
+
+
+class Accounts:
+    """Implements webapp.elicitations.kind.Kind for requests of type AccountRequest.
+
+    `credentials` are our client ids and secrets by the provider's name.
+    """
+
+    holds_open = False
+    may_know = True
+    outlives_errors = False
+
+    def __init__(
+        self,
+        *,
+        elicitations: Elicitations,
+        outbound: Outbound,
+        providers: Mapping[str, Provider],
+        credentials: Mapping[str, tuple[str, str]],
+    ) -> None:
+        self._elicitations = elicitations
+        self._registrations = Registrations(providers=providers, credentials=credentials)
+        self.connections = Connections(elicitations=elicitations, registrations=self._registrations)
+        self.keys = AccountKeys(
+            elicitations=elicitations, outbound=outbound, connections=self.connections
+        )
+        self.flow = OauthFlow(self._registrations.clients)
+        self.grants = Grants(
+            elicitations=elicitations,
+            outbound=outbound,
+            registrations=self._registrations,
+            connections=self.connections,
+            flow=self.flow,
+        )
+
+    def facts(self, request: AccountRequest) -> Json:
+        client = self._registrations.of(request.provider)
+        return {**_mapping(request.facts()), "client": client.client_id, "at": place_of(client)}
+
+    async def known(self, request: AccountRequest, by: AskedBy) -> Json | None:
+        """The one in use; for a body that has got one already, that one, whatever is in use by now.
+
+        Raises Failed where its key is over and the provider does not renew it now, and where a body
+        that has got one would get another, or in a later leg none.
+        """
+        client = self._registrations.of(request.provider)
+        key = self.connections.key(client, server=by.server)
+        held = await self.connections.find(by.owner, key, account=request.account)
+        if by.account is None:
+            return None if held is None else await self._given(held, request, by)
+        begun = await self.connections.still_of(by.account, by)
+        given = await self._given(begun, request, by)
+        is_other = held is not None and held.id != by.account
+        if given is None and (by.is_later_leg or is_other):
+            raise Failed("The account works no more; call again to connect it anew.")
+        return given
+
+    async def _given(self, found: Connection, request: AccountRequest, by: AskedBy) -> Json | None:
+        client = self._registrations.of(request.provider)
+        if not found.is_shared(by.tool, by.client):
+            return None
+        if not self.connections.is_enough(found, request.scopes, client):
+            return None
+        working = await self.keys.working(found)
+        # What was renewed may do less than before, and the person may have spoken meanwhile.
+        if working is None or not working.is_shared(by.tool, by.client):
+            return None
+        if not self.connections.is_enough(working, request.scopes, client):
+            return None
+        await self.connections.note_use(working, by.tool, by.client)
+        return self.connections.content(working)
+
+    async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
+        """Whether it is connected with enough scopes, for whichever tool; nothing is renewed."""
+        client = self._registrations.of(request.provider)
+        key = self.connections.key(client, server=by.server)
+        found = await self.connections.find(by.owner, key, account=request.account)
+        return found is not None and self.connections.is_enough(found, request.scopes, client)
+
+    async def asked(
+        self, request: AccountRequest, asked: Asked, *, link: Link, by: AskedBy
+    ) -> Asked:
+        client = self._registrations.of(request.provider)
+        key = self.connections.key(client, server=by.server)
+        held = await self.connections.find(by.owner, key, account=request.account)
+        terms = Terms(
+            provider=client.provider.name,
+            client_id=client.client_id,
+            scopes=tuple(dict.fromkeys(request.scopes)),
+            also=held.scopes if held is not None else (),
+            account=request.account,
+            reason=request.reason,
+            declared=self._registrations.declared(client),
+        )
+        # A name that the operator declares is called there what people know it by.
+        message = dataclasses.replace(request, provider=client.provider).message
+        return replace(
+            asked,
+            message=message,
+            origins=(place_of(client),),
+            terms=msgspec.to_builtins(terms),
+        )
+
+    async def answer(self, taken: Elicitation) -> Json:
+        """It as it stands now: what the person has said since their yes holds too.
+
+        Raises Failed where nothing is left for the tool; the next call asks anew.
+        """
+        asked, found = taken.asked, await self._answered_with(taken)
+        tool, client = asked.tool, asked.calling_client
+        working = await self.keys.working(found) if found.is_shared(tool, client) else found
+        if working is None:
+            why = "The account works no more; call again to connect it anew."
+            raise Failed(why, elicitation_id=taken.id)
+        if not working.is_shared(tool, client):
+            raise Failed(NOT_SHARED, elicitation_id=taken.id)
+        # The yes itself may have been to less than was asked for; what was renewed, to less still.
+        if self._is_enough(found, taken) and not self._is_enough(working, taken):
+            why = "The account may do less by now; call again to ask for more."
+            raise Failed(why, elicitation_id=taken.id)
+        noted = await self.connections.note_begun(taken, working)
+        if begun_with(noted) not in (None, working.id):  # another leg of the call was first
+            return await self.answer(noted)
+        await self.connections.note_use(working, tool, client)
+        return self.connections.content(working)
+
+    async def used_up(self, delivered: Elicitation) -> list[Value]:
+        return []
+
+    def return_path(self, elicitation: Elicitation) -> str:
+        return f"/callback/{self.terms(elicitation).provider}"
+
+    def terms(self, elicitation: Elicitation) -> Terms:
+        terms = msgspec.convert(elicitation.asked.terms, Terms)
+        self._registrations.learn(terms.declared)
+        return terms
+
+    def client_for(self, elicitation: Elicitation) -> Client | None:
+        """Ours at the provider that it is about; None if that is not configured any more."""
+        return self._registrations.get(self.terms(elicitation).provider)
+
+    async def connected(self, elicitation: Elicitation) -> Connection | None:
+        """What it led to; also when it was delivered."""
+        id = _mapping(elicitation.content).get("account")
+        if isinstance(id, str):
+            return await self.connections.read(elicitation.owner, id)
+        client, settled_at = self.client_for(elicitation), elicitation.settled_at
+        if client is None or settled_at is None:
+            return None
+        key = self.connections.key(client, server=elicitation.asked.server)
+        account = self.terms(elicitation).account
+        found = await self.connections.find(elicitation.owner, key, account=account)
+        if found is None or found.connected_at > settled_at:
+            return None  # another one by now, perhaps another person's
+        return found
+
+    async def former(self, elicitation: Elicitation, connected: Connection) -> Connection | None:
+        """Whose place it took, if the exchange brought another person than the time before."""
+        if connected.former is None or connected.came_by != elicitation.id:
+            return None
+        return await self.connections.read(elicitation.owner, connected.former)
+
+    async def offers(self, elicitation: Elicitation) -> tuple[Connection, ...]:
+        """What is connected for this server and would do for this question.
+
+        The one in use comes first. A key that is over is renewed when one is chosen: nothing is
+        changed by looking.
+        """
+        terms, client = self.terms(elicitation), self.client_for(elicitation)
+        if client is None or not elicitation.asked.tool:  # the person asks, not a tool
+            return ()
+        key = self.connections.key(client, server=elicitation.asked.server)
+        return tuple(
+            [
+                found
+                for found in await self.connections.of_key(elicitation.owner, key)
+                if found.is_wanted(terms.account)
+                and self.connections.is_enough(found, terms.scopes, client)
+            ]
+        )
+
+    async def share(self, elicitation: Elicitation, *, account: str) -> None:
+        """The person allows the tool that asks to use what is connected already.
+
+        `account` is the end of the id of what was shown. Does nothing if that is not there any
+        more, or the question is over: a press here is no provider's proof, so it is never late.
+        Once an exchange has brought another person than the time before, it is the way back.
+        Raises Failed where its key is over and the provider does not renew it now.
+        """
+        if elicitation.status is Status.ACCEPTED:
+            await self._switch_back(elicitation, account=account)
+            return
+        id = elicitation.owner + account
+        offers = await self.offers(elicitation)
+        offered = next((one for one in offers if one.id == id), None)
+        if offered is None or self._elicitations.clock() >= elicitation.expires_at:
+            return
+        working, client = await self.keys.working(offered), self.client_for(elicitation)
+        scopes = self.terms(elicitation).scopes
+        if working is None or client is None:
+            return
+        if not self.connections.is_enough(working, scopes, client):
+            return  # renewed with less: the page shows how it stands
+        is_named = self.terms(elicitation).account is not None
+
+        async def also(_: Elicitation) -> Sequence[Value]:
+            return await self.connections.chosen(offered, elicitation.asked, is_named=is_named)
+
+        with suppress(NotPossible):
+            content: Json = {"account": offered.id}
+            await self._elicitations.settle(
+                elicitation.id, Status.ACCEPTED, content=content, also=also
+            )
+
+    async def list(self, owner: str) -> tuple[Connection, ...]:
+        """All that this owner has connected, those that need connecting again too."""
+        return await self.connections.all_of(owner)
+
+    async def disconnect(self, owner: str, id: str) -> Disconnected:
+        """Give its keys back and forget them; whoever needs it asks again."""
+        return await self.keys.disconnect(owner, id)
+
+    async def unshare(self, owner: str, id: str, tool: str) -> None:
+        """The tool loses it and must ask again."""
+        await self.connections.unshare(owner, id, tool)
+
+    async def keep_to(self, owner: str, id: str, clients: Collection[str] | None) -> None:
+        """Only these of its person's clients may use it, by their keys; None: all of them."""
+        await self.connections.keep_to(owner, id, clients)
+
+    async def switch(self, owner: str, id: str) -> Connection | None:
+        """It is the one in use from now on; None if there is none such."""
+        return await self.connections.switch(owner, id)
+
+    async def _answered_with(self, taken: Elicitation) -> Connection:
+        """What the person said yes to, or what they have put in use instead since then.
+
+        A call that has got one already goes on with that: its body may have begun to act there.
+        """
+        begun = begun_with(taken)
+        id = begun or str(_mapping(taken.content).get("account"))
+        found = await self.connections.read(taken.owner, id)
+        if found is None:
+            raise Failed("The account was disconnected meanwhile.", elicitation_id=taken.id)
+        is_named = self.terms(taken).account is not None
+        if begun or is_named or not found.is_put_aside(since=taken.settled_at):
+            return found
+        instead = await self.connections.find(taken.owner, found.key, account=None)
+        asked = taken.asked
+        is_shared = instead is not None and instead.is_shared(asked.tool, asked.calling_client)
+        if instead is None or not is_shared or not self._is_enough(instead, taken):
+            why = "Another account is in use now; call again to ask for it."
+            raise Failed(why, elicitation_id=taken.id)
+        return instead
+
+    def _is_enough(self, found: Connection, taken: Elicitation) -> bool:
+        client, scopes = self.connections.client(found), self.terms(taken).scopes
+        return client is not None and self.connections.is_enough(found, scopes, client)
+
+    async def _switch_back(self, elicitation: Elicitation, *, account: str) -> None:
+        """The person wants the one from before in use again; does nothing for any other."""
+        connected = await self.connected(elicitation)
+        if elicitation.status is not Status.ACCEPTED or connected is None:
+            return
+        former = await self.former(elicitation, connected)
+        if former is not None and former.id == elicitation.owner + account:
+            await self.switch(former.owner, former.id)
+
+
+def _mapping(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, Mapping) else {}

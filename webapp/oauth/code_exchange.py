@@ -1,0 +1,198 @@
+"""Grants: the exchange of a code, and what is kept of it.
+
+What could go wrong: a code exchanged twice, or for a question that is over; an account that answers
+for another than was asked for. The state is used up before the exchange, and what was granted too
+late for its question is kept for the next one.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from flows.elicitation.attempt import come_back
+from flows.elicitation.calling_client import seen
+from flows.elicitation.states import Completion, Elicitation, Json, Status
+from flows.errors import Denied, Failed, NotAccepted, NotPossible
+from flows.oauth.authorization_code import Grant, Kept, OauthFlow, Terms
+from flows.oauth.connection import Connection
+from flows.oauth.device_flow import DeviceCode
+from flows.oauth.responses import Person
+from flows.oauth.revocation import revoke
+from webapp.elicitations.acceptance import accept
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
+from webapp.oauth.clients import Registrations
+from webapp.oauth.connections import Connections
+from webapp.records.rows import Value
+
+_log = logging.getLogger(__name__)
+
+
+class Grants:
+    def __init__(
+        self,
+        *,
+        elicitations: Elicitations,
+        outbound: Outbound,
+        registrations: Registrations,
+        connections: Connections,
+        flow: OauthFlow,
+    ) -> None:
+        self._elicitations = elicitations
+        self._outbound = outbound
+        self._registrations = registrations
+        self._connections = connections
+        self._flow = flow
+
+    async def connect(self, elicitation: Elicitation, *, state: str, code: str) -> None:
+        """Exchange the code, once, and settle; goes on to its end when cancelled.
+
+        Raises NotPossible if the state was used.
+        """
+        await self._elicitations.whole(self._connect(elicitation, state=state, code=code))
+
+    async def refuse(self, elicitation: Elicitation, error: NotAccepted) -> None:
+        """The provider answered no, or that it cannot."""
+        status = Status.DENIED if isinstance(error, Denied) else Status.FAILED
+        with suppress(NotPossible):
+            await self._elicitations.settle(elicitation.id, status, why=_why(error))
+
+    async def _connect(self, elicitation: Elicitation, *, state: str, code: str) -> None:
+        now = self._elicitations.clock()
+        exchanging = await self._elicitations.change(
+            elicitation.id, lambda e: come_back(e, state=state, now=now)
+        )
+        await self._exchange(exchanging, code)
+
+    async def _exchange(self, current: Elicitation, code: str) -> None:
+        talk = self._flow.finish(current, code=code, now=self._elicitations.clock())
+        try:
+            client = self._registrations.get(self._terms(current).provider)
+            grant = await self._outbound.run(talk, to=client)
+        except (Denied, Failed) as error:
+            await self.refuse(current, error)
+            return
+        except Exception:  # noqa: BLE001 - the edge of a task
+            _log.exception("exchange.failed", extra={"id": current.id})
+            await self.refuse(current, Failed("The provider's answer could not be understood."))
+            return
+        assert current.attempt is not None
+        kept = msgspec.convert(current.attempt.kept, Kept)
+        await self.take(current, grant, token=kept.token, client_auth=kept.client_auth)
+
+    async def take(
+        self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str
+    ) -> bool:
+        """Keep what was granted, and settle; False if it is another account than was asked for.
+
+        `token` is where the exchange was made, `client_auth` how we said there who we are.
+        """
+        terms = self._terms(current)
+        connection = self._connection(current, grant, token=token, client_auth=client_auth)
+        if not terms.wants(grant.person):
+            await self.refuse(current, Failed(why_not(terms, grant.person)))
+            await self._give_back(connection)
+            return False
+
+        async def placed() -> Sequence[Value]:
+            return await self._connections.placed(connection, is_named=terms.account is not None)
+
+        async def also(_: Elicitation) -> Sequence[Value]:
+            return await placed()
+
+        done = await accept(self._elicitations, current, {"account": connection.id}, also=also)
+        if done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN):
+            # Too late for the question; the account is there all the same, for the next one.
+            await self._elicitations.write_afresh(placed)
+        _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
+        stored = await self._connections.read(connection.owner, connection.id)
+        await self._answer_alike(stored or connection)  # with the tools that it had before
+        return True
+
+    async def give_back(self, current: Elicitation, grant: Grant, code: DeviceCode) -> None:
+        """Keep nothing of what was granted, here or, where that is possible, at the provider."""
+        await self._give_back(
+            self._connection(current, grant, token=code.token, client_auth=code.client_auth)
+        )
+
+    async def _give_back(self, refused: Connection) -> None:
+        if await self._connections.read(refused.owner, refused.id) is not None:
+            return  # kept already: many a provider ends all that the person granted us with one key
+        with suppress(Failed):
+            client = self._registrations.clients[refused.provider]
+            await self._outbound.run(revoke(client, refused), to=client)
+
+    def _terms(self, elicitation: Elicitation) -> Terms:
+        return msgspec.convert(elicitation.asked.terms, Terms)
+
+    async def _answer_alike(self, connection: Connection) -> None:
+        """One account answers all that wait for it: a person is not asked once for each call.
+
+        But not where the person is on their way already, perhaps with another account.
+        """
+        content: Json = {"account": connection.id}
+        for other in await self._elicitations.open_of(connection.owner):
+            is_one = other.kind == "oauth" and other.status is Status.PENDING
+            asked = other.asked
+            if not is_one or not connection.is_shared(asked.tool, asked.calling_client):
+                continue
+            terms = self._terms(other)
+            client = self._registrations.get(terms.provider)
+            if (
+                client is not None
+                and self._connections.key(client, server=other.asked.server) == connection.key
+                and connection.is_wanted(terms.account)
+                and self._connections.is_enough(connection, terms.scopes, client)
+            ):
+                with suppress(NotPossible):
+                    await self._elicitations.settle(other.id, Status.ACCEPTED, content=content)
+
+    def _connection(
+        self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str
+    ) -> Connection:
+        terms = self._terms(current)
+        pepper = self._elicitations.owners.pepper
+        client = self._registrations.clients[terms.provider]
+        key = self._connections.key(client, server=current.asked.server)
+        client_of, now = current.asked.calling_client, self._elicitations.clock()
+        return Connection(
+            id=current.owner + pepper.tag("account", key, grant.person.id, size=18),
+            owner=current.owner,
+            key=key,
+            server=current.asked.server,
+            provider=terms.provider,
+            person_id=grant.person.id,
+            label=grant.person.label,
+            name=grant.person.name,
+            picture=grant.person.picture,
+            connected_at=now,
+            scopes=grant.scopes,
+            tools=(current.asked.tool,) if current.asked.tool else (),
+            access_token=grant.tokens.access_token,
+            refresh_token=grant.tokens.refresh_token,
+            expires_at=grant.tokens.expires_at,
+            issued_at=now,
+            token=token,
+            client_auth=client_auth,
+            issuer=grant.issuer,
+            came_by=current.id,
+            declared=terms.declared,
+            clients=() if client_of is None else (seen(client_of),),
+        )
+
+
+def why_not(
+    terms: Terms, person: Person, *, shows: Callable[[str], str] = lambda name: name
+) -> str:
+    """Why this person's account is not the one that was asked for, without a full stop."""
+    label, account = shows(person.label), shows(terms.account or "")
+    # Asked for by its person's id, and somebody else is called so by now.
+    if terms.account is not None and person.is_called(terms.account):
+        return f"Another account is called {account} now than the one that was connected"
+    return f"{label} was connected, and {account} was asked for"
+
+
+def _why(error: NotAccepted) -> str:
+    return str(error).rstrip(".")

@@ -1,0 +1,222 @@
+"""Connections: the accounts that people have connected, kept and found.
+
+What could go wrong: one person's account handed to another. So one is found only by its owner, the
+served server and the very provider that it came from.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+from msgspec.structs import replace
+
+from flows.elicitation.calling_client import CallingClient
+from flows.elicitation.states import Asked, Elicitation, Json
+from flows.errors import Failed, StoreUnavailable
+from flows.oauth.account import Content
+from flows.oauth.connection import (
+    Connection,
+    allow,
+    forbid,
+    keep_to,
+    put_aside,
+    put_in_use,
+    renewed,
+    use,
+)
+from flows.oauth.provider import Client, Provider
+from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.service import Elicitations
+from webapp.oauth.clients import Registrations, place_of
+from webapp.records.rows import Value
+from webapp.stores import Conflict
+
+NOT_SHARED = "The account is not shared with this tool any more; call again to ask for one."
+BEGUN_AT_MOST = 16  # calls that share one answer, as far as each one's account is remembered
+
+
+class Connections:
+    def __init__(self, *, elicitations: Elicitations, registrations: Registrations) -> None:
+        self._elicitations = elicitations
+        self._registrations = registrations
+
+    def key(self, client: Client, *, server: str) -> str:
+        """What is the same for all accounts of one server at one provider."""
+        # A sandbox's account of the same provider name lives at another place.
+        parts = (server, client.provider.name, place_of(client), client.client_id)
+        return self._elicitations.owners.pepper.tag("connected", *parts, size=18)
+
+    def client(self, connection: Connection) -> Client | None:
+        """Ours where it came from; None if we are known there no more, or as somebody else."""
+        self._registrations.learn(connection.declared)
+        client = self._registrations.get(connection.provider)
+        if client is None or self.key(client, server=connection.server) != connection.key:
+            return None
+        return client
+
+    def provider(self, connection: Connection) -> Provider | None:
+        """As it is declared today."""
+        self._registrations.learn(connection.declared)
+        return self._registrations.provider(connection.provider)
+
+    async def read(self, owner: str, id: str) -> Connection | None:
+        """As it stands; None for one that was disconnected."""
+        found = await self._elicitations.read(Connection, owner=owner, id=id)
+        return None if found is None or found.ended_at is not None else found
+
+    async def still_of(self, id: str, by: AskedBy) -> Connection:
+        """One that a body of the tool has got. Raises Failed if the person has taken it away."""
+        found = await self.read(by.owner, id)
+        if found is None:
+            raise Failed("The account was disconnected meanwhile; call again to connect one.")
+        if not found.is_shared(by.tool, by.client):
+            raise Failed(NOT_SHARED)
+        return found
+
+    async def all_of(self, owner: str) -> tuple[Connection, ...]:
+        """All that this owner has connected, those that have lapsed too."""
+        rows = await self._elicitations.all(Connection, owner=owner)
+        found = [one for one in rows if one.ended_at is None]
+        found.sort(key=lambda one: (one.server, one.provider, not one.holds_key, one.label, one.id))
+        return tuple(found)
+
+    async def of_key(self, owner: str, key: str) -> tuple[Connection, ...]:
+        """All that are connected for one server at one provider; the one in use first."""
+        return tuple([one for one in await self.all_of(owner) if one.key == key])
+
+    async def find(self, owner: str, key: str, *, account: str | None) -> Connection | None:
+        """The one in use; with a name, the one of that name, whether it is in use or not."""
+        held = await self._elicitations.holder(Connection, owner=owner, key=key)
+        if account is None or (held is not None and held.is_wanted(account)):
+            return held
+        kept = await self.of_key(owner, key)
+        return next((one for one in kept if one.is_wanted(account)), None)
+
+    def is_enough(self, connection: Connection, scopes: Sequence[str], client: Client) -> bool:
+        """Whether its key works, or can be renewed, and was granted all of this."""
+        if not connection.is_usable(now=self._elicitations.clock()):
+            return False
+        asks = client.provider.asks(tuple(scopes))
+        return not client.provider.missing(asks, granted=connection.scopes)
+
+    def content(self, connection: Connection) -> Json:
+        """It as a tool is given it."""
+        provider = self._registrations.clients[connection.provider].provider
+        content: Json = msgspec.to_builtins(
+            Content(
+                provider=connection.provider,
+                connection=connection.id,
+                id=connection.person_id,
+                label=connection.label,
+                name=connection.name,
+                picture=connection.picture,
+                scopes=connection.scopes,
+                access_token=connection.access_token,
+                api=provider.api,
+                api_hosts=provider.api_hosts,
+            )
+        )
+        return content
+
+    async def placed(self, new: Connection, *, is_named: bool) -> list[Value]:
+        """The new one, and the one whose place it takes; neither is written yet.
+
+        An account that was asked for by name takes no other's place.
+        """
+        holder = await self._elicitations.holder(Connection, owner=new.owner, key=new.key)
+        same = await self._elicitations.read(Connection, owner=new.owner, id=new.id)
+        if same is not None:
+            new = renewed(new, same)
+        if holder is not None and holder.id != new.id:
+            if is_named:
+                return [replace(new, holds_key=False)]
+            return [replace(holder, holds_key=False), put_in_use(replace(new, former=holder.id))]
+        return [put_in_use(new)]
+
+    async def chosen(self, connection: Connection, asked: Asked, *, is_named: bool) -> list[Value]:
+        """With tool and client allowed, and in use unless it was asked for by name; not written."""
+        current = await self.read(connection.owner, connection.id)
+        if current is None:
+            return []
+        allowed = allow(current, asked.tool, asked.calling_client)
+        return [allowed] if is_named else await self._in_use(allowed)
+
+    async def unshare(self, owner: str, id: str, tool: str) -> None:
+        """The tool loses it and must ask again."""
+        await self._change(owner, id, lambda current: forbid(current, tool))
+
+    async def keep_to(self, owner: str, id: str, clients: Collection[str] | None) -> None:
+        """Only these clients, by their keys, may use it; the others must ask. None: all may."""
+        await self._change(owner, id, lambda current: keep_to(current, clients))
+
+    async def _change(
+        self, owner: str, id: str, change: Callable[[Connection], Connection]
+    ) -> None:
+        async def changed() -> list[Value]:
+            current = await self.read(owner, id)
+            after = None if current is None else change(current)
+            return [] if after is None or after == current else [after]
+
+        await self._elicitations.write_afresh(changed)
+
+    async def switch(self, owner: str, id: str) -> Connection | None:
+        """It is the one in use from now on; None if there is none such."""
+
+        async def switched() -> list[Value]:
+            current = await self.read(owner, id)
+            if current is None or current.holds_key:
+                return []
+            now, kept = self._elicitations.clock(), await self.of_key(owner, current.key)
+            # Also those that stood back before: a yes to one of them may lie unfetched.
+            aside = [put_aside(one, now=now) for one in kept if one.id != id]
+            return [*aside, put_in_use(current)]
+
+        await self._elicitations.write_afresh(switched)
+        return await self.read(owner, id)
+
+    async def note_use(
+        self, connection: Connection, tool: str, client: CallingClient | None
+    ) -> None:
+        """Once a minute at most, and for each new client; whoever was first may have it so."""
+        noted = use(connection, tool, client, now=self._elicitations.clock())
+        if noted != connection:
+            with suppress(Conflict, StoreUnavailable):
+                await self._elicitations.write(noted)
+
+    async def note_begun(self, taken: Elicitation, given: Connection) -> Elicitation:
+        """The call has begun with this account, unless another leg of it has with another one.
+
+        It is durable before the body has it, so that the legs after a crash get the same.
+        """
+
+        def note(current: Elicitation) -> Elicitation:
+            content, take = current.content, taken.take
+            if take is None or not isinstance(content, Mapping):
+                return current  # it was used up meanwhile
+            begun = _begun(content)
+            if take.run in begun:
+                return current
+            kept = dict([*begun.items(), (take.run, given.id)][-BEGUN_AT_MOST:])
+            return replace(current, content={**content, "begun": kept})
+
+        noted = await self._elicitations.change(taken.id, note)
+        return replace(noted, take=taken.take)
+
+    async def _in_use(self, connection: Connection) -> list[Value]:
+        held = await self._elicitations.holder(
+            Connection, owner=connection.owner, key=connection.key
+        )
+        if held is None or held.id == connection.id:
+            return [put_in_use(connection)]
+        return [replace(held, holds_key=False), put_in_use(connection)]
+
+
+def begun_with(taken: Elicitation) -> str | None:
+    """The account that a body of the call which has taken this has got already, if one has."""
+    account = None if taken.take is None else _begun(taken.content).get(taken.take.run)
+    return None if account is None else str(account)
+
+
+def _begun(content: Json) -> Mapping[str, Json]:
+    begun = content.get("begun") if isinstance(content, Mapping) else None
+    return begun if isinstance(begun, Mapping) else {}

@@ -1,0 +1,388 @@
+"""What a person is shown of an elicitation: before they go on, on the way, and at its end."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TypedDict
+from urllib.parse import urlsplit
+
+from babel import Locale
+
+from flows.elicitation.states import (
+    EXCHANGE_AT_MOST,
+    INTERRUPTED,
+    NOT_ARRIVED,
+    Elicitation,
+    Status,
+)
+from flows.oauth.connection import Connection
+from flows.payments.session import kept_of, terms_of
+from webapp.oauth.clients import is_at_sandbox
+from webapp.pages.builder_forms import done_view, start_view
+from webapp.pages.builder_payments import view_of
+from webapp.pages.form import Form
+from webapp.pages.locale import price_in
+from webapp.pages.views import (
+    Choice,
+    Done,
+    DoneAccount,
+    Ended,
+    Ending,
+    Finishing,
+    Kind,
+    Late,
+    NotPaid,
+    PaymentPending,
+    Person,
+    ProviderTrouble,
+    Scope,
+    StartAccount,
+    StartPayment,
+    StartUrl,
+    SwitchBack,
+    UseAccount,
+    View,
+    Waiting,
+)
+from webapp.payments.unresolved import PAID_OTHERWISE
+from webapp.payments.verification import ON_ITS_WAY
+from webapp.records.ids import OWNER_TAG_CHARACTERS
+from webapp.service import Service
+
+KINDS: dict[str, Kind] = {
+    "url": "url",
+    "oauth": "account",
+    "payment": "payment",
+    "secret": "secret",
+    "form": "form",
+    "confirm": "confirm",
+    "gate": "confirm",
+}
+ENDINGS: dict[Status, Ending] = {
+    Status.DECLINED: "declined",
+    Status.DENIED: "denied",
+    Status.CANCELLED: "cancelled",
+    Status.EXPIRED: "expired",
+    Status.FAILED: "failed",
+    Status.SUPERSEDED: "superseded",
+}
+
+
+class Shown:
+    """One elicitation, as the page at `here` shows it to a person with this locale."""
+
+    def __init__(
+        self,
+        service: Service,
+        elicitation: Elicitation,
+        *,
+        here: str,
+        csrf: str,
+        locale: Locale | None = None,
+    ) -> None:
+        self._service = service
+        self._elicitation = elicitation
+        self._asked = elicitation.asked
+        self._here = here
+        self._csrf = csrf
+        self._locale = locale
+        self._now = service.clock()
+
+    async def view(self, *, is_bound: bool, offers: bool = True) -> View:
+        """`is_bound`: to the browser that went on; `offers`: what is connected already."""
+        ended = await self.ended()
+        if ended is not None:
+            return ended
+        if self._elicitation.status is Status.EXCHANGING:
+            return self._finishing()
+        if self._elicitation.progress in (ON_ITS_WAY, PAID_OTHERWISE):
+            return self._pending()
+        if is_bound:
+            return self._led_nowhere() or self._not_paid() or Waiting(**self._waiting())
+        return await self.start(offers=offers)
+
+    async def ended(self) -> View | None:
+        """What became of it; None while it is going on."""
+        status = self._elicitation.status
+        if status is Status.ACCEPTED:
+            return await self._done()
+        if not status.is_final and self._now >= self._elicitation.expires_at:
+            status = Status.EXPIRED
+        if status is Status.EXPIRED and self._elicitation.progress in (ON_ITS_WAY, PAID_OTHERWISE):
+            return self._pending()
+        if status not in ENDINGS or status is Status.EXCHANGING:
+            return None
+        return Ended(
+            server=self._asked.server,
+            ending=ENDINGS[status],
+            kind=KINDS[self._elicitation.kind],
+            provider=self._label(),
+            problem=self._problem(),
+            remove_at=self._manage() if self._elicitation.why == INTERRUPTED else None,
+        )
+
+    async def start(self, *, offers: bool) -> View:
+        match self._elicitation.kind:
+            case "oauth":
+                found = await self._service.kinds.accounts.offers(self._elicitation)
+                if offers and found:
+                    return self._use_account(found)
+                return self._start_account()
+            case "payment":
+                return self._start_payment()
+            case "url":
+                return self._start_url()
+            case _:
+                return self.start_typed()
+
+    def start_typed(self, form: Form | None = None) -> View:
+        """The page that takes the answer itself; `form` has what was typed before."""
+        common = {**self._common(), "continue_action": self._here}
+        return start_view(self._elicitation, self._service.kinds, common, form=form)
+
+    def _start_url(self) -> StartUrl:
+        return StartUrl(
+            **self._common(),
+            message=self._asked.message,
+            origins=self._asked.origins,
+            continue_action=self._here,
+        )
+
+    def _start_account(self) -> StartAccount:
+        terms = self._service.kinds.accounts.terms(self._elicitation)
+        return StartAccount(
+            **self._common(),
+            provider=self._label(),
+            place=self._asked.origins[0],
+            scopes=self._scopes(self._asks(terms.asked())),
+            account=terms.account,
+            reason=terms.reason,
+            continue_action=self._here,
+            is_sandbox=self._is_sandbox,
+        )
+
+    def _use_account(self, offers: Sequence[Connection]) -> UseAccount:
+        terms = self._service.kinds.accounts.terms(self._elicitation)
+        return UseAccount(
+            **self._common(),
+            provider=self._label(),
+            choices=tuple(
+                Choice(
+                    person=_person(offered),
+                    connected_for=offered.tools,
+                    scopes=self._scopes(offered.scopes),
+                    allow_action=self._allow_action(offered),
+                    is_kept_to_some=offered.only is not None,
+                )
+                for offered in offers
+            ),
+            reason=terms.reason,
+            other_action=self._here if terms.account is None else None,
+            is_sandbox=self._is_sandbox,
+        )
+
+    def _start_payment(self) -> StartPayment:
+        terms = terms_of(self._elicitation)
+        return StartPayment(
+            **self._common(),
+            price=price_in(self._locale, terms.price),
+            what=terms.what,
+            seller=self._label(),
+            place=self._asked.origins[0],
+            continue_action=self._here,
+            is_test=not terms.is_live,
+        )
+
+    def _waiting(self) -> "_Waiting":
+        return {
+            "server": self._asked.server,
+            "origins": self._asked.origins,
+            "status": self._elicitation.status,
+            "now": self._now,
+            "expires_at": self._elicitation.expires_at,
+            "live_url": f"{self._here}/live",
+            "here_url": self._here,
+            "again_action": self._here,
+            "decline_action": f"{self._here}/decline",
+            "csrf": self._csrf,
+        }
+
+    def _led_nowhere(self) -> ProviderTrouble | None:
+        """Where the last press opened nothing; reloaded, the page still says so."""
+        attempt = self._elicitation.attempt
+        if attempt is None or attempt.trouble is None:
+            return None
+        return ProviderTrouble(
+            server=self._asked.server,
+            provider=self._label(),
+            again_action=self._here,
+            csrf=self._csrf,
+            trouble=attempt.trouble,
+            is_payment=self._elicitation.kind == "payment",
+        )
+
+    def _not_paid(self) -> NotPaid | None:
+        """Where the person is back from a payment page, or it has closed before."""
+        attempt = self._elicitation.attempt
+        kept = kept_of(attempt)
+        if attempt is None or kept is None or kept.session is None:
+            return None
+        is_closed = kept.url is None
+        if not is_closed and attempt.state is not None:
+            return None
+        terms = terms_of(self._elicitation)
+        return NotPaid(
+            **self._waiting(),
+            price=price_in(self._locale, terms.price),
+            seller=self._label(),
+            is_test=not terms.is_live,
+            is_closed=is_closed,
+        )
+
+    def _finishing(self) -> Finishing:
+        attempt = self._elicitation.attempt
+        began_at = attempt.started_at if attempt is not None else self._now
+        return Finishing(
+            server=self._asked.server,
+            provider=self._label(),
+            status=self._elicitation.status,
+            now=self._now,
+            expires_at=began_at + EXCHANGE_AT_MOST,
+            live_url=f"{self._here}/live",
+            here_url=self._here,
+        )
+
+    def _pending(self) -> PaymentPending:
+        terms = terms_of(self._elicitation)
+        return PaymentPending(
+            server=self._asked.server,
+            price=price_in(self._locale, terms.price),
+            seller=self._label(),
+            is_test=not terms.is_live,
+            is_otherwise=self._elicitation.progress == PAID_OTHERWISE,
+        )
+
+    async def _done(self) -> View:
+        server, kind = self._asked.server, self._elicitation.kind
+        if kind == "oauth":
+            connected = await self._service.kinds.accounts.connected(self._elicitation)
+            if connected is not None:
+                return await self._done_account(connected)
+        if kind == "payment":
+            paid = await self._service.kinds.payments.paid(self._elicitation)
+            if paid is not None:
+                is_late = self._elicitation.is_late
+                return view_of(paid, server=server, is_late=is_late, locale=self._locale)
+        if self._elicitation.is_late:
+            return Late(server=server, kind=KINDS[kind])
+        if self._service.kinds.typed(kind) is not None:
+            return done_view(self._elicitation, self._service.kinds)
+        return Done(server=server)
+
+    async def _done_account(self, connected: Connection) -> DoneAccount:
+        accounts = self._service.kinds.accounts
+        terms, client = accounts.terms(self._elicitation), accounts.client_for(self._elicitation)
+        left_out: tuple[str, ...] = ()
+        if client is not None:
+            asks = client.provider.asks(terms.scopes)
+            left_out = tuple(client.provider.missing(asks, granted=connected.scopes))
+        return DoneAccount(
+            server=self._asked.server,
+            provider=self._label(),
+            person=_person(connected),
+            left_out=self._scopes(left_out),
+            is_late=self._elicitation.is_late,
+            is_for_a_tool=bool(self._asked.tool),
+            switch_back=await self._switch_back(connected),
+            is_sandbox=self._is_sandbox,
+        )
+
+    async def _switch_back(self, connected: Connection) -> SwitchBack | None:
+        """Said where another person came back than the time before, so that nobody is swapped."""
+        former = await self._service.kinds.accounts.former(self._elicitation, connected)
+        if former is None:
+            return None
+        can_be_back = former.is_connected and not former.holds_key
+        return SwitchBack(
+            former=_person(former),
+            is_done=former.holds_key,
+            action=self._allow_action(former) if can_be_back else None,
+            csrf=self._csrf if can_be_back else None,
+        )
+
+    def _allow_action(self, connection: Connection) -> str:
+        # Named, so that what is allowed is what was shown.
+        return f"{self._here}/allow?account={connection.id[OWNER_TAG_CHARACTERS:]}"
+
+    def _common(self) -> "_Common":
+        asked = self._asked
+        return {
+            "server": asked.server,
+            "host": urlsplit(self._service.public_url).netloc,
+            "tool": asked.tool,
+            "client": asked.client,
+            "client_id": asked.client_id,
+            "asked_at": self._elicitation.created_at,
+            "now": self._now,
+            "expires_at": self._elicitation.expires_at,
+            "decline_action": f"{self._here}/decline",
+            "csrf": self._csrf,
+        }
+
+    def _asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
+        client = self._service.kinds.accounts.client_for(self._elicitation)
+        return scopes if client is None else client.provider.asks(scopes)
+
+    def _scopes(self, scopes: Sequence[str]) -> tuple[Scope, ...]:
+        client = self._service.kinds.accounts.client_for(self._elicitation)
+        words: Mapping[str, str] = {} if client is None else client.provider.scope_words
+        return tuple(Scope(words=words.get(scope, scope), raw=scope) for scope in scopes)
+
+    def _problem(self) -> str | None:
+        """What broke an account's exchange, or why a payment was refused, where it is known."""
+        why = self._elicitation.why
+        kind = self._elicitation.kind
+        is_said = kind in ("oauth", "payment") and self._elicitation.status is Status.FAILED
+        return why if is_said and why not in (INTERRUPTED, NOT_ARRIVED) else None
+
+    def _label(self) -> str:
+        return self._service.kinds.label(self._elicitation)
+
+    def _manage(self) -> str | None:
+        """Where a person finds what we may be connected to without knowing it."""
+        if self._elicitation.kind != "oauth":
+            return None
+        client = self._service.kinds.accounts.client_for(self._elicitation)
+        return None if client is None else client.provider.manage
+
+    @property
+    def _is_sandbox(self) -> bool:
+        asked = self._elicitation
+        return is_at_sandbox(self._service.kinds.accounts.terms(asked).client_id)
+
+
+def _person(connection: Connection) -> Person:
+    return Person(label=connection.label, name=connection.name)
+
+
+class _Shared(TypedDict):
+    server: str
+    now: datetime
+    expires_at: datetime
+    decline_action: str
+    csrf: str
+
+
+class _Common(_Shared):
+    host: str
+    tool: str
+    client: str | None
+    client_id: str | None
+    asked_at: datetime
+
+
+class _Waiting(_Shared):
+    origins: tuple[str, ...]
+    status: str
+    live_url: str
+    here_url: str
+    again_action: str

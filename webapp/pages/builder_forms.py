@@ -1,0 +1,127 @@
+"""What a person is shown of a question that our own page answers: its form, and its end."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from flows.elicitation.states import BY_MODEL, Elicitation, Json
+from webapp.kinds.registry import Kinds
+from webapp.pages.form import Form, form_of
+from webapp.pages.renderer import PILED_MARKS
+from webapp.pages.views import View
+from webapp.pages.views_forms import (
+    Argument,
+    DoneForm,
+    DoneSecret,
+    StartConfirm,
+    StartForm,
+    StartSecret,
+)
+
+# Letters and marks that show nothing: Unicode's Default_Ignorable_Code_Point, as far as Python
+# calls them printable, and the empty pattern of braille.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
+_LINE = 60  # letters of JSON: what is longer stands in several lines
+
+
+def start_view(
+    elicitation: Elicitation, kinds: Kinds, common: Mapping[str, Any], *, form: Form | None
+) -> View:
+    """The page that takes the answer; `form` has what was typed before and what is wrong with it.
+
+    `common` is what every page that asks says, and where it sends the answer.
+    """
+    message = elicitation.asked.message
+    if elicitation.kind == "secret":
+        secrets = kinds.secrets
+        return StartSecret(
+            **common,
+            message=message,
+            form=form or form_of(secrets.schema(elicitation)),
+            name=secrets.terms(elicitation).name,
+        )
+    if elicitation.kind == "form":
+        shown = form or form_of(kinds.forms.schema(elicitation))
+        return StartForm(**common, message=message, form=shown)
+    terms = kinds.forms.terms(elicitation)
+    return StartConfirm(
+        **common,
+        message=message,
+        arguments=arguments_of(terms.arguments),
+        is_gate=terms.covers is not None,
+        can_be_kept=terms.can_be_kept,
+    )
+
+
+def done_view(elicitation: Elicitation, kinds: Kinds) -> View:
+    server = elicitation.asked.server
+    if elicitation.kind == "secret":
+        return DoneSecret(server=server, kept=kinds.secrets.terms(elicitation).name is not None)
+    return DoneForm(
+        server=server,
+        is_approved=elicitation.kind != "form",
+        is_by_model=elicitation.why == BY_MODEL,
+    )
+
+
+def arguments_of(arguments: Json, *, in_a_line: bool = False) -> tuple[Argument, ...]:
+    """A tool's arguments as a person reads them: all of them, each whole.
+
+    No two that differ look alike. `in_a_line`: each stands in a line of its own.
+    """
+    if not isinstance(arguments, Mapping):
+        return ()
+    return tuple(
+        Argument(name=_name(name), value=_words(value, in_a_line=in_a_line))
+        for name, value in arguments.items()
+    )
+
+
+def _name(name: str) -> str:
+    return name if name.isidentifier() and _can_be_seen(name) else _in_json(name)
+
+
+def _words(value: Json, *, in_a_line: bool) -> str:
+    match value:
+        case str() if _is_plain(value, in_a_line=in_a_line):
+            return value
+        case True:
+            return "yes"
+        case False:
+            return "no"
+        case None:
+            return "nothing"
+        case _:
+            text = _in_json(value)
+            return text if in_a_line or len(text) <= _LINE else _in_json(value, indent=2)
+
+
+def _is_plain(text: str, *, in_a_line: bool) -> bool:
+    """Whether it looks like nothing else: no number, no JSON, none of our own words."""
+    signs = text if in_a_line else text.replace("\n", "").replace("\t", "")
+    if not _can_be_seen(signs) or PILED_MARKS.search(text) or text in ("yes", "no", "nothing"):
+        return False
+    if text.strip() != text.rstrip("\n") or text[:1] in ("", '"', "[", "{"):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _in_json(value: Json, *, indent: int | None = None) -> str:
+    """As JSON, in which what cannot be seen is spelled; a line end can only be ours."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    text = PILED_MARKS.sub(lambda marks: json.dumps(marks[0])[1:-1], text)
+    return "".join(
+        sign if _can_be_seen(sign) or sign == "\n" else json.dumps(sign)[1:-1] for sign in text
+    )
+
+
+def _can_be_seen(text: str) -> bool:
+    return text.isprintable() and _UNSEEN.search(text) is None

@@ -1,0 +1,132 @@
+"""A form on a page: the controls of a schema, with what was typed before and what is wrong.
+
+What could go wrong: a secret that a page sends back after a fault lies in the browser's history and
+caches. So a secret's value has no place in here, whatever it is called with.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from flows.schema.schema import Fault, Field, Schema, strings_of
+
+Control: TypeAlias = Literal["input", "textarea", "checkbox", "select", "checkboxes"]
+_TYPES: Mapping[str | None, str] = {"email": "email", "uri": "url", "date": "date"}
+# A form without script knows no time zone but the one it names.
+_MOMENT_HELP = "In UTC, like 2031-05-28 14:30."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormChoice:
+    """One of a list: its number is what the form sends."""
+
+    value: str
+    label: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormField:
+    """One control with its label; `value` is empty for a secret.
+
+    `is_lines`: it is for several lines; another text area has one, and grows.
+    """
+
+    id: str
+    name: str
+    label: str
+    control: Control
+    is_required: bool
+    is_secret: bool
+    type: str = "text"
+    inputmode: str | None = None
+    help: str | None = None
+    value: str = ""
+    is_lines: bool = False
+    is_ticked: bool = False
+    choices: tuple[FormChoice, ...] = ()
+    fault: str | None = None
+
+    @property
+    def described_by(self) -> str:
+        """The ids of the texts that belong to it."""
+        parts = (f"{self.id}-fault" if self.fault else "", f"{self.id}-help" if self.help else "")
+        return " ".join(part for part in parts if part)
+
+    @property
+    def focus_id(self) -> str:
+        """The id of what can be focused first."""
+        return f"{self.id}-0" if self.control == "checkboxes" else self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """All controls; `faults` are those that belong to no single one."""
+
+    fields: tuple[FormField, ...]
+    faults: tuple[str, ...] = ()
+
+    @property
+    def has_faults(self) -> bool:
+        return bool(self.faults) or any(field.fault for field in self.fields)
+
+
+def form_of(
+    schema: Schema[Any],
+    *,
+    values: Mapping[str, Sequence[str]] | None = None,
+    faults: Sequence[Fault] = (),
+) -> Form:
+    """The form of a schema. `values` are the strings that were sent; without them, the defaults."""
+    if values is None:
+        defaults = {f.name: f.default for f in schema.fields if f.default is not None}
+        values = strings_of(schema, defaults)
+    messages = {fault.path: fault.message for fault in reversed(faults)}
+    names = {field.name for field in schema.fields}
+    return Form(
+        fields=tuple(
+            _field(field, number, values.get(field.input_name, ()), messages.get(field.name))
+            for number, field in enumerate(schema.fields, 1)
+        ),
+        faults=tuple(fault.message for fault in faults if fault.path not in names),
+    )
+
+
+def _field(field: Field, number: int, given: Sequence[str], fault: str | None) -> FormField:
+    is_moment = field.limits.format == "date-time"
+    numeric = {"integer": "numeric", "number": "decimal"}.get(field.kind)
+    if field.kind == "integer" and (field.limits.least is None or field.limits.least < 0):
+        numeric = None  # the numeric keyboard of some phones has no minus
+    help_texts = [field.description or "", _MOMENT_HELP if is_moment else ""]
+    return FormField(
+        id=f"answer-{number}",
+        name=field.input_name,
+        label=field.title,
+        control=_control(field),
+        # A box that must be answered may stay empty: that is the answer no.
+        is_required=field.is_required and field.kind != "boolean",
+        is_secret=field.is_secret,
+        type="password" if field.is_secret else _TYPES.get(field.limits.format, "text"),
+        inputmode=numeric,
+        help=" ".join(text for text in help_texts if text) or None,
+        value="" if field.is_secret or not given else given[0],
+        is_lines=field.is_lines,
+        is_ticked=field.kind == "boolean" and any(given),
+        choices=tuple(
+            FormChoice(value=str(place), label=choice.title, is_chosen=str(place) in given)
+            for place, choice in enumerate(field.choices)
+        ),
+        fault=fault,
+    )
+
+
+def _control(field: Field) -> Control:
+    match field.kind:
+        case "boolean":
+            return "checkbox"
+        case "choice":
+            return "select"
+        case "choices":
+            return "checkboxes"
+        case _:
+            return "textarea" if field.is_multiline else "input"

@@ -1,0 +1,69 @@
+"""What the home page is told: how to add this server to an assistant."""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from typing import ClassVar
+
+from webapp.pages.views import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home(View):
+    """What this server is and how to add it; `tools` are pairs of name and description.
+
+    `sandbox_url` is where the sandbox is, if it is on.
+    """
+
+    template: ClassVar[str] = "home.html"
+    mcp_url: str
+    tools: tuple[tuple[str, str], ...]
+    sandbox_url: str | None = None
+
+    @property
+    def demo_command(self) -> str | None:
+        """What calls one of its tools in a terminal; None where it has none."""
+        if not self.tools:
+            return None
+        url = self.mcp_url.removesuffix("/mcp")
+        names = [name for name, _ in self.tools]
+        where = [] if url == "http://127.0.0.1:8765" else ["--url", url]
+        which = [] if "list_my_repositories" in names else ["--tool", names[0]]
+        return shlex.join(["elicit", "demo", *where, *which])
+
+    @property
+    def claude_command(self) -> str:
+        """What adds the server in Claude Code."""
+        return shlex.join(
+            ["claude", "mcp", "add", "--transport", "http", self._entry, self.mcp_url]
+        )
+
+    @property
+    def vscode_settings(self) -> str:
+        """The contents of .vscode/mcp.json."""
+        return _json({"servers": {self._entry: {"type": "http", "url": self.mcp_url}}})
+
+    @property
+    def cursor_settings(self) -> str:
+        """The contents of Cursor's mcp.json."""
+        return _json({"mcpServers": {self._entry: {"url": self.mcp_url}}})
+
+    @property
+    def desktop_settings(self) -> str:
+        """The contents of Claude Desktop's file, where the client starts the server itself."""
+        # A desktop client has no working directory of use, so Python is told where to look.
+        command = {
+            "command": "elicit",
+            "args": ["stdio", "my_tools:mcp"],
+            "env": {"PYTHONPATH": "/the/folder/of/my_tools"},
+        }
+        return _json({"mcpServers": {self._entry: command}})
+
+    @property
+    def _entry(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.server.lower())[:40].strip("-") or "server"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -1,0 +1,197 @@
+"""Certificates: a webhook that is signed with one is verified before anything is asked about it.
+
+What could go wrong: whoever sends one names the address of the certificate, and so makes us fetch.
+It stands at its sender's own host or nothing is fetched, at a rate for each address that sends and
+one for them all. Neither is in the way of a certificate that was good once: it is kept in the
+store, and its address has a reserve of its own, which nobody fills with addresses made up. A
+sandbox of ours is its own authority: its root is believed of nobody else, and is no root of
+anybody else's.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+
+import certifi
+import httpx
+from cryptography.x509.verification import Store
+
+from flows.errors import Failed, Unreadable, Unverified
+from flows.payments.gateway import Certifies
+from flows.webhooks.certificates import (
+    CertificateScheme,
+    certificate_url,
+    roots_of,
+    verify_certified,
+)
+from flows.webhooks.signatures import Delivery
+from webapp.deadline import Clock
+from webapp.elicitations.service import Elicitations
+from webapp.http.rate_limit import Rates
+from webapp.records.owners import SERVICE
+from webapp.records.rows import KINDS, KeptCertificate
+from webapp.stores import Conflict
+
+FETCHES_OF_ONE = 5  # of one address that sends; the genuine one of a new certificate needs one
+BETWEEN_FETCHES_OF_ONE = timedelta(minutes=1)
+FETCHES_AT_ONCE = 60  # of all of them, and as many of each address where one has been good
+BETWEEN_FETCHES = timedelta(seconds=10)
+KEPT_AT_MOST = 8  # in memory
+KEPT = timedelta(days=400)  # in the store: longer than a certificate lives
+KEPT_BYTES_AT_MOST = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedScheme(CertificateScheme):
+    """How a sandbox of ours signs; it tells itself, at `root_url`, whom to trust for it."""
+
+    root_url: str
+
+
+@cache
+def trusted_roots(scheme: CertificateScheme) -> Store:
+    """The roots of the scheme's authority that this installation trusts."""
+    return roots_of(scheme, bundle=Path(certifi.where()).read_bytes())
+
+
+class Shelf:
+    """Certificates in the store, by their addresses; nobody is believed for being there."""
+
+    def __init__(self, elicitations: Elicitations) -> None:
+        self._elicitations = elicitations
+
+    async def find(self, url: str) -> bytes | None:
+        try:
+            found = await self._elicitations.read(KeptCertificate, owner=SERVICE, id=_id(url))
+        except Unreadable:
+            return None  # it is fetched anew, and takes its place
+        return None if found is None else found.pem
+
+    async def put(self, url: str, certificate: bytes) -> None:
+        kind = KINDS[KeptCertificate]
+        former = await self._elicitations.store.read(SERVICE, kind, _id(url))
+        kept = KeptCertificate(
+            id=_id(url),
+            owner=SERVICE,
+            pem=certificate,
+            erase_at=self._elicitations.clock() + KEPT,
+            version=0 if former is None else former.version,
+        )
+        with suppress(Conflict):  # another process has just kept it
+            await self._elicitations.write(kept)
+
+
+class Certificates:
+    """Kept in this process's memory, and on the shelf. `fetch` follows no redirect, raises Failed.
+
+    `verify` also raises StoreUnavailable where there is a shelf.
+    """
+
+    def __init__(
+        self,
+        *,
+        fetch: Callable[[httpx.Request], Awaitable[httpx.Response]],
+        clock: Clock,
+        roots: Callable[[CertificateScheme], Store] = trusted_roots,
+        shelf: Shelf | None = None,
+    ) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._roots = roots
+        self._shelf = shelf
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._played: dict[str, Store] = {}
+        self._of_one = Rates(burst=FETCHES_OF_ONE, every=BETWEEN_FETCHES_OF_ONE, clock=clock)
+        self._of_all = Rates(burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES, clock=clock)
+
+    async def verify(
+        self, gateway: Certifies, *, body: bytes, headers: Sequence[tuple[str, str]], sender: str
+    ) -> Delivery:
+        """The delivery, if it was signed for one of our webhooks; `sender` is who is held back.
+
+        Raises Unverified; Failed or TooOften if the certificate cannot be had now.
+        """
+        scheme, now = gateway.certificates, self._clock()
+        url = certificate_url(scheme, body=body, headers=headers, now=now)
+        roots = await self._trusted(scheme)
+
+        def verified(certificate: bytes) -> Delivery:
+            return verify_certified(
+                scheme,
+                body=body,
+                headers=headers,
+                webhook_ids=gateway.webhook_ids,
+                certificate=certificate,
+                roots=roots,
+                now=now,
+            )
+
+        known = await self._known(url)
+        if known is not None:
+            try:
+                return verified(known)
+            except Unverified as error:
+                if error.reason != "bad_certificate":
+                    raise  # else it has run out: perhaps there is another one by now
+        self._of_one.require(sender)
+        self._of_all.require(scheme.name if known is None else url)
+        certificate = await self._fetched(url)
+        try:
+            delivery = verified(certificate)
+        except Unverified as error:
+            if error.reason == "bad_signature":  # the certificate itself is good
+                await self._keep(url, certificate)
+            raise
+        await self._keep(url, certificate)
+        return delivery
+
+    async def _known(self, url: str) -> bytes | None:
+        """The certificate that stood there, and was good, when it was fetched last."""
+        if url not in self._kept and self._shelf is not None:
+            found = await self._shelf.find(url)
+            if found is not None:
+                self._remember(url, found)
+        return self._kept.get(url)
+
+    async def _trusted(self, scheme: CertificateScheme) -> Store:
+        if not isinstance(scheme, PlayedScheme):
+            return self._roots(scheme)
+        if scheme.root_url not in self._played:
+            self._of_all.require(scheme.root_url)
+            root = await self._fetched(scheme.root_url)
+            try:
+                self._played[scheme.root_url] = roots_of(scheme, bundle=root)
+            except ValueError as error:
+                raise Failed("What stands there is no sandbox of ours.") from error
+        return self._played[scheme.root_url]
+
+    async def _fetched(self, url: str) -> bytes:
+        try:
+            reply = await self._fetch(httpx.Request("GET", url))
+        except httpx.HTTPError as error:
+            raise Failed(f"{type(error).__name__} while fetching a certificate.") from error
+        if reply.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise Failed(f"There is no certificate now (HTTP {reply.status_code}).")
+        if reply.status_code != HTTPStatus.OK:
+            raise Unverified("no_certificate")
+        return reply.content
+
+    async def _keep(self, url: str, certificate: bytes) -> None:
+        self._remember(url, certificate)
+        if self._shelf is not None and len(certificate) <= KEPT_BYTES_AT_MOST:
+            await self._shelf.put(url, certificate)
+
+    def _remember(self, url: str, certificate: bytes) -> None:
+        self._kept[url] = certificate
+        if len(self._kept) > KEPT_AT_MOST:
+            self._kept.popitem(last=False)
+
+
+def _id(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()

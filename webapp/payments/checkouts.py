@@ -1,0 +1,311 @@
+"""Checkouts: the sessions that our attempts began, asked about and closed at their sellers.
+
+What could go wrong: a checkout that stays open when its question is over, money that nobody asks
+about any more, two that take at once what a person has approved. Whatever ends a question closes
+what it had open, what may still be paid then is asked about until its provider has said, and one
+session is asked about once at a time. What follows from the answers is with
+`webapp.payments.verification`.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from datetime import timedelta
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from flows.elicitation import attempt as attempts
+from flows.elicitation.flow import Talk
+from flows.elicitation.states import Elicitation, Status
+from flows.errors import Failed, NotConfigured, NotPossible
+from flows.payments.gateway import Session, State, forget_page, stands_in_the_way
+from flows.payments.registry import Gateways
+from flows.payments.session import Mismatch, Verdict, kept_of, sessions_of
+from flows.payments.unresolved import Loose, LooseEnd
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
+from webapp.http.rate_limit import Rates
+from webapp.payments.turns import Turns
+from webapp.payments.unresolved import LooseEnds
+from webapp.payments.verification import Verdicts
+
+T = TypeVar("T")
+BETWEEN_FETCHES = timedelta(seconds=2)
+# Of one merchant account, which others of its programs ask as well.
+FETCHES_AT_ONCE = 10
+BETWEEN_FETCHES_THERE = timedelta(seconds=0.25)
+_log = logging.getLogger(__name__)
+
+
+class Checkouts:
+    def __init__(
+        self,
+        *,
+        elicitations: Elicitations,
+        outbound: Outbound,
+        flow: Gateways,
+        loose_ends: LooseEnds,
+        verdicts: Verdicts,
+        turns: Turns,
+    ) -> None:
+        self._elicitations = elicitations
+        self._outbound = outbound
+        self._flow = flow
+        self._loose_ends = loose_ends
+        self._verdicts = verdicts
+        self.turns = turns
+        self._asking = WeakValueDictionary[str, asyncio.Lock]()
+        self._pressing = WeakValueDictionary[str, asyncio.Lock]()
+        clock = elicitations.clock
+        self._moments = Rates(burst=1, every=BETWEEN_FETCHES, clock=clock)  # by question
+        self._fetches = Rates(burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES_THERE, clock=clock)
+
+    async def ask_seller(self, elicitation: Elicitation, *, collects: bool = True) -> list[Verdict]:
+        """Fetch the sessions that may have been paid, and act on what they say.
+
+        `collects`: what the person has approved is taken first.
+
+        Raises Failed if the provider cannot be asked, Mismatch if it tells of something else.
+        """
+        failure: Failed | Mismatch | None = None
+        verdicts: list[Verdict] = []
+        for session in sessions_of(elicitation):
+            try:
+                found = await self._ask(elicitation, session, collects=collects)
+                verdicts.append(await self._verdicts.heed(elicitation, found))
+            except (Failed, Mismatch) as error:
+                failure = failure or error  # another one may be paid
+        if failure is not None:
+            raise failure
+        return verdicts
+
+    def one_at_a_time(self, elicitation_id: str) -> asyncio.Lock:
+        """For a press of Continue: it waits until the one before has led somewhere."""
+        return self._pressing.setdefault(elicitation_id, asyncio.Lock())
+
+    async def make_way(self, elicitation_id: str, *, browser: str) -> None:
+        """Close what an earlier press has opened, unless it is this browser's own page.
+
+        Raises Failed if its provider says neither that it is closed nor what became of it, and
+        NotPossible if it is paid, which counts.
+        """
+        elicitation = await self._elicitations.get(elicitation_id)
+        if elicitation is None or not self._is_in_the_way(elicitation, browser):
+            return
+        try:
+            elicitation = await self.reconcile(elicitation)
+        except Failed as error:
+            if not error.is_refusal:
+                raise
+            await self._elicitations.change(elicitation.id, _refused)
+            return
+        latest = kept_of(elicitation.attempt)
+        if latest is None or latest.session is None:
+            return
+        if not self._is_in_the_way(elicitation, browser):
+            return  # its reply was lost, and here it is
+        session = latest.session
+        try:
+            is_closed = await self._talk(self._flow.close(elicitation, session))
+        except Failed as error:
+            if not error.is_refusal:
+                raise
+            is_closed = True  # it lapses by itself; what is paid there as well is given back
+        if not is_closed:
+            found = await self._ask(elicitation, session, collects=True)
+            with suppress(Mismatch):
+                await self._verdicts.heed(elicitation, found)
+            raise NotPossible(status=found.state, wanted="paid anew")
+        await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session))
+
+    def _is_in_the_way(self, elicitation: Elicitation, browser: str) -> bool:
+        now = self._elicitations.clock()
+        is_going_on = not elicitation.status.is_final
+        return is_going_on and stands_in_the_way(elicitation, browser=browser, now=now)
+
+    async def ask_once(self, elicitation: Elicitation) -> Elicitation:
+        """Ask about what may be paid by now, unless that was done a moment ago; how it stands then.
+
+        Held back for each merchant account: what is not asked now is told, or asked later.
+        """
+        await self._ask_unless_held_back(elicitation)
+        return await self._elicitations.get(elicitation.id) or elicitation
+
+    async def ask_in_turn(self, elicitation: Elicitation) -> None:
+        """It is due to be asked about, and has its next turn afterwards.
+
+        Trouble makes that later. Where too much is asked of its account, it is due again once the
+        claim on it is over, which costs no write.
+        """
+        found = await self._ask_unless_held_back(elicitation)
+        if found is not None:
+            planned = await self._elicitations.change(
+                elicitation.id, lambda e: self.turns.plan(e, is_troubled=not found)
+            )
+            self.turns.expect(planned)
+
+    async def _ask_unless_held_back(self, elicitation: Elicitation) -> bool | None:
+        """Whether it could be asked about, or was a moment ago; None: its account is held back."""
+        if elicitation.status.is_final or not sessions_of(elicitation):
+            return True
+        try:
+            seller = self._flow.of(elicitation).seller
+        except NotConfigured:
+            return False
+        if not self._flow.answers(elicitation) or self._moments.allow(elicitation.id):
+            return True
+        if self._fetches.allow(f"{seller.name} {seller.account}"):
+            return None
+        try:
+            await self.ask_seller(elicitation)
+        except (Failed, Mismatch) as error:
+            about = {"id": elicitation.id, "why": str(error)}
+            _log.warning("provider.failed", extra=about)
+            return False
+        return True
+
+    async def leave(self, elicitation: Elicitation, *, number: int) -> None:
+        """The person came back by a checkout's cancel: unless it is paid, that is a no.
+
+        The cancel of an attempt whose checkout has made way for another one says nothing.
+        """
+        latest = elicitation.attempt
+        assert latest is not None
+        is_former = any(one.number == number != latest.number for one in elicitation.former)
+        if Verdict.PENDING in await self.ask_seller(elicitation, collects=False) or is_former:
+            return  # the money is on its way, or another tab is at it
+        with suppress(NotPossible):
+            denied = await self._elicitations.settle(
+                elicitation.id, Status.DENIED, why="the person left the checkout"
+            )
+            await self.close(denied)
+
+    async def close(self, elicitation: Elicitation) -> None:
+        """Its question is over: what is still open at the provider ends too.
+
+        Raises as `ask_seller` does.
+        """
+        failure: Failed | None = None
+        is_past = self._is_past(elicitation)
+        try:
+            elicitation = await self.reconcile(elicitation)
+        except Failed as error:
+            elicitation = await self._elicitations.get(elicitation.id) or elicitation
+            # Refused, it never was; who cannot be asked has not said that.
+            failure = None if error.is_refusal else error
+            if failure is not None and is_past:
+                now = self._elicitations.clock()
+                elicitation = await self._elicitations.change(
+                    elicitation.id, lambda e: attempts.close_later(e, now=now)
+                )
+        for session in sessions_of(elicitation):
+            try:
+                if not await self._end(elicitation, session):
+                    await self._loose_ends.wait(elicitation, session)
+            except Failed as error:
+                if not is_past:
+                    failure = failure or error  # the others end all the same
+                elif self._flow.answers(elicitation):
+                    # It cannot be paid any more, and may have been: the last word is its own.
+                    await self._loose_ends.wait(elicitation, session)
+        if failure is not None:
+            raise failure
+        await self._elicitations.change(elicitation.id, attempts.close)
+
+    async def ask_again(self, loose: LooseEnd) -> None:
+        """Ask about a page whose question is over, and that has not said its last word.
+
+        Goes on to its next turn, later each time, where it still says none.
+        """
+        elicitation = await self._elicitations.get(loose.elicitation_id)
+        if elicitation is None:
+            await self._loose_ends.give_up(loose)
+            return
+        try:
+            found = await self._ask(elicitation, loose.session, collects=False)
+            with suppress(Mismatch):
+                await self._verdicts.heed(elicitation, found)
+            is_over = found.state is not State.PENDING
+            if found.state is State.OPEN:
+                is_over = await self._end(elicitation, loose.session)
+        except Failed as error:
+            _log.warning("provider.failed", extra={"id": loose.elicitation_id, "why": str(error)})
+            is_over = False
+        now = await self._loose_ends.read(loose)
+        if now is not None and now.status is Loose.OTHERWISE:
+            return  # it was told so just now, and somebody has to look
+        if is_over:
+            await self._loose_ends.end(elicitation, loose.session)
+        else:
+            await self._loose_ends.ask_again(loose)
+
+    async def reconcile(self, elicitation: Elicitation) -> Elicitation:
+        """Learn which sessions are ours where the reply to their making was lost.
+
+        Raises Failed where one cannot be learned, after the others: a refusal if each was refused.
+        """
+        failure: Failed | None = None
+        for attempt in (elicitation.attempt, *elicitation.former):
+            known = kept_of(attempt)
+            if attempt is None or known is None or attempt.trouble == "refused":
+                continue
+            if known.session is None:
+                try:
+                    kept = await self._talk(self._flow.repeat(elicitation, attempt))
+                except Failed as error:
+                    failure = error if failure is None or failure.is_refusal else failure
+                    continue
+                number, learned = attempt.number, msgspec.to_builtins(kept)
+                elicitation = await self._elicitations.change(
+                    elicitation.id,
+                    lambda e, n=number, k=learned: attempts.keep(  # type: ignore[misc]
+                        e, number=n, kept=k, is_sent=False
+                    ),
+                )
+        if failure is not None:
+            raise failure
+        return elicitation
+
+    async def _end(self, elicitation: Elicitation, session: str) -> bool:
+        """Close its page, or hear why that cannot be; whether it has said its last word.
+
+        Raises Failed while it may be paid and does not say.
+        """
+        try:
+            if await self._talk(self._flow.close(elicitation, session)):
+                return True
+        except Failed:
+            if not self._is_past(elicitation):
+                raise
+            # It lapses by itself. Whether it was paid before, only an answer says.
+        found = await self._ask(elicitation, session, collects=False)
+        with suppress(Mismatch):
+            await self._verdicts.heed(elicitation, found)
+        return found.state not in (State.PENDING, State.OPEN)
+
+    def _is_past(self, elicitation: Elicitation) -> bool:
+        """Whether the provider has closed every checkout by itself by now."""
+        now = self._elicitations.clock().timestamp()
+        kept = [kept_of(attempt) for attempt in (elicitation.attempt, *elicitation.former)]
+        return all(one is None or one.expires_at < now for one in kept)
+
+    async def _talk(self, talk: Talk[T]) -> T:
+        try:
+            return await self._outbound.run(talk)
+        except NotConfigured as error:
+            raise Failed("The payment provider is not set up here any more.") from error
+
+    async def _ask(self, elicitation: Elicitation, session: str, *, collects: bool) -> Session:
+        ask = self._flow.collect if collects else self._flow.fetch
+        # Two at once would both find it approved, and both take it.
+        async with self._asking.setdefault(session, asyncio.Lock()):
+            return await self._talk(ask(elicitation, session))
+
+
+def _refused(elicitation: Elicitation) -> Elicitation:
+    """What its latest attempt has asked for was refused, when it was asked for again."""
+    latest = elicitation.attempt
+    number = 0 if latest is None else latest.number
+    return attempts.lead_nowhere(elicitation, number=number, trouble="refused")

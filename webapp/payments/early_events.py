@@ -1,0 +1,92 @@
+"""Early news: what became of a payment, told before the payment itself.
+
+What could go wrong: money that is gone, and a receipt that is handed out because the news came
+first. So they are filed by the payment that they name, and whatever records it reads them before
+it writes: no waiter hears of a row that is not whole. Whose question it was may be unknown then,
+so they belong to the service, and are noted as applied in a write of their own: applied twice,
+they say the same.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from flows.payments.gateway import Notice, Registration, Signs
+from flows.payments.receipt import Payment
+from flows.payments.registry import Gateways
+from webapp.elicitations.service import Elicitations
+from webapp.payments.webhook_rows import contradicts, event_of, heard_news
+from webapp.records.ids import owner_of
+from webapp.records.owners import SERVICE
+from webapp.records.rows import EarlyNews, Hook
+from webapp.stores import Conflict
+
+REMEMBERED_AT_MOST = 100  # of one payment; the sweeper knows them all
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A payment with all that was told of it before, and what told that."""
+
+    payment: Payment
+    hooks: Sequence[Hook] = ()
+
+
+class Early:
+    def __init__(self, *, elicitations: Elicitations, flow: Gateways) -> None:
+        self._elicitations = elicitations
+        self._flow = flow
+
+    async def wait(self, hook: Hook, event: Notice) -> str:
+        """Kept until its payment is there; what became of it, in a word."""
+        assert event.payment is not None
+        id = self._id(hook.seller, event.payment)
+
+        async def values() -> Sequence[Hook | EarlyNews]:
+            if await self._elicitations.read(Hook, owner=hook.owner, id=hook.id) is not None:
+                return []
+            fresh = EarlyNews(id=id, owner=SERVICE, hooks=(), erase_at=hook.erase_at)
+            found = await self._elicitations.read(EarlyNews, owner=SERVICE, id=id) or fresh
+            hooks = (*found.hooks, hook.id)[-REMEMBERED_AT_MOST:]
+            waiting = replace(hook, status="waiting", why="payment")
+            return [waiting, replace(found, hooks=hooks, erase_at=hook.erase_at)]
+
+        return "waiting" if await self._elicitations.write_afresh(values) else "duplicate"
+
+    async def whole(self, payment: Payment) -> Whole:
+        """The row as it is to be written, with what has waited for it."""
+        gateway = self._flow.named(payment.seller)
+        if payment.payment_intent is None or not isinstance(gateway, Signs):
+            return Whole(payment)
+        id = self._id(payment.seller, payment.payment_intent)
+        news = await self._elicitations.read(EarlyNews, owner=SERVICE, id=id)
+        hooks: list[Hook] = []
+        for hook_id in () if news is None else news.hooks:
+            hook = await self._elicitations.read(Hook, owner=SERVICE, id=hook_id)
+            event = None if hook is None else event_of(hook, gateway)
+            if hook is None or event is None or not _is_of(payment, event, gateway.seller):
+                continue
+            payment = heard_news(payment, event, now=self._elicitations.clock())
+            hooks.append(hook)
+        return Whole(payment, hooks)
+
+    async def applied(self, hooks: Sequence[Hook]) -> None:
+        """The row that they were told of is written."""
+        for hook in hooks:
+            if hook.status != "applied":
+                with suppress(Conflict):  # the sweeper is at it
+                    done = replace(hook, status="applied", why=None, transition=None)
+                    await self._elicitations.write(done)
+
+    def _id(self, seller: str, payment: str) -> str:
+        return SERVICE + self._elicitations.owners.pepper.tag("early", seller, payment)
+
+
+def _is_of(payment: Payment, event: Notice, seller: Registration) -> bool:
+    if event.news is None or event.payment != payment.payment_intent:
+        return False
+    if event.reference is not None and owner_of(event.reference) != payment.owner:
+        return False
+    return contradicts(payment, event, event.news.currency, seller=seller) is None

@@ -1,0 +1,293 @@
+"""The ledger: each paid session has one row, and what becomes of it is decided there.
+
+What could go wrong: a payment that is spent twice, or spent and given back. A row changes by
+compare-and-set through the one table of `flows.payments.receipt`; one that is to be given back,
+together with the question that leads to it, so that no call takes it in the same moment.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+from msgspec.structs import replace
+
+from flows.elicitation import states
+from flows.elicitation.states import Elicitation
+from flows.errors import NotPossible
+from flows.payments import receipt as receipts
+from flows.payments.gateway import Session
+from flows.payments.receipt import Payment, ReceiptStatus, Refund
+from flows.payments.session import Terms, sessions_of, terms_of
+from webapp.elicitations.service import Elicitations
+from webapp.records.ids import beside, owner_of
+from webapp.records.rows import Hook, Value
+
+
+class Ledger:
+    """`places` are the addresses of the sellers, by their names.
+
+    What nobody used is given back after `refund_unused`; None: never.
+    """
+
+    def __init__(
+        self,
+        elicitations: Elicitations,
+        *,
+        places: Mapping[str, str],
+        refund_unused: timedelta | None,
+        gives_back: Callable[[str], bool],
+    ) -> None:
+        self._elicitations = elicitations
+        self._places = places
+        self._refund_unused = refund_unused
+        self._gives_back = gives_back
+
+    async def read(self, owner: str, id: str) -> Payment | None:
+        return await self._elicitations.read(Payment, owner=owner, id=id)
+
+    def id_of(self, elicitation: Elicitation, session: str) -> str:
+        return self._id(elicitation.id, terms_of(elicitation).seller, session)
+
+    async def id_for(self, elicitation: Elicitation, session: Session) -> str:
+        """The id of what was paid there: of the session's row, or of a payment besides that.
+
+        A page that goes by our own key can be paid at twice, and tells of one session.
+        """
+        first = self.id_of(elicitation, session.id)
+        is_by_our_key = session.id.rpartition(":")[0] == elicitation.id
+        if not is_by_our_key or session.payment is None:
+            return first
+        found = await self.read(elicitation.owner, first)
+        if found is None or found.payment_intent in (None, session.payment):
+            return first
+        return self.id_of(elicitation, f"{session.id} {session.payment}")
+
+    async def payment_of(self, elicitation: Elicitation, session: Session, *, id: str) -> Payment:
+        """The ledger's row of a paid session, not written; `id` is what `id_for` says."""
+        terms = terms_of(elicitation)
+        asked = elicitation.asked
+        join = id
+        if terms.once:
+            bought = self.bought(terms, server=asked.server, tool=asked.tool)
+            holder = await self._elicitations.holder(Payment, owner=elicitation.owner, key=bought)
+            join = id if holder is not None else bought  # bought already: it is money to give back
+        now = self._elicitations.clock()
+        unused = self._refund_unused if self._gives_back(terms.seller) else None
+        return Payment(
+            id=id,
+            owner=elicitation.owner,
+            elicitation_id=elicitation.id,
+            join=join,
+            server=asked.server,
+            tool=asked.tool,
+            seller=terms.seller,
+            session=session.id,
+            payment_intent=session.payment,
+            amount=terms.amount,
+            currency=terms.currency,
+            what=terms.what,
+            is_live=terms.is_live,
+            once=terms.once,
+            paid_at=now,
+            refund_at=None if unused is None else now + unused,
+        )
+
+    async def as_surplus(self, elicitation: Elicitation, payment: Payment) -> Payment:
+        """The row of what was paid when its question had been paid by another page already."""
+        settled = await self.paid(elicitation)
+        is_twice = settled is not None and settled.session != payment.session
+        if settled is None or not is_twice or settled.is_over or payment.refund_at is None:
+            return payment
+        return receipts.as_surplus(payment, self._elicitations.clock(), to=settled.id)
+
+    def unused_until(self, payment: Payment) -> datetime | None:
+        """When it is given back by itself, if nobody uses it."""
+        return None if self._refund_unused is None else payment.paid_at + self._refund_unused
+
+    def bought(self, terms: Terms, *, server: str, tool: str) -> str:
+        """The key of what is bought for good: by this question, at this very seller."""
+        text = hashlib.sha256(msgspec.json.encode(terms)).hexdigest()
+        # What the sandbox took is no payment at the seller of the same name.
+        at = self._places.get(terms.seller, "")
+        return self._elicitations.owners.pepper.tag("bought", server, tool, at, text, size=18)
+
+    async def paid(self, elicitation: Elicitation) -> Payment | None:
+        """The payment that settled it; of several one whose money is not gone again."""
+        found: Payment | None = None
+        for session in sessions_of(elicitation):
+            payment = await self.read(elicitation.owner, self.id_of(elicitation, session))
+            if payment is not None and (found is None or not payment.is_over):
+                found = payment
+        return found
+
+    async def spend(
+        self, owner: str, id: str, *, run: str | None, leg: str | None = None
+    ) -> Payment:
+        """Use it up; a body that runs again spends again.
+
+        Raises NotPossible if it was refunded, or if another leg has it in hand by now: this one was
+        too slow to say that it goes on, and what is paid for is given out by that one.
+        """
+        spent: Payment | None = None
+
+        async def values() -> Sequence[Value]:
+            nonlocal spent
+            now = self._elicitations.clock()
+            current = spent = await self._require(owner, id)
+            if current.status is not ReceiptStatus.SPENT:
+                spent = receipts.spend(in_hand(current), now, run=run)
+            changed: list[Value] = [] if spent == current else [spent]
+            asked = None if leg is None else await self.leading_to(current)
+            if asked is None or asked.take is None:
+                return changed
+            if asked.take.leg != leg:
+                raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.SPENT)
+            return [*changed, states.renew(asked, leg=asked.take.leg, now=now)]
+
+        await self._elicitations.write_afresh(values)
+        assert spent is not None
+        return spent
+
+    async def begin_refund(
+        self,
+        owner: str,
+        id: str,
+        *,
+        reason: str | None,
+        run: str | None = None,
+        also_spent: bool = False,
+    ) -> Payment:
+        """From here on nobody uses it; `run` is the one that gives back what it has in hand.
+
+        One that was given back may be asked for again. Raises NotPossible if it was spent, or if a
+        call uses it.
+        """
+        begun: Payment | None = None
+
+        async def values() -> Sequence[Value]:
+            nonlocal begun
+            now = self._elicitations.clock()
+            current = begun = await self._require(owner, id)
+            if current.status in (ReceiptStatus.REFUNDED, ReceiptStatus.REFUNDING):
+                return []
+            begun = receipts.begin_refund(
+                current, now, reason=reason, run=run, also_spent=also_spent
+            )
+            asked = await self.leading_to(current) if run is None else None
+            if asked is None:
+                return [begun]
+            if self._elicitations.is_taken(asked):
+                raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
+            return [begun, states.let_go(asked)]
+
+        await self._elicitations.write_afresh(values)
+        assert begun is not None
+        return begun
+
+    async def leading_to(self, payment: Payment) -> Elicitation | None:
+        """The elicitation whose next taker would get this payment."""
+        asked = await self._elicitations.get(payment.elicitation_id)
+        content = None if asked is None else asked.content
+        is_led = isinstance(content, Mapping) and content.get("payment") == payment.id
+        return asked if is_led else None
+
+    async def give_back(self, owner: str, id: str, refund: Refund) -> None:
+        """The provider has given the money back: that stands, whatever happened meanwhile."""
+        now = self._elicitations.clock()
+
+        def given_back(payment: Payment) -> Payment:
+            if payment.status is ReceiptStatus.REFUNDED and payment.refund_id is not None:
+                return payment
+            return receipts.given_back(payment, now, refund_id=refund.id)
+
+        await self.change(owner, id, given_back)
+
+    async def of_intent(self, owner: str, payment_intent: str, *, seller: str) -> Payment | None:
+        """The owner's payment that the provider calls so."""
+        for payment in await self.all(owner=owner):
+            if (payment.seller, payment.payment_intent) == (seller, payment_intent):
+                return payment
+        return None
+
+    async def of_session(
+        self, reference: str, session: str, *, seller: str, payment: str | None = None
+    ) -> Payment | None:
+        """What was paid for a question, which may be erased, by this session of this seller.
+
+        `payment`: by this one, where the session has several.
+        """
+        for filed in (session, f"{session} {payment}"):
+            row = await self.read(owner_of(reference), self._id(reference, seller, filed))
+            if row is None or row.elicitation_id != reference:
+                continue
+            if payment is None or row.payment_intent in (None, payment):
+                return row
+        return None
+
+    async def all(self, *, owner: str | None = None) -> list[Payment]:
+        """Every row, of one owner or of all, in no order that means anything."""
+        return await self._elicitations.all(Payment, owner=owner)
+
+    async def hear(
+        self, payment: Payment, change: Callable[[Payment], Payment], *, hook: Hook | None = None
+    ) -> Payment:
+        """What the provider says of it afterwards, with the event that says so, if one does."""
+        heard = payment
+
+        async def values() -> Sequence[Value]:
+            nonlocal heard
+            current = await self._require(payment.owner, payment.id)
+            heard = await self._with_key(change(current), before=current)
+            told = None if hook is None else await self.unless_there(hook)
+            return [row for row in (heard, told) if row not in (None, current)]
+
+        await self._elicitations.write_afresh(values)
+        return heard
+
+    async def unless_there(self, row: Payment | Hook) -> Payment | Hook | None:
+        """None for what is there; an event that says what another one said, as such."""
+        if isinstance(row, Payment):
+            return row if await self.read(row.owner, row.id) is None else None
+        if await self._elicitations.read(Hook, owner=row.owner, id=row.id) is not None:
+            return None
+        is_new = row.transition is None or (
+            await self._elicitations.holder(Hook, owner=row.owner, key=row.transition) is None
+        )
+        return row if is_new else replace(row, status="repeated")
+
+    async def change(self, owner: str, id: str, change: Callable[[Payment], Payment]) -> Payment:
+        """Change one row: read, decide, compare-and-set. Raises what `change` raises."""
+        changed: Payment | None = None
+
+        async def values() -> Sequence[Payment]:
+            nonlocal changed
+            current = await self._require(owner, id)
+            changed = change(current)
+            return [] if changed == current else [changed]
+
+        await self._elicitations.write_afresh(values)
+        assert changed is not None
+        return changed
+
+    async def _with_key(self, payment: Payment, *, before: Payment) -> Payment:
+        """One that is usable again leads to its question again, unless that was bought anew."""
+        if before.holds_key or not payment.holds_key:
+            return payment
+        holder = await self._elicitations.holder(Payment, owner=payment.owner, key=payment.join)
+        return payment if holder is None else replace(payment, join=payment.id)
+
+    def _id(self, reference: str, seller: str, filed: str) -> str:
+        tag = self._elicitations.owners.pepper.tag("payment", seller, filed, size=12)
+        return beside(reference, tag)
+
+    async def _require(self, owner: str, id: str) -> Payment:
+        found = await self.read(owner, id)
+        if found is None:
+            raise KeyError(id)
+        return found
+
+
+def in_hand(payment: Payment) -> Payment:
+    """As the tool has it: the elicitation's lease is what says that it is taken."""
+    return receipts.take(payment) if payment.status is ReceiptStatus.OPEN else payment

@@ -1,0 +1,237 @@
+"""Payments (the kind `payment`): what is asked, and what a tool gets and does with it.
+
+What could go wrong: somebody else's payment taken for ours, one payment counted twice, money that
+belongs to no question. Only a verified webhook or a fetch settles, only for a session of our own,
+and each paid session has exactly one row in the ledger, whatever became of its question.
+"""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import cast
+
+import msgspec
+from msgspec.structs import replace
+
+from flows.elicitation import states
+from flows.elicitation.states import Asked, Elicitation, Json
+from flows.errors import Failed, NotConfigured, NotPossible
+from flows.payments import receipt as receipts
+from flows.payments.gateway import Registration
+from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.registry import Gateways
+from flows.payments.session import Terms, terms_of
+from flows.payments.unresolved import Loose, LooseEnd
+from flows.question import Link
+from flows.requests import PaymentRequest
+from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
+from webapp.payments.checkouts import Checkouts
+from webapp.payments.ledger import Ledger, in_hand
+from webapp.payments.refunds import Refunds
+from webapp.payments.turns import Turns
+from webapp.payments.unresolved import PAID_OTHERWISE, LooseEnds
+from webapp.payments.verification import ON_ITS_WAY, Verdicts
+from webapp.records.rows import Value
+
+NO_SELLER = ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET")
+_BECAME: Mapping[ReceiptStatus, str] = {
+    ReceiptStatus.SPENT: "used by an earlier call",
+    ReceiptStatus.REFUNDING: "given back meanwhile",
+    ReceiptStatus.REFUNDED: "given back meanwhile",
+    ReceiptStatus.DISPUTED: "taken back by the bank that it came from",
+}
+_MISSING: Mapping[str, tuple[str, ...]] = {
+    "stripe": NO_SELLER,
+    "paypal": ("ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET"),
+}
+
+
+class Payments:
+    """Implements webapp.elicitations.kind.Kind for requests of type PaymentRequest."""
+
+    holds_open = True
+    may_know = True
+    outlives_errors = True
+
+    def __init__(
+        self,
+        *,
+        elicitations: Elicitations,
+        outbound: Outbound,
+        sellers: Mapping[str, Registration],
+        refund_unused: timedelta | None,
+        unreached: Collection[str] = (),
+    ) -> None:
+        self._elicitations = elicitations
+        self._sellers = sellers
+        self.flow = Gateways(sellers)
+        self.ledger = Ledger(
+            elicitations,
+            places={s.name: s.api for s in sellers.values()},
+            refund_unused=refund_unused,
+            gives_back=self.flow.gives_back,
+        )
+        self.loose_ends = LooseEnds(elicitations)
+        self.verdicts = Verdicts(
+            elicitations=elicitations,
+            flow=self.flow,
+            ledger=self.ledger,
+            loose_ends=self.loose_ends,
+        )
+        self.checkouts = Checkouts(
+            elicitations=elicitations,
+            outbound=outbound,
+            flow=self.flow,
+            loose_ends=self.loose_ends,
+            verdicts=self.verdicts,
+            turns=Turns(flow=self.flow, unreached=unreached, clock=elicitations.clock),
+        )
+        self.refunds = Refunds(
+            elicitations=elicitations,
+            outbound=outbound,
+            sellers=sellers,
+            flow=self.flow,
+            ledger=self.ledger,
+        )
+
+    def facts(self, request: PaymentRequest) -> Json:
+        seller = self._chosen(request)
+        facts = request.facts()
+        assert isinstance(facts, Mapping)
+        return {**facts, "seller": seller.name, "live": seller.is_live, "at": seller.api}
+
+    async def known(self, request: PaymentRequest, by: AskedBy) -> Json | None:
+        """What was bought for good; its first use spends it, so that it is not given back."""
+        if not request.once:
+            return None
+        key = self.ledger.bought(self._terms(request), server=by.server, tool=by.tool)
+        found = await self._elicitations.holder(Payment, owner=by.owner, key=key)
+        if found is not None and found.status is ReceiptStatus.OPEN:
+            with suppress(NotPossible):
+                return _json(await self.ledger.spend(by.owner, found.id, run=None))
+            return None
+        return None if found is None else _json(found)
+
+    async def is_bought(self, request: PaymentRequest, by: AskedBy) -> bool:
+        """Whether it was bought for good; unlike `known`, a look does not spend it."""
+        key = self.ledger.bought(self._terms(request), server=by.server, tool=by.tool)
+        return await self._elicitations.holder(Payment, owner=by.owner, key=key) is not None
+
+    async def asked(
+        self, request: PaymentRequest, asked: Asked, *, link: Link, by: AskedBy
+    ) -> Asked:
+        """Nobody is asked to pay twice.
+
+        Raises Failed while something was paid for the very same that has not arrived yet, or that
+        somebody has to look at.
+        """
+        seller, terms = self._chosen(request), self._terms(request)
+        self.flow.named(seller.name).check(request.price)
+        in_the_way = await self.loose_ends.in_the_way(
+            by.owner, terms, server=by.server, tool=by.tool
+        )
+        for loose in in_the_way:
+            await self._require_over(loose)
+        return replace(asked, origins=(seller.checkout_origin,), terms=msgspec.to_builtins(terms))
+
+    async def answer(self, taken: Elicitation) -> Json:
+        found = await self._of(taken)
+        is_open = found is not None and (found.holds_key or _is_of_itself(found, taken))
+        if found is None or not is_open:
+            await self._elicitations.change(taken.id, self._used_up_in_vain)
+            status = ReceiptStatus.REFUNDED if found is None else found.status
+            raise Failed(f"The payment was {_BECAME[status]}.", elicitation_id=taken.id)
+        return _json(in_hand(found))
+
+    async def used_up(self, delivered: Elicitation) -> list[Value]:
+        """The result that used it went out: it is spent."""
+        found = await self._of(delivered)
+        if found is None:
+            return []
+        used = receipts.used(found, self._elicitations.clock())
+        return [] if used == found else [used]
+
+    def return_path(self, elicitation: Elicitation) -> str:
+        return f"/return/{terms_of(elicitation).seller}"
+
+    async def paid(self, elicitation: Elicitation) -> Payment | None:
+        """The payment that settled it; also when it was delivered."""
+        return await self.ledger.paid(elicitation)
+
+    def seller_of(self, elicitation: Elicitation) -> str:
+        return terms_of(elicitation).seller
+
+    def seller(self, name: str) -> Registration | None:
+        return self._sellers.get(name)
+
+    async def spend(self, owner: str, id: str, *, run: str, leg: str) -> Json:
+        """Raises NotPossible if it was refunded, or another leg of the call has it by now."""
+        return _json(await self.ledger.spend(owner, id, run=run, leg=leg))
+
+    async def refund(self, owner: str, id: str, *, reason: str | None, run: str) -> Json:
+        """The run gives back what it has in hand; see Refunds.give_back."""
+        refund = await self.refunds.give_back(owner, id, reason=reason, run=run)
+        return refund.as_json()
+
+    def _used_up_in_vain(self, taken: Elicitation) -> Elicitation:
+        """Its call is told once; the next one asks anew."""
+        assert taken.take is not None
+        return states.deliver(taken, run=taken.take.run, now=self._elicitations.clock())
+
+    async def _require_over(self, loose: LooseEnd) -> None:
+        if loose.status is Loose.WAITING:
+            await self.checkouts.ask_again(loose)
+        now = await self.loose_ends.read(loose) or loose
+        if now.status is Loose.WAITING:
+            raise Failed(f"For this {ON_ITS_WAY}.", elicitation_id=now.elicitation_id)
+        if now.status is Loose.OTHERWISE:
+            raise Failed(f"For this was {PAID_OTHERWISE}.", elicitation_id=now.elicitation_id)
+
+    async def _of(self, elicitation: Elicitation) -> Payment | None:
+        content = elicitation.content
+        id = content.get("payment") if isinstance(content, Mapping) else None
+        if not isinstance(id, str):
+            return None
+        return await self.ledger.read(elicitation.owner, id)
+
+    def _terms(self, request: PaymentRequest) -> Terms:
+        seller = self._chosen(request)
+        return Terms(
+            seller=seller.name,
+            amount=request.price.minor_units,
+            currency=request.price.currency,
+            what=request.what,
+            once=request.once,
+            is_live=seller.is_live,
+        )
+
+    def _chosen(self, request: PaymentRequest) -> Registration:
+        if request.seller is not None:
+            if request.seller not in self._sellers:
+                plain = (f"ELICIT_{request.seller.upper()}_KEY",)
+                raise NotConfigured(*_MISSING.get(request.seller, plain))
+            return self._sellers[request.seller]
+        if not self._sellers:
+            raise NotConfigured(*NO_SELLER)
+        return next(iter(self._sellers.values()))
+
+
+def _is_of_itself(payment: Payment, taken: Elicitation) -> bool:
+    """The very run spent it, or began to give it back, and its body runs again.
+
+    What was given back is never handed out.
+    """
+    run = None if taken.take is None else taken.take.run
+    match payment.status:
+        case ReceiptStatus.SPENT:
+            return run is not None and payment.spent_by == run
+        case ReceiptStatus.REFUNDING:
+            return run is not None and payment.refund_by == run
+        case _:
+            return False
+
+
+def _json(payment: Payment) -> Json:
+    return cast("Json", msgspec.to_builtins(payment))

@@ -1,0 +1,258 @@
+"""Refunds: money goes back, on a call's word or an operator's, or by itself as nobody used it.
+
+What could go wrong: it goes back twice, or goes back while a call uses what it paid for. So the
+ledger says first that nobody uses it any more; then one at a time asks the provider, under a key of
+the receipt's own, which some do not know; and what is not known to be done is asked again, later
+each time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
+
+from flows.errors import Failed, NotConfigured, NotPossible
+from flows.payments import receipt as receipts
+from flows.payments.declared.declaration import DeclaredSeller
+from flows.payments.gateway import Registration, State
+from flows.payments.receipt import (
+    REFUND_AGAIN_AFTER,
+    REFUND_AGAIN_AT_MOST,
+    Payment,
+    ReceiptStatus,
+    Refund,
+)
+from flows.payments.registry import Gateways
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
+from webapp.payments.ledger import Ledger
+
+UNUSED = "nobody used it"
+PAID_TWICE = "paid twice"
+# How long whoever asks the provider is left alone: a refund is three requests at most.
+ASKING_AT_MOST = timedelta(minutes=1)
+_log = logging.getLogger(__name__)
+
+
+class UnderWay(Failed):
+    """Another process asks for this very refund at the moment, or does so within a minute."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "It is being given back at the moment, or by itself within a minute: ask again then."
+        )
+
+
+class NoRefunds(Failed):
+    """It cannot be asked to give anything back; nothing was begun."""
+
+
+class Refunds:
+    def __init__(
+        self,
+        *,
+        elicitations: Elicitations,
+        outbound: Outbound,
+        sellers: Mapping[str, Registration],
+        flow: Gateways,
+        ledger: Ledger,
+    ) -> None:
+        self._elicitations = elicitations
+        self._outbound = outbound
+        self._sellers = sellers
+        self._flow = flow
+        self._ledger = ledger
+        self._asking = WeakValueDictionary[str, asyncio.Lock]()
+
+    def is_possible(self, payment: Payment) -> bool:
+        """Whether whoever took it is set up here, in the mode that it was paid in, and refunds."""
+        return self._why_not(payment) is None
+
+    async def give_back(
+        self,
+        owner: str,
+        id: str,
+        *,
+        reason: str | None,
+        run: str | None = None,
+        also_spent: bool = False,
+        up_to: int | None = None,
+    ) -> Refund:
+        """Give the money back; the same again gives the same refund, once that is known.
+
+        `run` is the one that has it in hand. `up_to`: only so much of it, in minor units, with what
+        went back before; the rest can be used, and it is not asked again by itself. Raises KeyError
+        if there is no such payment, NotPossible if it was spent (unless that counts, too) or a call
+        uses it, Failed if the provider cannot be asked: then it is asked again by itself. Raises
+        NoRefunds, and nothing is begun, where it cannot be asked at all.
+        """
+        found = await self._ledger.read(owner, id)
+        why_not = None if found is None or _is_begun(found) else self._why_not(found)
+        if why_not is not None:
+            raise NoRefunds(why_not)
+        if up_to is not None:
+            return await self._give_part(owner, id, up_to, reason=reason, also_spent=also_spent)
+        async with self._asking.setdefault(id, asyncio.Lock()):
+            begun = await self._ledger.begin_refund(
+                owner, id, reason=reason, run=run, also_spent=also_spent
+            )
+            return await self._ask(begun, then=lambda payment: payment)
+
+    async def fall_due(self, payment: Payment) -> None:
+        """Give back what nobody used, or what could not be given back before."""
+        now = self._elicitations.clock()
+        if payment.due_at is None or now < payment.due_at:
+            return
+        if not self.is_possible(payment):
+            await self._postpone(payment, pause=REFUND_AGAIN_AT_MOST)
+            return
+        owner, id = payment.owner, payment.id
+        if payment.surplus_to is not None and payment.status is ReceiptStatus.OPEN:
+            try:
+                is_twice = await self._is_paid_twice(payment)
+            except Failed as error:
+                _log.warning("payment.not_refunded", extra={"id": id, "why": str(error)})
+                await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
+                return
+            if not is_twice:
+                until = self._ledger.unused_until(payment)
+                await self._ledger.change(owner, id, lambda p: receipts.no_surplus(p, until))
+                return
+        reason = UNUSED if payment.surplus_to is None else PAID_TWICE
+        try:
+            async with self._asking.setdefault(id, asyncio.Lock()):
+                begun = await self._ledger.begin_refund(owner, id, reason=reason)
+                await self._ask(begun, then=lambda current: _tried_again(current, now))
+        except NotPossible:
+            await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
+        except UnderWay:
+            pass  # whoever is at it will say what became of it
+        except Failed as error:
+            tried = await self._ledger.read(owner, id)
+            tries = None if tried is None else tried.refund_tries
+            about = {"id": id, "why": str(error), "tries": tries}
+            _log.warning("payment.not_refunded", extra=about)
+        else:
+            _log.info("payment.refunded", extra={"id": id})
+
+    async def _is_paid_twice(self, payment: Payment) -> bool:
+        """Whether its provider shows two charges for one question, of which this is the second.
+
+        Raises Failed if it cannot be asked.
+        """
+        elicitation = await self._elicitations.get(payment.elicitation_id)
+        other = await self._ledger.read(payment.owner, payment.surplus_to or "")
+        if elicitation is None or other is None or other.is_over:
+            return False
+        charges: set[str] = set()
+        for one in (other, payment):
+            try:
+                found = await self._outbound.run(self._flow.fetch(elicitation, one.session))
+            except NotConfigured as error:
+                raise Failed("The payment provider is not set up here any more.") from error
+            is_there = found.state is State.PAID and not found.gone
+            if is_there and found.payment is not None and found.payment == one.payment_intent:
+                charges.add(found.payment)
+        return len(charges) == len((other, payment))
+
+    async def _give_part(
+        self, owner: str, id: str, up_to: int, *, reason: str | None, also_spent: bool
+    ) -> Refund:
+        found = await self._ledger.read(owner, id)
+        if found is None:
+            raise KeyError(id)
+        if found.is_over or (found.status is ReceiptStatus.SPENT and not also_spent):
+            raise NotPossible(status=found.status, wanted=ReceiptStatus.REFUNDED)
+        if not self._flow.gives_back_parts(found.seller):
+            label = self._sellers[found.seller].label
+            raise NoRefunds(f"{label} gives back all of it or nothing when asked by us.")
+        now = self._elicitations.clock()
+        async with self._asking.setdefault(id, asyncio.Lock()):
+            refund = await self._outbound.run(self._flow.refund(found, reason=reason, up_to=up_to))
+            await self._ledger.change(
+                owner, id, lambda one: receipts.given_back_in_part(one, now, amount=up_to)
+            )
+        return refund
+
+    def _why_not(self, payment: Payment) -> str | None:
+        """Why nobody can be asked to give it back; None: somebody can."""
+        seller = self._sellers.get(payment.seller)
+        if seller is None or seller.is_live != payment.is_live:
+            variable = f"ELICIT_{payment.seller.upper()}_"
+            return (
+                f"{payment.seller!r}, who took it, is not set up here: its variables "
+                f"({variable}...) stand in the environment of the server."
+            )
+        if payment.payment_intent is None:
+            return f"{seller.label} has not said which payment it was."
+        if self._flow.gives_back(payment.seller):
+            return None
+        by_hand = ""
+        if isinstance(seller, DeclaredSeller) and seller.declaration.manage is not None:
+            by_hand = f" Do it by hand at {seller.declaration.manage}."
+        return f"{seller.label} gives nothing back when asked by us.{by_hand}"
+
+    async def _ask(self, begun: Payment, *, then: Callable[[Payment], Payment]) -> Refund:
+        """Ask the provider; where that does not work it is tried as planned, which `then` changes.
+
+        Another one may be at it by then, whose plan stays: so both are one write.
+        """
+        mine = await self._ledger.change(begun.owner, begun.id, self._leased)
+
+        def let_go(current: Payment) -> Payment:
+            is_mine = current.refund_at == mine.refund_at
+            return then(replace(current, refund_at=begun.refund_at)) if is_mine else current
+
+        try:
+            return await self._finish(mine)
+        except Failed:
+            await self._ledger.change(begun.owner, begun.id, let_go)
+            raise
+
+    async def _finish(self, payment: Payment) -> Refund:
+        try:
+            # As it was begun: the same words under the same key.
+            talk = self._flow.refund(payment, reason=payment.reason)
+            refund = await self._outbound.run(talk)
+        except NotConfigured as error:
+            raise Failed("The payment provider is not set up here any more.") from error
+        await self._ledger.give_back(payment.owner, payment.id, refund)
+        return refund
+
+    def _leased(self, payment: Payment) -> Payment:
+        """Where it takes no key, whoever writes this asks it alone, until it is due again.
+
+        Raises UnderWay if that is another one, or if it is due so soon as it was planned.
+        """
+        if payment.status is ReceiptStatus.DISPUTED:  # a bank was faster
+            raise NotPossible(status=payment.status, wanted=ReceiptStatus.REFUNDED)
+        if payment.status is not ReceiptStatus.REFUNDING:
+            return payment  # it is back already
+        if self._flow.has_refund_key(payment.seller):
+            return payment
+        now, until = self._elicitations.clock(), payment.refund_at
+        if until is not None and now < until <= now + ASKING_AT_MOST:
+            raise UnderWay
+        return receipts.postpone(payment, now + ASKING_AT_MOST)
+
+    async def _postpone(self, payment: Payment, *, pause: timedelta) -> None:
+        """Unless somebody has begun to give it back meanwhile, who plans it."""
+        until = self._elicitations.clock() + pause
+
+        def postponed(current: Payment) -> Payment:
+            is_as_it_was = current.refund_at == payment.refund_at
+            return receipts.postpone(current, until) if is_as_it_was else current
+
+        await self._ledger.change(payment.owner, payment.id, postponed)
+
+
+def _is_begun(payment: Payment) -> bool:
+    return payment.status in (ReceiptStatus.REFUNDING, ReceiptStatus.REFUNDED)
+
+
+def _tried_again(payment: Payment, now: datetime) -> Payment:
+    is_going_on = payment.status is ReceiptStatus.REFUNDING
+    return receipts.try_again(payment, now) if is_going_on else payment

@@ -1,0 +1,198 @@
+"""Loose ends in the store: which payment pages are asked about again, and what somebody must see.
+
+What could go wrong: a row that is lost, and the money with it. It is written before its question
+is closed, it lies beside it, and it outlives it.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from flows.elicitation.states import Elicitation, Status
+from flows.errors import InvalidQuestion, Unreadable
+from flows.payments import unresolved as loose_end
+from flows.payments.gateway import Registration, Session
+from flows.payments.money import Money
+from flows.payments.session import Terms, terms_of
+from flows.payments.unresolved import ASK_AGAIN_AFTER, KEPT, Loose, LooseEnd
+from webapp.elicitations.service import Elicitations
+from webapp.records.ids import beside, owner_of
+from webapp.records.rows import KINDS
+
+PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
+_log = logging.getLogger(__name__)
+
+
+class LooseEnds:
+    def __init__(self, elicitations: Elicitations) -> None:
+        self._elicitations = elicitations
+
+    async def wait(self, elicitation: Elicitation, session: str) -> None:
+        """Its question is over, and it may still be paid: it is asked about again."""
+        now = self._elicitations.clock()
+        fresh = self._fresh(elicitation, session)
+
+        def waiting(current: LooseEnd | None) -> LooseEnd:
+            if current is not None and current.status is not Loose.OVER:
+                return current
+            version = 0 if current is None else current.version
+            return loose_end.ask_again(replace(fresh, version=version), now)
+
+        await self._change(fresh, waiting)
+
+    async def ask_again(self, loose: LooseEnd) -> None:
+        now = self._elicitations.clock()
+        await self._change(loose, lambda current: current and loose_end.ask_again(current, now))
+
+    async def give_up(self, loose: LooseEnd) -> None:
+        await self._change(loose, lambda current: current and loose_end.give_up(current))
+
+    async def paid_otherwise(self, elicitation: Elicitation, session: Session) -> None:
+        """Paid, and not as asked; one that is gone again by now needs nobody."""
+        now = self._elicitations.clock()
+        fresh = self._fresh(elicitation, session.id)
+        is_gone = 0 < (session.amount or 0) <= session.gone
+
+        def told(current: LooseEnd | None) -> LooseEnd | None:
+            if is_gone:
+                return None if current is None else loose_end.end(current, now)
+            return loose_end.paid_otherwise(
+                current or fresh,
+                amount=session.amount,
+                currency=session.currency,
+                is_live=session.is_live,
+            )
+
+        await self._change(fresh, told)
+        if not is_gone:
+            with suppress(KeyError):  # erased meanwhile
+                await self._elicitations.change(elicitation.id, _told_otherwise)
+
+    async def of_nobody(
+        self, reference: str, session: Session, *, seller: Registration, owner: str, what: str
+    ) -> None:
+        """Paid for a question that is not there: somebody has to look."""
+        amount, currency = session.amount or 0, session.currency or ""
+        try:
+            Money.from_minor_units(amount, currency)
+        except InvalidQuestion:
+            return  # no price at all: it stays among what was told
+        now = self._elicitations.clock()
+        id = self._id(reference, seller.name, session.id)
+        if owner != owner_of(reference):
+            pepper = self._elicitations.owners.pepper
+            id = beside(owner, pepper.tag("loose", seller.name, reference, session.id, size=18))
+        fresh = LooseEnd(
+            id=id,
+            owner=owner,
+            elicitation_id=reference,
+            tool="",
+            seller=seller.name,
+            what=what,
+            amount=amount,
+            currency=currency,
+            is_live=session.is_live,
+            session=session.id,
+            found_at=now,
+            until=now,
+        )
+        await self._change(
+            fresh,
+            lambda current: loose_end.paid_otherwise(
+                current or fresh, amount=amount, currency=currency, is_live=session.is_live
+            ),
+        )
+
+    async def end(self, elicitation: Elicitation, session: str) -> None:
+        """Its provider has said its last word."""
+        now = self._elicitations.clock()
+        await self._change(
+            self._fresh(elicitation, session),
+            lambda current: None if current is None else loose_end.end(current, now),
+        )
+
+    async def done(self, loose: LooseEnd) -> None:
+        """Somebody has looked."""
+        now = self._elicitations.clock()
+        await self._change(
+            loose, lambda current: current and loose_end.end(current, now, status=Loose.DONE)
+        )
+
+    async def open(self) -> list[LooseEnd]:
+        """What somebody has to look at, the latest first."""
+        found: list[LooseEnd] = []
+        for status in (Loose.UNANSWERED, Loose.OTHERWISE):
+            found += await self._elicitations.all(LooseEnd, status=status)
+        return sorted(found, key=lambda one: (one.found_at, one.id), reverse=True)
+
+    async def in_the_way(
+        self, owner: str, terms: Terms, *, server: str, tool: str
+    ) -> list[LooseEnd]:
+        """What was begun for the very same, and may still be paid, or was paid otherwise."""
+        found: list[LooseEnd] = []
+        for status in (Loose.WAITING, Loose.OTHERWISE):
+            found += await self._elicitations.all(
+                LooseEnd, owner=owner, status=status, skips_unreadable=True
+            )
+        same = (terms.seller, terms.amount, terms.currency, terms.what, terms.is_live, tool)
+        return [
+            one
+            for one in found
+            if (one.seller, one.amount, one.currency, one.what, one.is_live, one.tool) == same
+            and await self._may_be_of(one, server)
+        ]
+
+    async def read(self, loose: LooseEnd) -> LooseEnd | None:
+        return await self._elicitations.read(LooseEnd, owner=loose.owner, id=loose.id)
+
+    def _fresh(self, elicitation: Elicitation, session: str) -> LooseEnd:
+        terms, now = terms_of(elicitation), self._elicitations.clock()
+        return LooseEnd(
+            id=self._id(elicitation.id, terms.seller, session),
+            owner=elicitation.owner,
+            elicitation_id=elicitation.id,
+            tool=elicitation.asked.tool,
+            seller=terms.seller,
+            what=terms.what,
+            amount=terms.amount,
+            currency=terms.currency,
+            is_live=terms.is_live,
+            session=session,
+            found_at=now,
+            # Without its question nobody can be asked.
+            until=min(elicitation.erase_at - ASK_AGAIN_AFTER, now + KEPT),
+        )
+
+    def _id(self, reference: str, seller: str, session: str) -> str:
+        tag = self._elicitations.owners.pepper.tag("loose", seller, session, size=12)
+        return beside(reference, tag)
+
+    async def _may_be_of(self, loose: LooseEnd, server: str) -> bool:
+        """Whether this server asked; of a question that is erased nobody knows who did."""
+        try:
+            asked = await self._elicitations.get(loose.elicitation_id)
+        except Unreadable:
+            _log.exception("record.unreadable", extra={"kind": KINDS[Elicitation]})
+            return False
+        return asked is None or asked.asked.server == server
+
+    async def _change(
+        self, about: LooseEnd, change: Callable[[LooseEnd | None], LooseEnd | None]
+    ) -> None:
+        async def values() -> list[LooseEnd]:
+            current = await self._elicitations.read(LooseEnd, owner=about.owner, id=about.id)
+            changed = change(current)
+            return [] if changed is None or changed == current else [changed]
+
+        await self._elicitations.write_afresh(values)
+
+
+def _told_otherwise(elicitation: Elicitation) -> Elicitation:
+    """While it is open it waits on; what was only too late says what came instead."""
+    if not elicitation.status.is_final:
+        return replace(elicitation, progress=PAID_OTHERWISE)
+    if elicitation.status is Status.EXPIRED:
+        return replace(elicitation, progress=PAID_OTHERWISE, why=PAID_OTHERWISE)
+    return elicitation

@@ -1,0 +1,86 @@
+"""Hints: what is said of a payment by somebody who may be anybody, and what is asked for it.
+
+What could go wrong: whoever sends one makes us ask. Of a question that is not ours nobody is asked,
+and a payment that somebody names is looked up at its provider at a rate for all of them.
+"""
+
+from datetime import timedelta
+
+from flows.payments.gateway import Hint, Traces, heard
+from flows.payments.receipt import Payment
+from flows.payments.session import Mismatch, sessions_of
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
+from webapp.http.rate_limit import Rates
+from webapp.payments.payments import Payments
+from webapp.records.ids import owner_of
+
+TRACES_AT_ONCE = 60
+BETWEEN_TRACES = timedelta(seconds=1)
+
+
+class Hints:
+    def __init__(
+        self, *, elicitations: Elicitations, payments: Payments, outbound: Outbound
+    ) -> None:
+        self._elicitations = elicitations
+        self._payments = payments
+        self._outbound = outbound
+        self._traces = Rates(
+            burst=TRACES_AT_ONCE,
+            every=BETWEEN_TRACES,
+            clock=elicitations.clock,
+        )
+
+    async def take(self, seller: str, hint: Hint) -> str:
+        """If the session is ours, its provider is asked; what became of it, in a word.
+
+        Raises Failed or TooOften if the provider cannot be asked now, Mismatch if it tells of
+        something else.
+        """
+        ledger = self._payments.ledger
+        elicitation = await self._elicitations.get(hint.reference or "")
+        if elicitation is None and hint.payment is not None:
+            reference = await self._trace(seller, hint.payment)
+            if reference is None:
+                return "unknown"
+            elicitation = await self._elicitations.get(reference)
+            if elicitation is None:
+                found = await ledger.of_intent(owner_of(reference), hint.payment, seller=seller)
+                return await self._revisit(seller, found)
+        if elicitation is None and hint.reference is not None and hint.session is not None:
+            found = await ledger.of_session(hint.reference, hint.session, seller=seller)
+            return await self._revisit(seller, found)
+        if elicitation is None or elicitation.kind != "payment":
+            return "unknown"
+        if self._payments.seller_of(elicitation) != seller:
+            return "unknown"
+        checkouts = self._payments.checkouts
+        if hint.session is not None and hint.session not in sessions_of(elicitation):
+            elicitation = await checkouts.reconcile(elicitation)
+            if hint.session not in sessions_of(elicitation):
+                return "unknown"
+        await checkouts.ask_seller(elicitation)
+        return "asked"
+
+    async def _trace(self, seller: str, payment: str) -> str | None:
+        """The question that the provider says a payment was for; None: none of ours."""
+        gateway = self._payments.flow.named(seller)
+        if not isinstance(gateway, Traces):
+            return None
+        self._traces.require(seller)
+        return await self._outbound.run(gateway.trace(payment))
+
+    async def _revisit(self, seller: str, payment: Payment | None) -> str:
+        """A question is erased long before its payment, and a bank may take months."""
+        gateway = self._payments.flow.named(seller)
+        if payment is None or not isinstance(gateway, Traces):
+            return "unknown"
+        found = await self._outbound.run(gateway.revisit(payment))
+        if found.payment != payment.payment_intent:
+            raise Mismatch("payment", session=found.id)
+        if (found.currency, found.amount) != (payment.currency, payment.amount):
+            raise Mismatch("amount", session=found.id)
+        now = self._elicitations.clock()
+        await self._payments.ledger.hear(payment, lambda current: heard(current, found, now=now))
+        return "asked"

@@ -1,0 +1,87 @@
+"""The inbox of webhooks: what was verified, kept for 30 days, and how much was not, by its reason.
+
+What could go wrong: whoever sends rubbish fills the store or the log with it. So of what could not
+be verified, or hinted at nothing of ours, only a count is kept, a row for each day and reason, and
+it is written at most once a minute, whatever arrives.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from webapp.elicitations.service import Elicitations
+from webapp.records.ids import tail_of
+from webapp.records.owners import SERVICE
+from webapp.records.rows import Hook, TurnedAway
+
+KEPT = timedelta(days=30)
+BETWEEN_WORDS = timedelta(minutes=1)
+_log = logging.getLogger(__name__)
+
+
+class Inbox:
+    """Built with the service; the counts of the last minute are this process's own."""
+
+    def __init__(self, elicitations: Elicitations) -> None:
+        self._elicitations = elicitations
+        self._counts = Counter[tuple[str, str, str]]()  # not written yet: day, seller, reason
+        self._logged: dict[tuple[str, str], datetime] = {}
+        self._written_at: datetime | None = None
+
+    def turned_away(self, seller: str, reason: str) -> None:
+        """A delivery could not be verified, or was about nothing of ours; writes nothing."""
+        now = self._elicitations.clock()
+        self._counts[now.date().isoformat(), seller, reason] += 1
+        logged = self._logged.get((seller, reason))
+        if logged is None or now - logged >= BETWEEN_WORDS:
+            self._logged[seller, reason] = now
+            _log.warning("webhook.unverified", extra={"seller": seller, "reason": reason})
+
+    async def write_counts(self) -> None:
+        """Add what was turned away to the rows of its days, at most once a minute."""
+        now = self._elicitations.clock()
+        is_soon = self._written_at is not None and now - self._written_at < BETWEEN_WORDS
+        if is_soon or not self._counts:
+            return
+        self._written_at = now
+        for key, count in tuple(self._counts.items()):
+            await self._add(*key, count=count, now=now)
+            self._counts[key] -= count
+            if not self._counts[key]:
+                del self._counts[key]
+
+    async def hooks(self) -> list[Hook]:
+        """All that was verified, the latest first."""
+        found = await self._elicitations.all(Hook)
+        return sorted(found, key=lambda hook: hook.received_at, reverse=True)
+
+    async def unverified(self) -> list[TurnedAway]:
+        """How many were turned away, the latest day first."""
+        rows = await self._elicitations.all(TurnedAway)
+        found = sorted(rows, key=lambda row: (row.seller, row.reason))
+        return sorted(found, key=lambda row: row.day, reverse=True)
+
+    async def find(self, tail: str) -> Hook | None:
+        """By the id that is shown, which is without the owner's tag."""
+        hooks = await self._elicitations.all(Hook)
+        return next((hook for hook in hooks if tail_of(hook) == tail), None)
+
+    async def _add(self, day: str, seller: str, reason: str, *, count: int, now: datetime) -> None:
+        fresh = TurnedAway(
+            id=f"{SERVICE}{day}:{seller}:{reason}",
+            owner=SERVICE,
+            day=day,
+            seller=seller,
+            reason=reason,
+            erase_at=now + KEPT,
+        )
+
+        async def added() -> Sequence[TurnedAway]:
+            found = await self._elicitations.read(TurnedAway, owner=SERVICE, id=fresh.id)
+            before = found or fresh
+            return [replace(before, count=before.count + count, last_at=now)]
+
+        await self._elicitations.write_afresh(added)

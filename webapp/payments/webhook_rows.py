@@ -1,0 +1,131 @@
+"""Hook rows: how what a provider tells us is kept.
+
+What could go wrong: a body that fits no row, and with it the event that was acknowledged. So of a
+long one the beginning is kept, for an operator to read, and besides it what the whole of it said.
+"""
+
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+from dataclasses import replace as with_other
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from flows.payments import receipt as receipts
+from flows.payments.gateway import Notice, Registration, Signs, State
+from flows.payments.receipt import Payment
+from webapp.elicitations.service import Elicitations
+from webapp.records.ids import beside, owner_of
+from webapp.records.rows import Hook
+from webapp.stores import Conflict
+
+KEPT = timedelta(days=30)
+REMEMBERED_AT_MOST = 10_000
+BODY_BYTES_KEPT = 16 * 1024  # a row has 64 KiB, and half a letter takes three bytes
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """What is kept of a body: all of it, or its beginning."""
+
+    text: str
+    is_whole: bool
+
+
+def body_of(body: bytes) -> Body:
+    text = body[:BODY_BYTES_KEPT].decode("utf-8", "replace")
+    return Body(text=text, is_whole=len(body) <= BODY_BYTES_KEPT)
+
+
+def event_of(hook: Hook, gateway: Signs) -> Notice:
+    """What it said when it came."""
+    return hook.said or gateway.kept_notice(hook.body.encode())
+
+
+class HookRows:
+    def __init__(self, elicitations: Elicitations) -> None:
+        self._elicitations = elicitations
+        # What this process has applied: a copy of it, which often comes soon, needs no look.
+        self._applied: OrderedDict[str, None] = OrderedDict()
+
+    def of(self, owner: str, seller: Registration, event: Notice, body: Body) -> Hook:
+        """The row of an event, as one that is applied; not written yet."""
+        now = self._elicitations.clock()
+        pepper = self._elicitations.owners.pepper
+        reference = event.reference or ""
+        is_about = owner_of(reference) == owner
+        about = reference if is_about else owner
+        tag = pepper.tag("hook", seller.name, event.id, size=12 if is_about else 18)
+        # A session that is paid has its row in the ledger, and needs no other mark.
+        is_paid = event.session is not None and event.session.state is State.PAID
+        says = None if is_paid else event.transition
+        return Hook(
+            id=beside(about, tag),
+            owner=owner,
+            seller=seller.name,
+            elicitation_id=event.reference or "",
+            session=event.subject or "",
+            body=body.text,
+            is_whole=body.is_whole,
+            received_at=now,
+            erase_at=now + KEPT,
+            event=event.id,
+            type=event.type,
+            transition=None if says is None else pepper.tag("transition", seller.name, says),
+            said=None if body.is_whole else _without_address(event),
+        )
+
+    def is_applied(self, hook: Hook) -> bool:
+        """Whether it is known to be done; else the store tells."""
+        return hook.id in self._applied
+
+    def note_applied(self, hook: Hook) -> None:
+        """All that follows from it is durable."""
+        self._applied[hook.id] = None
+        if len(self._applied) > REMEMBERED_AT_MOST:
+            self._applied.popitem(last=False)
+
+    def forget(self, id: str) -> None:
+        """Look again at the next copy."""
+        self._applied.pop(id, None)
+
+    async def keep(self, hook: Hook, *, status: str, why: str | None = None) -> str:
+        """Authentic, and nothing is done about it now; what became of it, in a word."""
+        try:
+            await self._elicitations.write(replace(hook, status=status, why=why))
+        except Conflict:
+            return "duplicate"
+        if status in ("waiting", "refused") and why != "payment":
+            _log.warning("payment.mismatch", extra={"id": hook.id, "why": why})
+        return status
+
+
+def _without_address(event: Notice) -> Notice:
+    """Nobody is sent to a page that only an event told of, and it may be long."""
+    if event.session is None:
+        return event
+    return with_other(event, session=with_other(event.session, url=None))
+
+
+def heard_news(payment: Payment, event: Notice, *, now: datetime) -> Payment:
+    """The ledger's row with what an event tells that became of it; told twice it says the same."""
+    news = event.news
+    assert news is not None
+    if news.dispute is not None:
+        return receipts.disputed(payment, event.subject or event.id, news.dispute)
+    return receipts.given_back_in_part(payment, now, amount=news.returned)
+
+
+def contradicts(
+    payment: Payment, event: Notice, currency: str | None, *, seller: Registration
+) -> str | None:
+    """What of an event is not so that it can be about this payment."""
+    if event.account != seller.account:
+        return "account"
+    if not event.is_live == seller.is_live == payment.is_live:
+        return "mode"
+    if currency not in (None, payment.currency):
+        return "currency"
+    return None

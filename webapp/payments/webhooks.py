@@ -1,0 +1,200 @@
+"""Hooks: what a payment provider tells us, once it is verified.
+
+What could go wrong: an acknowledged event that is lost, or one that settles what is not ours. So
+2xx is answered only after the write is durable; an authentic event that names an elicitation but a
+session that we do not know is kept and reconciled; whatever else contradicts what was asked is
+kept with its reason and settles nothing. Notices come twice and in any order: each is a picture of
+when it was made, and what is written by it is the same whichever comes first.
+"""
+
+import logging
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from flows.elicitation.states import Elicitation
+from flows.errors import Failed, NotConfigured
+from flows.payments.gateway import Hint, Notice, Registration, Signs, judge_notice
+from flows.payments.session import Mismatch, sessions_of
+from flows.webhooks.signatures import Delivery
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
+from webapp.payments.late_events import Afterwards, later, may_be_ours
+from webapp.payments.orphaned_events import Erased
+from webapp.payments.payments import Payments
+from webapp.payments.unsigned_notices import Hints
+from webapp.payments.webhook_rows import Body, HookRows, body_of, event_of
+from webapp.records.owners import SERVICE
+from webapp.records.rows import Hook
+from webapp.stores import Conflict
+
+_NOT_DONE = ("ignored", "unknown", "duplicate", "waiting", "refused")
+_log = logging.getLogger(__name__)
+
+
+class Hooks:
+    def __init__(
+        self, *, elicitations: Elicitations, payments: Payments, outbound: Outbound
+    ) -> None:
+        self._elicitations = elicitations
+        self._payments = payments
+        self._rows = HookRows(elicitations)
+        self._afterwards = Afterwards(
+            elicitations=elicitations, payments=payments, outbound=outbound
+        )
+        self._erased = Erased(elicitations=elicitations, payments=payments)
+        self._hints = Hints(elicitations=elicitations, payments=payments, outbound=outbound)
+
+    async def receive(self, gateway: Signs, delivery: Delivery) -> str:
+        """What became of it, in a word; it is durable when this returns.
+
+        For a request's own task. Raises Malformed.
+        """
+        event = gateway.read_notice(delivery)
+        taken = self._receive(gateway, event, body_of(delivery.body))
+        return await self._elicitations.uncancelled(taken)
+
+    async def replay(self, hook: Hook) -> Hook:
+        """Take it as if it came now; what it did already, it does not do again.
+
+        Raises NotConfigured if its seller is gone, Failed if that cannot be asked.
+        """
+        gateway = self._signing(hook)
+        event = event_of(hook, gateway)
+        is_done = False
+        if hook.why == "session" or (event.news is not None and hook.status in _NOT_DONE):
+            await self.reconcile(hook)
+        else:
+            body = Body(text=hook.body, is_whole=hook.is_whole)
+            self._rows.forget(hook.id)
+            is_done = await self._receive(gateway, event, body) not in _NOT_DONE
+        stored = await self._elicitations.read(Hook, owner=hook.owner, id=hook.id) or hook
+        if is_done and stored.status in _NOT_DONE:
+            stored = replace(stored, status="applied", why=None, transition=None)
+        stored = replace(stored, replayed_at=self._elicitations.clock())
+        await self._elicitations.write(stored)
+        return stored
+
+    async def reconcile(self, hook: Hook) -> None:
+        """An event about what we did not know: is it ours after all? We ask.
+
+        Raises Failed if the provider cannot be asked.
+        """
+        if self._payments.seller(hook.seller) is None:
+            return
+        gateway = self._signing(hook)
+        event = event_of(hook, gateway)
+        if event.news is not None:
+            done = await self._afterwards.reconcile(hook, event, event.news, gateway=gateway)
+        else:
+            try:
+                done = await self._reconcile_session(hook, event, gateway.seller)
+            except Failed:
+                with suppress(Conflict):
+                    await self._elicitations.write(later(hook, now=self._elicitations.clock()))
+                raise
+        if done.status == "refused":
+            _log.warning("payment.foreign", extra={"id": hook.id, "why": done.why})
+        # Another one may have been applied for the same meanwhile: this one claims nothing.
+        await self._elicitations.write(replace(done, transition=None))
+
+    async def hinted(self, seller: str, hint: Hint) -> str:
+        """What somebody says who may be anybody; what became of it. Raises as `Hints.take` does."""
+        return await self._hints.take(seller, hint)
+
+    def _signing(self, hook: Hook) -> Signs:
+        gateway = self._payments.flow.named(hook.seller)
+        if not isinstance(gateway, Signs):  # it was another one's, of the same name
+            raise NotConfigured(f"the payment provider {hook.seller!r}")
+        return gateway
+
+    async def _receive(self, gateway: Signs, event: Notice, body: Body) -> str:
+        seller = gateway.seller
+        if event.session is not None and event.reference is not None:
+            elicitation = await self._elicitations.as_remembered(event.reference)
+            if elicitation is None:
+                return await self._erased.hear(seller, event, body)
+            if elicitation.kind == "payment":
+                return await self._settle_stored(elicitation, gateway, event, body)
+        elif event.news is not None and may_be_ours(event, event.news):
+            return await self._afterwards.hear(seller, event, event.news, body)
+        elif event.subject is not None and event.reference is not None:
+            return await self._ask(seller, event, body)
+        is_known = event.session is not None and event.reference is not None
+        word = "unknown" if is_known else "ignored"
+        return await self._rows.keep(self._rows.of(SERVICE, seller, event, body), status=word)
+
+    async def _settle_stored(
+        self, elicitation: Elicitation, gateway: Signs, event: Notice, body: Body
+    ) -> str:
+        hook = self._rows.of(elicitation.owner, gateway.seller, event, body)
+        if self._rows.is_applied(hook):
+            return "duplicate"
+        try:
+            return await self._settle(elicitation, gateway.seller, event, hook)
+        except KeyError:
+            if await self._elicitations.get(elicitation.id) is not None:
+                raise
+            # This process remembered it, and it is erased.
+            return await self._erased.hear(gateway.seller, event, body)
+
+    async def _settle(
+        self, elicitation: Elicitation, seller: Registration, event: Notice, hook: Hook
+    ) -> str:
+        try:
+            return await self._apply(elicitation, event, seller, hook)
+        except Mismatch:
+            pass  # perhaps another process has begun the session
+        elicitation = await self._elicitations.get(elicitation.id) or elicitation
+        try:
+            return await self._apply(elicitation, event, seller, hook)
+        except Mismatch as error:
+            if event.session is not None:
+                await self._payments.verdicts.paid_otherwise(elicitation, event.session, error)
+            status = "waiting" if error.what == "session" else "refused"
+            return await self._rows.keep(hook, status=status, why=error.what)
+
+    async def _ask(self, seller: Registration, event: Notice, body: Body) -> str:
+        """It names a session and says nothing of it: kept, then asked about, now or later."""
+        elicitation = await self._elicitations.get(event.reference or "")
+        if elicitation is None:
+            return await self._erased.hear(seller, event, body)
+        if elicitation.kind != "payment":
+            row = self._rows.of(SERVICE, seller, event, body)
+            return await self._rows.keep(row, status="unknown")
+        hook = self._rows.of(elicitation.owner, seller, event, body)
+        word = await self._rows.keep(hook, status="waiting", why="session")
+        if word == "waiting":
+            stored = await self._elicitations.read(Hook, owner=hook.owner, id=hook.id)
+            try:
+                await self.reconcile(stored or hook)
+            except Failed as error:  # the sweeper asks again
+                _log.warning("webhook.not_asked", extra={"seller": seller.name, "why": str(error)})
+                return word
+            word = "asked"
+        return word
+
+    async def _reconcile_session(self, hook: Hook, event: Notice, seller: Registration) -> Hook:
+        elicitation = await self._elicitations.get(hook.elicitation_id)
+        if elicitation is None:
+            return await self._erased.reconcile(hook, event, seller=seller)
+        elicitation = await self._payments.checkouts.reconcile(elicitation)
+        if hook.session not in sessions_of(elicitation):
+            return replace(hook, status="refused", why="session")
+        try:
+            await self._payments.checkouts.ask_seller(elicitation)
+        except Mismatch as error:
+            return replace(hook, status="refused", why=error.what)
+        return replace(hook, status="applied", why=None)
+
+    async def _apply(
+        self, elicitation: Elicitation, event: Notice, seller: Registration, hook: Hook
+    ) -> str:
+        assert event.session is not None
+        verdict = judge_notice(elicitation, event, seller=seller)
+        verdicts, session = self._payments.verdicts, event.session
+        done = await verdicts.apply(elicitation, session, verdict, hook=hook)
+        if session.refunded or session.charged_back:  # of nothing, an old notice may tell too
+            await verdicts.hear(elicitation, session)
+        self._rows.note_applied(hook)
+        return str(done or verdict)

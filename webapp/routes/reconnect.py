@@ -1,0 +1,83 @@
+"""Connecting an account again because its person asked on the page, and no tool.
+
+What could go wrong: a press that shares something. No tool is named in the question, so the account
+that comes of it has the tools that it had; and it is asked for by its person's id, and shown by
+name, so that another one neither answers nor takes its place. Pressed again while the question is
+open, it is the same one.
+"""
+
+from datetime import timedelta
+
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
+
+from flows.elicitation import states
+from flows.elicitation.states import Asked, Elicitation, Status
+from flows.oauth.authorization_code import Terms
+from flows.oauth.connection import Connection
+from flows.oauth.provider import SCOPE
+from flows.question import digest_of
+from flows.requests import AccountRequest
+from webapp.elicitations.kind import AskedBy
+from webapp.service import Service
+
+OPEN_FOR = timedelta(minutes=10)
+
+
+async def reconnect(service: Service, connection: Connection) -> Elicitation | None:
+    """The question to its person; None where it was disconnected, or we are not known there."""
+    elicitations = service.elicitations
+    client = service.kinds.accounts.connections.client(connection)
+    if client is None or connection.ended_at is not None:
+        return None
+    request = AccountRequest(
+        provider=client.provider,
+        scopes=tuple(scope for scope in connection.scopes if SCOPE.fullmatch(scope)),
+        account=connection.label,
+    )
+    join = elicitations.owners.pepper.tag("join", "reconnect", connection.id, size=18)
+
+    async def asked_afresh() -> list[Elicitation]:
+        held = await elicitations.find(owner=connection.owner, join=join)
+        if held is not None and not held.status.is_final:
+            if elicitations.clock() < held.expires_at:
+                return []
+            held = await elicitations.end(held, Status.EXPIRED)
+        new = await _question(service, connection, request, join=join)
+        return [new] if held is None else [states.let_go(held), new]
+
+    written = await elicitations.write_afresh(asked_afresh)
+    if written:
+        return await elicitations.get(written[-1].id)
+    return await elicitations.find(owner=connection.owner, join=join)
+
+
+async def _question(
+    service: Service, connection: Connection, request: AccountRequest, *, join: str
+) -> Elicitation:
+    accounts, now = service.kinds.accounts, service.clock()
+    id, expires_at = service.elicitations.new_id(connection.owner), now + OPEN_FOR
+    asked = await accounts.asked(
+        request,
+        Asked(
+            server=connection.server,
+            tool="",
+            client=None,
+            message=request.message,
+            digest=digest_of(request.kind, accounts.facts(request)),
+        ),
+        link=service.links.for_author(elicitation_id=id, expires_at=expires_at, now=now),
+        by=AskedBy(owner=connection.owner, server=connection.server, tool=""),
+    )
+    terms = replace(
+        convert(asked.terms, Terms), person_id=connection.person_id, also=connection.scopes
+    )
+    return Elicitation(
+        id=id,
+        owner=connection.owner,
+        kind=request.kind,
+        asked=replace(asked, terms=to_builtins(terms)),
+        join=join,
+        created_at=now,
+        expires_at=expires_at,
+    )

@@ -1,0 +1,300 @@
+"""Declarations: what an operator adds in `elicit.toml` to the providers that come with it.
+
+What could go wrong: a file that takes the name of a built-in provider, or what people read in its
+place, and leads them elsewhere; an address that says already what the flow is to say; a secret in a
+file that is shown around. All are refused, and no value of the file is repeated.
+"""
+
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from flows.errors import InvalidQuestion
+from flows.oauth.provider import NAME, OUR_PARAMETERS, PersonProbe, Provider, Revocation
+from flows.payments.declared.declaration import SellerDeclaration
+from flows.providers import PROVIDERS
+from webapp.settings.payment_providers import read_sellers
+
+_TEXT, _TEXTS, _FLAG = "a text", "a list of texts", "true or false"
+_TABLE, _LISTS = "a table of texts", "a table of lists of texts"
+_PLACE = "a text, or a table of texts"
+_TYPES: Mapping[str, Any] = {
+    _TEXT: str,
+    _TEXTS: tuple[str, ...],
+    _FLAG: bool,
+    _TABLE: dict[str, str],
+    _LISTS: dict[str, tuple[str, ...]],
+    _PLACE: str | dict[str, str],
+}
+_KEYS: Mapping[str, str] = {
+    "account_hint": _TEXT,
+    "always": _TEXTS,
+    "api": _TEXT,
+    "api_hosts": _TEXTS,
+    "authorize": _TEXT,
+    "body": _TEXT,
+    "client_auth": _TEXT,
+    "covers": _LISTS,
+    "device": _TEXT,
+    "extra": _TABLE,
+    "has_scopes": _FLAG,
+    "headers": _TABLE,
+    "issuer": _TEXT,
+    "label": _TEXT,
+    "lasting": _TABLE,
+    "manage": _TEXT,
+    "person": _TABLE,
+    "refresh": _TEXT,
+    "replies": _TEXT,
+    "reply_scope_separator": _TEXT,
+    "revoke": _PLACE,
+    "rotates": _FLAG,
+    "scope_parameter": _TEXT,
+    "scope_separator": _TEXT,
+    "scope_words": _TABLE,
+    "sends_issuer": _FLAG,
+    "switch": _TABLE,
+    "token": _TEXT,
+    "token_path": _TEXTS,
+    "troubles": _TABLE,
+    "unmentioned": _TEXTS,
+}
+_PAIRS = ("extra", "headers", "lasting", "switch")  # kept in their order
+_PERSON_KEYS = frozenset(PersonProbe.__dataclass_fields__)
+_REVOCATION_KEYS = frozenset(Revocation.__dataclass_fields__)
+_SECRETS = re.compile(
+    r"secret|passw|(private|api)[_-]?key|(access|refresh|bearer|auth)[_-]?token|token_value"
+    r"|credential"
+)
+_DEPTH_AT_MOST = 32  # of tables and lists in one another
+# A scope, or a provider's code for a trouble, may be called what it likes.
+_NAMES_OF_OTHERS = frozenset({"scope_words", "covers", "troubles"})
+
+
+class BadDeclaration(ValueError):
+    """What is wrong with the file; `problems` has a sentence for each table and key."""
+
+    def __init__(self, problems: list[str], *, source: str) -> None:
+        self.problems = problems
+        super().__init__("\n".join(f"{source}: {problem}" for problem in problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declarations:
+    """What a file declares, by name."""
+
+    providers: Mapping[str, Provider] = field(default_factory=dict[str, Provider])
+    sellers: Mapping[str, SellerDeclaration] = field(default_factory=dict[str, SellerDeclaration])
+
+
+def load_declarations(path: Path) -> Declarations:
+    """Read the file at this path. Raises BadDeclaration, also if it cannot be read."""
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise BadDeclaration(["it is not UTF-8."], source=str(path)) from None
+    except OSError as error:
+        problem = f"it cannot be read: {error.strerror}."
+        raise BadDeclaration([problem], source=str(path)) from error
+    return read_declarations(text, source=str(path))
+
+
+def read_declarations(text: str, *, source: str) -> Declarations:
+    """What the text declares; `source` is what messages call it.
+
+    Raises BadDeclaration with all problems at once.
+    """
+    try:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is the former too
+        where = re.search(r"\(at .*\)$", str(error))
+        problem = f"it is no TOML {where[0] if where else ''}".rstrip() + "."
+        raise BadDeclaration([problem], source=source) from None
+    if _is_too_deep(found):
+        raise BadDeclaration(["it has too many tables in one another."], source=source)
+    problems = [
+        f"{key}: unknown; only [providers.NAME] and [sellers.NAME]."
+        for key in found
+        if key not in ("providers", "sellers")
+    ]
+    problems += _secrets_in(found)
+    providers = _providers(_tables(found, "providers", problems), problems)
+    sellers = read_sellers(_tables(found, "sellers", problems), problems)
+    if problems:
+        raise BadDeclaration(problems, source=source)
+    return Declarations(providers=providers, sellers=sellers)
+
+
+def _is_too_deep(found: Mapping[str, Any]) -> bool:
+    """Looked at level by level: dotted names reach deeper than functions can call each other."""
+    level: list[object] = [found]
+    for _ in range(_DEPTH_AT_MOST):
+        level = [part for one in level for part in _inside(one)]
+    return bool(level)
+
+
+def _inside(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return [*cast("dict[str, object]", value).values()]
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def _tables(found: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[str, Any]:
+    tables = found.get(key, {})
+    if isinstance(tables, dict):
+        return cast("dict[str, Any]", tables)
+    problems.append(f"{key}: it is a table of tables, [{key}.NAME].")
+    return {}
+
+
+def _providers(tables: Mapping[str, Any], problems: list[str]) -> Mapping[str, Provider]:
+    providers: dict[str, Provider] = {}
+    for name, table in tables.items():
+        place = f"providers.{name}"
+        if not NAME.fullmatch(name):
+            problems.append(f"{place}: a name is 1 to 32 of a-z, 0-9 and _, a letter first.")
+        elif name in PROVIDERS:
+            problems.append(f"{place}: this name is built in; choose another one.")
+        elif not isinstance(table, dict):
+            problems.append(f"{place}: it is a table, [{place}].")
+        else:
+            provider = _provider(name, cast("dict[str, Any]", table), problems)
+            if provider is not None:
+                providers[name] = provider
+    return providers
+
+
+def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provider | None:
+    place = f"providers.{name}"
+    faults = [*_key_faults(name, table)]
+    read = {key: table[key] for key in table if key in _KEYS}
+    for key, value in read.items():
+        try:
+            read[key] = msgspec.convert(value, _TYPES[_KEYS[key]])
+        except msgspec.ValidationError:
+            faults.append(f"{key}: it is {_KEYS[key]}.")
+    if "person" in read and not any(fault.startswith("person:") for fault in faults):
+        faults += _person_faults(read["person"])
+    if isinstance(read.get("revoke"), dict):
+        faults += _revocation_faults(read["revoke"])
+    faults += _label_faults(read.get("label", _label_of(name)))
+    faults += _query_faults(read.get("authorize"), scope_parameter=read.get("scope_parameter"))
+    if not faults:
+        try:
+            return _declared(name, read)
+        except InvalidQuestion as error:
+            faults += str(error).splitlines()
+    problems += [f"{place}.{fault}" for fault in faults]
+    return None
+
+
+def _declared(name: str, read: dict[str, Any]) -> Provider:
+    discovers = "issuer" in read and "authorize" not in read and "token" not in read
+    person = read.pop("person", None)
+    revoke = read.pop("revoke", None)
+    pairs = {key: tuple(read.pop(key, {}).items()) for key in _PAIRS}
+    if discovers:
+        read = {"always": ("openid",), "api": read["issuer"], **read}
+    values: dict[str, Any] = {
+        "name": name,
+        "label": _label_of(name),
+        "discovers": discovers,
+        "person": PersonProbe(**person) if person is not None else None,
+        "revoke": _revocation(revoke),
+        **pairs,
+        **read,
+    }
+    return Provider(**values)
+
+
+def _label_of(name: str) -> str:
+    return name.replace("_", " ").title()
+
+
+def _label_faults(label: object) -> Iterator[str]:
+    for provider in PROVIDERS.values():
+        if isinstance(label, str) and _as_read(label) == _as_read(provider.label):
+            yield f"label: {provider.label} is built in; choose another one."
+
+
+def _as_read(label: str) -> str:
+    """Without what people hardly see: capitals, spaces, wide letters."""
+    return "".join(unicodedata.normalize("NFKC", label).casefold().split())
+
+
+def _query_faults(address: object, *, scope_parameter: object) -> Iterator[str]:
+    """What the flow says itself and comes twice then, of which the provider may read the first."""
+    try:
+        query = urlsplit(address).query if isinstance(address, str) else ""
+    except ValueError:  # no address at all, which is told elsewhere
+        return
+    named = {name for name, _ in parse_qsl(query, keep_blank_values=True)}
+    if taken := sorted(name for name in named if name in OUR_PARAMETERS or name == scope_parameter):
+        yield (
+            f"authorize: {', '.join(taken)} is what the flow itself says; leave it out of the "
+            "query."
+        )
+
+
+def _revocation(declared: str | dict[str, Any] | None) -> Revocation | None:
+    if declared is None:
+        return None
+    return Revocation(url=declared) if isinstance(declared, str) else Revocation(**declared)
+
+
+def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+    for key in table:
+        if key == "client_id":
+            yield f"client_id: it does not stand here; set ELICIT_{name.upper()}_CLIENT_ID."
+        elif key not in _KEYS and not _SECRETS.search(key.lower()):
+            yield f"{key}: unknown; the keys are {', '.join(_KEYS)}."
+    if "issuer" not in table and not {"authorize", "token"} & set(table):
+        yield "issuer: needed, or else authorize and token."
+    if "api" not in table and {"authorize", "token"} & set(table):
+        yield "api: needed, the address of what the key is for."
+
+
+def _person_faults(person: Mapping[str, str]) -> list[str]:
+    faults = [f"person.{key}: needed." for key in ("url", "id", "label") if key not in person]
+    faults += [
+        f"person.{key}: unknown; the keys are {', '.join(sorted(_PERSON_KEYS))}."
+        for key in person
+        if key not in _PERSON_KEYS
+    ]
+    return faults
+
+
+def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
+    if "url" not in revoke:
+        yield "revoke.url: needed."
+    for key, value in revoke.items():
+        if key not in _REVOCATION_KEYS:
+            yield f"revoke.{key}: unknown; the keys are {', '.join(sorted(_REVOCATION_KEYS))}."
+        elif not isinstance(value, str):
+            yield f"revoke: it is {_PLACE}."
+
+
+def _secrets_in(table: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[str]:
+    for key, value in table.items():
+        here = (*place, key)
+        if _SECRETS.search(key.lower()) and not _is_header(here, value):
+            name = here[1].upper() if len(here) > 2 else "NAME"
+            variable = "KEY" if here[0] == "sellers" else "CLIENT_SECRET"
+            yield (
+                f"{'.'.join(here)}: a secret does not belong in this file; set "
+                f"ELICIT_{name}_{variable} in the environment instead."
+            )
+        if isinstance(value, dict) and key not in _NAMES_OF_OTHERS:
+            yield from _secrets_in(cast("dict[str, Any]", value), here)
+
+
+def _is_header(place: tuple[str, ...], value: object) -> bool:
+    """A header that takes the key from the settings may be called what it likes."""
+    return place[0] == "sellers" and place[2:3] == ("headers",) and "{secret}" in str(value)

@@ -1,0 +1,274 @@
+"""The key file of a local server: its secrets, newest first, while processes are running.
+
+What could go wrong: two rotations of which one loses the other's secret, and with it all that was
+sealed under it; half a file after a crash; a running process that knows less than the file. So
+the file changes under a lock, is replaced as a whole, and a ring looks at it before each use.
+Beside it stand the addresses of the stores that were opened with it: each may need its secrets.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+from datetime import datetime
+from pathlib import Path
+from pwd import getpwuid
+from typing import BinaryIO
+
+import msgspec
+
+from flows.crypto.vault import SECRET_BYTES, Ring, fingerprint_of
+from flows.errors import WeakSecret
+from webapp.stores.permissions import must_be_ours, must_be_private
+
+_HEADER = (
+    b"# The secrets of elicit, newest first; with the time at which each of the others "
+    b"ceased to be the newest.\n"
+)
+_PLAIN = re.compile(rb"(?!hex:|#)[\x21-\x7e]+")
+_NEW_SECRET_BYTES = 48
+_log = logging.getLogger(__name__)
+
+_Seen = tuple[int, int, int]
+_NOTHING: _Seen = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """One of the key file; `ceased_at` is when another became the newest, None if unknown."""
+
+    value: bytes = field(repr=False)
+    ceased_at: datetime | None = None
+
+    @property
+    def fingerprint(self) -> bytes:
+        return fingerprint_of(self.value)
+
+
+def new_secret() -> bytes:
+    return secrets.token_urlsafe(_NEW_SECRET_BYTES).encode()
+
+
+def data_folder(environment: Mapping[str, str]) -> Path:
+    """Where the key file and the store of local use are."""
+    return folder_of(environment, "XDG_DATA_HOME", ".local/share")
+
+
+def folder_of(environment: Mapping[str, str], name: str, otherwise: str) -> Path:
+    """One of the user's own; a relative path there counts as none (XDG Base Directory, 0.8)."""
+    base = Path(environment.get(name, ""))
+    if not base.is_absolute():
+        home = Path(environment.get("HOME", ""))
+        base = (home if home.is_absolute() else Path(getpwuid(os.getuid()).pw_dir)) / otherwise
+    return base / "elicit-url"
+
+
+class KeyFile:
+    """Every method raises OSError if the file cannot be used, WeakSecret if its content cannot."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.notes = path.with_name(f"{path.name}.stores")  # of the stores that it opens
+
+    def ring(self, *, is_needed: Callable[[str], bool] | None = None, store: str = "") -> Ring:
+        """A ring that follows the file; the file is made if there is none.
+
+        Not where a store holds something, the one at hand or one that was opened with the file:
+        `is_needed` tells of its address. It could be read by nobody under another key.
+        """
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        must_be_private(self.path)
+        if not self.path.exists():
+            for each in (store, *self.stores()):
+                if is_needed is not None and each and is_needed(each):
+                    raise OSError(
+                        f"it is gone, and {each} holds what only its secrets open: put it back "
+                        "from a copy, or set ELICIT_SECRET to its content; to begin afresh, move "
+                        f"that store away{self._also(each)}"
+                    )
+            with _draft(self.path, new_secret() + b"\n") as draft, suppress(FileExistsError):
+                self.path.hardlink_to(draft)  # of several processes one is first
+        return _Followed(self).ring
+
+    def _also(self, store: str) -> str:
+        return f" (or take it out of {self.notes})" if store in self.stores() else ""
+
+    def read(self) -> tuple[Secret, ...]:
+        return self._read()[0]
+
+    def put_in_front(self, secret: bytes, *, before: bytes, now: datetime) -> bool:
+        """Make it the newest; False, and no change, if the fingerprint `before` is not newest."""
+        with self._locked():
+            newest, *others = self.read()
+            if newest.fingerprint != before:
+                return False
+            found = [Secret(value=secret), changed(newest, ceased_at=now), *others]
+            _replace(self.path, _encode(found))
+            return True
+
+    def take_out(self, fingerprint: bytes) -> None:
+        """Forget a secret for good. The newest stays."""
+        with self._locked():
+            newest, *others = self.read()
+            found = [newest, *(s for s in others if s.fingerprint != fingerprint)]
+            _replace(self.path, _encode(found))
+
+    def note(self, store: str) -> None:
+        """Keep the address of a store, so that `stores` has it from now on, once."""
+        if store in self.stores():
+            return
+        with self._locked():
+            found = self.stores()
+            if store not in found:
+                lines = json.dumps([*found, store], indent=1).encode() + b"\n"
+                _replace(self.notes, lines)
+
+    def stores(self) -> tuple[str, ...]:
+        """The addresses that were noted."""
+        try:
+            with _opened(self.notes) as file:
+                return msgspec.convert(json.loads(file.read()), tuple[str, ...])
+        except FileNotFoundError:
+            return ()
+        except (ValueError, msgspec.ValidationError) as error:
+            damaged = f"{self.notes} is damaged; remove it, and serve each store once"
+            raise OSError(damaged) from error
+
+    def seen(self) -> _Seen:
+        """What tells one state of the file from another."""
+        return _identity(self.path.stat())
+
+    def _read(self) -> tuple[tuple[Secret, ...], _Seen]:
+        with _opened(self.path) as file:
+            status = os.fstat(file.fileno())
+            must_be_ours(self.path, status)
+            content = file.read()
+        found = _decode(content)
+        Ring([secret.value for secret in found])  # refuses a weak one
+        return found, _identity(status)
+
+    def follow(self, known: Sequence[bytes]) -> tuple[Sequence[bytes] | None, _Seen]:
+        """The secrets, and which state of the file they are of; None if they are all others."""
+        found, seen = self._read()
+        values = [secret.value for secret in found]
+        is_ours = not known or not set(known).isdisjoint(values)
+        return (values if is_ours else None), seen
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        """Alone among those who change the file; who waited looks whether it is still the one."""
+        while True:
+            with _opened(self.path) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                    yield
+                    return
+
+
+class _Followed:
+    """A ring, and the state of the file that it was read from."""
+
+    def __init__(self, file: KeyFile) -> None:
+        self._file = file
+        values, self._seen = file.follow(())
+        self._values = values or ()
+        self.ring = Ring(self._values, reread=self._reread)
+
+    def _reread(self) -> Sequence[bytes] | None:
+        """What is served goes on with what was read, whatever has become of the file."""
+        seen = _NOTHING
+        try:
+            seen = self._file.seen()
+            if seen == self._seen:
+                return None
+            values, seen = self._file.follow(self._values)
+        except (OSError, WeakSecret) as error:
+            if seen != self._seen:
+                _log.warning("key_file.unusable", extra={"why": str(error)})
+            values = None
+        else:
+            if values is None:
+                _log.warning("key_file.foreign", extra={"path": str(self._file.path)})
+        self._seen = seen
+        self._values = values or self._values
+        return values
+
+
+def _opened(path: Path) -> BinaryIO:
+    """To read. What is no file is refused: opening a pipe would wait for somebody to write."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no file; move away what stands there")
+    return os.fdopen(descriptor, "rb")
+
+
+def _identity(status: os.stat_result) -> _Seen:
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _decode(content: bytes) -> tuple[Secret, ...]:
+    """A file without our first line is one secret as a whole, as it was once written."""
+    if not content.startswith(b"# "):
+        return (Secret(value=content.strip()),)
+    found: list[Secret] = []
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.startswith(b"#") or not line.strip():
+            continue
+        text, _, moment = line.strip().partition(b" ")
+        try:
+            is_hex = text.startswith(b"hex:")
+            value = bytes.fromhex(text[4:].decode()) if is_hex else text
+            ceased_at = datetime.fromisoformat(moment.decode()) if moment else None
+        except ValueError:
+            ceased_at, value = None, b""
+        if len(value) < SECRET_BYTES or (ceased_at is not None and ceased_at.tzinfo is None):
+            raise WeakSecret(f"line {number} is no secret of {SECRET_BYTES} bytes or more")
+        found.append(Secret(value=value, ceased_at=ceased_at))
+    return tuple(found)
+
+
+def _encode(found: Sequence[Secret]) -> bytes:
+    return _HEADER + b"".join(
+        (s.value if _PLAIN.fullmatch(s.value) else b"hex:" + s.value.hex().encode())
+        + (b" " + s.ceased_at.isoformat().encode() if s.ceased_at is not None else b"")
+        + b"\n"
+        for s in found
+    )
+
+
+@contextmanager
+def _draft(path: Path, content: bytes) -> Generator[Path]:
+    """The whole content, durable, under a name of its own: nobody ever finds half a key."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with _draft(path, content) as draft:
+        draft.replace(path)
+    _settle(path.parent)
+
+
+def _settle(folder: Path) -> None:
+    """Make a new name as durable as what it names."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,250 @@
+"""Payment providers that an operator declares in `elicit.toml`, under [sellers.NAME].
+
+What could go wrong: as in webapp.settings.config_file; and a key of the provider's written into a
+header there. The names of the keys are those of flows.payments.declared.declaration, `false` says
+that there is none.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Annotated, Any, Final, cast
+
+import msgspec
+
+from flows.errors import InvalidQuestion
+from flows.oauth.provider import NAME
+from flows.payments.declared.declaration import LIFE_AT_MOST, SellerDeclaration
+from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
+from flows.payments.gateway import State
+from flows.payments.receipt import Dispute, RefundStatus
+from flows.payments.registry import BUILT_IN
+from flows.webhooks.items import ADYEN
+from flows.webhooks.schemes import SCHEMES, Scheme
+
+# Of every provider: ELICIT_{NAME}_ and one of these, so nothing that one needs is called so.
+SETTINGS: Final = frozenset(
+    {"key", "webhook_secret", "live", "checkout_origins", "client_id", "client_secret"}
+)
+
+_SCHEMES: Final[Mapping[str, Scheme]] = {one.name: one for one in (*SCHEMES, ADYEN)}
+_READINGS: Final = {"created": OURS_OPENED, "fetched": OURS, "told": OURS_TOLD}
+_MINUTES_AT_MOST = LIFE_AT_MOST // timedelta(minutes=1)
+_INTEGERS = range(-(2**63), 2**64)  # what can be written as JSON
+_CARRIERS = frozenset({"authorization", "proxy-authorization", "cookie"})
+_TEXT, _TEXTS, _FLAG = "a text", "a list of texts", "true or false"
+_TABLE, _ANY = "a table of texts", "a table of what JSON can say"
+_NUMBER, _MINUTES = "a whole number", f"a whole number, 1 to {_MINUTES_AT_MOST}"
+_SECONDS = "a list of seconds, each a whole number, 1 at least"
+_REFUNDS = "a table of pending or succeeded"
+_NEWS = "a table of open, lost, won, gone or returned"
+_STATES = f"a table of {', '.join(State)}"
+_LIVE, _UNIT = "a table of true or false", "minor or decimal"
+_TYPES: Mapping[str, Any] = {
+    _TEXT: str,
+    _TEXTS: tuple[str, ...],
+    _FLAG: bool,
+    _TABLE: dict[str, str],
+    _ANY: dict[str, Any],
+    _NUMBER: int,
+    _MINUTES: int,
+    _SECONDS: tuple[Annotated[int, msgspec.Meta(ge=1, le=86_400)], ...],
+    _REFUNDS: dict[str, RefundStatus],
+    _NEWS: dict[str, str],
+    _STATES: dict[str, State],
+    _LIVE: dict[str, bool],
+    _UNIT: str,
+}
+_KEYS: Mapping[str, str] = {
+    "label": _TEXT,
+    "api": _TEXT,
+    "checkout_origins": _TEXTS,
+    "test_api": _TEXT,
+    "test_checkout_origins": _TEXTS,
+    "headers": _TABLE,
+    "needs": _TEXTS,
+    "account": _TEXT,
+    "currencies": _TEXTS,
+    "unit_digits": _NUMBER,
+    "text_minor": _FLAG,
+    "what_at_most": _NUMBER,
+    "minutes": _MINUTES,
+    "create": _TEXT,
+    "create_body": _ANY,
+    "idempotency": _TEXT,
+    "fetch": _TEXT,
+    "pace": _SECONDS,
+    "close": _TEXT,
+    "close_body": _ANY,
+    "refund": _TEXT,
+    "refund_body": _ANY,
+    "refund_id": _TEXT,
+    "refund_states": _REFUNDS,
+    "trouble": _TEXT,
+    "manage": _TEXT,
+    "scheme": _TEXT,
+    "event_id": _TEXT,
+    "event_type": _TEXT,
+    "events": _TEXTS,
+    "settles": _FLAG,
+    "news": _NEWS,
+}
+_CAN_BE_NONE = frozenset(
+    {"idempotency", "fetch", "close", "refund", "trouble", "manage", "event_id", "account"}
+)
+_READING_KEYS: Mapping[str, str] = {
+    **dict.fromkeys(Reading.__dataclass_fields__, _TEXT),
+    "states": _STATES,
+    "live": _LIVE,
+    "unit": _UNIT,
+}
+_ALWAYS_READ = frozenset({"session", "states", "unit"})
+_HOLDING_KEYS: Mapping[str, str] = dict.fromkeys(Holding.__dataclass_fields__, _TEXT)
+KEYS: Final = (*_KEYS, *_READINGS, "holding")
+
+
+def read_sellers(tables: Mapping[str, Any], problems: list[str]) -> Mapping[str, SellerDeclaration]:
+    """The sellers that the tables declare, by name; what is wrong is added to the problems."""
+    sellers: dict[str, SellerDeclaration] = {}
+    for name, table in tables.items():
+        place = f"sellers.{name}"
+        if not NAME.fullmatch(name):
+            problems.append(f"{place}: a name is 1 to 32 of a-z, 0-9 and _, a letter first.")
+        elif name in BUILT_IN:
+            problems.append(f"{place}: this name is built in; choose another one.")
+        elif not isinstance(table, dict):
+            problems.append(f"{place}: it is a table, [{place}].")
+        else:
+            faults: list[str] = []
+            values = _values(cast("dict[str, Any]", table), faults)
+            if not faults:
+                try:
+                    sellers[name] = SellerDeclaration(name=name, **_labelled(name, values))
+                except InvalidQuestion as error:
+                    faults += map(_without_value, str(error).splitlines())
+            problems += [f"{place}.{fault}" for fault in dict.fromkeys(faults)]
+    return sellers
+
+
+def _labelled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"label": name.replace("_", " ").title(), **values}
+
+
+def _without_value(fault: str) -> str:
+    """A value that stands at the beginning of its sentence may be a key in the wrong place."""
+    key, _, says = fault.partition(": ")
+    return f"{key}: it is {says.rpartition(' is ')[2]}" if says[:1] in ("'", '"') else fault
+
+
+def _values(table: Mapping[str, Any], faults: list[str]) -> dict[str, Any]:
+    faults += [f"{key}: needed." for key in ("api", "checkout_origins") if key not in table]
+    faults += [
+        f"{key}: unknown; the keys are {', '.join(KEYS)}." for key in table if key not in KEYS
+    ]
+    values = _converted({key: table[key] for key in table if key in _KEYS}, _KEYS, faults)
+    values |= {key: None for key in _CAN_BE_NONE if table.get(key) is False}
+    _settle_types(values, faults)
+    for key, default in _READINGS.items():
+        if key in table:
+            values[key] = replace(default, **_inner(key, table[key], _READING_KEYS, faults))
+    if "holding" in table:
+        found = _inner("holding", table["holding"], _HOLDING_KEYS, faults)
+        missing = [key for key in ("call", "id", "currency", "given") if found.get(key) is None]
+        faults += [f"holding.{key}: needed." for key in missing]
+        values["holding"] = None if missing else Holding(**found)
+    return values
+
+
+def _converted(
+    given: Mapping[str, object], keys: Mapping[str, str], faults: list[str]
+) -> dict[str, Any]:
+    """What is of its type, `false` left out where that says that there is none."""
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if value is False and (key in _CAN_BE_NONE or keys is not _KEYS):
+            continue
+        try:
+            values[key] = msgspec.convert(value, _TYPES[keys[key]])
+        except msgspec.ValidationError:
+            faults.append(f"{key}: it is {keys[key]}.")
+    return values
+
+
+def _settle_types(values: dict[str, Any], faults: list[str]) -> None:
+    """What a file has as text or a table, and a declaration otherwise."""
+    minutes = values.pop("minutes", None)
+    if minutes in range(1, _MINUTES_AT_MOST + 1):
+        values["life"] = timedelta(minutes=minutes)
+    elif minutes is not None:
+        faults.append(f"minutes: it is {_MINUTES}.")
+    if "pace" in values:
+        values["pace"] = tuple(timedelta(seconds=seconds) for seconds in values["pace"])
+    faults += [
+        f"{key}: it is {_ANY}; a date is not, unless it is a text."
+        for key in ("create_body", "close_body", "refund_body")
+        if not _is_json(values.get(key, ""))
+    ]
+    if "headers" in values:
+        faults += _header_faults(values["headers"])
+        values["headers"] = tuple(values["headers"].items())
+    taken = sorted(SETTINGS.intersection(values.get("needs", ())))
+    faults += [f"needs: {name} is a setting of every provider." for name in taken]
+    if "scheme" in values:
+        scheme = _SCHEMES.get(values["scheme"])
+        if scheme is None:
+            faults.append(f"scheme: unknown; they are {', '.join(sorted(_SCHEMES))}.")
+        values["scheme"] = scheme
+    if "news" in values:
+        try:
+            values["news"] = {
+                kind: None if word == "returned" else Dispute(word)
+                for kind, word in values["news"].items()
+            }
+        except ValueError:
+            faults.append(f"news: it is {_NEWS}.")
+
+
+def _header_faults(headers: Mapping[str, str]) -> Iterator[str]:
+    stands = '"{secret}" in it, which stands for the key.'
+    if not any("{secret}" in value for value in headers.values()):
+        yield f"headers: one of them has {stands}"
+    for name, value in headers.items():
+        if name.lower() in _CARRIERS and "{secret}" not in value:
+            yield f"headers.{name}: it has {stands}"
+
+
+def _inner(place: str, table: object, keys: Mapping[str, str], faults: list[str]) -> dict[str, Any]:
+    """The values of a table inside; `false` is for what no answer has."""
+    if not isinstance(table, dict):
+        faults.append(f"{place}: it is a table.")
+        return {}
+    says = cast("dict[str, Any]", table)
+    unknown = [key for key in says if key not in keys]
+    found: list[str] = [f"{key}: unknown; they are {', '.join(keys)}." for key in unknown]
+    known = {key: value for key, value in says.items() if key in keys}
+    values = _converted(known, keys, found)
+    for key in [key for key, value in known.items() if value is False]:
+        if key in _ALWAYS_READ:
+            found.append(f"{key}: it is {keys[key]}.")
+        else:
+            values[key] = {} if key == "live" else None
+    if values.get("unit", "minor") not in ("minor", "decimal"):
+        found.append(f"unit: it is {_UNIT}.")
+    faults += [f"{place}.{fault}" for fault in found]
+    return values
+
+
+def _is_json(value: object) -> bool:
+    match value:
+        case str() | bool():
+            return True
+        case int():
+            return value in _INTEGERS
+        case float():
+            return math.isfinite(value)
+        case list() | dict():
+            inner = cast("list[object]", [*value.values()] if isinstance(value, dict) else value)
+            return all(map(_is_json, inner))
+        case _:
+            return False
