@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 HOUSE = Path(__file__).parent.parent
@@ -21,33 +22,28 @@ MUST_NOT_IMPORT = {
     "webapp.routes": ("webapp.mcp", *CONCRETE_STORES),
     "webapp.mcp": ("webapp.routes", *CONCRETE_STORES),
 }
-# A module imports from its own layer or from one that stands before it, never from a later one.
-FLOWS_LAYERS = (
-    ("errors", "keeping"),
-    ("elicitation", "run", "tokens", "vault", "schema", "signatures", "question", "money"),
-    ("account", "attempts", "connection", "receipt"),
-    ("flow",),
-    ("provider", "oauth", "checkout", "page", "visit"),
-    ("providers", "requests"),
-    ("elicit",),
+# A room imports from those that stand before it, never from a later one; docs/architecture.md has
+# what is in each.
+ROOMS = (
+    *(
+        f"flows.{room}"
+        for room in (
+            *("errors", "origin", "elicitation", "question", "oauth", "webhooks", "payments"),
+            *("requests", "schema", "kinds", "elicit", "providers", "crypto"),
+        )
+    ),
+    "flows",
+    *(
+        f"webapp.{room}"
+        for room in (
+            *("limits", "printing", "stores", "deadline", "http", "records", "elicitations"),
+            *("oauth", "payments", "logs", "identity", "sandbox", "settings", "kinds"),
+            *("completion", "calls", "service", "sweeper", "connecting", "command", "pages"),
+            *("mcp", "server", "routes", "app", "demo", "cli"),
+        )
+    ),
+    "webapp",
 )
-WEBAPP_LAYERS = (
-    ("stores", "waiters"),
-    ("elicitations",),
-    ("acceptance", "kind"),
-    ("accounts", "ledger", "payments", "kept_secrets", "visits"),
-    ("kinds",),
-    ("call", "identity"),
-    ("mcp", "routes"),
-    ("app",),
-    ("cli",),
-)
-LAYER = {
-    f"{package}.{name}": number
-    for package, layers in (("flows", FLOWS_LAYERS), ("webapp", WEBAPP_LAYERS))
-    for number, names in enumerate(layers)
-    for name in names
-}
 VAGUE = {"utils", "helpers", "common", "base", "manager", "context", "data"}
 WALL_CLOCKS = {
     "datetime.now",
@@ -107,8 +103,27 @@ def dotted(node: ast.AST) -> str:
     return ".".join(ast.unparse(node).split(".")[-2:]) if isinstance(node, ast.Attribute) else ""
 
 
-def layer_of(module: str) -> int | None:
-    return LAYER.get(".".join(module.split(".")[:2]))
+def room_of(module: str) -> str:
+    named = ".".join(module.split(".")[:2])
+    return named if named in ROOMS else module.split(".", maxsplit=1)[0]
+
+
+def imported_modules(path: str) -> set[str]:
+    """Ours that it imports, those included that only a type checker imports."""
+    modules = {module_of(other) for other in SOURCES}
+    found = {imported for imported in imports(path) if imported in modules} - {module_of(path)}
+    return {one for one in found if not any(belongs_to(other, one) for other in found - {one})}
+
+
+def _told(text: str) -> Iterator[tuple[str, str]]:
+    half = ""
+    for line in text.splitlines():
+        if line.startswith("## The rooms of "):
+            half = line.rsplit(" ", 1)[1]
+        elif line.startswith("## "):
+            half = ""
+        elif half and line.startswith("| `"):
+            yield from ((half, room) for room in re.findall(r"`(\w+)`", line.split("|")[1]))
 
 
 def test_no_module_imports_what_its_place_forbids() -> None:
@@ -123,17 +138,37 @@ def test_no_module_imports_what_its_place_forbids() -> None:
     assert not wrong
 
 
-def test_imports_point_one_way() -> None:
+def test_every_module_stands_in_a_room() -> None:
+    assert {room_of(module_of(path)) for path in SOURCES} == set(ROOMS)
+
+
+def test_rooms_import_downward_only() -> None:
     wrong = [
         f"{path} imports {imported}"
         for path in SOURCES
-        for imported in imports(path)
-        if (here := layer_of(module_of(path))) is not None
-        and (there := layer_of(imported)) is not None
-        and module_of(path).split(".")[0] == imported.split(".")[0]
-        and there > here
+        for imported in imported_modules(path)
+        if ROOMS.index(room_of(imported)) > ROOMS.index(room_of(module_of(path)))
     ]
     assert not wrong
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    TopologicalSorter({module_of(path): imported_modules(path) for path in SOURCES}).prepare()
+
+
+def test_every_folder_opens_with_its_theory_of_operation() -> None:
+    for path, tree in SOURCES.items():
+        if path.endswith("/__init__.py") and path.count("/") == 2:
+            theory = ast.get_docstring(tree) or ""
+            assert theory.count("\n\n") >= 1, path
+
+
+def test_the_map_names_every_room() -> None:
+    text = (HOUSE / "docs" / "architecture.md").read_text("utf-8")
+    told = {f"{half}.{room}" for half, room in _told(text)}
+    assert told | {"flows", "webapp"} == set(ROOMS)
+    for path in re.findall(r"`((?:flows|webapp)/[\w/]+\.py)`", text):
+        assert path in SOURCES, path
 
 
 def test_the_sandbox_is_reached_by_its_address_alone() -> None:

@@ -111,8 +111,8 @@ def test_the_first_screen_has_the_tool_and_the_two_commands():
 
 def test_the_settings_of_the_readme_are_those_that_are_read():
     names_in = (
-        *("settings", "settings_identity", "settings_policies", "settings_sellers"),
-        *("keys", "log_lines", "hsts"),
+        *(f"settings/{name}" for name in ("settings", "identity", "quotas", "payments")),
+        *("settings/key_file", "logs/lines", "http/hsts"),
     )
     source = "".join((HOUSE / f"webapp/{name}.py").read_text("utf-8") for name in names_in)
     table = "\n".join(line for line in README.splitlines() if line.startswith("| `"))

@@ -1,10 +1,36 @@
-"""The half that acts: sockets, files, clocks, stores and pages around what `flows` thinks."""
+"""The half that acts: sockets, files, clocks, stores and pages around what `flows` thinks.
+
+What others may build on stands here; the rooms below are ours to move (docs/architecture.md).
+"""
 # Of elicit-url, as elicit_url.py reads here.
 
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from webapp.app import create_app
+    from webapp.connecting import connect
+    from webapp.settings.settings import read_settings
+    from webapp.stores import Store
+
+__all__ = ["Store", "connect", "create_app", "read_settings"]
+_ROOMS = {
+    "Store": "webapp.stores",
+    "connect": "webapp.connecting",
+    "create_app": "webapp.app",
+    "read_settings": "webapp.settings.settings",
+}
 
 if sys.platform == "win32":
     raise ImportError(
         "webapp, the half of elicit-url that serves, runs on Linux and macOS; on Windows run it in "
         "WSL. `flows` can be imported there."
     )
+
+
+def __getattr__(name: str) -> object:
+    """Imported when it is asked for: a command that needs one room does not start them all."""
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_ROOMS[name]), name)

@@ -215,11 +215,14 @@ def cut_off(result: Result, hidden: Collection[str]) -> Result:
 
 
 def _part_cut_off(part: object, hidden: Collection[str]) -> object:
-    text = cast("Mapping[str, object]", part).get("text") if isinstance(part, Mapping) else None
-    if not isinstance(text, str) or len(text) <= ERROR_LETTERS_AT_MOST:
+    if not isinstance(part, Mapping):
         return part
+    said = cast("Mapping[str, object]", part)
+    text = said.get("text")
+    if not isinstance(text, str) or len(text) <= ERROR_LETTERS_AT_MOST:
+        return said
     short = masked_in_short(text, hidden, letters=ERROR_LETTERS_AT_MOST)
-    return {**cast("Mapping[str, object]", part), "text": short}
+    return {**said, "text": short}
 
 
 def is_whole(result: Result) -> bool:

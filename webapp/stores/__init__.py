@@ -1,4 +1,15 @@
-"""Where records are kept: one protocol, and a file for each place that fulfils it."""
+"""Where records are kept: one protocol, and a file for each place that fulfils it.
+
+`store` has the protocol: sealed records with compare-and-set, all of a write or none of it, of one
+owner. `sqlite` is one file for all processes of a machine: a writer thread that commits in groups
+(`sqlite_writer`), readers on the loop, changes of others seen by `data_version` (`sqlite_news`).
+`memory` is for tests and for servers that may forget. `opening` picks one by its address.
+
+Promised: what was written is durable when `write` returns; version 0 means that neither id nor key
+is taken; what is due is given to one caller. One contract suite holds all of them: tests/stores.
+
+Knows no elicitation: what it keeps is sealed.
+"""
 
 from webapp.stores.opening import holds_something, open_store
 from webapp.stores.store import Conflict, Record, Store

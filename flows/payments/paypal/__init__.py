@@ -1,1 +1,1 @@
-"""flows/payments/paypal."""
+"""PayPal: orders, captures and refunds, and what they look like on the wire."""
