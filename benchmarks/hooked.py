@@ -28,7 +28,7 @@ from benchmarks.ours import TAKER, fresh, open_service_here, utc_now
 from benchmarks.served import until_stdin_ends
 from flows.elicitation.attempt import hold_open, open_attempt
 from flows.elicitation.states import Elicitation
-from flows.payments.session import Kept, Terms
+from flows.payments.session import CheckoutTerms, StoredCheckout
 from flows.payments.stripe.account import stripe
 from webapp.cli.serve import loop_factory
 from webapp.elicitations.waiters import Waiter  # noqa: TC001 - beside those that are needed
@@ -89,8 +89,12 @@ def _opened(owner: str) -> tuple[Elicitation, str]:
     """A question whose person is at the checkout, and the session there."""
     now = utc_now()
     session = f"cs_test_{secrets.token_hex(24)}"
-    terms = Terms(seller="stripe", amount=900, currency="EUR", what="A report", is_live=False)
-    kept = Kept(request="x" * 700, expires_at=int(now.timestamp()) + 1800, session=session)
+    terms = CheckoutTerms(
+        seller="stripe", amount=900, currency="EUR", what="A report", is_live=False
+    )
+    kept = StoredCheckout(
+        request="x" * 700, expires_at=int(now.timestamp()) + 1800, session=session
+    )
     asked = fresh(owner, now=now)
     asked = msgspec.structs.replace(
         asked,

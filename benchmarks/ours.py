@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.crypto.vault import Ring
 from flows.elicitation.states import Asked, Elicitation
-from flows.payments.stripe.account import Seller
+from flows.payments.stripe.account import StripeAccount
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.watcher import listen
 from webapp.service import Service, open_service
@@ -23,7 +23,7 @@ def utc_now() -> datetime:
 
 @asynccontextmanager
 async def open_service_here(
-    folder: Path, *, sellers: Mapping[str, Seller] | None = None
+    folder: Path, *, sellers: Mapping[str, StripeAccount] | None = None
 ) -> AsyncIterator[tuple[Service, str]]:
     """The service, listening to other processes as it does when it serves, and an owner."""
     store = await open_store(f"sqlite:///{folder / 'ours.db'}")

@@ -15,7 +15,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, assert_never
 
 import httpx
 
-from flows.elicitation.body import Body
+from flows.elicitation.body import ToolBody
 from flows.elicitation.states import Completion, Json, Status
 from flows.elicitation.unasked import Made, Unasked
 from flows.errors import (
@@ -297,7 +297,7 @@ class Asker(Protocol):
 class _Here:
     asker: Asker
     unasked: Unasked
-    body: Body
+    body: ToolBody
 
 
 _here: ContextVar[_Here] = ContextVar("elicit_asker")
@@ -317,10 +317,10 @@ def current_unasked() -> Unasked:
     return here.unasked if here is not None else Unasked()
 
 
-def current_body() -> Body:
+def current_body() -> ToolBody:
     """The body that runs here; a new one where nobody asks."""
     here = _here.get(None)
-    return here.body if here is not None else Body()
+    return here.body if here is not None else ToolBody()
 
 
 def tell_asker(error: ElicitError) -> None:
@@ -344,11 +344,11 @@ def telling() -> Generator[None]:
 
 
 @contextmanager
-def asking(asker: Asker, *, body: Body | None = None) -> Generator[Unasked]:
+def asking(asker: Asker, *, body: ToolBody | None = None) -> Generator[Unasked]:
     """Within it, verbs go to `asker`; what is made within it, and not asked, is what it gives."""
     outer = _here.get(None)
     unasked = Unasked(outer.unasked if outer is not None and outer.asker is asker else None)
-    token = _here.set(_Here(asker=asker, unasked=unasked, body=body or Body()))
+    token = _here.set(_Here(asker=asker, unasked=unasked, body=body or ToolBody()))
     try:
         yield unasked
     finally:

@@ -17,8 +17,8 @@ from flows.payments.declared.declaration import (
     ASKED,
     GIVEN_BACK,
     KNOWN,
-    DeclaredSeller,
-    SellerDeclaration,
+    DeclaredAccount,
+    ProviderDeclaration,
 )
 from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
 from flows.payments.gateway import State
@@ -106,7 +106,7 @@ OF_ACME = {"ELICIT_ACME_KEY": KEY, "ELICIT_ACME_WEBHOOK_SECRET": SIGNS}
 LIVE = {**OF_ACME, "ELICIT_ACME_LIVE": "1"}
 
 
-def seller_of(text: str, name: str = "acme") -> SellerDeclaration:
+def seller_of(text: str, name: str = "acme") -> ProviderDeclaration:
     return read_declarations(text, source="elicit.toml").sellers[name]
 
 
@@ -122,7 +122,7 @@ def problems_of(text: str) -> list[str]:
 
 def test_an_address_and_where_its_pages_stand_are_enough() -> None:
     acme = seller_of(SMALL)
-    assert acme == SellerDeclaration(
+    assert acme == ProviderDeclaration(
         name="acme",
         label="Acme",
         api="https://api.acme.example/v1",
@@ -140,7 +140,7 @@ def test_a_provider_of_accounts_may_have_the_same_name() -> None:
 
 
 def test_every_key_of_the_file_reaches_the_declaration() -> None:
-    assert seller_of(WHOLE, "acme_pay") == SellerDeclaration(
+    assert seller_of(WHOLE, "acme_pay") == ProviderDeclaration(
         name="acme_pay",
         label="Acme Pay",
         api="https://{region}.acme.example/v2",
@@ -226,7 +226,7 @@ CLOSES = OURS_OPENED.closes_at
 
 
 def test_what_the_file_can_say_is_all_that_a_declaration_has() -> None:
-    has = {*SellerDeclaration.__dataclass_fields__} - {"name"}
+    has = {*ProviderDeclaration.__dataclass_fields__} - {"name"}
     assert {"life" if key == "minutes" else key for key in KEYS} == has
 
 
@@ -463,7 +463,7 @@ def test_whatever_toml_can_say_is_a_declaration_or_has_its_problems(
     problems: list[str] = []
     sellers = read_sellers({"acme": table}, problems)
     assert bool(sellers) != bool(problems)
-    assert all(isinstance(one, SellerDeclaration) for one in sellers.values())
+    assert all(isinstance(one, ProviderDeclaration) for one in sellers.values())
 
 
 @given(
@@ -537,9 +537,9 @@ def test_a_link_to_itself_is_not_passed_over(home: dict[str, str]) -> None:
     assert problem.startswith(f"ELICIT_CONFIG: {path} cannot be read")
 
 
-def acme_in(settings: Settings) -> DeclaredSeller:
+def acme_in(settings: Settings) -> DeclaredAccount:
     seller = settings.sellers["acme"]
-    assert isinstance(seller, DeclaredSeller)
+    assert isinstance(seller, DeclaredAccount)
     return seller
 
 

@@ -263,3 +263,12 @@ def test_every_test_that_a_document_names_is_there() -> None:
     assert named
     for path, name in named:
         assert f"def {name}(" in (HOUSE / path).read_text("utf-8"), f"{path}::{name}"
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    where: dict[str, list[str]] = {}
+    for path, tree in SOURCES.items():
+        for node in ast.iter_child_nodes(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(path)
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.mcp.stage import LEGACY, new_server, staged
 from webapp.cli.device_flow import plain
-from webapp.command import Refused
+from webapp.command import CommandRefused
 from webapp.demo.client import Demo
 from webapp.printing import TRACE, printed, tell
 
@@ -28,7 +28,7 @@ def test_one_way_leads_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> No
     # finding: S4
     out = io.StringIO()
     tell(TRICKS, out=out)
-    Refused(TRICKS).tell()
+    CommandRefused(TRICKS).tell()
     assert not OBEYED & set(out.getvalue() + capsys.readouterr().err)
 
 

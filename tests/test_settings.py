@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.kinds.gate import GatePolicy
-from flows.payments.stripe.account import Seller
+from flows.payments.stripe.account import StripeAccount
 from webapp.limits import Arrivals
 from webapp.sandbox.settings import new_sandbox
 from webapp.settings.settings import (
@@ -315,7 +315,7 @@ def test_several_webhook_secrets_are_read_while_one_replaces_another(tmp_path: P
         }
     )
     seller = settings.sellers["stripe"]
-    assert isinstance(seller, Seller)
+    assert isinstance(seller, StripeAccount)
     assert seller.webhook_secrets == ("whsec_new", "whsec_old")
     assert not seller.is_live
 

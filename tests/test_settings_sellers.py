@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.payments.mollie.gateway import MollieSeller
-from flows.payments.paypal.gateway import PAYPAL_API, PAYPAL_TEST_API, PayPalSeller
+from flows.payments.mollie.gateway import MollieAccount
+from flows.payments.paypal.gateway import PAYPAL_API, PAYPAL_TEST_API, PayPalAccount
 from webapp.sandbox.settings import new_sandbox
 from webapp.settings.settings import BadSettings, Settings, read_settings, with_sandbox
 
@@ -21,15 +21,15 @@ def home(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path)}
 
 
-def paypal_in(settings: Settings) -> PayPalSeller:
+def paypal_in(settings: Settings) -> PayPalAccount:
     seller = settings.sellers["paypal"]
-    assert isinstance(seller, PayPalSeller)
+    assert isinstance(seller, PayPalAccount)
     return seller
 
 
-def mollie_in(settings: Settings) -> MollieSeller:
+def mollie_in(settings: Settings) -> MollieAccount:
     seller = settings.sellers["mollie"]
-    assert isinstance(seller, MollieSeller)
+    assert isinstance(seller, MollieAccount)
     return seller
 
 

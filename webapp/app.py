@@ -20,23 +20,23 @@ from flows.question import asking
 from webapp.connecting import outbound_of, service_of, utc_now
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
-from webapp.http.connection import ASGIApp, Receive, Scope, Send, Wires
+from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send
 from webapp.http.guard import MACHINE_PATHS, Guard
 from webapp.http.hsts import StrictTransport
 from webapp.http.rate_limit import Paced, Rates
 from webapp.http.requests import Bounded
 from webapp.http.workers import must_share
-from webapp.identity.bearer_auth import Protected
+from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
 from webapp.mcp.callers import issuer_of, sender_of
 from webapp.mcp.gated_names import must_name_tools
 from webapp.mcp.messages import BoundedMessages
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
-from webapp.pages.renderer import Pages, template_folder
+from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_open_all
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import provider_answers, seller_returns
@@ -81,8 +81,8 @@ async def open_app(
     *,
     store: Store | None = None,
     clock: Clock = utc_now,
-    limits: Limits | None = None,
-    wires: Wires | None = None,
+    limits: CallLimits | None = None,
+    wires: ClientConnections | None = None,
     sandbox: Sandbox | None = None,
     plugins: Sequence[object] = (),
     built: Callable[[Service], None] | None = None,
@@ -220,7 +220,7 @@ def create_app(settings: Settings, server: Any, *, plugins: Sequence[object] = (
 
 def _protected(
     app: ASGIApp, *, issuer: Issuer, settings: Settings, name: str, clock: Clock
-) -> Protected:
+) -> ProtectedResource:
     resource = Resource(
         url=f"{settings.url}/mcp",
         issuer=issuer.url,
@@ -234,7 +234,7 @@ def _protected(
         introspection = Introspection(
             issuer=issuer, client=settings.identity.client, resource=resource, clock=clock
         )
-    return Protected(
+    return ProtectedResource(
         app,
         issuer=issuer,
         resource=resource,
@@ -246,7 +246,7 @@ def _protected(
 
 def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:
     answers = Answers(
-        pages=Pages(folders=[*settings.templates, template_folder()]), server=served.name
+        pages=Renderer(folders=[*settings.templates, template_folder()]), server=served.name
     )
     # Handlers by type; those for HTTPException cover what the framework itself refuses.
     for_people = Router(

@@ -18,7 +18,7 @@ LOOPBACK = "127.0.0.1"
 TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """It cannot be served: sentences for the terminal, and the exit status."""
 
     def __init__(self, *sentences: str, status: int = 1) -> None:
@@ -37,7 +37,7 @@ def settings_for(environment: Mapping[str, str], *, host: str, port: int) -> Set
     try:
         return read_settings(environment, host=host, port=port)
     except BadSettings as error:
-        raise Refused(*error.problems, status=2) from error
+        raise CommandRefused(*error.problems, status=2) from error
 
 
 def quieten(level: int = logging.WARNING, *, log: LogSettings | None = None) -> None:
@@ -72,17 +72,17 @@ async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
     try:
         store = await open_noted(settings)
     except ValueError as error:
-        raise Refused(f"ELICIT_STORE: {error}", status=2) from error
+        raise CommandRefused(f"ELICIT_STORE: {error}", status=2) from error
     except StoreUnavailable as error:
-        raise Refused(f"The store cannot be opened: {error.why}") from error
+        raise CommandRefused(f"The store cannot be opened: {error.why}") from error
     try:
         yield store
     finally:
         await store.aclose()
 
 
-def under_another_secret(settings: Settings) -> Refused:
-    return Refused(
+def under_another_secret(settings: Settings) -> CommandRefused:
+    return CommandRefused(
         f"{settings.store} was made under another secret: set ELICIT_SECRET to that one "
         "(or new,old), or set ELICIT_STORE to another store."
     )

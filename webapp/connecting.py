@@ -13,7 +13,7 @@ from flows.question import asking
 from webapp.deadline import Clock
 from webapp.http.client import Outbound, no_proxy
 from webapp.identity.issuer import Issuer
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.service import Service, open_service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import Settings
@@ -50,7 +50,7 @@ def service_of(
     clock: Clock,
     outbound: Outbound,
     plugins: Sequence[object] = (),
-    limits: Limits | None = None,
+    limits: CallLimits | None = None,
     issuer: Issuer | None = None,
 ) -> AbstractAsyncContextManager[Service]:
     """The service that these settings describe, on an open store: see `open_service`."""

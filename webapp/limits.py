@@ -5,7 +5,7 @@ from datetime import timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CallLimits:
     """Clients give up on a call after 60 s, whatever they hear, and on retries after ten rounds."""
 
     call: timedelta = timedelta(seconds=50)  # any call that waits, from its beginning

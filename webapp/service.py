@@ -12,11 +12,11 @@ from flows.crypto.vault import Ring
 from flows.elicitation.user_code import Codes
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Provider
-from flows.payments.gateway import Registration
+from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import UNUSED_KEPT
 from flows.providers import PROVIDERS
 from webapp.calls.patience import Patience
-from webapp.calls.running import Bodies
+from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock
 from webapp.elicitations.links import Links
@@ -30,17 +30,17 @@ from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
 from webapp.identity.identity import Identity
 from webapp.identity.issuer import Issuer
-from webapp.identity.local_peer import Locality
+from webapp.identity.local_peer import LocalPeers
 from webapp.identity.pairing import Pairing
 from webapp.identity.sessions import Sessions
 from webapp.identity.sign_in import SigningIn
-from webapp.identity.user_codes import Letters
+from webapp.identity.user_codes import UserCodes
 from webapp.kinds.registry import Kinds, open_kinds
-from webapp.limits import Limits
-from webapp.oauth.avatars import Pictures
+from webapp.limits import CallLimits
+from webapp.oauth.avatars import Avatars
 from webapp.payments.certificates import Certificates, Shelf
-from webapp.payments.webhook_log import Inbox
-from webapp.payments.webhooks import Hooks
+from webapp.payments.webhook_log import WebhookLog
+from webapp.payments.webhooks import Webhooks
 from webapp.records.owners import open_owners
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
@@ -61,8 +61,8 @@ BETWEEN_HINTS = timedelta(seconds=0.2)
 class Service:
     elicitations: Elicitations
     kinds: Kinds
-    hooks: Hooks
-    inbox: Inbox
+    hooks: Webhooks
+    inbox: WebhookLog
     outbound: Outbound
     links: Links
     browser: Browser
@@ -71,16 +71,16 @@ class Service:
     sessions: Sessions
     signing_in: SigningIn | None
     pairing: Pairing
-    letters: Letters
+    letters: UserCodes
     paces: Rates
     nobodys: Rates  # questions of callers without a name, by address
     hints: Rates  # what nobody has signed, by address
     certificates: Certificates
-    pictures: Pictures
-    bodies: Bodies
+    pictures: Avatars
+    bodies: RunningTools
     tool_lists: ToolLists
     clock: Clock
-    limits: Limits
+    limits: CallLimits
     readiness: Readiness
     patience: Patience
     public_url: str
@@ -110,14 +110,14 @@ async def open_service(
     certificates: Certificates | None = None,
     providers: Mapping[str, Provider] = PROVIDERS,
     credentials: Mapping[str, tuple[str, str]] | None = None,
-    sellers: Mapping[str, Registration] | None = None,
+    sellers: Mapping[str, MerchantAccount] | None = None,
     refund_unused: timedelta | None = UNUSED_KEPT,
     unreached: Collection[str] = (),
     gate: GatePolicy | None = None,
     policies: PolicySettings | None = None,
     plugins: Sequence[object] = (),
     sandbox_url: str | None = None,
-    limits: Limits | None = None,
+    limits: CallLimits | None = None,
     who: IdentitySettings | None = None,
     issuer: Issuer | None = None,
 ) -> AsyncGenerator[Service]:
@@ -152,7 +152,7 @@ async def open_service(
     )
     identity = Identity(
         owners=owners,
-        locality=Locality(uid=uid, public_url=public_url),
+        locality=LocalPeers(uid=uid, public_url=public_url),
         uid=uid,
         rules=who.rules,
         sessions=sessions,
@@ -193,8 +193,8 @@ async def open_service(
     service = Service(
         elicitations=elicitations,
         kinds=kinds,
-        hooks=Hooks(elicitations=elicitations, payments=kinds.payments, outbound=outbound),
-        inbox=Inbox(elicitations),
+        hooks=Webhooks(elicitations=elicitations, payments=kinds.payments, outbound=outbound),
+        inbox=WebhookLog(elicitations),
         outbound=outbound,
         links=links,
         browser=browser,
@@ -203,17 +203,17 @@ async def open_service(
         sessions=sessions,
         signing_in=signing_in,
         pairing=pairing,
-        letters=Letters(elicitations=elicitations, codes=codes),
+        letters=UserCodes(elicitations=elicitations, codes=codes),
         paces=Rates(burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=clock),
         nobodys=Rates(burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=clock),
         hints=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=clock),
         certificates=certificates
         or Certificates(fetch=outbound.send, clock=clock, shelf=Shelf(elicitations)),
-        pictures=Pictures(outbound=outbound, clock=clock),
-        bodies=Bodies(orphaned_at_most=policies.orphaned_at_most, grace=policies.grace),
+        pictures=Avatars(outbound=outbound, clock=clock),
+        bodies=RunningTools(orphaned_at_most=policies.orphaned_at_most, grace=policies.grace),
         tool_lists=ToolLists(elicitations.news),
         clock=clock,
-        limits=limits or Limits(),
+        limits=limits or CallLimits(),
         readiness=Readiness(store),
         patience=Patience(named=policies.patient_clients, clock=clock),
         public_url=public_url.rstrip("/"),

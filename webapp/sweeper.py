@@ -10,8 +10,8 @@ from flows.elicitation.run import Run, wipe
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
 from flows.payments.receipt import Payment
-from flows.payments.unresolved import LooseEnd
-from webapp.records.rows import Hook
+from flows.payments.unresolved import UnresolvedPayment
+from webapp.records.rows import StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 
@@ -77,11 +77,11 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
             with suppress(Conflict):
                 await service.elicitations.write(wipe(run))
         case "hook":
-            await service.hooks.reconcile(await rows.open(record, Hook))
+            await service.hooks.reconcile(await rows.open(record, StoredWebhook))
         case "payment":
             await service.kinds.payments.refunds.fall_due(await rows.open(record, Payment))
         case "loose end":
-            loose = await rows.open(record, LooseEnd)
+            loose = await rows.open(record, UnresolvedPayment)
             await service.kinds.payments.checkouts.ask_again(loose)
         case _:
             pass

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from flows.errors import InvalidQuestion
 
 
-class Body:
+class ToolBody:
     def __init__(self, path: str = "") -> None:
         self.path = path
         self._inner = Counter[str]()
         self._used = set[tuple[str, str | int | None]]()
 
-    def inner(self, what: str) -> "Body":
+    def inner(self, what: str) -> "ToolBody":
         """That of a call which this one makes; `what` says of which tool and with what."""
         self._inner[what] += 1
-        return Body(f"{self.path}/{what} {self._inner[what]}")
+        return ToolBody(f"{self.path}/{what} {self._inner[what]}")
 
     @contextmanager
     def using(self, name: str, key: str | int | None) -> Generator[None]:

@@ -18,7 +18,7 @@ Talk: TypeAlias = Generator[httpx.Request, httpx.Response, T]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trip:
+class RedirectContext:
     """What an attempt is given for its way out and back.
 
     `return_url` is where the provider is to send the browser, and `state` what must come back
@@ -34,7 +34,7 @@ class Trip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class Redirect:
     """Where the browser goes after Continue.
 
     `kept`, if any, takes the place of what the attempt keeps, before the browser is sent on.
@@ -45,7 +45,7 @@ class Departure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class CallbackParams:
     """What came back with the browser: each parameter with all its values."""
 
     parameters: tuple[tuple[str, str], ...] = field(repr=False)
@@ -57,10 +57,10 @@ class Arrival:
 class Flow(Protocol):
     """One kind of elicitation that leads elsewhere."""
 
-    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
         """What the attempt must keep; it is stored before anything leaves."""
         ...
 
-    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
         """Go out; `elicitation.attempt.kept` is what `prepare` gave."""
         ...

@@ -29,7 +29,7 @@ class Place(Struct, frozen=True, kw_only=True):
         return f"{self.kind}:{self.digest}:{self.nth}"
 
 
-class Asking(Struct, frozen=True, kw_only=True):
+class AskedPlace(Struct, frozen=True, kw_only=True):
     """An elicitation at a place. Order is checked only for what the tool's own task asked."""
 
     place: Place
@@ -59,7 +59,7 @@ class Run(Struct, frozen=True, kw_only=True):
     created_at: datetime
     open_until: datetime  # the same call joins the run until then
     called: Called | None = None
-    asked: tuple[Asking, ...] = ()
+    asked: tuple[AskedPlace, ...] = ()
     responses: str | None = None  # what the client answered to the tool's own requests, as JSON
     result: str | None = None
     finished_at: datetime | None = None
@@ -108,7 +108,7 @@ class Run(Struct, frozen=True, kw_only=True):
         is_repeated = self.repeated_until is not None and now < self.repeated_until
         return is_named or not self.is_delivered or is_repeated
 
-    def at(self, place: Place) -> Asking | None:
+    def at(self, place: Place) -> AskedPlace | None:
         return next((asking for asking in self.asked if asking.place == place), None)
 
     def alike(self, place: Place) -> list[Place]:
@@ -130,7 +130,7 @@ def check_order(run: Run, place: Place, *, seen: Collection[Place], says: str) -
             raise QuestionChanged(expected=asking.says, asked=says)
 
 
-def ask(run: Run, asking: Asking, *, open_until: datetime) -> Run:
+def ask(run: Run, asking: AskedPlace, *, open_until: datetime) -> Run:
     """The run asks something new, or asks again at a place it knows."""
     known = run.at(asking.place)
     asked = (

@@ -126,7 +126,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     trouble: Trouble | None = None  # why it led nowhere
 
 
-class Take(Struct, frozen=True, kw_only=True):
+class Lease(Struct, frozen=True, kw_only=True):
     """Who uses the outcome: one leg of one run, until the lease is out."""
 
     run: str
@@ -153,7 +153,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     is_late: bool = False
     content: Json = None
     why: str | None = None
-    take: Take | None = None
+    take: Lease | None = None
     delivered_at: datetime | None = None
     look_at: datetime | None = None  # when the sweeper looks again, at what nobody used or closed
     is_open_there: bool = False  # the provider holds something open that must end with this
@@ -233,7 +233,7 @@ def settle(
     now: datetime,
     content: Json = None,
     why: str | None = None,
-    take: Take | None = None,
+    take: Lease | None = None,
 ) -> Elicitation:
     """End it. `take` hands the outcome to the waiting leg in the same change.
 
@@ -295,7 +295,7 @@ def take(elicitation: Elicitation, *, run: str, leg: str, now: datetime) -> Elic
     """The leg uses the outcome. Raises NotPossible if another one does."""
     if not elicitation.status.is_final or not is_free(elicitation, leg=leg, now=now):
         raise NotPossible(status=elicitation.status, wanted="taken")
-    return replace(elicitation, take=Take(run=run, leg=leg, until=now + LEASE))
+    return replace(elicitation, take=Lease(run=run, leg=leg, until=now + LEASE))
 
 
 def renew(elicitation: Elicitation, *, leg: str, now: datetime) -> Elicitation:
@@ -370,7 +370,7 @@ def _require_open(elicitation: Elicitation, *, wanted: str) -> None:
         raise NotPossible(status=elicitation.status, wanted=wanted)
 
 
-def _taken(elicitation: Elicitation, *, leg: str) -> Take:
+def _taken(elicitation: Elicitation, *, leg: str) -> Lease:
     if elicitation.take is None or elicitation.take.leg != leg:
         raise NotPossible(status=elicitation.status, wanted="used")
     return elicitation.take

@@ -31,7 +31,7 @@ _WIRE_FORMATS = frozenset({"email", "uri", "date", "date-time"})
 _OURS_ONLY = frozenset({"pattern", "writeOnly", "uniqueItems"})
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class FormTerms(Struct, frozen=True, kw_only=True):
     """What the record holds of the question: its JSON Schema, and what a yes is about."""
 
     schema: Json
@@ -62,8 +62,8 @@ class Form:
         return "confirm" if self.covers is None else "gate"
 
     @property
-    def terms(self) -> Terms:
-        return Terms(
+    def terms(self) -> FormTerms:
+        return FormTerms(
             schema=self.schema.json,
             arguments=self.arguments,
             covers=self.covers,

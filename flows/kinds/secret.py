@@ -21,7 +21,7 @@ T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class SecretTerms(Struct, frozen=True, kw_only=True):
     """What the record holds of the question: the JSON Schema, and the name it is kept under."""
 
     schema: Json
@@ -42,8 +42,8 @@ class Secret:
         return "secret"
 
     @property
-    def terms(self) -> Terms:
-        return Terms(schema=self.schema.json, name=self.name, has_rules=self.schema.has_rules)
+    def terms(self) -> SecretTerms:
+        return SecretTerms(schema=self.schema.json, name=self.name, has_rules=self.schema.has_rules)
 
     def facts(self) -> Json:
         return {"message": self.message, "name": self.name, "schema": self.schema.json}

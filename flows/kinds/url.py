@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import httpx
 
-from flows.elicitation.flow import Departure, Trip
+from flows.elicitation.flow import Redirect, RedirectContext
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import InvalidQuestion
 from flows.origin import origin_of
@@ -60,12 +60,12 @@ class Visit:
 class VisitFlow:
     """Nothing is asked of the service on the way: the address was made with the question."""
 
-    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
         return None
 
     def begin(
-        self, elicitation: Elicitation, trip: Trip
-    ) -> Generator[httpx.Request, httpx.Response, Departure]:
+        self, elicitation: Elicitation, trip: RedirectContext
+    ) -> Generator[httpx.Request, httpx.Response, Redirect]:
         yield from ()
         assert elicitation.asked.url is not None
-        return Departure(url=elicitation.asked.url)
+        return Redirect(url=elicitation.asked.url)

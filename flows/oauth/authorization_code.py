@@ -15,7 +15,7 @@ from typing import Any, cast
 import httpx
 import msgspec
 
-from flows.elicitation.flow import Arrival, Departure, Talk, Trip
+from flows.elicitation.flow import CallbackParams, Redirect, RedirectContext, Talk
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Denied, ElicitError, Failed, NotConfigured
 from flows.oauth.discovery import discover
@@ -26,7 +26,7 @@ from flows.oauth.responses import (
     ERROR_CODE,
     Person,
     TokenReply,
-    Tokens,
+    TokenSet,
     keys_of,
     read_person,
     read_userinfo,
@@ -34,7 +34,16 @@ from flows.oauth.responses import (
 from flows.oauth.token_errors import meaning_of, tokens_in
 from flows.origin import origin_of
 
-__all__ = ["Client", "Grant", "Mixed", "OauthFlow", "Person", "Provider", "Terms", "Tokens"]
+__all__ = [
+    "AccountTerms",
+    "Client",
+    "Grant",
+    "Mixed",
+    "OauthFlow",
+    "Person",
+    "Provider",
+    "TokenSet",
+]
 
 VERIFIER_BYTES = 64
 NONCE_BYTES = 24
@@ -53,7 +62,7 @@ class Mixed(ElicitError):
         super().__init__("This answer is not one that the provider gives, so nothing was done.")
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for: the elicitation's `asked.terms`.
 
     `also` is what the account in its place may do besides: a narrower one would not take it.
@@ -85,13 +94,13 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 class Grant:
     """What was granted, and by whom. The scopes may be fewer than asked, or more."""
 
-    tokens: Tokens
+    tokens: TokenSet
     scopes: tuple[str, ...]
     person: Person
     issuer: str
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt keeps until it is back: the exchange goes where the way out was found."""
 
     verifier: str
@@ -115,12 +124,12 @@ class OauthFlow:
     def __init__(self, clients: Mapping[str, Client]) -> None:
         self._clients = clients
 
-    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
         terms, client = self._client(elicitation)
         provider = client.provider
         scopes = provider.asks(terms.asked(switches=_switches(trip, terms)))
         has_nonce = "openid" in scopes and provider.discovers
-        kept = Kept(
+        kept = StoredAttempt(
             verifier=secrets.token_urlsafe(VERIFIER_BYTES),
             scopes=scopes,
             nonce=secrets.token_urlsafe(NONCE_BYTES) if has_nonce else None,
@@ -132,7 +141,7 @@ class OauthFlow:
         )
         return cast("Json", msgspec.to_builtins(kept))
 
-    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
         """Raises Failed where the provider's metadata cannot be had or trusted."""
         terms, client = self._client(elicitation)
         provider, kept, authorize = client.provider, _kept(elicitation), client.provider.authorize
@@ -161,9 +170,9 @@ class OauthFlow:
             account=terms.account,
             switches=_switches(trip, terms),
         )
-        return Departure(url=url, kept=cast("Json", msgspec.to_builtins(kept)))
+        return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(kept)))
 
-    def code_of(self, elicitation: Elicitation, arrival: Arrival) -> str:
+    def code_of(self, elicitation: Elicitation, arrival: CallbackParams) -> str:
         """The code that the browser brought.
 
         Raises Mixed where nothing may be done, Denied for the person's no, Failed for another.
@@ -205,8 +214,8 @@ class OauthFlow:
             issuer=issuer,
         )
 
-    def _client(self, elicitation: Elicitation) -> tuple[Terms, Client]:
-        terms = msgspec.convert(elicitation.asked.terms, Terms)
+    def _client(self, elicitation: Elicitation) -> tuple[AccountTerms, Client]:
+        terms = msgspec.convert(elicitation.asked.terms, AccountTerms)
         client = self._clients.get(terms.provider)
         if client is None:
             name = terms.provider.upper()
@@ -219,18 +228,18 @@ class OauthFlow:
         return terms, client
 
 
-def _switches(trip: Trip, terms: Terms) -> bool:
+def _switches(trip: RedirectContext, terms: AccountTerms) -> bool:
     return trip.switches and terms.account is None
 
 
-def _single(arrival: Arrival) -> Mapping[str, str | None]:
+def _single(arrival: CallbackParams) -> Mapping[str, str | None]:
     for name in _ONCE:
         if len(arrival.all(name)) > 1:
             raise Mixed(f"{name} comes more than once")
     return {name: next(iter(arrival.all(name)), None) for name in _ONCE}
 
 
-def _check_issuer(came: str | None, kept: Kept) -> None:
+def _check_issuer(came: str | None, kept: StoredAttempt) -> None:
     """Compare who answers with who was asked (RFC 9207).
 
     Where a declaration names no issuer the redirect address, one for each provider, tells.
@@ -241,7 +250,9 @@ def _check_issuer(came: str | None, kept: Kept) -> None:
         raise Mixed("another issuer answers")
 
 
-def _person(client: Client, kept: Kept, granted: TokenReply, *, now: datetime) -> Talk[Person]:
+def _person(
+    client: Client, kept: StoredAttempt, granted: TokenReply, *, now: datetime
+) -> Talk[Person]:
     provider, claims = client.provider, None
     if kept.nonce is not None:
         assert kept.issuer is not None
@@ -270,7 +281,7 @@ def _person(client: Client, kept: Kept, granted: TokenReply, *, now: datetime) -
     return person
 
 
-def _exchange(client: Client, kept: Kept, code: str) -> httpx.Request:
+def _exchange(client: Client, kept: StoredAttempt, code: str) -> httpx.Request:
     assert kept.token is not None
     values = {
         "grant_type": "authorization_code",
@@ -286,6 +297,6 @@ def _has_label(claims: Mapping[str, Any]) -> bool:
     return any(claims.get(name) for name in ("email", "preferred_username", "name"))
 
 
-def _kept(elicitation: Elicitation) -> Kept:
+def _kept(elicitation: Elicitation) -> StoredAttempt:
     assert elicitation.attempt is not None
-    return msgspec.convert(elicitation.attempt.kept, Kept)
+    return msgspec.convert(elicitation.attempt.kept, StoredAttempt)

@@ -19,7 +19,7 @@ from flows.oauth.discovery import discover
 from flows.oauth.id_token import unsigned_claims
 from flows.oauth.provider import Client, Provider
 from flows.oauth.requests import ask, post
-from flows.oauth.responses import Tokens, read_token_reply
+from flows.oauth.responses import TokenSet, read_token_reply
 from flows.oauth.token_errors import Refusal, members_of, refusal_in
 
 MARGIN_AT_MOST = timedelta(seconds=60)
@@ -40,7 +40,7 @@ OVER = frozenset(
 ANOTHER_PERSON = "another_person"
 
 
-class Gone(ElicitError):
+class RefreshTokenGone(ElicitError):
     """The provider renews this connection no more; `reason` is its own word, if it has one."""
 
     name = "ELICITATION_ACCOUNT_GONE"
@@ -55,7 +55,7 @@ class Gone(ElicitError):
 class Renewed:
     """The new pair, and what it may be used for."""
 
-    tokens: Tokens
+    tokens: TokenSet
     scopes: tuple[str, ...]
 
 
@@ -78,7 +78,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     """
     provider = client.provider
     if connection.refresh_token is None:
-        raise Gone(f"{provider.label} gave nothing to renew this connection with.")
+        raise RefreshTokenGone(f"{provider.label} gave nothing to renew this connection with.")
     place, client_auth = yield from _place(client, connection)
     values = {"grant_type": "refresh_token", "refresh_token": connection.refresh_token}
     request = post(client, place=place, values=values, client_auth=client_auth, body=provider.body)
@@ -92,7 +92,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         provider = dataclasses.replace(provider, token_path=())
     granted = read_token_reply(reply, provider, now=now)
     if granted.id_token is not None and _is_anothers(granted.id_token, connection, provider):
-        raise Gone(
+        raise RefreshTokenGone(
             f"{provider.label} renewed this connection for another person than the one who "
             "connected it, so it has to be connected again.",
             reason=ANOTHER_PERSON,
@@ -142,10 +142,10 @@ def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool
     )
 
 
-def _no(refusal: Refusal, provider: Provider) -> Gone | Failed:
+def _no(refusal: Refusal, provider: Provider) -> RefreshTokenGone | Failed:
     if refusal.error in OVER and not refusal.is_passing:
         more = f" {refusal.meaning}" if refusal.meaning else ""
-        return Gone(
+        return RefreshTokenGone(
             f"{provider.label} does not renew this connection any more ({refusal.error}), so it "
             f"has to be connected again.{more}",
             reason=refusal.error,

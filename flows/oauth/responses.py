@@ -32,7 +32,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class TokenSet:
     """The key to an account, and what renews it."""
 
     access_token: str = field(repr=False)
@@ -59,7 +59,7 @@ class Person:
 class TokenReply:
     """What came back for a code. `scopes` is None where the reply does not speak of them."""
 
-    tokens: Tokens
+    tokens: TokenSet
     scopes: tuple[str, ...] | None
     id_token: str | None = field(default=None, repr=False)
 
@@ -123,7 +123,7 @@ def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime
         raise Failed(f"{provider.label} gave a key of a kind that cannot be used here.")
     id_token = whole.get("id_token")
     return TokenReply(
-        tokens=Tokens(
+        tokens=TokenSet(
             access_token=access_token,
             refresh_token=_token(says, "refresh_token", provider),
             expires_at=_expiry(says.get("expires_in"), now=now),

@@ -16,7 +16,7 @@ from typing import Any, cast
 import httpx
 import msgspec
 
-from flows.elicitation.flow import Arrival, Departure, Talk
+from flows.elicitation.flow import CallbackParams, Redirect, Talk
 from flows.elicitation.states import Json
 from flows.errors import Denied, Failed
 from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
@@ -62,7 +62,7 @@ class SignIn:
     redirect_uri: str
     claim: tuple[str, ...] = SUBJECT_CLAIM
 
-    def begin(self, metadata: Metadata, *, switches: bool = False) -> Departure:
+    def begin(self, metadata: Metadata, *, switches: bool = False) -> Redirect:
         """Where the browser goes; `kept` is for this browser alone, and not for its scripts.
 
         `switches` lets the person choose who to be, where the provider's declaration says how.
@@ -82,10 +82,10 @@ class SignIn:
             nonce=leaving.nonce,
             switches=switches,
         )
-        return Departure(url=url, kept=cast("Json", msgspec.to_builtins(leaving)))
+        return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(leaving)))
 
     def finish(
-        self, arrival: Arrival, *, kept: Json, metadata: Metadata, now: datetime
+        self, arrival: CallbackParams, *, kept: Json, metadata: Metadata, now: datetime
     ) -> Talk[SignedIn]:
         """Exchange the code, once, and see who it is.
 
@@ -119,7 +119,7 @@ class SignIn:
             raise Failed(f"{provider.label} did not say who signed in.")
         return SignedIn(issuer=provider.issuer, subject=subject, label=person.label)
 
-    def _code(self, arrival: Arrival, leaving: Leaving, metadata: Metadata) -> str:
+    def _code(self, arrival: CallbackParams, leaving: Leaving, metadata: Metadata) -> str:
         """The code that this browser brought, if it is an answer to what it left with."""
         provider = self.client.provider
         came = _single(arrival)
@@ -167,7 +167,7 @@ def _left(kept: Json) -> Leaving:
         raise Mixed("this browser did not leave") from None
 
 
-def _single(arrival: Arrival) -> Mapping[str, str | None]:
+def _single(arrival: CallbackParams) -> Mapping[str, str | None]:
     for name in _ONCE:
         if len(arrival.all(name)) > 1:
             raise Mixed(f"{name} comes more than once")

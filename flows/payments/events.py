@@ -16,7 +16,14 @@ from msgspec import Meta, Struct
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.payments.receipt import Dispute
-from flows.payments.session import REFERENCE_KEY, Id, Malformed, Session, id_of, read_session
+from flows.payments.session import (
+    REFERENCE_KEY,
+    CheckoutSession,
+    Id,
+    Malformed,
+    id_of,
+    read_session,
+)
 from flows.payments.stripe.account import charged
 from flows.webhooks.signatures import Delivery
 
@@ -53,7 +60,7 @@ class Event:
     livemode: bool = False
     account: str | None = None
     subject: str | None = None
-    session: Session | None = None
+    session: CheckoutSession | None = None
     news: "News | None" = None
     reference: str | None = None
     payment_intent: str | None = None

@@ -16,7 +16,7 @@ from typing import Protocol, assert_never, runtime_checkable
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.payments import receipt as receipts
@@ -24,9 +24,9 @@ from flows.payments.events import News
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, Refund
 from flows.payments.session import (
-    Kept,
+    CheckoutTerms,
     Mismatch,
-    Terms,
+    StoredCheckout,
     Verdict,
     kept_of,
     sessions_of,
@@ -49,7 +49,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class ProviderSession:
     """What a provider says of a session; amounts in minor units of ISO 4217.
 
     `reference` is the elicitation that it claims to be for. `payment` is what a refund names,
@@ -94,7 +94,7 @@ class Notice:
     type: str
     is_live: bool
     account: str | None = None
-    session: Session | None = None
+    session: ProviderSession | None = None
     news: News | None = None
     subject: str | None = None
     reference: str | None = None
@@ -117,7 +117,7 @@ class Hint:
     id: str | None = None
 
 
-class Registration(Protocol):
+class MerchantAccount(Protocol):
     """Our registration at a payment provider: what is shown of it, and what is compared."""
 
     @property
@@ -140,7 +140,7 @@ class Gateway(Protocol):
     """One provider, with our registration there; it implements flows.elicitation.flow.Flow."""
 
     @property
-    def seller(self) -> Registration: ...
+    def seller(self) -> MerchantAccount: ...
     @property
     def pace(self) -> Sequence[timedelta]:
         """The pauses at which it is asked about an open page; see flows.payments.pace."""
@@ -150,26 +150,26 @@ class Gateway(Protocol):
         """Raises InvalidQuestion for a price that this provider cannot charge."""
         ...
 
-    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
         """The whole request as it will be sent, or the page that is open already: a Kept."""
         ...
 
-    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
         """Open the payment page. Raises Failed, with a sentence for the person."""
         ...
 
-    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         """Send an attempt's request as it was stored, under its key, and learn its session.
 
         Raises Failed.
         """
         ...
 
-    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         """What the provider says now; it moves nothing. Raises Failed."""
         ...
 
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         """The same, after taking what the person has approved, where that is left to us.
 
         Nothing is taken for an elicitation that is over. Raises Failed, and Mismatch before
@@ -218,7 +218,7 @@ class Signs(Gateway, Protocol):
 
 
 @runtime_checkable
-class Hints(Gateway, Protocol):
+class HintsOnly(Gateway, Protocol):
     """A gateway whose provider's webhooks only say what to ask about."""
 
     def read_hint(self, body: bytes, *, query: str) -> Hint | None:
@@ -227,14 +227,14 @@ class Hints(Gateway, Protocol):
 
 
 @runtime_checkable
-class Traces(Hints, Protocol):
+class Traces(HintsOnly, Protocol):
     """A gateway whose hints may name no more than a payment, of which its provider tells more."""
 
     def trace(self, payment: str) -> Talk[str | None]:
         """The elicitation that a payment was begun for; None: something else. Raises Failed."""
         ...
 
-    def revisit(self, payment: Payment) -> Talk[Session]:
+    def revisit(self, payment: Payment) -> Talk[ProviderSession]:
         """What the provider says now of what was paid, also if its question is erased by now.
 
         Raises Failed.
@@ -243,7 +243,7 @@ class Traces(Hints, Protocol):
 
 
 @runtime_checkable
-class Certifies(Hints, Protocol):
+class Certifies(HintsOnly, Protocol):
     """A gateway whose hints are signed with a certificate, for one of our webhooks there.
 
     Without `webhook_ids` they are hints like any other's.
@@ -255,7 +255,9 @@ class Certifies(Hints, Protocol):
     def webhook_ids(self) -> tuple[str, ...]: ...
 
 
-def judge(elicitation: Elicitation, session: Session, *, seller: Registration) -> Verdict:
+def judge(
+    elicitation: Elicitation, session: ProviderSession, *, seller: MerchantAccount
+) -> Verdict:
     """What the session says, now, about the elicitation.
 
     Of a former attempt's session only PAID says anything about the elicitation as a whole. What
@@ -280,7 +282,7 @@ def judge(elicitation: Elicitation, session: Session, *, seller: Registration) -
             assert_never(session.state)
 
 
-def judge_notice(elicitation: Elicitation, notice: Notice, *, seller: Registration) -> Verdict:
+def judge_notice(elicitation: Elicitation, notice: Notice, *, seller: MerchantAccount) -> Verdict:
     """What a signed notice says about the elicitation, as of when it was made; see `judge`.
 
     Raises Mismatch, for a notice of another account or mode or without a session too.
@@ -294,7 +296,9 @@ def judge_notice(elicitation: Elicitation, notice: Notice, *, seller: Registrati
     return judge(elicitation, notice.session, seller=seller)
 
 
-def require_terms(elicitation: Elicitation, session: Session, *, seller: Registration) -> None:
+def require_terms(
+    elicitation: Elicitation, session: ProviderSession, *, seller: MerchantAccount
+) -> None:
     """Raises Mismatch where the session is not for what was asked, or not to be paid to us."""
     terms = terms_of(elicitation)
     expected = {
@@ -312,7 +316,7 @@ def require_terms(elicitation: Elicitation, session: Session, *, seller: Registr
         raise Mismatch("account", session=session.id)
 
 
-def heard(payment: Payment, session: Session, *, now: datetime) -> Payment:
+def heard(payment: Payment, session: ProviderSession, *, now: datetime) -> Payment:
     """The ledger's row with what became of the payment afterwards, as its provider says.
 
     Of what it has forgotten, which is closed for us, it says nothing. What was taken and is back
@@ -331,7 +335,7 @@ def heard(payment: Payment, session: Session, *, now: datetime) -> Payment:
     return receipts.given_back_in_part(payment, now, amount=session.refunded)
 
 
-def terms_for(elicitation: Elicitation, seller: Registration) -> Terms:
+def terms_for(elicitation: Elicitation, seller: MerchantAccount) -> CheckoutTerms:
     """What was asked, if this seller is who was to be paid, in this mode. Raises Failed."""
     terms = terms_of(elicitation)
     if (terms.seller, terms.is_live) != (seller.name, seller.is_live):
@@ -342,7 +346,7 @@ def terms_for(elicitation: Elicitation, seller: Registration) -> Terms:
     return terms
 
 
-def payment_of(payment: Payment, seller: Registration) -> str:
+def payment_of(payment: Payment, seller: MerchantAccount) -> str:
     """What the provider calls the payment of a receipt. Raises Failed if it holds none."""
     is_theirs = (payment.seller, payment.is_live) == (seller.name, seller.is_live)
     if payment.payment_intent is None or not is_theirs:
@@ -350,7 +354,7 @@ def payment_of(payment: Payment, seller: Registration) -> str:
     return payment.payment_intent
 
 
-def open_page(elicitation: Elicitation, *, now: datetime) -> Kept | None:
+def open_page(elicitation: Elicitation, *, now: datetime) -> StoredCheckout | None:
     """What the latest attempt keeps, if its page can still be paid at: nobody pays twice."""
     kept = kept_of(elicitation.attempt)
     if kept is None or kept.url is None:

@@ -7,26 +7,26 @@ the terms of the question, or in the receipt, and nowhere else.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import NotConfigured
 from flows.payments.declared.catalog import SELLERS
-from flows.payments.declared.declaration import DeclaredSeller
+from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
-from flows.payments.gateway import Gateway, Hints, Registration, Session, Signs
-from flows.payments.mollie.gateway import MollieGateway, MollieSeller
-from flows.payments.paypal.gateway import PayPalGateway, PayPalSeller
+from flows.payments.gateway import Gateway, HintsOnly, MerchantAccount, ProviderSession, Signs
+from flows.payments.mollie.gateway import MollieAccount, MollieGateway
+from flows.payments.paypal.gateway import PayPalAccount, PayPalGateway
 from flows.payments.receipt import Payment, Refund
-from flows.payments.session import Kept, terms_of
-from flows.payments.stripe.account import Seller
+from flows.payments.session import StoredCheckout, terms_of
+from flows.payments.stripe.account import StripeAccount
 from flows.payments.stripe.gateway import StripeGateway
 
 # A new sort of registration is one line here.
 _GATEWAYS: Mapping[type, Callable[[Any], Gateway]] = {
-    Seller: StripeGateway,
-    PayPalSeller: PayPalGateway,
-    MollieSeller: MollieGateway,
-    DeclaredSeller: DeclaredGateway,
+    StripeAccount: StripeGateway,
+    PayPalAccount: PayPalGateway,
+    MollieAccount: MollieGateway,
+    DeclaredAccount: DeclaredGateway,
 }
 # What stands in no declaration of an operator's own.
 BUILT_IN = frozenset({"stripe", "paypal", "mollie", *SELLERS})
@@ -39,7 +39,7 @@ class Gateways:
     settings. `signing` are those whose webhooks prove themselves, `hinting` those whose only hint.
     """
 
-    def __init__(self, sellers: Mapping[str, Registration]) -> None:
+    def __init__(self, sellers: Mapping[str, MerchantAccount]) -> None:
         self._gateways = {name: gateway_of(seller) for name, seller in sellers.items()}
         # Told apart here once: what a protocol is asked at every webhook takes its time.
         self.signing = {
@@ -47,7 +47,9 @@ class Gateways:
             for name, one in self._gateways.items()
             if isinstance(one, Signs) and one.webhook_secrets
         }
-        self.hinting = {name: one for name, one in self._gateways.items() if isinstance(one, Hints)}
+        self.hinting = {
+            name: one for name, one in self._gateways.items() if isinstance(one, HintsOnly)
+        }
 
     def gives_back(self, name: str) -> bool:
         """Whether it is set up here, and can be asked for a refund."""
@@ -73,7 +75,7 @@ class Gateways:
             raise NotConfigured(f"the payment provider {name!r}")
         return self._gateways[name]
 
-    def seller(self, name: str) -> Registration:
+    def seller(self, name: str) -> MerchantAccount:
         return self.named(name).seller
 
     def of(self, elicitation: Elicitation) -> Gateway:
@@ -82,23 +84,23 @@ class Gateways:
     def answers(self, elicitation: Elicitation) -> bool:
         """Whether its provider says what became of a page at all; one that is gone may be back."""
         gateway = self._gateways.get(terms_of(elicitation).seller)
-        if gateway is None or not isinstance(gateway.seller, DeclaredSeller):
+        if gateway is None or not isinstance(gateway.seller, DeclaredAccount):
             return True
         return gateway.seller.declaration.fetch is not None
 
-    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
         return self.of(elicitation).prepare(elicitation, trip)
 
-    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
         return (yield from self.of(elicitation).begin(elicitation, trip))
 
-    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         return (yield from self.of(elicitation).repeat(elicitation, attempt))
 
-    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         return (yield from self.of(elicitation).fetch(elicitation, session))
 
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         return (yield from self.of(elicitation).collect(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
@@ -111,7 +113,7 @@ class Gateways:
         return (yield from gateway.refund(payment, reason=reason, up_to=up_to))
 
 
-def gateway_of(seller: Registration) -> Gateway:
+def gateway_of(seller: MerchantAccount) -> Gateway:
     """Raises TypeError for a registration of no sort that is known here."""
     for sort, gateway in _GATEWAYS.items():
         if isinstance(seller, sort):

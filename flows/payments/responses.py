@@ -16,9 +16,9 @@ import msgspec
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed, InvalidQuestion
 from flows.origin import origin_of
-from flows.payments.gateway import Registration, Session, require_terms
+from flows.payments.gateway import MerchantAccount, ProviderSession, require_terms
 from flows.payments.money import MINOR_UNIT_DIGITS_AT_MOST, Money, digits_of
-from flows.payments.session import Kept, Malformed, Mismatch
+from flows.payments.session import Malformed, Mismatch, StoredCheckout
 
 T = TypeVar("T")
 GIVING_BACK = "give the money back"
@@ -71,7 +71,7 @@ def decode(
     reply: httpx.Response,
     shape: type[T],
     *,
-    seller: Registration,
+    seller: MerchantAccount,
     doing: str,
     code_of: Callable[[bytes], str],
 ) -> T:
@@ -104,11 +104,16 @@ def problem(reply: httpx.Response, *, code_of: Callable[[bytes], str]) -> str:
     return f"{status}, {code}" if _CODE.fullmatch(code) else status
 
 
-def unreadable(seller: Registration, *, doing: str) -> Failed:
+def unreadable(seller: MerchantAccount, *, doing: str) -> Failed:
     return Failed(f"{seller.label} could not {doing}: its answer is not what was asked for.")
 
 
-def learned(kept: Kept, elicitation: Elicitation, session: Session, seller: Registration) -> Kept:
+def learned(
+    kept: StoredCheckout,
+    elicitation: Elicitation,
+    session: ProviderSession,
+    seller: MerchantAccount,
+) -> StoredCheckout:
     """The request with the session that it made, and the page where that is paid, if it can be.
 
     Raises Failed where the session is for something else, or the page stands elsewhere.
@@ -129,7 +134,7 @@ def learned(kept: Kept, elicitation: Elicitation, session: Session, seller: Regi
     return msgspec.structs.replace(kept, session=session.id, url=session.url, expires_at=until)
 
 
-def page_in(kept: Kept, seller: Registration) -> str:
+def page_in(kept: StoredCheckout, seller: MerchantAccount) -> str:
     """Raises Failed."""
     if kept.url is None:
         raise Failed(f"{seller.label} named no payment page. Nothing was charged.")

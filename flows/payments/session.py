@@ -45,7 +45,7 @@ class Mismatch(ElicitError):
         super().__init__(f"The payment's {what} is not what was asked for, so it settles nothing.")
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class CheckoutTerms(Struct, frozen=True, kw_only=True):
     """What is to be paid, as it was asked; `amount` in minor units of ISO 4217."""
 
     seller: str
@@ -60,7 +60,7 @@ class Terms(Struct, frozen=True, kw_only=True):
         return Money.from_minor_units(self.amount, self.currency)
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class StoredCheckout(Struct, frozen=True, kw_only=True):
     """What an attempt keeps: the request as it is sent, then the session that it made.
 
     `handle` is what the provider calls the session in its paths, where that is another word.
@@ -76,7 +76,7 @@ class Kept(Struct, frozen=True, kw_only=True):
         return f"Kept(session={self.session!r})"
 
 
-class Session(Struct, frozen=True, kw_only=True):
+class CheckoutSession(Struct, frozen=True, kw_only=True):
     """`amount_total` as the provider counts, `currency` in capitals.
 
     Others of the same account may lack a status or an amount; one that we began has both. How its
@@ -109,14 +109,14 @@ class Verdict(StrEnum):
     EXPIRED = "expired"
 
 
-def terms_of(elicitation: Elicitation) -> Terms:
-    return msgspec.convert(elicitation.asked.terms, Terms)
+def terms_of(elicitation: Elicitation) -> CheckoutTerms:
+    return msgspec.convert(elicitation.asked.terms, CheckoutTerms)
 
 
-def kept_of(attempt: Attempt | None) -> Kept | None:
+def kept_of(attempt: Attempt | None) -> StoredCheckout | None:
     """What an attempt to pay keeps; None if there is none."""
     try:
-        return msgspec.convert(attempt.kept, Kept) if attempt is not None else None
+        return msgspec.convert(attempt.kept, StoredCheckout) if attempt is not None else None
     except msgspec.ValidationError:  # an attempt of another kind
         return None
 
@@ -131,7 +131,7 @@ def sessions_of(elicitation: Elicitation) -> tuple[str, ...]:
     )
 
 
-def read_session(data: Json) -> Session:
+def read_session(data: Json) -> CheckoutSession:
     """Raises Malformed."""
     if not isinstance(data, Mapping):
         raise Malformed("payment session")
@@ -147,7 +147,7 @@ def read_session(data: Json) -> Session:
         "is_disputed": about_charge.get("disputed", False),
     }
     try:
-        return msgspec.convert(fields, Session)
+        return msgspec.convert(fields, CheckoutSession)
     except msgspec.ValidationError:
         raise Malformed("payment session") from None
 

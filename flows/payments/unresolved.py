@@ -22,7 +22,7 @@ TRIES_THAT_COUNT = 8
 KEPT = timedelta(days=30)  # once it is over
 
 
-class Loose(StrEnum):
+class UnresolvedStatus(StrEnum):
     WAITING = "waiting"  # the provider is asked again
     UNANSWERED = "unanswered"  # it is asked no more, and has not said what became of it
     OTHERWISE = "otherwise"  # paid, and not what was asked for
@@ -30,7 +30,7 @@ class Loose(StrEnum):
     DONE = "done"  # somebody has looked
 
 
-class LooseEnd(Struct, frozen=True, kw_only=True):
+class UnresolvedPayment(Struct, frozen=True, kw_only=True):
     """`amount` is what was asked for, in minor units; `paid` and its currency what came instead."""
 
     id: str
@@ -45,7 +45,7 @@ class LooseEnd(Struct, frozen=True, kw_only=True):
     session: str
     found_at: datetime
     until: datetime  # when it is given up
-    status: Loose = Loose.WAITING
+    status: UnresolvedStatus = UnresolvedStatus.WAITING
     look_at: datetime | None = None
     tries: int = 0
     paid: int | None = None
@@ -55,7 +55,7 @@ class LooseEnd(Struct, frozen=True, kw_only=True):
     version: int = 0
 
     def __repr__(self) -> str:
-        return f"LooseEnd({self.id!r}, {self.status.value!r})"
+        return f"UnresolvedPayment({self.id!r}, {self.status.value!r})"
 
     @property
     def price(self) -> Money:
@@ -72,7 +72,7 @@ class LooseEnd(Struct, frozen=True, kw_only=True):
     @property
     def is_open(self) -> bool:
         """Whether somebody has to look."""
-        return self.status in (Loose.UNANSWERED, Loose.OTHERWISE)
+        return self.status in (UnresolvedStatus.UNANSWERED, UnresolvedStatus.OTHERWISE)
 
     @property
     def due_at(self) -> datetime | None:
@@ -84,9 +84,9 @@ class LooseEnd(Struct, frozen=True, kw_only=True):
         return self.found_at + RECEIPT_KEPT if ended is None else ended + KEPT
 
 
-def ask_again(loose: LooseEnd, now: datetime) -> LooseEnd:
+def ask_again(loose: UnresolvedPayment, now: datetime) -> UnresolvedPayment:
     """It has not said its last word: it is asked later, or never again."""
-    if loose.status is not Loose.WAITING:
+    if loose.status is not UnresolvedStatus.WAITING:
         return loose
     if loose.look_at is not None and now < loose.look_at:
         return loose  # somebody else asked meanwhile: its own turns stay as they are
@@ -96,24 +96,26 @@ def ask_again(loose: LooseEnd, now: datetime) -> LooseEnd:
     return replace(loose, look_at=min(now + pause, loose.until), tries=loose.tries + 1)
 
 
-def give_up(loose: LooseEnd) -> LooseEnd:
+def give_up(loose: UnresolvedPayment) -> UnresolvedPayment:
     """Nobody can be asked any more."""
-    if loose.status is not Loose.WAITING:
+    if loose.status is not UnresolvedStatus.WAITING:
         return loose
-    return replace(loose, status=Loose.UNANSWERED, look_at=None)
+    return replace(loose, status=UnresolvedStatus.UNANSWERED, look_at=None)
 
 
 def paid_otherwise(
-    loose: LooseEnd, *, amount: int | None, currency: str | None, is_live: bool
-) -> LooseEnd:
+    loose: UnresolvedPayment, *, amount: int | None, currency: str | None, is_live: bool
+) -> UnresolvedPayment:
     """What came is not what was asked for; who has looked already need not look again."""
     told = replace(loose, paid=amount, paid_currency=currency, paid_live=is_live)
-    if loose.status is Loose.DONE and told == loose:
+    if loose.status is UnresolvedStatus.DONE and told == loose:
         return loose
-    return replace(told, status=Loose.OTHERWISE, look_at=None, ended_at=None)
+    return replace(told, status=UnresolvedStatus.OTHERWISE, look_at=None, ended_at=None)
 
 
-def end(loose: LooseEnd, now: datetime, *, status: Loose = Loose.OVER) -> LooseEnd:
+def end(
+    loose: UnresolvedPayment, now: datetime, *, status: UnresolvedStatus = UnresolvedStatus.OVER
+) -> UnresolvedPayment:
     """The provider has said its last word, or somebody has looked."""
     if loose.ended_at is not None:
         return loose

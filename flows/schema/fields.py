@@ -33,7 +33,7 @@ _MOMENT = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Option:
     """One of the texts to choose from, and what the person reads for it."""
 
     value: str
@@ -60,7 +60,7 @@ class Field:
     is_required: bool
     description: str | None = None
     default: Json = None
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[Option, ...] = ()
     limits: Limits = Limits()
     is_secret: bool = False
 

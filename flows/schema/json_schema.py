@@ -14,10 +14,10 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidSchema
 from flows.schema.fields import (
     FORMATS,
-    Choice,
     Field,
     Kind,
     Limits,
+    Option,
     fault_in,
     why_no_pattern,
 )
@@ -44,7 +44,7 @@ _OF_KIND: Mapping[Kind, set[str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class SchemaReading:
     """A schema as it was understood; `nullable` are required but may be null: absent, in a form."""
 
     json: Mapping[str, Json]
@@ -52,7 +52,7 @@ class Reading:
     nullable: frozenset[str]
 
 
-def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> Reading:
+def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaReading:
     """Raises InvalidSchema with the JSON path of what is outside the subset.
 
     `is_a_models`: a model checks the answers besides, so that what a form can only roughly say may
@@ -92,7 +92,7 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> Reading:
         is_required = name in required and not can_be_null
         fields[name], clean[name] = _field(found, path, schema, name, is_required=is_required)
     kept = [name for name in properties if fields[name].is_required]
-    return Reading(
+    return SchemaReading(
         json={"type": "object", "properties": clean, **({"required": kept} if kept else {})},
         fields=tuple(fields.values()),
         nullable=frozenset(nullable),
@@ -120,7 +120,7 @@ def _field(
     clean["type"] = {"choice": "string", "choices": "array"}.get(kind, kind)
     if clean.get("default") is None:
         clean.pop("default", None)
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[Option, ...] = ()
     if kind == "choice":
         choices, chosen = _choices(found, path)
         clean = {key: value for key, value in clean.items() if key not in _OF_CHOICES}
@@ -197,7 +197,7 @@ def _kind(found: Mapping[str, Json], path: str) -> Kind:
             refuse(f"{path}.type", f"{named!r} is none of string, number, integer, boolean, array")
 
 
-def _choices(found: Mapping[str, Json], path: str) -> tuple[tuple[Choice, ...], Mapping[str, Json]]:
+def _choices(found: Mapping[str, Json], path: str) -> tuple[tuple[Option, ...], Mapping[str, Json]]:
     """The choices, in whichever of its spellings, and that spelling."""
     spellings = [key for key in ("const", "enum", "oneOf", "anyOf") if key in found]
     if len(spellings) != 1:
@@ -229,7 +229,7 @@ def _choices(found: Mapping[str, Json], path: str) -> tuple[tuple[Choice, ...], 
     if not 0 < len(values) <= CHOICES_AT_MOST or len(set(values)) != len(values):
         refuse(f"{path}.{key}", f"it needs 1 to {CHOICES_AT_MOST} different texts")
     pairs = zip(values, names, strict=True)
-    return tuple(Choice(value=value, title=name or value) for value, name in pairs), chosen
+    return tuple(Option(value=value, title=name or value) for value, name in pairs), chosen
 
 
 def _limits(clean: Mapping[str, Json], path: str, kind: Kind) -> Limits:

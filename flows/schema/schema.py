@@ -20,13 +20,12 @@ from pydantic_core import ErrorDetails
 
 from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidSchema
-from flows.schema.fields import Choice, Fault, Field, Kind, Limits, fault_in
-from flows.schema.json_schema import Reading, read, refuse
+from flows.schema.fields import Fault, Field, Kind, Limits, fault_in
+from flows.schema.json_schema import SchemaReading, read, refuse
 from flows.schema.rules import has_rules
 
 __all__ = [
     "CONTENT_BYTES_AT_MOST",
-    "Choice",
     "Fault",
     "Field",
     "Kind",
@@ -328,7 +327,7 @@ def _readable(asked: type[Any]) -> type[Any]:
     return remade
 
 
-def _typed_by(adapter: TypeAdapter[T], found: Reading) -> Callable[[Json], T]:
+def _typed_by(adapter: TypeAdapter[T], found: SchemaReading) -> Callable[[Json], T]:
     def typed(content: Json) -> T:
         try:
             return adapter.validate_json(

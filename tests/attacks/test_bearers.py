@@ -48,7 +48,7 @@ from tests.service.test_sessions import (
 from tests.web.serving import serving_at
 from tests.web.test_protected import Door, bearer
 from webapp.connecting import utc_now
-from webapp.identity.bearer_auth import Protected
+from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.sessions import Sessions
 from webapp.server import Served
 from webapp.stores.memory import MemoryStore
@@ -249,8 +249,8 @@ async def test_another_persons_session_of_the_protocol(library: str) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
     served = Served(new_server(library), clock=utc_now)
 
-    def protected(_: str) -> Protected:
-        return Protected(
+    def protected(_: str) -> ProtectedResource:
+        return ProtectedResource(
             served, issuer=door.issuer, resource=RESOURCE, name="shop", clock=door.clock
         )
 

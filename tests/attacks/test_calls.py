@@ -32,7 +32,7 @@ from tests.service.test_waiting import answer, settled_loop
 from tests.service.world import Holding, process
 from webapp.calls.call import Call
 from webapp.identity.identity import Caller
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
 from webapp.mcp.presenters.retry import read_chain
 from webapp.mcp.results import RESULT_TOOL
@@ -40,7 +40,7 @@ from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 
 LOGIN = "https://example.org/login"
-SHORT = Limits(leg=timedelta(milliseconds=50), leg_at_least=timedelta(milliseconds=50))
+SHORT = CallLimits(leg=timedelta(milliseconds=50), leg_at_least=timedelta(milliseconds=50))
 
 foreign_stream = Attack(
     who="whoever got hold of an id of another session's event",

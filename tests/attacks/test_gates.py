@@ -29,7 +29,7 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings
 
 REFUSED = ["decline"]
@@ -170,7 +170,7 @@ async def test_a_model_that_may_answer_forms_may_not_open_a_gate(
     server, done = gated(library)
     who = IdentitySettings(lets_model_answer=True)
     async with (
-        staged(server, who=who, limits=Limits(link=timedelta())) as stage,
+        staged(server, who=who, limits=CallLimits(link=timedelta())) as stage,
         stage.caller(revision, declares=None) as caller,
     ):
         link = link_in(await soon(caller.call("pay", to="eve")))

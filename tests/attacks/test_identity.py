@@ -18,8 +18,8 @@ from tests.attacks.attack import Attack
 from tests.clock import NOON, Clock
 from tests.service.test_sessions import ALICE, ISSUER, RING, jar
 from webapp.http.browser import Browser
-from webapp.identity.identity import Caller, Identity, Rules, Subject, Way
-from webapp.identity.local_peer import Locality
+from webapp.identity.identity import Caller, Identity, IdentityRules, Subject, Way
+from webapp.identity.local_peer import LocalPeers
 from webapp.identity.pairing import Pairing, address_of, key_of
 from webapp.identity.sessions import LOCAL_ISSUER, Sessions
 from webapp.records.owners import open_owners
@@ -155,8 +155,8 @@ class World:
         return opening.way
 
 
-async def world(rules: Rules | None = None, *, url: str = HERE) -> World:
-    rules, store, clock = rules or Rules(), MemoryStore(), Clock()
+async def world(rules: IdentityRules | None = None, *, url: str = HERE) -> World:
+    rules, store, clock = rules or IdentityRules(), MemoryStore(), Clock()
     owners = await open_owners(store=store, ring=RING)
     tokens = Tokens(RING, origin=url)
     sessions = Sessions(
@@ -172,7 +172,7 @@ async def world(rules: Rules | None = None, *, url: str = HERE) -> World:
         people_sign_in=rules.issuer is not None,
     )
     browser = Browser(public_url=url, csrf_keys=lambda: [b"c" * 32])
-    locality = Locality(uid=OUR_UID, public_url=url, uid_of=lambda c: c.client[1] or None)
+    locality = LocalPeers(uid=OUR_UID, public_url=url, uid_of=lambda c: c.client[1] or None)
     identity = Identity(
         owners=owners,
         locality=locality,
@@ -229,7 +229,7 @@ def with_binding(asked: Elicitation, binding: Binding) -> Elicitation:
 @forwarded_signed_in
 async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_open() -> None:
     # defect: mcp-authkit forwarded link
-    here = await world(Rules(issuer=ISSUER))
+    here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     assert await here.way(asked, cookies=await here.signed_in(ALICE)) is Way.OPEN
     victim = await here.signed_in(MALLORY)
@@ -239,7 +239,7 @@ async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_op
 
 @forwarded_signed_in
 async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing_else() -> None:
-    here = await world(Rules(issuer=ISSUER))
+    here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     # Also to whoever sits at this very machine: that is another way of being known.
     ways: list[dict[str, Any]]
@@ -274,7 +274,7 @@ async def test_a_local_link_opens_for_nobody_but_this_machines_own_user() -> Non
 
 @forwarded_local
 async def test_a_local_link_opens_for_nobody_who_is_only_signed_in() -> None:
-    here = await world(Rules(issuer=ISSUER))
+    here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
     alice = await here.signed_in(ALICE)
     assert await here.way(asked, cookies=alice, client=ELSEWHERE) is Way.HERE_ONLY
@@ -295,7 +295,7 @@ async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token() -> None:
 
 @forwarded_nowhere
 async def test_a_token_of_another_issuer_than_where_people_sign_in_asks_nobody() -> None:
-    here = await world(Rules(issuer=ISSUER))
+    here = await world(IdentityRules(issuer=ISSUER))
     subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
     caller = here.identity.caller(scope(), subject=subject, client="c")
     with pytest.raises(NotAllowed):
@@ -315,7 +315,7 @@ async def test_a_caller_without_a_name_asks_nobody() -> None:
 
 @forwarded_unnamed
 async def test_not_even_the_code_lets_a_caller_without_a_name_have_accounts_and_secrets() -> None:
-    here = await world(Rules(asks_anonymous=True))
+    here = await world(IdentityRules(asks_anonymous=True))
     caller = here.identity.caller(scope(client=ELSEWHERE), subject=None, client="c")
     assert caller.by_code
     for kind in ("oauth", "secret"):
@@ -327,7 +327,7 @@ async def test_not_even_the_code_lets_a_caller_without_a_name_have_accounts_and_
 
 @forwarded_by_code
 async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_no_other() -> None:
-    here = await world(Rules(binds_by_code=True))
+    here = await world(IdentityRules(binds_by_code=True))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     alices, victims = here.browser.fresh(), here.browser.fresh()
     at_alices = {here.browser.cookie_name: alices}
@@ -349,7 +349,7 @@ async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_n
 
 @forwarded_by_code
 async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code() -> None:
-    here = await world(Rules(issuer=ISSUER, binds_by_code=True))
+    here = await world(IdentityRules(issuer=ISSUER, binds_by_code=True))
     subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
     asked = asked_by(here.identity.caller(scope(), subject=subject, client="c"))
     assert asked.is_by_code
@@ -381,7 +381,7 @@ def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_anot
 
 @namesake
 async def test_the_same_subject_at_another_issuer_is_somebody_else() -> None:
-    here = await world(Rules(issuer=ISSUER, binds_by_code=True))
+    here = await world(IdentityRules(issuer=ISSUER, binds_by_code=True))
     owners = set()
     pairs = [
         (ISSUER, "alice"),
@@ -399,7 +399,7 @@ async def test_the_same_subject_at_another_issuer_is_somebody_else() -> None:
 
 @namesake
 async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else() -> None:
-    here = await world(Rules(issuer=ISSUER))
+    here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     labels = {"label": "alice@example.com"}
     alice = SignedIn(issuer=ISSUER, subject="alice", **labels)
@@ -410,7 +410,7 @@ async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else() -> None:
 
 @as_local
 async def test_a_token_that_says_it_is_this_machines_user_is_nobody() -> None:
-    for rules in (Rules(), Rules(issuer=ISSUER), Rules(binds_by_code=True)):
+    for rules in (IdentityRules(), IdentityRules(issuer=ISSUER), IdentityRules(binds_by_code=True)):
         here = await world(rules)
         subject = Subject(issuer=LOCAL_ISSUER, subject=f"uid:{OUR_UID}", client_id="c")
         caller = here.identity.caller(scope(client=ELSEWHERE), subject=subject, client="c")
@@ -433,7 +433,7 @@ async def test_a_paired_browsers_cookie_is_worth_nothing_to_another_user_of_the_
 @as_local
 async def test_nobody_is_paired_where_people_sign_in_or_the_address_is_public() -> None:
     for here in (
-        await world(Rules(issuer=ISSUER)),
+        await world(IdentityRules(issuer=ISSUER)),
         await world(url="https://tools.example"),
     ):
         token = here.pairing_token()
@@ -472,7 +472,7 @@ async def test_a_key_of_another_server_or_half_of_one_is_none() -> None:
 
 @anonymous_join
 async def test_two_callers_without_a_name_have_no_owner_in_common() -> None:
-    here = await world(Rules(asks_anonymous=True))
+    here = await world(IdentityRules(asks_anonymous=True))
     for given in (scope(client=ELSEWHERE), scope(uid=ANOTHER_UID)):
         caller = here.identity.caller(given, subject=None, client="c")
         assert caller.owner is None

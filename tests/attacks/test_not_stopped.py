@@ -13,9 +13,9 @@ from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
 from flows.elicitation import user_code as bindings
-from flows.elicitation.flow import Departure, Talk
+from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.user_code import Codes
-from flows.kinds.form import Terms
+from flows.kinds.form import FormTerms
 from tests.attacks.attack import Open
 from tests.clock import NOON, Clock
 from tests.mcp.stage import FORM, LIBRARIES, MODERN, URL, new_server, soon, staged, text_of
@@ -414,9 +414,9 @@ async def test_a_name_that_was_looked_at_is_looked_up_again_when_it_is_sent() ->
     async def looked_up(host: str, port: int) -> list[str]:
         return ["93.184.215.14"]
 
-    def talk() -> Talk[Departure]:
+    def talk() -> Talk[Redirect]:
         yield httpx.Request("GET", "https://login.example/")
-        return Departure(url="https://login.example/")
+        return Redirect(url="https://login.example/")
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
         outbound = Outbound(client, allow_loopback=False, resolve=looked_up)
@@ -467,7 +467,7 @@ async def test_an_approval_that_was_revoked_is_given_again_by_a_row_that_is_put_
     back = "UPDATE records SET status = ?, version = ?, sealed = ? WHERE kind = 'approval'"
     async with process(store, Clock()) as here:
         gate = await asked(here, kind="gate")
-        terms = Terms(schema={}, covers="these arguments", arguments={}, can_be_kept=True)
+        terms = FormTerms(schema={}, covers="these arguments", arguments={}, can_be_kept=True)
         approvals = here.kinds.gates.approvals
         await here.elicitations.write(
             await approvals.given(gate, terms, is_wide=False, is_for_all=False)

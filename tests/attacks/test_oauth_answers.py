@@ -11,7 +11,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from flows.elicitation.flow import Arrival
+from flows.elicitation.flow import CallbackParams
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed
 from flows.oauth.account import BearerAuth
@@ -108,7 +108,7 @@ def test_an_answer_that_is_mixed_up_is_not_acted_upon(
 ) -> None:
     _, away = departed()
     with pytest.raises(Mixed) as mixed:
-        a_flow().code_of(away, Arrival(parameters=tuple(parameters)))
+        a_flow().code_of(away, CallbackParams(parameters=tuple(parameters)))
     assert mixed.value.reason == story
     assert mixed.value.http_status == 400
     assert "the-code" not in str(mixed.value)
@@ -119,9 +119,9 @@ def test_an_issuer_whose_metadata_promises_to_name_it_must_do_so() -> None:
     promise = {"authorization_response_iss_parameter_supported": True}
     _, away = departed(ACME, metadata=METADATA | promise)
     with pytest.raises(Mixed):
-        a_flow(ACME).code_of(away, Arrival(parameters=(CODE, STATE)))
+        a_flow(ACME).code_of(away, CallbackParams(parameters=(CODE, STATE)))
     _, away = departed(ACME)
-    assert a_flow(ACME).code_of(away, Arrival(parameters=(CODE, STATE))) == "the-code"
+    assert a_flow(ACME).code_of(away, CallbackParams(parameters=(CODE, STATE))) == "the-code"
 
 
 @no_key

@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from flows.elicitation import states
-from flows.elicitation.flow import Trip
+from flows.elicitation.flow import RedirectContext
 from flows.elicitation.states import Attempt, Elicitation, Status
 from flows.errors import Failed, NotPossible
 from flows.payments.events import SETTLING_EVENTS, Event, read_event
 from flows.payments.gateway import Notice, judge, judge_notice
-from flows.payments.session import Kept, Malformed, Mismatch, Verdict, read_session, sessions_of
+from flows.payments.session import (
+    Malformed,
+    Mismatch,
+    StoredCheckout,
+    Verdict,
+    read_session,
+    sessions_of,
+)
 from flows.payments.stripe.account import stripe
 from flows.payments.stripe.gateway import StripeGateway, neutral
 from flows.webhooks.signatures import STRIPE, Delivery, verify
@@ -225,7 +232,7 @@ def test_an_end_that_comes_after_the_money_takes_nothing_back(kind: str) -> None
 def test_a_former_attempts_session_is_ours_as_well() -> None:
     first = begun()
     assert first.attempt is not None
-    kept = msgspec.convert(first.attempt.kept, Kept)
+    kept = msgspec.convert(first.attempt.kept, StoredCheckout)
     later = replace(
         first.attempt, number=2, kept=msgspec.to_builtins(replace(kept, session="cs_test_2"))
     )
@@ -254,7 +261,7 @@ def test_a_former_attempts_session_is_ours_as_well() -> None:
     ],
 )
 def test_nobody_is_led_elsewhere_to_pay(url: str) -> None:
-    trip = Trip(number=1, return_url="https://elicit.example/cb", state="s", now=NOON)
+    trip = RedirectContext(number=1, return_url="https://elicit.example/cb", state="s", now=NOON)
     with pytest.raises(Failed, match="not sent there") as failed:
         run(StripeGateway(SELLER).begin(prepared(), trip), reply(session(url=url)))
     assert "evil" not in str(failed.value)

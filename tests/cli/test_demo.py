@@ -11,7 +11,7 @@ from tests.cli.running import ended, run, serving, start
 from tests.web.serving import bound
 from tests.web.serving import serving as serving_app
 from webapp.demo.client import ANSWERS, EXPECTED, MAIN_TOOLS
-from webapp.demo.waiting import Waiting
+from webapp.demo.waiting import DemoWaiting
 from webapp.demo.walker import Page, WalkFailed, walk
 
 TOOLS = tuple(EXPECTED)
@@ -224,7 +224,7 @@ async def test_on_a_terminal_the_time_left_is_updated_in_place():
 
     out = Terminal()
     async with serving_app(page) as url, httpx.AsyncClient() as client, asyncio.timeout(300):
-        showing = asyncio.create_task(Waiting(client, f"{url}/e/token", out=out).show())
+        showing = asyncio.create_task(DemoWaiting(client, f"{url}/e/token", out=out).show())
         await out.opened.wait()
         gone_on.set()
         await showing

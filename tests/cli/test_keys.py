@@ -15,7 +15,7 @@ from flows.crypto.vault import fingerprint_of
 from flows.errors import WeakSecret
 from tests.cli.running import Ended, ended, run, serving, start
 from webapp.demo.walker import Page, walk
-from webapp.settings.key_file import KeyFile, Secret
+from webapp.settings.key_file import KeyFile, SecretSetting
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OLD, NEW = b"an old secret of thirty-two bytes", b"a-new-secret-of-thirty-two-bytes"
@@ -39,9 +39,12 @@ def written(file: KeyFile, content: bytes) -> KeyFile:
 @pytest.mark.parametrize("content", [OLD, OLD + b"\n", b"two\nlines that are one secret\r\nfor us"])
 def test_a_file_of_one_secret_is_read_as_it_was_written(file: KeyFile, content: bytes) -> None:
     written(file, content)
-    assert file.read() == (Secret(value=content.strip()),)
+    assert file.read() == (SecretSetting(value=content.strip()),)
     assert file.put_in_front(NEW, before=fingerprint_of(content.strip()), now=NOW)
-    assert file.read() == (Secret(value=NEW), Secret(value=content.strip(), ceased_at=NOW))
+    assert file.read() == (
+        SecretSetting(value=NEW),
+        SecretSetting(value=content.strip(), ceased_at=NOW),
+    )
     assert file.path.read_bytes().splitlines()[1] == NEW
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     assert [path.name for path in file.path.parent.iterdir()] == ["key"]

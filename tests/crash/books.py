@@ -6,7 +6,7 @@ from flows.payments.receipt import Payment
 from tests.crash.market import REFUNDS, Market
 from tests.crash.server import settings_of
 from webapp.records.owners import open_owners
-from webapp.records.rows import Hook, Rows
+from webapp.records.rows import Rows, StoredWebhook
 
 COMPLETED = "checkout.session.completed"
 EXPIRED = "checkout.session.expired"
@@ -21,7 +21,7 @@ async def agreed(market: Market) -> list[Payment]:
     settings = settings_of(public_port=market.port, folder=str(market.folder))
     rows = Rows(await open_owners(store=market.store, ring=settings.ring))
     payments = [await rows.open(record, Payment) for record in await market.records("payment")]
-    hooks = [await rows.open(record, Hook) for record in await market.records("hook")]
+    hooks = [await rows.open(record, StoredWebhook) for record in await market.records("hook")]
 
     letters = await market.carried()
     events = [letter["event"] for letter in letters]

@@ -25,13 +25,13 @@ from flows.elicitation.states import Json
 from tests.web.serving import serving, transport_to
 from webapp.app import open_app
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
 
 SECRET = b"a secret that outlives every one of the processes"
 ELSEWHERE = "https://shop.example"
-PATIENT = Limits(call=timedelta(minutes=4))  # no busy machine ends a call before its person
+PATIENT = CallLimits(call=timedelta(minutes=4))  # no busy machine ends a call before its person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from standardwebhooks import Webhook as StandardWebhook
 
 from flows.elicitation.states import Elicitation
 from flows.payments.declared.catalog import SELLERS
-from flows.payments.declared.declaration import DeclaredSeller
+from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.session import Verdict
 from flows.webhooks.items import verify_items
@@ -43,7 +43,7 @@ Data = dict[str, Any]
 class Case:
     """`fetched` and `told` make what it says for a word; the words have the verdict they mean."""
 
-    seller: DeclaredSeller
+    seller: DeclaredAccount
     session: str
     handle: str | None = None
     page: str
@@ -106,9 +106,9 @@ def put(data: Data, place: str, value: Any) -> Data:
     return data
 
 
-def seller(name: str, **fields: Any) -> DeclaredSeller:
+def seller(name: str, **fields: Any) -> DeclaredAccount:
     told = {"secret": SECRET, "webhook_secrets": ("whs",), "is_live": False}
-    return DeclaredSeller(declaration=SELLERS[name], **{**told, **fields})
+    return DeclaredAccount(declaration=SELLERS[name], **{**told, **fields})
 
 
 def eur(amount: int) -> Data:

@@ -7,23 +7,23 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Talk, Trip
+from flows.elicitation.flow import RedirectContext, Talk
 from flows.elicitation.states import Asked, Attempt, Elicitation, Status
 from flows.payments.gateway import Gateway
 from flows.payments.money import Money
 from flows.payments.receipt import Payment
-from flows.payments.session import Kept, Terms
+from flows.payments.session import CheckoutTerms, StoredCheckout
 from tests.clock import NOON
 
 T = TypeVar("T")
 ID = "ownertag-e_1"
 BACK = "https://elicit.example/return/x"
-TRIP = Trip(number=1, return_url=BACK, state="s-1", now=NOON)
+TRIP = RedirectContext(number=1, return_url=BACK, state="s-1", now=NOON)
 NINE = Money("9.00", "EUR")
 
 
 def asked(seller: str, price: Money = NINE, **terms: Any) -> Elicitation:
-    said = Terms(
+    said = CheckoutTerms(
         **{
             "seller": seller,
             "amount": price.minor_units,
@@ -69,9 +69,9 @@ def begun(
     return replace(before, attempt=replace(before.attempt, kept=msgspec.to_builtins(kept)))
 
 
-def kept_in(elicitation: Elicitation) -> Kept:
+def kept_in(elicitation: Elicitation) -> StoredCheckout:
     assert elicitation.attempt is not None
-    return msgspec.convert(elicitation.attempt.kept, Kept)
+    return msgspec.convert(elicitation.attempt.kept, StoredCheckout)
 
 
 def payment(seller: str, **changes: Any) -> Payment:

@@ -14,22 +14,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Asked, Attempt, Elicitation, Json, Status
 from flows.errors import Failed, InvalidQuestion
 from flows.payments.gateway import State, judge
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund, RefundStatus
 from flows.payments.session import (
-    Kept,
+    CheckoutTerms,
     Malformed,
     Mismatch,
-    Terms,
+    StoredCheckout,
     Verdict,
     read_session,
     sessions_of,
 )
-from flows.payments.stripe.account import Seller, charge_amount, charged, sandbox_stripe, stripe
+from flows.payments.stripe.account import (
+    StripeAccount,
+    charge_amount,
+    charged,
+    sandbox_stripe,
+    stripe,
+)
 from flows.payments.stripe.gateway import StripeGateway, neutral
 from tests.clock import NOON
 from tests.flows.gateway_stage import reply, run
@@ -39,13 +45,15 @@ SELLER = stripe(KEY, ["whsec_one"])
 STRIPE = StripeGateway(SELLER)
 ID = "ownertag-e_1"
 PAGE = "https://checkout.stripe.com/c/pay/cs_test_1"
-TRIP = Trip(number=1, return_url="https://elicit.example/callback/stripe", state="s-1", now=NOON)
+TRIP = RedirectContext(
+    number=1, return_url="https://elicit.example/callback/stripe", state="s-1", now=NOON
+)
 LIFE = timedelta(minutes=45)
 
 
 def asked(price: Money | None = None, **terms: Any) -> Elicitation:
     price = price or Money("9.00", "EUR")
-    said = Terms(
+    said = CheckoutTerms(
         **{
             "seller": "stripe",
             "amount": price.minor_units,
@@ -86,7 +94,7 @@ def begun(elicitation: Elicitation | None = None, *, session: str = "cs_test_1")
     """With an attempt that made a session."""
     before = prepared(elicitation)
     assert before.attempt is not None
-    kept = replace(msgspec.convert(before.attempt.kept, Kept), session=session, url=PAGE)
+    kept = replace(msgspec.convert(before.attempt.kept, StoredCheckout), session=session, url=PAGE)
     return replace(before, attempt=replace(before.attempt, kept=msgspec.to_builtins(kept)))
 
 
@@ -114,18 +122,18 @@ def refusal(code: str, status: int = 400) -> httpx.Response:
     return reply({"error": {"code": code, "message": message}}, status)
 
 
-def begin(elicitation: Elicitation, *replies: httpx.Response) -> Departure:
+def begin(elicitation: Elicitation, *replies: httpx.Response) -> Redirect:
     return run(STRIPE.begin(elicitation, TRIP), *replies)[0]
 
 
 def form_of(elicitation: Elicitation) -> dict[str, str]:
-    kept = msgspec.convert(STRIPE.prepare(elicitation, TRIP), Kept)
+    kept = msgspec.convert(STRIPE.prepare(elicitation, TRIP), StoredCheckout)
     return dict(parse_qsl(kept.request, strict_parsing=True))
 
 
 def test_the_whole_request_is_there_before_anything_is_sent() -> None:
     back = "https://elicit.example/callback/stripe?state=s-1"
-    assert msgspec.convert(STRIPE.prepare(asked(), TRIP), Kept) == Kept(
+    assert msgspec.convert(STRIPE.prepare(asked(), TRIP), StoredCheckout) == StoredCheckout(
         request=urlencode(
             {
                 "mode": "payment",
@@ -154,7 +162,7 @@ def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt() -> None:
         "POST",
         "https://api.stripe.com/v1/checkout/sessions",
     )
-    assert request.content == msgspec.convert(before.attempt.kept, Kept).request.encode()
+    assert request.content == msgspec.convert(before.attempt.kept, StoredCheckout).request.encode()
     assert request.headers["Idempotency-Key"] == f"{ID}:3"
     assert request.headers["Authorization"] == f"Bearer {KEY}"
     assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
@@ -167,9 +175,9 @@ def test_the_attempt_then_keeps_its_session_beside_the_request() -> None:
     before = prepared()
     assert before.attempt is not None
     after = begin(before, reply(session())).kept
-    kept = msgspec.convert(after, Kept)
+    kept = msgspec.convert(after, StoredCheckout)
     assert kept == replace(
-        msgspec.convert(before.attempt.kept, Kept), session="cs_test_1", url=PAGE
+        msgspec.convert(before.attempt.kept, StoredCheckout), session="cs_test_1", url=PAGE
     )
     assert sessions_of(replace(before, attempt=replace(before.attempt, kept=after))) == (
         "cs_test_1",
@@ -511,15 +519,15 @@ def test_a_second_press_leads_to_the_page_that_is_open_already() -> None:
     assert first.attempt is not None
     kept = STRIPE.prepare(first, TRIP)
     assert kept == first.attempt.kept
-    assert run(STRIPE.begin(first, TRIP)) == (Departure(url=PAGE), [])
+    assert run(STRIPE.begin(first, TRIP)) == (Redirect(url=PAGE), [])
 
 
 def test_a_page_that_is_about_to_close_is_not_led_to_again() -> None:
     first = begun()
     assert first.attempt is not None
-    until = msgspec.convert(first.attempt.kept, Kept).expires_at
+    until = msgspec.convert(first.attempt.kept, StoredCheckout).expires_at
     late = dataclasses.replace(TRIP, now=datetime.fromtimestamp(until - 120, UTC))
-    fresh = msgspec.convert(STRIPE.prepare(first, late), Kept)
+    fresh = msgspec.convert(STRIPE.prepare(first, late), StoredCheckout)
     assert (fresh.session, fresh.url) == (None, None)
 
 
@@ -580,7 +588,7 @@ def test_a_sellers_own_domain_may_show_the_page() -> None:
 
 
 def test_an_account_of_a_platform_is_named_in_every_request() -> None:
-    seller: Seller = stripe(KEY, [], account="acct_1")
+    seller: StripeAccount = stripe(KEY, [], account="acct_1")
     for talk in TALKS:
         request = next(talk(StripeGateway(seller), begun()))
         assert request.headers["Stripe-Account"] == "acct_1"

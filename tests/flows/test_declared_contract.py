@@ -15,7 +15,7 @@ from standardwebhooks import Webhook
 from flows.elicitation.flow import Talk
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed, InvalidQuestion, Unverified
-from flows.payments.declared.declaration import DeclaredSeller, SellerDeclaration
+from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.declared.mapping import Holding, Reading
 from flows.payments.gateway import Notice, Signs, State, heard, judge, judge_notice
@@ -28,14 +28,14 @@ from tests.flows import gateway_stage as stage
 from tests.flows.gateway_stage import BACK, ID, NINE, TRIP
 
 T = TypeVar("T")
-OWN = SellerDeclaration(
+OWN = ProviderDeclaration(
     name="till",
     label="The Till",
     api="https://api.till.example/v1",
     checkout_origins=("https://pay.till.example",),
 )
 HOOK_SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-SELLER = DeclaredSeller(
+SELLER = DeclaredAccount(
     declaration=OWN, secret="till_key", webhook_secrets=(HOOK_SECRET,), is_live=True
 )
 GATEWAY = DeclaredGateway(SELLER)
@@ -252,7 +252,7 @@ def test_another_key_is_refused_in_words() -> None:
 # What a declaration says
 
 
-def declared(**fields: Any) -> SellerDeclaration:
+def declared(**fields: Any) -> ProviderDeclaration:
     return dataclasses.replace(OWN, **fields)
 
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Departure
+from flows.elicitation.flow import Redirect
 from flows.errors import Failed, InvalidQuestion
 from flows.payments.declared.catalog import SELLERS
-from flows.payments.gateway import Notice, Session, Signs, State, judge, judge_notice
+from flows.payments.gateway import Notice, ProviderSession, Signs, State, judge, judge_notice
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.session import Malformed, Mismatch, Verdict
@@ -38,7 +38,7 @@ def of_each(pick: Callable[[Case], Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("case", "one"), rows)
 
 
-def fetch(case: Case, answer: Any) -> Session:
+def fetch(case: Case, answer: Any) -> ProviderSession:
     return run(case.gateway.fetch(case.begun(), case.session), reply(answer))[0]
 
 
@@ -110,7 +110,7 @@ def test_an_open_page_is_led_to_again(case: Case) -> None:
     begun = case.begun()
     assert begun.attempt is not None
     assert case.gateway.prepare(begun, TRIP) == begun.attempt.kept
-    assert run(case.gateway.begin(begun, TRIP)) == (Departure(url=case.page), [])
+    assert run(case.gateway.begin(begun, TRIP)) == (Redirect(url=case.page), [])
     late = dataclasses.replace(TRIP, now=NOON + timedelta(hours=3))
     assert case.gateway.prepare(begun, late) != begun.attempt.kept
 

@@ -18,8 +18,8 @@ from flows.elicitation.states import (
     Asked,
     Attempt,
     Elicitation,
+    Lease,
     Status,
-    Take,
 )
 from flows.errors import NotPossible, TooManyAttempts
 from tests.clock import NOON, Clock
@@ -48,7 +48,7 @@ def elicitation(
     *,
     kind: str = "url",
     attempt: Attempt | None = None,
-    take: Take | None = None,
+    take: Lease | None = None,
     content: states.Json = None,
 ) -> Elicitation:
     return Elicitation(
@@ -69,7 +69,7 @@ def elicitation(
 
 
 def accepted(*, run: str = "run-1", leg: str | None = None) -> Elicitation:
-    take = None if leg is None else Take(run=run, leg=leg, until=NOON + LEASE)
+    take = None if leg is None else Lease(run=run, leg=leg, until=NOON + LEASE)
     return elicitation(Status.ACCEPTED, content={"n": 1}, take=take)
 
 
@@ -178,7 +178,7 @@ def test_a_late_yes_is_kept_for_its_kind_until_the_last_moment(kind: str) -> Non
 
 def test_a_late_yes_is_free_whoever_had_taken_the_no() -> None:
     no = replace(
-        elicitation(Status.SUPERSEDED, take=Take(run="r", leg="l", until=NOON + LEASE)),
+        elicitation(Status.SUPERSEDED, take=Lease(run="r", leg="l", until=NOON + LEASE)),
         delivered_at=NOON,
         why="newer",
     )
@@ -245,14 +245,14 @@ def test_what_is_open_cannot_be_taken_or_let_go(status: Status) -> None:
 @pytest.mark.parametrize("status", sorted(FINAL))
 def test_every_end_is_taken_by_one_leg_at_a_time(status: Status) -> None:
     taken = states.take(elicitation(status), run="r1", leg="l1", now=NOON)
-    assert taken.take == Take(run="r1", leg="l1", until=NOON + LEASE)
+    assert taken.take == Lease(run="r1", leg="l1", until=NOON + LEASE)
     for run in ("r1", "r2"):
         with pytest.raises(NotPossible):
             states.take(taken, run=run, leg="l2", now=NOON + LEASE - timedelta(microseconds=1))
 
 
 def test_settling_hands_the_outcome_to_the_leg_that_waits() -> None:
-    take = Take(run="r1", leg="leg-1", until=NOON + LEASE)
+    take = Lease(run="r1", leg="leg-1", until=NOON + LEASE)
     settled = states.settle(elicitation(), Status.ACCEPTED, now=NOON, content={}, take=take)
     assert settled.take == take
     with pytest.raises(NotPossible):
@@ -261,7 +261,7 @@ def test_settling_hands_the_outcome_to_the_leg_that_waits() -> None:
 
 def test_a_lease_that_is_out_frees_the_outcome() -> None:
     other = states.take(accepted(leg="l1"), run="r2", leg="l2", now=NOON + LEASE)
-    assert other.take == Take(run="r2", leg="l2", until=NOON + 2 * LEASE)
+    assert other.take == Lease(run="r2", leg="l2", until=NOON + 2 * LEASE)
     with pytest.raises(NotPossible):
         states.renew(other, leg="l1", now=NOON + LEASE)
     with pytest.raises(NotPossible):
@@ -337,7 +337,7 @@ def test_what_nobody_used_is_wiped_when_its_time_is_up(status: Status) -> None:
 def test_nothing_is_wiped_under_a_body_that_uses_it() -> None:
     until = NOON + LIFE + KEPT["url"] + LEASE
     before = elicitation(
-        Status.ACCEPTED, content={"n": 1}, take=Take(run="r", leg="l", until=until)
+        Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=until)
     )
     assert swept(before, until=until - timedelta(microseconds=1))[0].content == {"n": 1}
     assert swept(before, until=until)[0].content is None
@@ -345,7 +345,9 @@ def test_nothing_is_wiped_under_a_body_that_uses_it() -> None:
 
 def test_a_lease_that_was_renewed_after_the_sweeper_looked_counts() -> None:
     out = NOON + LIFE + KEPT["url"]
-    before = elicitation(Status.ACCEPTED, content={"n": 1}, take=Take(run="r", leg="l", until=NOON))
+    before = elicitation(
+        Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=NOON)
+    )
     looked, _ = swept(before, until=out - timedelta(seconds=1))
     renewed = states.renew(looked, leg="l", now=out - timedelta(seconds=1))
     assert swept(renewed, until=out + LEASE - timedelta(seconds=2))[0].content == {"n": 1}

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Departure
+from flows.elicitation.flow import Redirect
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.payments import receipt as receipts
 from flows.payments.events import read_event
 from flows.payments.gateway import (
     Gateway,
-    Hints,
+    HintsOnly,
+    MerchantAccount,
     Notice,
-    Registration,
-    Session,
+    ProviderSession,
     Signs,
     State,
     forget_page,
@@ -37,7 +37,7 @@ from flows.payments.paypal.gateway import paypal
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.registry import Gateways, gateway_of
 from flows.payments.responses import is_refusal, minor_units, written
-from flows.payments.session import Kept, Malformed, Mismatch, Verdict, read_session
+from flows.payments.session import Malformed, Mismatch, StoredCheckout, Verdict, read_session
 from flows.payments.stripe.account import charge_amount, stripe
 from flows.payments.stripe.gateway import StripeGateway, neutral
 from flows.webhooks.signatures import verify
@@ -72,7 +72,7 @@ def told(**changes: Any) -> dict[str, Any]:
     }
 
 
-def found(**changes: Any) -> Session:
+def found(**changes: Any) -> ProviderSession:
     """A session in neutral words."""
     fields: dict[str, Any] = {
         "id": "cs_test_1",
@@ -82,7 +82,7 @@ def found(**changes: Any) -> Session:
         "reference": ID,
         "is_live": False,
     }
-    return Session(**{**fields, **changes})
+    return ProviderSession(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_what_a_person_pays_stripe_takes_by_itself() -> None:
     assert (session.state, asked.method) == (State.OPEN, "GET")
 
 
-SELLERS: dict[str, Registration] = {
+SELLERS: dict[str, MerchantAccount] = {
     "stripe": SELLER,
     "paypal": paypal("id", "secret", is_live=False),
     "mollie": mollie("test_x"),
@@ -409,7 +409,7 @@ def test_each_is_asked_about_what_was_asked_for_it() -> None:
         assert gateways.prepare(stage.asked(name), TRIP) == gateway.prepare(stage.asked(name), TRIP)
     before = stage.prepared(STRIPE, stage.asked("stripe"))
     assert before.attempt is not None
-    assert isinstance(run(gateways.begin(before, TRIP), reply(told()))[0], Departure)
+    assert isinstance(run(gateways.begin(before, TRIP), reply(told()))[0], Redirect)
     assert run(gateways.repeat(before, before.attempt), reply(told()))[0].session == "cs_test_1"
     assert run(gateways.fetch(begun(), "cs_test_1"), reply(told()))[0].state is State.OPEN
     assert run(gateways.collect(begun(), "cs_test_1"), reply(told()))[0].state is State.OPEN
@@ -451,7 +451,7 @@ def test_test_mode_is_never_asked_about_a_live_price(name: str) -> None:
 
 def test_only_who_signs_can_settle_by_a_webhook() -> None:
     assert {name for name, one in ALL.items() if isinstance(one, Signs)} == {"stripe"}
-    assert {name for name, one in ALL.items() if isinstance(one, Hints)} == {"paypal", "mollie"}
+    assert {name for name, one in ALL.items() if isinstance(one, HintsOnly)} == {"paypal", "mollie"}
 
 
 def test_nothing_is_repeated_where_nothing_was_begun() -> None:
@@ -490,7 +490,7 @@ def test_a_page_that_closed_early_is_not_led_to_again() -> None:
         over = forget_page(
             stage.begun(gateway, stage.asked(name), session="tr_1", url=PAGE), "tr_1"
         )
-        fresh = msgspec.convert(gateway.prepare(over, TRIP), Kept)
+        fresh = msgspec.convert(gateway.prepare(over, TRIP), StoredCheckout)
         assert (fresh.session, fresh.url) == (None, None)
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from flows.errors import InvalidQuestion
 from flows.payments.declared.catalog import SELLERS
-from flows.payments.declared.declaration import DeclaredSeller, SellerDeclaration
+from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.reader import notice_in
-from flows.payments.gateway import Session, State, heard
+from flows.payments.gateway import ProviderSession, State, heard
 from flows.payments.receipt import (
     ASKED,
     CLAIM,
@@ -38,8 +38,8 @@ NEWS = {
     "claim.gone": Dispute.GONE,
     "back": None,
 }
-OWN = DeclaredSeller(
-    declaration=SellerDeclaration(
+OWN = DeclaredAccount(
+    declaration=ProviderDeclaration(
         name="acme",
         label="Acme",
         api="https://api.acme.example",
@@ -49,7 +49,7 @@ OWN = DeclaredSeller(
     secret="a-key",
     is_live=True,
 )
-ADYEN = DeclaredSeller(
+ADYEN = DeclaredAccount(
     declaration=SELLERS["adyen"], secret="a-key", is_live=False, own={"merchant": "M1"}
 )
 
@@ -77,7 +77,7 @@ def event(kind: str = "checkout.updated", **says: Any) -> bytes:
     return msgspec.json.encode({"type": kind, "data": checkout(**says)})
 
 
-def told(payment: Payment, body: bytes, *, seller: DeclaredSeller = OWN) -> Payment:
+def told(payment: Payment, body: bytes, *, seller: DeclaredAccount = OWN) -> Payment:
     """As a verified notice with this body says."""
     notice = notice_in(body, seller)
     if notice.session is not None:
@@ -90,7 +90,7 @@ def told(payment: Payment, body: bytes, *, seller: DeclaredSeller = OWN) -> Paym
 
 def asked(payment: Payment, **says: Any) -> Payment:
     """As the provider says now."""
-    session = Session(
+    session = ProviderSession(
         id="co-1",
         state=State.PAID,
         amount=900,
@@ -261,7 +261,7 @@ class Refunds:
     is_told: bool = False
     body: str = "{reason}"
 
-    def declare(self) -> SellerDeclaration:
+    def declare(self) -> ProviderDeclaration:
         own = OWN.declaration
         fetched = replace(own.fetched, refunded="refunded" if self.is_told else None)
         return replace(

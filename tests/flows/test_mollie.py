@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Departure, Talk
+from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, InvalidQuestion, Unverified
-from flows.payments.gateway import Hint, Session, State, judge
+from flows.payments.gateway import Hint, ProviderSession, State, judge
 from flows.payments.mollie.gateway import MollieGateway, mollie, sandbox_mollie
 from flows.payments.money import Money
 from flows.payments.receipt import Refund, RefundStatus
@@ -91,11 +91,11 @@ def refusal(field: str | None = None, status: int = 422) -> httpx.Response:
     return reply({"status": status, "title": "No", "detail": detail, "field": field}, status)
 
 
-def begin(elicitation: Elicitation, *replies: httpx.Response) -> Departure:
+def begin(elicitation: Elicitation, *replies: httpx.Response) -> Redirect:
     return run(GATEWAY.begin(elicitation, TRIP), *replies)[0]
 
 
-def fetch(answer: Any, elicitation: Elicitation | None = None) -> Session:
+def fetch(answer: Any, elicitation: Elicitation | None = None) -> ProviderSession:
     return run(GATEWAY.fetch(elicitation or begun(), "tr_1"), reply(answer))[0]
 
 
@@ -157,7 +157,7 @@ def test_the_page_is_led_to_again_for_as_long_as_mollie_says() -> None:
     opened = replace(before, attempt=replace(before.attempt, kept=kept))
     assert kept_in(opened).expires_at == until.timestamp()
     assert GATEWAY.prepare(opened, TRIP) == kept
-    assert run(GATEWAY.begin(opened, TRIP)) == (Departure(url=PAGE), [])
+    assert run(GATEWAY.begin(opened, TRIP)) == (Redirect(url=PAGE), [])
     late = dataclasses.replace(TRIP, now=until - timedelta(minutes=1))
     assert GATEWAY.prepare(opened, late) != kept
 

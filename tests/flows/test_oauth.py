@@ -13,10 +13,10 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
-from flows.elicitation.flow import Arrival, Departure, Talk, Trip
+from flows.elicitation.flow import CallbackParams, Redirect, RedirectContext, Talk
 from flows.elicitation.states import Asked, Attempt, Elicitation, Status
 from flows.errors import Denied, Failed, NotConfigured
-from flows.oauth.authorization_code import Client, Grant, Mixed, OauthFlow, Terms
+from flows.oauth.authorization_code import AccountTerms, Client, Grant, Mixed, OauthFlow
 from flows.oauth.provider import PersonProbe, Provider
 from flows.oauth.requests import authorize_url
 from flows.providers import github, google, openid
@@ -34,7 +34,7 @@ METADATA = {
 }
 KEY = ECKey.generate_key("P-256", parameters={"kid": "one"})
 ACME = openid("acme", ISSUER)
-TRIP = Trip(number=1, return_url=CALLBACK, state="the-state", now=NOON)
+TRIP = RedirectContext(number=1, return_url=CALLBACK, state="the-state", now=NOON)
 
 
 def a_flow(provider: Provider = github) -> OauthFlow:
@@ -49,7 +49,7 @@ def an_elicitation(
     account: str | None = None,
     kept: Any = None,
 ) -> Elicitation:
-    terms = Terms(provider=provider.name, client_id="our id", scopes=scopes, account=account)
+    terms = AccountTerms(provider=provider.name, client_id="our id", scopes=scopes, account=account)
     asked = Asked(
         server="tools",
         tool="list",
@@ -90,7 +90,7 @@ def departed(
     scopes: tuple[str, ...] = ("repo", "read:user"),
     account: str | None = None,
     metadata: dict[str, Any] | None = None,
-) -> tuple[Departure, Elicitation]:
+) -> tuple[Redirect, Elicitation]:
     """Where the browser goes, and the elicitation as it waits for it to be back."""
     flow, asked = a_flow(provider), an_elicitation(provider, scopes=scopes, account=account)
     kept = flow.prepare(asked, TRIP)
@@ -106,8 +106,8 @@ def parameters_of(url: str) -> dict[str, list[str]]:
     return parse_qs(urlsplit(url).query, keep_blank_values=True)
 
 
-def arrived(**parameters: str) -> Arrival:
-    return Arrival(parameters=tuple(parameters.items()))
+def arrived(**parameters: str) -> CallbackParams:
+    return CallbackParams(parameters=tuple(parameters.items()))
 
 
 def granted(

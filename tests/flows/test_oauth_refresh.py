@@ -13,7 +13,7 @@ import pytest
 from flows.errors import Failed
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Provider
-from flows.oauth.refresh import Gone, Renewed, needs_refresh, refresh, refreshed
+from flows.oauth.refresh import RefreshTokenGone, Renewed, needs_refresh, refresh, refreshed
 from flows.providers import github, microsoft, openid, slack
 from tests.clock import NOON
 from tests.flows.account_life import (
@@ -189,20 +189,20 @@ class TestTheEnd:
     def test_a_no_for_good_means_that_the_person_connects_again(
         self, provider: Provider, reply: httpx.Response, reason: str
     ) -> None:
-        with pytest.raises(Gone, match="has to be connected again") as gone:
+        with pytest.raises(RefreshTokenGone, match="has to be connected again") as gone:
             renewed(reply, provider=provider)
         assert gone.value.reason == reason
         assert not isinstance(gone.value, Failed)
 
     def test_without_anything_to_renew_with_nobody_is_asked(self) -> None:
-        with pytest.raises(Gone, match="nothing to renew"):
+        with pytest.raises(RefreshTokenGone, match="nothing to renew"):
             renewed(connection=a_connection(refresh_token=None))
 
     def test_what_the_code_of_the_end_means_is_said(self) -> None:
         organisation = microsoft("contoso.example")
         description = "AADSTS65001: The user or administrator has not consented. Trace ID: 1"
         reply = said(400, error="invalid_grant", error_description=description)
-        with pytest.raises(Gone, match="administrator of your organisation") as gone:
+        with pytest.raises(RefreshTokenGone, match="administrator of your organisation") as gone:
             renewed(reply, provider=organisation)
         assert "Trace" not in str(gone.value)
 
@@ -280,7 +280,7 @@ class TestWhoseItIs:
         self, claims: dict[str, object]
     ) -> None:
         # finding: S13
-        with pytest.raises(Gone, match="another person") as gone:
+        with pytest.raises(RefreshTokenGone, match="another person") as gone:
             self.renew(id_token(**claims))
         assert gone.value.reason == "another_person"
 
@@ -296,7 +296,7 @@ class TestWhoseItIs:
         connection = a_connection(self.provider, person_id="ada")
         for sub, is_hers in (("ada", True), ("eve", False)):
             reply = ok(**NEW, id_token=id_token(iss=ISSUER, sub=sub))
-            with contextlib.nullcontext() if is_hers else pytest.raises(Gone):
+            with contextlib.nullcontext() if is_hers else pytest.raises(RefreshTokenGone):
                 renewed(reply, provider=self.provider, connection=connection)
 
     def test_a_person_who_goes_by_another_name_at_the_api_is_not_compared(self) -> None:

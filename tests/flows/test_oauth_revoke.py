@@ -10,7 +10,7 @@ from flows.errors import Failed
 from flows.oauth.connection import Connection
 from flows.oauth.id_token import unsigned_claims
 from flows.oauth.provider import Client, Provider, Revocation
-from flows.oauth.refresh import Gone, refresh, refreshed
+from flows.oauth.refresh import RefreshTokenGone, refresh, refreshed
 from flows.oauth.revocation import revoke
 from flows.providers import dropbox, github, google, notion, openid, slack
 from tests.clock import NOON, Clock
@@ -205,7 +205,7 @@ async def a_life(provider: Provider, served: stage.Provider, **query: str | None
         assert after.refresh_token != connection.refresh_token
         assert after.expires_at is not None
         assert await led(revoke(client, after), person.http)
-        with pytest.raises(Gone):
+        with pytest.raises(RefreshTokenGone):
             await led(refresh(client, after, now=NOON), person.http)
 
 

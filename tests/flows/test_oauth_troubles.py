@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.elicitation.flow import Trip
+from flows.elicitation.flow import RedirectContext
 from flows.errors import Denied, Failed
 from flows.oauth.provider import Provider
 from flows.providers.github import github
@@ -49,7 +49,7 @@ def test_a_description_beside_a_code_is_no_refusal() -> None:
 def test_a_person_who_wants_another_account_may_choose_there(
     account: str | None, is_chosen: bool
 ) -> None:
-    trip = Trip(number=1, return_url=CALLBACK, state="s", now=NOON, switches=True)
+    trip = RedirectContext(number=1, return_url=CALLBACK, state="s", now=NOON, switches=True)
     flow, asked = a_flow(), an_elicitation_of(account=account)
     going = an_elicitation_of(account=account, kept=flow.prepare(asked, trip))
     departure, _ = talked(flow.begin(going, trip))

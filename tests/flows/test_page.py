@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from flows.errors import InvalidQuestion
-from flows.kinds.secret import Secret, Terms, secret_question
+from flows.kinds.secret import Secret, SecretTerms, secret_question
 from flows.question import Question
 from flows.schema.schema import schema_of
 
@@ -51,7 +51,7 @@ def test_the_same_question_has_the_same_digest_and_every_word_counts() -> None:
 
 def test_the_record_says_all_that_the_page_needs() -> None:
     request = secret(secret_question("Your key.", Acme, name="acme"))
-    kept = msgspec.convert(msgspec.json.decode(msgspec.json.encode(request.terms)), Terms)
+    kept = msgspec.convert(msgspec.json.decode(msgspec.json.encode(request.terms)), SecretTerms)
     assert kept.name == "acme"
     assert isinstance(kept.schema, dict)
     assert schema_of(kept.schema).fields == request.schema.fields

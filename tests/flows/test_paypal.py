@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Departure, Talk
+from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.errors import Failed, InvalidQuestion
-from flows.payments.gateway import Hint, Session, State, heard, judge
+from flows.payments.gateway import Hint, ProviderSession, State, heard, judge
 from flows.payments.money import Money
 from flows.payments.paypal.gateway import ORDER_LIFE, PayPalGateway, paypal, sandbox_paypal
 from flows.payments.paypal.responses import has_lapsed
@@ -105,17 +105,17 @@ def run(
     return result, requests[1:]
 
 
-def begin(elicitation: Elicitation, *replies: httpx.Response) -> Departure:
+def begin(elicitation: Elicitation, *replies: httpx.Response) -> Redirect:
     return run(lambda gateway: gateway.begin(elicitation, TRIP), *replies)[0]
 
 
-def fetch(answer: dict[str, Any], elicitation: Elicitation | None = None) -> Session:
+def fetch(answer: dict[str, Any], elicitation: Elicitation | None = None) -> ProviderSession:
     return run(lambda g: g.fetch(elicitation or begun(), "ORDER1"), reply(answer))[0]
 
 
 def collect(
     elicitation: Elicitation, *replies: httpx.Response
-) -> tuple[Session, list[httpx.Request]]:
+) -> tuple[ProviderSession, list[httpx.Request]]:
     return run(lambda gateway: gateway.collect(elicitation, "ORDER1"), *replies)
 
 
@@ -283,7 +283,7 @@ def test_a_second_press_leads_to_the_page_that_is_open_already() -> None:
     first = begun()
     assert first.attempt is not None
     assert gateway.prepare(first, TRIP) == first.attempt.kept
-    assert stage.run(gateway.begin(first, TRIP)) == (Departure(url=PAGE), [])
+    assert stage.run(gateway.begin(first, TRIP)) == (Redirect(url=PAGE), [])
 
 
 @pytest.mark.parametrize(

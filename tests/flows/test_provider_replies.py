@@ -15,7 +15,7 @@ import pytest
 from flows.errors import Failed
 from flows.oauth.authorization_code import Grant
 from flows.oauth.provider import Provider
-from flows.oauth.refresh import Gone, refresh
+from flows.oauth.refresh import RefreshTokenGone, refresh
 from flows.oauth.requests import authorize_url
 from flows.oauth.revocation import revoke
 from flows.providers import (
@@ -456,7 +456,7 @@ def test_the_key_is_renewed(one: Recorded) -> None:
 @every
 def test_a_grant_that_is_over_is_told_from_a_hitch(one: Recorded) -> None:
     client, connection = a_client(one.provider), a_connection(one.provider)
-    with pytest.raises(Gone, match=one.provider.label):
+    with pytest.raises(RefreshTokenGone, match=one.provider.label):
         talked(refresh(client, connection, now=NOON), one.over)
     with pytest.raises(Failed, match=one.provider.label):
         talked(refresh(client, connection, now=NOON), httpx.Response(502))
@@ -528,7 +528,7 @@ class TestGoogle:
         )
         assert str(request.url) == "https://oauth2.googleapis.com/token"
         assert renewed.tokens.refresh_token == "old-refresh"
-        with pytest.raises(Gone):
+        with pytest.raises(RefreshTokenGone):
             talked(refresh(a_client(google), connection, now=NOON), INVALID_GRANT)
 
     def test_the_whole_grant_goes_with_one_of_its_tokens(self) -> None:

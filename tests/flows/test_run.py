@@ -5,7 +5,7 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from flows.elicitation import run as runs
-from flows.elicitation.run import RESULT_KEPT, Asking, Place, Run
+from flows.elicitation.run import RESULT_KEPT, AskedPlace, Place, Run
 from flows.elicitation.states import RECORD_KEPT
 from tests.clock import NOON
 
@@ -16,9 +16,9 @@ def run() -> Run:
     return Run(id="r", owner="o", key="k", created_at=NOON, open_until=OPEN_UNTIL)
 
 
-def asking(nth: int, *, id: str | None = None, digest: str = "d") -> Asking:
+def asking(nth: int, *, id: str | None = None, digest: str = "d") -> AskedPlace:
     place = Place(kind="url", digest=digest, nth=nth)
-    return Asking(
+    return AskedPlace(
         place=place, elicitation_id=id or f"{digest}{nth}", is_ordered=True, says="Please."
     )
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from joserfc import jwt
 
-from flows.elicitation.flow import Arrival, Departure
+from flows.elicitation.flow import CallbackParams, Redirect
 from flows.errors import Denied, Failed
 from flows.oauth.access_token import subject_of
 from flows.oauth.authorization_code import Mixed
@@ -42,14 +42,14 @@ def sign_in(claim: tuple[str, ...] = ("sub",)) -> SignIn:
 def departed(found: Metadata | None = None) -> tuple[dict[str, list[str]], Any]:
     """What the address says, and what the browser keeps, through JSON as a cookie does."""
     departure = sign_in().begin(found or metadata())
-    assert isinstance(departure, Departure)
+    assert isinstance(departure, Redirect)
     kept = msgspec.json.decode(msgspec.json.encode(departure.kept))
     return parse_qs(urlsplit(departure.url).query), kept
 
 
-def arrived(kept: Any, **changes: str | None) -> Arrival:
+def arrived(kept: Any, **changes: str | None) -> CallbackParams:
     given = {"code": "the-code", "state": kept["state"], **changes}
-    return Arrival(parameters=tuple((k, v) for k, v in given.items() if v is not None))
+    return CallbackParams(parameters=tuple((k, v) for k, v in given.items() if v is not None))
 
 
 def reply(kept: Any, **changes: Any) -> httpx.Response:
@@ -74,7 +74,7 @@ def reply(kept: Any, **changes: Any) -> httpx.Response:
 def came_back(
     kept: Any,
     *replies: httpx.Response,
-    arrival: Arrival | None = None,
+    arrival: CallbackParams | None = None,
     found: Metadata | None = None,
     claim: tuple[str, ...] = ("sub",),
 ) -> tuple[SignedIn, list[httpx.Request]]:
@@ -195,7 +195,7 @@ def test_an_answer_put_together_from_two_is_not_acted_upon(name: str) -> None:
     _, kept = departed()
     twice = ((name, "a"), (name, "a"))
     with pytest.raises(Mixed):
-        came_back(kept, arrival=Arrival(parameters=(*arrived(kept).parameters, *twice)))
+        came_back(kept, arrival=CallbackParams(parameters=(*arrived(kept).parameters, *twice)))
 
 
 def test_an_issuer_that_promises_its_name_must_give_it() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows import elicit
-from flows.elicitation.flow import Trip
+from flows.elicitation.flow import RedirectContext
 from flows.elicitation.states import Asked, Elicitation
 from flows.errors import InvalidQuestion
 from flows.kinds.url import VisitFlow
@@ -239,7 +239,7 @@ def departure_of(url: str) -> str:
         created_at=NOON,
         expires_at=NOON,
     )
-    trip = Trip(number=1, return_url="", state="", now=NOON)
+    trip = RedirectContext(number=1, return_url="", state="", now=NOON)
     assert VisitFlow().prepare(elicitation, trip) is None
     talk = VisitFlow().begin(elicitation, trip)
     with pytest.raises(StopIteration) as stop:

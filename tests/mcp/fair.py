@@ -36,7 +36,7 @@ from tests.web.serving import bound, serving, serving_at
 from webapp.app import open_app
 from webapp.demo.walker import Page as Forms
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import create_sandbox
 from webapp.settings.identity import IdentitySettings
@@ -166,7 +166,7 @@ async def fair(
     server: Any,
     *,
     store: Store | None = None,
-    limits: Limits | None = None,
+    limits: CallLimits | None = None,
     plays: bool = True,
     who: IdentitySettings | None = None,
 ) -> AsyncIterator[Fair]:

@@ -31,7 +31,7 @@ from tests.web.serving import serving_at
 from webapp.app import open_app
 from webapp.connecting import utc_now
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
 from webapp.service import Service, open_service
 from webapp.settings.identity import IdentitySettings
@@ -448,7 +448,7 @@ async def staged(
     *,
     store: str | Store = "memory:",
     public_url: str | None = None,
-    limits: Limits | None = None,
+    limits: CallLimits | None = None,
     who: IdentitySettings | Callable[[str], IdentitySettings] | None = None,
     gate: GatePolicy | None = None,
     policies: PolicySettings | None = None,
@@ -561,7 +561,7 @@ class _Lived:
         server: Any,
         *,
         store: Store | None,
-        limits: Limits | None,
+        limits: CallLimits | None,
         plugins: Sequence[object] = (),
     ) -> None:
         self.settings = settings

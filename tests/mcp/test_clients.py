@@ -23,7 +23,7 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 
 LOGIN = "https://example.org/login"
 FORM_ONLY = types.ElicitationCapability()
@@ -283,7 +283,7 @@ async def test_of_two_identical_calls_the_newer_one_gets_the_answer(
 async def test_a_client_that_retries_at_once_hears_in_the_end_that_it_still_waits(
     bodies: list[str], server: Any, rounds: int
 ) -> None:
-    limits = Limits(leg=timedelta(), leg_at_least=timedelta(), rounds=rounds)
+    limits = CallLimits(leg=timedelta(), leg_at_least=timedelta(), rounds=rounds)
     async with staged(server, limits=limits) as stage, stage.caller(MODERN) as caller:
         result = await soon(caller.call("sign_in"))
         assert "Still waiting" in text_of(result)
@@ -299,7 +299,7 @@ async def test_a_client_that_retries_at_once_hears_in_the_end_that_it_still_wait
 async def test_the_same_call_hears_again_what_it_waits_for_when_its_time_is_up(
     bodies: list[str], server: Any, revision: str
 ) -> None:
-    limits = Limits(link=timedelta())
+    limits = CallLimits(link=timedelta())
     async with (
         staged(server, limits=limits) as stage,
         stage.caller(revision, declares=None) as caller,

@@ -30,13 +30,13 @@ from tests.mcp.stage import (
 )
 from webapp.calls.call import RESULT_BYTES_AT_MOST
 from webapp.calls.run import ARGUMENTS_BYTES_AT_MOST
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.mcp.results import RESULT_TOOL
 from webapp.settings.identity import IdentitySettings
 
 BY_CODE = IdentitySettings(binds_by_code=True)
 MODEL_ANSWERS = IdentitySettings(lets_model_answer=True)
-AT_ONCE = Limits(link=timedelta())
+AT_ONCE = CallLimits(link=timedelta())
 
 
 class Name(BaseModel):
@@ -80,7 +80,11 @@ def shop(server: Any) -> Shop:
 
 @asynccontextmanager
 async def silent(
-    server: Any, revision: str, *, limits: Limits | None = None, who: IdentitySettings | None = None
+    server: Any,
+    revision: str,
+    *,
+    limits: CallLimits | None = None,
+    who: IdentitySettings | None = None,
 ) -> AsyncGenerator[tuple[Stage, Caller]]:
     """A stage, and a client that cannot elicit at all."""
     async with (

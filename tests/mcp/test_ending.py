@@ -11,13 +11,13 @@ import pytest
 from tests.clock import NOON, Clock
 from tests.service.hand_loop import HandLoop
 from tests.service.world import call_of, process
-from webapp.calls.running import ENDING_SECONDS, Bodies
+from webapp.calls.running import ENDING_SECONDS, RunningTools
 from webapp.stores.memory import MemoryStore
 
 
 async def end_beside(clock: Clock, *, swallowed_at_most: int) -> tuple[float, bool]:
     """End while a body swallows that many cancellations; how long it took, and if it was over."""
-    bodies = Bodies()
+    bodies = RunningTools()
     freed = asyncio.Event()
     swallowed = 0
 
@@ -78,7 +78,7 @@ class Orphaned:
     async def live(
         self, *, work_takes: float, is_paid: bool = False, is_cut_told: bool = False
     ) -> None:
-        bodies = Bodies(orphaned_at_most=timedelta(minutes=10), grace=timedelta(seconds=10))
+        bodies = RunningTools(orphaned_at_most=timedelta(minutes=10), grace=timedelta(seconds=10))
 
         async def body() -> None:
             call.has_paid = is_paid

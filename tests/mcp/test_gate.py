@@ -32,7 +32,7 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings
 
 DESTRUCTIVE = types.ToolAnnotations(destructive_hint=True)
@@ -340,7 +340,7 @@ async def test_the_model_approves_by_no_tool(server: Any, revision: str, ran: li
     async def finish(id: str) -> str:
         return (await elicit.complete_elicitation(id, {"approved": True})).value
 
-    limits = Limits(link=timedelta())
+    limits = CallLimits(link=timedelta())
     async with (
         staged(server, limits=limits) as stage,
         stage.caller(revision, declares=None) as caller,

@@ -19,7 +19,7 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 
 LOGIN = "https://example.org/login"
 
@@ -152,7 +152,7 @@ async def test_the_same_call_is_told_to_come_again_while_that_takes_too_long(
     # finding: R14
     work = Work(server, asks=False)
     brief = timedelta(seconds=0.2)
-    limits = Limits(call=brief, leg=brief, leg_at_least=brief, link=brief)
+    limits = CallLimits(call=brief, leg=brief, leg_at_least=brief, link=brief)
     async with staged(server, limits=limits) as stage, stage.caller(revision) as caller:
         first = caller.call("buy", once=True)
         await eventually(lambda: work.log == ["work"])

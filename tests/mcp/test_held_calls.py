@@ -24,9 +24,9 @@ from tests.mcp.stage import (
     text_of,
 )
 from webapp.calls.patience import Patience
-from webapp.http.connection import StreamWire
+from webapp.http.connection import StreamConnection
 from webapp.identity.identity import Caller as Identified
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.settings.quotas import PolicySettings
 
 LOGIN = "https://example.org/login"
@@ -205,7 +205,7 @@ async def test_a_client_that_waits_longer_is_held_longer(library: str, way: str)
 def see_it_wait(
     patience: Patience, clock: Clock, stage: Stage, client: str, *, seconds: float
 ) -> None:
-    wire = StreamWire()
+    wire = StreamConnection()
     caller = Identified(owner=stage.service.identity.local_owner, client=client)
     has_result = patience.watch(caller, wire)
     clock.tick(seconds=seconds)
@@ -223,7 +223,7 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait() -> None
         ("eve", 60, True),
         ("who gave up", 61, True),
     ):
-        wire = StreamWire()
+        wire = StreamConnection()
         has_result = patience.watch(Identified(owner=owner, client="c"), wire)
         clock.tick(seconds=seconds)
         if owner != "who gave up":  # its call is answered with an error, which arrives
@@ -315,7 +315,7 @@ async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(
 
 def test_every_way_to_hold_a_call_ends_before_55_seconds() -> None:
     # finding: R4
-    limits = Limits()
+    limits = CallLimits()
     assert limits.leg < limits.call < timedelta(seconds=55)
     assert limits.link < limits.call
 

@@ -31,7 +31,7 @@ from tests.mcp.stage import (
 )
 from tests.web.serving import serving
 from webapp.http.connection import Receive, Scope, Send
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 
 PRICE = Money("9.00", "EUR")
 WAYS: Mapping[str, Any] = {"url": "all", "form": types.ElicitationCapability(), "nothing": None}
@@ -300,7 +300,7 @@ async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
 ) -> None:
     add_gathering(server)
     async with (
-        fair(server, limits=Limits(link=timedelta())) as at,
+        fair(server, limits=CallLimits(link=timedelta())) as at,
         at.stage.caller(revision, declares=None) as caller,
     ):
         guest = await at.guest()
@@ -550,7 +550,7 @@ async def test_a_new_question_is_shown_at_once_also_where_an_old_one_was(
         return str(await asked_for(kind))
 
     async with (
-        fair(server, limits=Limits(link=timedelta())) as at,
+        fair(server, limits=CallLimits(link=timedelta())) as at,
         at.stage.caller(revision, declares=None) as caller,
     ):
         old = link_in(await soon(caller.call("ask")))

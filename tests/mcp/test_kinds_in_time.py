@@ -24,7 +24,7 @@ from tests.mcp.stage import (
     text_of,
 )
 from tests.mcp.test_kinds import asked_for, bought, connected
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
@@ -102,7 +102,7 @@ async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
         return f"page {page}"
 
     async with (
-        fair(server, limits=Limits(link=timedelta())) as at,
+        fair(server, limits=CallLimits(link=timedelta())) as at,
         at.stage.caller(revision, declares=None) as caller,
     ):
         guest = await at.guest()
@@ -175,7 +175,7 @@ async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(
         return str((await connected(timeout=timedelta(minutes=1))).label)
 
     hour = timedelta(hours=1)
-    limits = Limits(progress=hour, leg=hour, call=hour)
+    limits = CallLimits(progress=hour, leg=hour, call=hour)
     async with (
         fair(server, store=store, limits=limits) as at,
         at.stage.caller(revision) as caller,

@@ -15,10 +15,10 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 
 LOGIN = "https://example.org/login"
-SHORT = Limits(leg=timedelta(milliseconds=50), leg_at_least=timedelta(milliseconds=50))
+SHORT = CallLimits(leg=timedelta(milliseconds=50), leg_at_least=timedelta(milliseconds=50))
 
 
 class Shop:

@@ -25,10 +25,10 @@ from tests.mcp.stage import (
     text_of,
 )
 from webapp.http.connection import Scope
-from webapp.identity.identity import Identity, Rules
-from webapp.identity.local_peer import Locality
+from webapp.identity.identity import Identity, IdentityRules
+from webapp.identity.local_peer import LocalPeers
 from webapp.identity.pairing import address_of, key_of
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings
 
 # A relay hides whose program it is; the machine's own tables say nothing of it.
@@ -145,9 +145,9 @@ def seen_from(stage: Stage, *, uid: int | None) -> Identity:
     service = stage.service
     return Identity(
         owners=service.elicitations.owners,
-        locality=Locality(uid=UID, public_url=stage.url, uid_of=lambda _: uid),
+        locality=LocalPeers(uid=UID, public_url=stage.url, uid_of=lambda _: uid),
         uid=UID,
-        rules=Rules(),
+        rules=IdentityRules(),
         sessions=service.sessions,
         browser=service.browser,
         pairing=service.pairing,
@@ -222,7 +222,7 @@ async def test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers(
     # finding: S20
     ran: list[str] = []
     async with (
-        staged(shop_with_a_gate(ran), who=PAIRED, limits=Limits(link=timedelta())) as stage,
+        staged(shop_with_a_gate(ran), who=PAIRED, limits=CallLimits(link=timedelta())) as stage,
         stage.caller(revision, declares=declares, fills=["accept"]) as caller,
     ):
         call = caller.call("wipe", place="home")

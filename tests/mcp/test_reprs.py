@@ -5,7 +5,7 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Status
 from flows.question import Link, Outcome
 from tests.mcp.stage import MODERN, RING, links_asked, new_server, staged
-from webapp.calls.presenter import Shown
+from webapp.calls.presenter import PresentedQuestion
 
 CARD = "4242424242424242"
 LOGIN = "https://example.org/login"
@@ -47,7 +47,7 @@ async def test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token() -> 
                 row,
                 run,
                 Outcome(status=Status.ACCEPTED, content=CARD),
-                Shown(elicitation=row, link=lambda: url, index=0, is_again=False),
+                PresentedQuestion(elicitation=row, link=lambda: url, index=0, is_again=False),
                 link,
             )
         ]

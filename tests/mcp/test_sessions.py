@@ -11,10 +11,10 @@ from tests.web.serving import serving
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.identity import Sender
 from webapp.mcp.opened import OpenedSessions, note_call
-from webapp.mcp.shares import Room
+from webapp.mcp.shares import SessionRoom
 from webapp.server import Served
 
-ROOM = Room(
+ROOM = SessionRoom(
     for_all=12, for_own_user=4, for_nameless=6, for_address=3, for_person=4, idle_without_call=300
 )
 OWN = Sender(key="own/", share="own", is_own_user=True)
@@ -150,7 +150,7 @@ async def test_a_flood_of_sessions_keeps_the_owner_out_of_nothing(server: Any) -
 
     async with staged(server) as stage:
         url = stage.mcp_url
-        for _ in range(Room().for_address):
+        for _ in range(SessionRoom().for_address):
             await opened_session(url, uid=NOBODY)
         opening: dict[str, Any] = {"id": 0, "method": "initialize", "params": {}}
         refused = await answered(url, message=opening, uid=NOBODY)
@@ -166,7 +166,7 @@ async def test_a_session_that_made_room_is_over_at_the_library_too(server: Any) 
 
     def around(app: ASGIApp) -> ASGIApp:
         inner.append(app)
-        return OpenedSessions(app, sender=lambda _: OWN, room=Room(for_person=1))
+        return OpenedSessions(app, sender=lambda _: OWN, room=SessionRoom(for_person=1))
 
     served = Served(server, clock=lambda: datetime.now(UTC), around=around)
     async with serving(served) as url:

@@ -33,10 +33,10 @@ from tests.mcp.stage import (
     text_of,
 )
 from tests.mcp.test_standing_alone import application_of
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 
-AT_ONCE = Limits(link=timedelta())
-SHORT = Limits(leg=timedelta(), leg_at_least=timedelta())
+AT_ONCE = CallLimits(link=timedelta())
+SHORT = CallLimits(leg=timedelta(), leg_at_least=timedelta())
 NAME = {"response": "Ada"}
 
 
@@ -392,7 +392,7 @@ async def test_a_tool_that_asks_others_together_than_before_is_told(server: Any)
 
 
 async def test_the_last_round_that_a_client_affords_has_all_links(server: Any) -> None:
-    limits = Limits(rounds=1, leg=timedelta(), leg_at_least=timedelta())
+    limits = CallLimits(rounds=1, leg=timedelta(), leg_at_least=timedelta())
     async with (
         staged(server, limits=limits) as stage,
         stage.caller(MODERN, declares=URL) as caller,

@@ -21,7 +21,7 @@ from flows.oauth.authorization_code import Grant
 from flows.oauth.connection import Connection
 from flows.oauth.device_flow import DeviceCode, Pending
 from flows.oauth.provider import Client
-from flows.oauth.refresh import Gone, refresh, refreshed
+from flows.oauth.refresh import RefreshTokenGone, refresh, refreshed
 from flows.oauth.revocation import revoke
 from tests.flows.account_life import led
 from tests.mcp.stage import Page, Person, eventually, new_browser
@@ -255,7 +255,7 @@ async def test_a_refresh_token_used_twice_ends_the_whole_family(
         now = here.clock()
         second = refreshed(first, await lead(refresh(client, first, now=now)), now=now)
         for dead in (first, second):
-            with pytest.raises(Gone) as gone:
+            with pytest.raises(RefreshTokenGone) as gone:
                 await lead(refresh(client, dead, now=now))
             assert gone.value.reason == "invalid_grant"
         assert (await userinfo(acme, second.access_token)).status_code == 401
@@ -267,7 +267,7 @@ async def test_what_a_person_took_back_at_the_provider_is_gone(
     async with office(acme, **LASTING) as here:
         client, connection = await connected(here, await newcomer(acme, "alice"), "offline_access")
         acme.change()  # it knows nothing from before
-        with pytest.raises(Gone):
+        with pytest.raises(RefreshTokenGone):
             await lead(refresh(client, connection, now=here.clock()))
         assert await lead(revoke(client, connection))
 
@@ -295,7 +295,7 @@ async def test_a_connection_that_is_given_back_opens_nothing_any_more(
         assert await lead(revoke(client, connection))
         assert [await is_active(client, acme, key) for key in keys] == [False, False]
         assert (await userinfo(acme, connection.access_token)).status_code == 401
-        with pytest.raises(Gone):
+        with pytest.raises(RefreshTokenGone):
             await lead(refresh(client, connection, now=here.clock()))
         assert await lead(revoke(client, connection))  # it is gone; saying so twice is no harm
 

@@ -15,7 +15,7 @@ import pytest
 from mcp.server.auth.middleware.auth_context import get_access_token
 from starlette.responses import JSONResponse
 
-from flows.elicitation.flow import Arrival, Departure, Talk
+from flows.elicitation.flow import CallbackParams, Redirect, Talk
 from flows.errors import Denied, Failed
 from flows.oauth.access_token import BadBearer, Resource, Verified, key_id_of, verify
 from flows.oauth.authorization_code import Mixed
@@ -37,7 +37,7 @@ from tests.oidc.stage import (
 from tests.web.connecting import changed, parameter
 from tests.web.serving import transport_to
 from webapp.http.connection import Receive, Scope, Send
-from webapp.identity.bearer_auth import Protected
+from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import BETWEEN_FETCHES, Issuer
 
@@ -70,13 +70,13 @@ class Desk:
     async def metadata(self) -> Metadata:
         return await self.issuer.metadata()
 
-    async def leave(self, **options: bool) -> Departure:
+    async def leave(self, **options: bool) -> Redirect:
         return self.way.begin(await self.metadata(), **options)
 
-    async def arrive(self, departure: Departure, back: str, **changes: Any) -> SignedIn:
+    async def arrive(self, departure: Redirect, back: str, **changes: Any) -> SignedIn:
         """The browser is here with the provider's answer; `changes` of what it kept."""
         kept = {**cast("dict[str, Any]", departure.kept), **changes}
-        arrival = Arrival(parameters=tuple(parse_qsl(urlsplit(back).query)))
+        arrival = CallbackParams(parameters=tuple(parse_qsl(urlsplit(back).query)))
         found = await self.metadata()
         return await self.lead(
             self.way.finish(arrival, kept=kept, metadata=found, now=self.clock())
@@ -102,7 +102,7 @@ class Desk:
         """A caller before the endpoint, which the protection stands around."""
         about: Any = {"issuer": self.issuer, "resource": self.resource, "clock": self.clock}
         introspection = Introspection(client=self.provider.client(), **about) if asks else None
-        app: Any = Protected(whose_call, name="tools", introspection=introspection, **about)
+        app: Any = ProtectedResource(whose_call, name="tools", introspection=introspection, **about)
         return httpx.AsyncClient(transport=transport_to(app), base_url=HERE)
 
 

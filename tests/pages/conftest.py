@@ -13,8 +13,9 @@ from webapp.pages import views as module
 from webapp.pages import views_connections, views_home, views_payments
 from webapp.pages import views_forms as views_typed
 from webapp.pages.form import form_of
-from webapp.pages.renderer import Pages, template_folder
+from webapp.pages.renderer import Renderer, template_folder
 from webapp.pages.views import (
+    AccountName,
     BeforeOpener,
     Choice,
     CodeButton,
@@ -25,7 +26,6 @@ from webapp.pages.views import (
     Late,
     NotPaid,
     PaymentPending,
-    Person,
     ProviderTrouble,
     Scope,
     SignedOut,
@@ -41,7 +41,7 @@ from webapp.pages.views import (
     Used,
     View,
 )
-from webapp.pages.views_connections import Assistant, Connected, Connections, Group, Sharing
+from webapp.pages.views_connections import Assistant, Connected, ConnectionsPage, Group, Sharing
 from webapp.pages.views_forms import Argument, DoneForm, DoneSecret, StartConfirm
 
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
@@ -88,17 +88,17 @@ USUAL: Mapping[str, Any] = {
     ),
     "reason": "To list the repositories that you can push to.",
     "is_sandbox": True,
-    "person": Person(label="octocat", name="Mona Lisa Octocat"),
+    "person": AccountName(label="octocat", name="Mona Lisa Octocat"),
     "choices": (
         Choice(
-            person=Person(label="octocat", name="Mona Lisa Octocat"),
+            person=AccountName(label="octocat", name="Mona Lisa Octocat"),
             connected_for=("list_my_repositories", "count_stars"),
             scopes=(Scope(words="Read and write your repositories", raw="repo"),),
             allow_action="/e/abc/allow",
         ),
     ),
     "switch_back": SwitchBack(
-        former=Person(label="hubber"), action="/e/abc/allow?account=h", csrf="c5f1"
+        former=AccountName(label="hubber"), action="/e/abc/allow?account=h", csrf="c5f1"
     ),
     "other_action": "/e/abc/other",
     "price": "9.00 €",
@@ -144,7 +144,7 @@ USUAL: Mapping[str, Any] = {
                 Connected(
                     id="x1",
                     provider="GitHub",
-                    person=Person(label="octocat", name="Mona Lisa Octocat"),
+                    person=AccountName(label="octocat", name="Mona Lisa Octocat"),
                     connected_at=NOW - timedelta(days=3),
                     scopes=(Scope(words="Read and write your repositories", raw="repo"),),
                     shared=(
@@ -304,10 +304,11 @@ def _account_variants() -> dict[str, View]:
             UseAccount, {**plain, "choices": (_choice(connected_for=("one",)),)}
         ),
         "UseAccount unnamed": _made(
-            UseAccount, {**plain, "choices": (_choice(person=Person(label="octocat")),)}
+            UseAccount, {**plain, "choices": (_choice(person=AccountName(label="octocat")),)}
         ),
         "UseAccount several": _made(
-            UseAccount, {**USUAL, "choices": (_choice(), _choice(person=Person(label="hubber")))}
+            UseAccount,
+            {**USUAL, "choices": (_choice(), _choice(person=AccountName(label="hubber")))},
         ),
         "UseAccount kept to some": _made(
             UseAccount, {**plain, "choices": (_choice(is_kept_to_some=True),)}
@@ -316,10 +317,10 @@ def _account_variants() -> dict[str, View]:
         "DoneAccount for real": _made(DoneAccount, {**plain, "switch_back": None}),
         "DoneAccount switched back": _made(
             DoneAccount,
-            {**USUAL, "switch_back": SwitchBack(former=Person(label="hubber"), is_done=True)},
+            {**USUAL, "switch_back": SwitchBack(former=AccountName(label="hubber"), is_done=True)},
         ),
         "DoneAccount without a way back": _made(
-            DoneAccount, {**USUAL, "switch_back": SwitchBack(former=Person(label="hubber"))}
+            DoneAccount, {**USUAL, "switch_back": SwitchBack(former=AccountName(label="hubber"))}
         ),
         "DoneSecret wiped": DoneSecret(server="my tools", kept=False),
         "Used here": Used(server="my tools"),
@@ -357,7 +358,7 @@ def _payment_variants() -> dict[str, View]:
             for ending in get_args(Ending)
         },
         "Payments of all kinds": _made(
-            views_payments.Payments,
+            views_payments.PaymentsPage,
             {
                 **USUAL,
                 "payments": tuple(
@@ -375,7 +376,7 @@ def _payment_variants() -> dict[str, View]:
             },
         ),
         "Payments of nobody": _made(
-            views_payments.Payments, {**USUAL, "payments": (), "sign_out_csrf": None}
+            views_payments.PaymentsPage, {**USUAL, "payments": (), "sign_out_csrf": None}
         ),
         **{
             f"PaymentOver {became}": _made(views_payments.PaymentOver, {**real, "became": became})
@@ -398,19 +399,19 @@ def _connection_variants() -> dict[str, View]:
     (one,) = group.connected
     others = (
         replace(one, id="x6", is_kept_to_some=True),
-        replace(one, id="x2", is_in_use=True, is_sandbox=True, person=Person(label="hubber")),
+        replace(one, id="x2", is_in_use=True, is_sandbox=True, person=AccountName(label="hubber")),
         replace(one, id="x3", is_in_use=False, switch_action="/connections/x3/switch", shared=()),
         replace(one, id="x4", standing="over", scopes=()),
         replace(one, id="x5", standing="unused", scopes=None),
     )
     groups = (group, Group(name="other tools", connected=others))
     return {
-        "Connections of many": _made(Connections, {**USUAL, "groups": groups}),
+        "Connections of many": _made(ConnectionsPage, {**USUAL, "groups": groups}),
         "Connections of nobody": _made(
-            Connections, {**USUAL, "groups": (), "sign_out_csrf": None, "viewer": "you"}
+            ConnectionsPage, {**USUAL, "groups": (), "sign_out_csrf": None, "viewer": "you"}
         ),
         "Connections of this computer": _made(
-            Connections, {**USUAL, "sign_out_csrf": None, "sign_in": None}
+            ConnectionsPage, {**USUAL, "sign_out_csrf": None, "sign_in": None}
         ),
         **{
             f"Closed {of} {name}": _made(module.Closed, {**USUAL, "of": of, "sign_in": button})
@@ -432,7 +433,7 @@ def _hostile_groups(text: str) -> tuple[Group, ...]:
     worst = replace(
         one,
         provider=text,
-        person=Person(label=text, name=text + "."),
+        person=AccountName(label=text, name=text + "."),
         scopes=(Scope(words=text + ".", raw=text),) * 2,
         shared=tuple([replace(sharing, tool=text) for sharing in one.shared]),
         clients=tuple([replace(each, name=text, id=text) for each in one.clients]),
@@ -450,7 +451,7 @@ def hostile_views(name: str) -> dict[str, View]:
         replace(one, price=text, what=text, tool=text, seller=text) for one in USUAL["payments"]
     ]
     others |= {"payments": tuple(paid)}
-    person = Person(label=text, name=text + ".")
+    person = AccountName(label=text, name=text + ".")
     others |= {"person": person, "switch_back": replace(USUAL["switch_back"], former=person)}
     others |= {"choices": (_choice(person=person, connected_for=(text, text)),) * 2}
     others |= {"sign_in": replace(SIGN_IN, issuer=text)}
@@ -470,5 +471,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def pages() -> Pages:
-    return Pages(folders=[template_folder()])
+def pages() -> Renderer:
+    return Renderer(folders=[template_folder()])

@@ -8,15 +8,15 @@ import pytest
 
 from tests.pages.conftest import HOSTILE, USUAL
 from tests.pages.markup import Page
-from webapp.pages.renderer import Pages
+from webapp.pages.renderer import Renderer
 from webapp.pages.views import (
+    AccountName,
     Choice,
     DoneAccount,
     Ended,
     Finishing,
     Kind,
     Late,
-    Person,
     ProviderTrouble,
     Scope,
     StartAccount,
@@ -44,7 +44,9 @@ def _said(page: Page) -> str:
     return " ".join(page.text("main").split())
 
 
-def test_connecting_says_who_what_for_where_next_and_no(start: StartAccount, pages: Pages) -> None:
+def test_connecting_says_who_what_for_where_next_and_no(
+    start: StartAccount, pages: Renderer
+) -> None:
     page = Page(pages.render(start))
     said = _said(page)
     assert page.text("h1") == "Connect GitHub to my tools"
@@ -59,7 +61,7 @@ def test_connecting_says_who_what_for_where_next_and_no(start: StartAccount, pag
 
 
 def test_a_permission_is_said_in_words_with_its_raw_name_beside(
-    start: StartAccount, pages: Pages
+    start: StartAccount, pages: Renderer
 ) -> None:
     asked = (Scope(words="Read your gists", raw="gist"), Scope(words="new:one", raw="new:one"))
     page = Page(pages.render(replace(start, scopes=asked)))
@@ -67,21 +69,21 @@ def test_a_permission_is_said_in_words_with_its_raw_name_beside(
     assert len(page.named("li")) == 2
 
 
-def test_without_permissions_only_the_person_is_told(start: StartAccount, pages: Pages) -> None:
+def test_without_permissions_only_the_person_is_told(start: StartAccount, pages: Renderer) -> None:
     assert Page(pages.render(replace(start, scopes=()))).text("li") == "Only who you are"
 
 
-def test_every_permission_is_shown_however_many(start: StartAccount, pages: Pages) -> None:
+def test_every_permission_is_shown_however_many(start: StartAccount, pages: Renderer) -> None:
     many = tuple(Scope(words=f"Do thing {n}", raw=f"t:{n}") for n in range(20))
     words = Page(pages.render(replace(start, scopes=many))).text("li")
     assert all(f"{scope.words} {scope.raw}" in words for scope in many)
 
 
-def test_without_a_reason_nothing_is_quoted(start: StartAccount, pages: Pages) -> None:
+def test_without_a_reason_nothing_is_quoted(start: StartAccount, pages: Renderer) -> None:
     assert Page(pages.render(replace(start, reason=None))).named("blockquote") == []
 
 
-def test_a_long_reason_is_cut_and_the_buttons_stay(start: StartAccount, pages: Pages) -> None:
+def test_a_long_reason_is_cut_and_the_buttons_stay(start: StartAccount, pages: Renderer) -> None:
     page = Page(pages.render(replace(start, reason="because " * 200)))
     assert len(page.text("blockquote")) <= 500
     assert "Decline" in page.text("button")
@@ -89,7 +91,7 @@ def test_a_long_reason_is_cut_and_the_buttons_stay(start: StartAccount, pages: P
 
 @pytest.mark.parametrize("view", [StartAccount, UseAccount, DoneAccount])
 def test_practice_is_said_loudly_and_the_real_thing_is_not_called_practice(
-    view: type[StartAccount] | type[UseAccount] | type[DoneAccount], pages: Pages
+    view: type[StartAccount] | type[UseAccount] | type[DoneAccount], pages: Renderer
 ) -> None:
     practice = view(**_values(view))
     page = Page(pages.render(practice))
@@ -100,7 +102,7 @@ def test_practice_is_said_loudly_and_the_real_thing_is_not_called_practice(
 
 
 def test_another_tool_names_the_account_and_what_it_was_connected_for(
-    use: UseAccount, pages: Pages
+    use: UseAccount, pages: Renderer
 ) -> None:
     page = Page(pages.render(replace(use, tool="export_all")))
     said = _said(page)
@@ -124,10 +126,10 @@ def _choice(use: UseAccount, **changes: Any) -> Choice:
 
 
 def test_several_accounts_are_a_choice_each_with_its_own_button(
-    use: UseAccount, pages: Pages
+    use: UseAccount, pages: Renderer
 ) -> None:
     other = Choice(
-        person=Person(label="hubber"),
+        person=AccountName(label="hubber"),
         connected_for=("a",),
         scopes=(Scope(words="Delete repositories", raw="delete_repo"),),
         allow_action="/e/abc/allow?account=h",
@@ -143,19 +145,23 @@ def test_several_accounts_are_a_choice_each_with_its_own_button(
     assert page.text("button") == "Allow octocatAllow hubberAnother accountDecline"
 
 
-def test_another_account_says_that_it_is_to_be_another_one(use: UseAccount, pages: Pages) -> None:
+def test_another_account_says_that_it_is_to_be_another_one(
+    use: UseAccount, pages: Renderer
+) -> None:
     page = Page(pages.render(use))
     switches = [one["value"] for one in page.named("input") if one["name"] == "switch"]
     assert switches == ["1"]
     assert len([one for one in page.named("input") if one["name"] == "csrf"]) == 3
 
 
-def test_an_account_that_was_asked_for_by_name_has_no_other(use: UseAccount, pages: Pages) -> None:
+def test_an_account_that_was_asked_for_by_name_has_no_other(
+    use: UseAccount, pages: Renderer
+) -> None:
     page = Page(pages.render(replace(use, other_action=None)))
     assert page.text("button") == "AllowDecline"
 
 
-def test_another_person_than_before_is_said_loudly_with_a_way_back(pages: Pages) -> None:
+def test_another_person_than_before_is_said_loudly_with_a_way_back(pages: Renderer) -> None:
     done = DoneAccount(**_values(DoneAccount))
     page = Page(pages.render(replace(done, is_sandbox=False)))
     assert page.text("strong").endswith("This is another account than before.")
@@ -164,9 +170,9 @@ def test_another_person_than_before_is_said_loudly_with_a_way_back(pages: Pages)
     assert page.text("button") == "Use hubber again"
 
 
-def test_who_is_back_in_use_is_said_without_a_button(pages: Pages) -> None:
+def test_who_is_back_in_use_is_said_without_a_button(pages: Renderer) -> None:
     done = DoneAccount(**_values(DoneAccount))
-    back = SwitchBack(former=Person(label="hubber"), is_done=True)
+    back = SwitchBack(former=AccountName(label="hubber"), is_done=True)
     page = Page(pages.render(replace(done, switch_back=back)))
     assert "hubber is in use again, from the next call on." in _said(page)
     assert page.named("form") == []
@@ -180,13 +186,13 @@ def test_who_is_back_in_use_is_said_without_a_button(pages: Pages) -> None:
     [((), "connected"), (("a",), "connected for a"), (("a", "b", "c"), "for a, b and c")],
 )
 def test_tools_are_listed_as_one_would_say_them(
-    tools: tuple[str, ...], words: str, use: UseAccount, pages: Pages
+    tools: tuple[str, ...], words: str, use: UseAccount, pages: Renderer
 ) -> None:
     said = _said(Page(pages.render(replace(use, choices=(_choice(use, connected_for=tools),)))))
     assert f"{words} What it may do" in said
 
 
-def test_done_says_as_whom_and_where_to_go(pages: Pages) -> None:
+def test_done_says_as_whom_and_where_to_go(pages: Renderer) -> None:
     page = Page(pages.render(DoneAccount(**_values(DoneAccount))))
     said = _said(page)
     assert page.text("h1") == "GitHub is connected"
@@ -198,17 +204,17 @@ def test_done_says_as_whom_and_where_to_go(pages: Pages) -> None:
 @pytest.mark.parametrize(
     ("person", "letter"),
     [
-        (Person(label="octocat"), "O"),
-        (Person(label="octocat", name="éva"), "É"),
-        (Person(label="x", name="\U0001f680 moon"), "M"),
-        (Person(label="x", name="\u05e9\u05dc\u05d5\u05dd"), "\u05e9"),
-        (Person(label="x", name="ßmann"), "S"),
-        (Person(label="\U0001f680"), None),
-        (Person(label=""), None),
+        (AccountName(label="octocat"), "O"),
+        (AccountName(label="octocat", name="éva"), "É"),
+        (AccountName(label="x", name="\U0001f680 moon"), "M"),
+        (AccountName(label="x", name="\u05e9\u05dc\u05d5\u05dd"), "\u05e9"),
+        (AccountName(label="x", name="ßmann"), "S"),
+        (AccountName(label="\U0001f680"), None),
+        (AccountName(label=""), None),
     ],
 )
 def test_a_person_is_a_letter_and_never_a_picture(
-    person: Person, letter: str | None, pages: Pages
+    person: AccountName, letter: str | None, pages: Renderer
 ) -> None:
     view = replace(DoneAccount(**_values(DoneAccount)), person=person)
     page = Page(pages.render(view))
@@ -218,10 +224,10 @@ def test_a_person_is_a_letter_and_never_a_picture(
     if letter:
         assert f"Connected as {letter} " in _said(page)
     assert page.named("img") == []
-    assert "picture" not in {field.name for field in fields(Person)}
+    assert "picture" not in {field.name for field in fields(AccountName)}
 
 
-def test_finishing_says_what_is_waited_for_and_works_by_hand(pages: Pages) -> None:
+def test_finishing_says_what_is_waited_for_and_works_by_hand(pages: Renderer) -> None:
     page = Page(pages.render(Finishing(**_values(Finishing))))
     (live,) = [element for element in page.named("p") if "data-live" in element]
     assert page.text("h1") == "Finishing…"
@@ -233,7 +239,7 @@ def test_finishing_says_what_is_waited_for_and_works_by_hand(pages: Pages) -> No
     assert page.named("form") == []
 
 
-def test_a_no_at_the_provider_names_it_and_nothing_was_shared(pages: Pages) -> None:
+def test_a_no_at_the_provider_names_it_and_nothing_was_shared(pages: Renderer) -> None:
     view = Ended(server="my tools", ending="denied", kind="account", provider="GitHub")
     page = Page(pages.render(view))
     assert page.text("h1") == "You said no at GitHub"
@@ -241,7 +247,7 @@ def test_a_no_at_the_provider_names_it_and_nothing_was_shared(pages: Pages) -> N
     assert "charge" not in page.text()
 
 
-def test_a_broken_exchange_offers_a_new_try_and_names_where_to_clean_up(pages: Pages) -> None:
+def test_a_broken_exchange_offers_a_new_try_and_names_where_to_clean_up(pages: Renderer) -> None:
     view = Ended(
         server="my tools",
         ending="failed",
@@ -264,14 +270,14 @@ def test_a_broken_exchange_offers_a_new_try_and_names_where_to_clean_up(pages: P
     assert "ask your assistant for the same thing" in _said(unknown)
 
 
-def test_an_answer_that_came_before_leads_to_where_it_stands(pages: Pages) -> None:
+def test_an_answer_that_came_before_leads_to_where_it_stands(pages: Renderer) -> None:
     view = Used(server="my tools", provider="GitHub", here_url="/e/abc")
     page = Page(pages.render(view))
     assert "The answer of GitHub that it carries came here before" in _said(page)
     assert [link["href"] for link in page.named("a")] == ["/e/abc"]
 
 
-def test_a_silent_provider_is_named_with_a_way_on_and_a_number(pages: Pages) -> None:
+def test_a_silent_provider_is_named_with_a_way_on_and_a_number(pages: Renderer) -> None:
     view = ProviderTrouble(
         server="my tools", provider="GitHub", error_id="7f3a", again_action="/e/abc", csrf="c5f1"
     )
@@ -295,7 +301,7 @@ def test_a_silent_provider_is_named_with_a_way_on_and_a_number(pages: Pages) -> 
     ],
 )
 def test_what_came_late_is_kept_in_the_words_of_its_kind(
-    kind: Kind, words: str, pages: Pages
+    kind: Kind, words: str, pages: Renderer
 ) -> None:
     said = _said(Page(pages.render(Late(server="my tools", kind=kind))))
     assert "Ask it to continue: nothing is lost" in said
@@ -304,11 +310,11 @@ def test_what_came_late_is_kept_in_the_words_of_its_kind(
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_strangers_names_leave_the_buttons_and_our_words(
-    text: str, start: StartAccount, use: UseAccount, pages: Pages
+    text: str, start: StartAccount, use: UseAccount, pages: Renderer
 ) -> None:
     named: dict[str, Any] = {"server": text, "tool": text, "provider": text}
     connecting = Page(pages.render(replace(start, **named, scopes=(Scope(words=text, raw=text),))))
-    choice = _choice(use, person=Person(label=text, name=text))
+    choice = _choice(use, person=AccountName(label=text, name=text))
     allowing = Page(pages.render(replace(use, **named, choices=(choice,))))
     for page, button in ((connecting, "Continue to "), (allowing, "Allow")):
         assert page.named("a") == page.named("img") == []
@@ -317,7 +323,7 @@ def test_a_strangers_names_leave_the_buttons_and_our_words(
         assert page.text("button").endswith("Decline")
 
 
-def test_the_words_of_a_button_are_one_element(pages: Pages) -> None:
+def test_the_words_of_a_button_are_one_element(pages: Renderer) -> None:
     """Its parts would be laid out side by side, without the spaces between them."""
     for view in (DoneAccount, UseAccount, StartAccount):
         html = pages.render(view(**{f.name: USUAL[f.name] for f in fields(view)}))
@@ -327,7 +333,7 @@ def test_the_words_of_a_button_are_one_element(pages: Pages) -> None:
 
 
 def test_each_account_says_all_that_whoever_is_given_it_may_do(
-    use: UseAccount, pages: Pages
+    use: UseAccount, pages: Renderer
 ) -> None:
     other = _choice(use, scopes=(Scope(words="Delete repositories", raw="delete_repo"),))
     said = _said(Page(pages.render(replace(use, choices=(*use.choices, other)))))
@@ -335,7 +341,7 @@ def test_each_account_says_all_that_whoever_is_given_it_may_do(
     assert "Delete repositories delete_repo" in said
 
 
-def test_who_is_connected_is_said_also_when_it_was_late(pages: Pages) -> None:
+def test_who_is_connected_is_said_also_when_it_was_late(pages: Renderer) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(DoneAccount)}
     page = Page(pages.render(DoneAccount(**{**usual, "is_late": True})))
     assert page.text("h1") == "It worked, and it is kept"
@@ -343,12 +349,12 @@ def test_who_is_connected_is_said_also_when_it_was_late(pages: Pages) -> None:
         assert words in _said(page)
 
 
-def test_what_was_not_granted_is_said(pages: Pages) -> None:
+def test_what_was_not_granted_is_said(pages: Renderer) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(DoneAccount)}
     assert "Make gists gist" in _said(Page(pages.render(DoneAccount(**usual))))
 
 
-def test_the_account_that_is_wanted_is_named(pages: Pages) -> None:
+def test_the_account_that_is_wanted_is_named(pages: Renderer) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(StartAccount)}
     page = Page(pages.render(StartAccount(**{**usual, "account": "octocat"})))
     assert "octocat, and no other" in _said(page)

@@ -18,9 +18,9 @@ from playwright.async_api import Browser, Page, Route, async_playwright, expect
 
 from tests.pages.conftest import HOSTILE, USUAL, hostile_views
 from webapp.pages import renderer as module
-from webapp.pages.renderer import Pages
+from webapp.pages.renderer import Renderer
 from webapp.pages.views import Done, StartAccount, StartPayment, StartUrl, View, Waiting
-from webapp.pages.views_connections import Connections
+from webapp.pages.views_connections import ConnectionsPage
 from webapp.pages.views_home import Home
 from webapp.sandbox.people import PEOPLE
 
@@ -106,7 +106,7 @@ def usual(view: type[View], **others: Any) -> View:
 
 
 async def test_a_page_fits_and_can_be_pressed(
-    usual_view: View, pages: Pages, browser: Browser
+    usual_view: View, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(usual_view))
     async with visit(browser, site) as page:
@@ -124,7 +124,7 @@ async def test_a_page_fits_and_can_be_pressed(
 
 @pytest.mark.parametrize("words", HOSTILE)
 async def test_strangers_words_do_not_break_out_of_a_phone(
-    words: str, pages: Pages, browser: Browser
+    words: str, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html="")
     async with visit(browser, site, viewport={"width": 320, "height": 640}) as page:
@@ -148,7 +148,7 @@ async def test_strangers_words_do_not_break_out_of_a_phone(
     ids=["url", "account", "payment"],
 )
 async def test_the_usual_request_shows_its_buttons_on_a_phone_without_scrolling(
-    view: View, pages: Pages, browser: Browser
+    view: View, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(view))
     async with visit(browser, site, viewport={"width": 390, "height": 844}) as page:
@@ -158,7 +158,7 @@ async def test_the_usual_request_shows_its_buttons_on_a_phone_without_scrolling(
 
 @pytest.mark.parametrize("name", ["Continue to example.org", "Decline"])
 async def test_the_buttons_work_without_javascript(
-    name: str, pages: Pages, browser: Browser
+    name: str, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(usual(StartUrl)))
     async with visit(browser, site, java_script_enabled=False) as page:
@@ -171,9 +171,9 @@ async def test_the_buttons_work_without_javascript(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_the_letter_stands_where_no_picture_comes_also_without_javascript(
-    scheme: Literal["light", "dark"], pages: Pages, browser: Browser
+    scheme: Literal["light", "dark"], pages: Renderer, browser: Browser
 ) -> None:
-    html = pages.render(usual(Connections))
+    html = pages.render(usual(ConnectionsPage))
     (image,) = re.findall(r"<img[^>]*>", html)
     site = Site(html=html.replace(image, ""))
     answers: dict[str, Any] = {
@@ -200,7 +200,7 @@ async def test_the_letter_stands_where_no_picture_comes_also_without_javascript(
     assert [name for name, looks in shown.items() if looks != letter] == ["picture"]
 
 
-async def test_a_second_press_sends_nothing_more(pages: Pages, browser: Browser) -> None:
+async def test_a_second_press_sends_nothing_more(pages: Renderer, browser: Browser) -> None:
     site = Site(html=pages.render(usual(StartUrl)))
     async with visit(browser, site) as page:
         await page.clock.install()
@@ -219,7 +219,7 @@ async def test_a_second_press_sends_nothing_more(pages: Pages, browser: Browser)
 
 
 async def test_the_time_left_counts_down_and_the_page_looks_again_once(
-    pages: Pages, browser: Browser
+    pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(usual(StartUrl)))
     over = pages.render(usual(StartUrl, expires_at=USUAL["now"]))
@@ -242,7 +242,7 @@ async def test_the_time_left_counts_down_and_the_page_looks_again_once(
 
 
 async def test_the_waiting_page_moves_on_when_the_status_changes(
-    pages: Pages, browser: Browser
+    pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(usual(Waiting)), events="data: opened\n\ndata: accepted\n\n")
     async with visit(browser, site) as page:
@@ -256,7 +256,7 @@ async def test_the_waiting_page_moves_on_when_the_status_changes(
 
 
 async def test_the_waiting_page_stays_while_nothing_has_changed(
-    pages: Pages, browser: Browser
+    pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(usual(Waiting)), events="retry: 60000\ndata: opened\n\n")
     async with visit(browser, site) as page:
@@ -267,7 +267,7 @@ async def test_the_waiting_page_stays_while_nothing_has_changed(
     assert [path for _, path, _ in site.requests] == ["/e/abc", "/e/abc/live"]
 
 
-async def test_the_waiting_page_can_be_asked_by_hand(pages: Pages, browser: Browser) -> None:
+async def test_the_waiting_page_can_be_asked_by_hand(pages: Renderer, browser: Browser) -> None:
     site = Site(html=pages.render(usual(Waiting)))
     async with visit(browser, site, java_script_enabled=False) as page:
         await page.goto(f"{ORIGIN}/e/abc/returned")
@@ -277,7 +277,7 @@ async def test_the_waiting_page_can_be_asked_by_hand(pages: Pages, browser: Brow
     assert [path for _, path, _ in site.requests] == ["/e/abc/returned", "/e/abc"]
 
 
-async def test_settings_can_be_copied(pages: Pages, browser: Browser) -> None:
+async def test_settings_can_be_copied(pages: Renderer, browser: Browser) -> None:
     home = usual(Home)
     assert isinstance(home, Home)
     site = Site(html=pages.render(home))
@@ -288,7 +288,7 @@ async def test_settings_can_be_copied(pages: Pages, browser: Browser) -> None:
         assert await page.evaluate("navigator.clipboard.readText()") == home.vscode_settings
 
 
-async def test_without_javascript_nothing_offers_to_copy(pages: Pages, browser: Browser) -> None:
+async def test_without_javascript_nothing_offers_to_copy(pages: Renderer, browser: Browser) -> None:
     site = Site(html=pages.render(usual(Home)))
     async with visit(browser, site, java_script_enabled=False) as page:
         await page.goto(ORIGIN)

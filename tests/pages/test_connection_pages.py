@@ -8,11 +8,11 @@ import pytest
 
 from tests.pages.conftest import NOW, SIGN_IN, USUAL
 from tests.pages.markup import Page
-from webapp.pages.renderer import Pages
-from webapp.pages.views import Closed, Person, Scope
+from webapp.pages.renderer import Renderer
+from webapp.pages.views import AccountName, Closed, Scope
 from webapp.pages.views_connections import (
     Connected,
-    Connections,
+    ConnectionsPage,
     Disconnected,
     Group,
 )
@@ -22,12 +22,12 @@ AWAY = {"href": APPS, "rel": "noopener noreferrer", "translate": "no"}
 
 
 @pytest.fixture
-def overview() -> Connections:
-    return Connections(**_values(Connections))
+def overview() -> ConnectionsPage:
+    return ConnectionsPage(**_values(ConnectionsPage))
 
 
 @pytest.fixture
-def one(overview: Connections) -> Connected:
+def one(overview: ConnectionsPage) -> Connected:
     return overview.groups[0].connected[0]
 
 
@@ -40,7 +40,9 @@ def _values(view: type) -> dict[str, Any]:
     return {field.name: USUAL[field.name] for field in fields(view)}
 
 
-def _with(overview: Connections, *connected: Connected, name: str = "my tools") -> Connections:
+def _with(
+    overview: ConnectionsPage, *connected: Connected, name: str = "my tools"
+) -> ConnectionsPage:
     return replace(overview, groups=(Group(name=name, connected=connected),))
 
 
@@ -53,7 +55,7 @@ def _actions(page: Page) -> list[str]:
 
 
 def test_it_says_who_looks_what_each_may_do_and_who_used_it(
-    overview: Connections, pages: Pages
+    overview: ConnectionsPage, pages: Renderer
 ) -> None:
     page = Page(pages.render(overview))
     said = _said(page)
@@ -76,21 +78,25 @@ def test_it_says_who_looks_what_each_may_do_and_who_used_it(
     assert "here it is wiped in any case" in said
 
 
-def test_a_picture_is_our_own_and_lies_over_the_letter(overview: Connections, pages: Pages) -> None:
+def test_a_picture_is_our_own_and_lies_over_the_letter(
+    overview: ConnectionsPage, pages: Renderer
+) -> None:
     html = pages.render(overview)
     picture = '<img src="/connections/x1/picture" alt="" loading="lazy">'
     assert f'<span class="letter" aria-hidden="true">M{picture}</span>' in html
     assert len(Page(html).named("img")) == 1
 
 
-def test_every_button_says_by_itself_what_it_is_about(overview: Connections, pages: Pages) -> None:
+def test_every_button_says_by_itself_what_it_is_about(
+    overview: ConnectionsPage, pages: Renderer
+) -> None:
     button = Page(pages.render(overview)).text("button")
     assert "Stop sharing with count_stars" in button
     assert "Disconnect octocat at GitHub" in button
 
 
 def test_whoever_uses_this_computer_has_nothing_to_sign_out_of(
-    overview: Connections, pages: Pages
+    overview: ConnectionsPage, pages: Renderer
 ) -> None:
     here = replace(overview, viewer="you, on this computer", sign_out_csrf=None)
     page = Page(pages.render(here))
@@ -101,13 +107,13 @@ def test_whoever_uses_this_computer_has_nothing_to_sign_out_of(
 
 
 def test_the_one_in_use_is_marked_in_words_and_another_can_take_its_place(
-    overview: Connections, one: Connected, pages: Pages
+    overview: ConnectionsPage, one: Connected, pages: Renderer
 ) -> None:
     used = replace(one, is_in_use=True)
     other = replace(
         one,
         id="x2",
-        person=Person(label="hubot"),
+        person=AccountName(label="hubot"),
         is_in_use=False,
         is_another_in_use=True,
         switch_action="/connections/x2/switch",
@@ -122,7 +128,7 @@ def test_the_one_in_use_is_marked_in_words_and_another_can_take_its_place(
 
 
 def test_one_that_works_no_more_leaves_nothing_to_do(
-    overview: Connections, one: Connected, pages: Pages
+    overview: ConnectionsPage, one: Connected, pages: Renderer
 ) -> None:
     over = _said(Page(pages.render(_with(overview, replace(one, standing="over")))))
     assert "It works no more." in over
@@ -132,7 +138,7 @@ def test_one_that_works_no_more_leaves_nothing_to_do(
 
 
 def test_it_can_be_connected_again_where_we_are_known(
-    overview: Connections, one: Connected, pages: Pages
+    overview: ConnectionsPage, one: Connected, pages: Renderer
 ) -> None:
     action = "/connections/x1/reconnect"
     page = Page(pages.render(_with(overview, replace(one, reconnect_action=action))))
@@ -147,13 +153,13 @@ def test_it_can_be_connected_again_where_we_are_known(
 
 
 def test_the_only_one_that_is_not_in_use_is_said_to_be_asked_about(
-    overview: Connections, one: Connected, pages: Pages
+    overview: ConnectionsPage, one: Connected, pages: Renderer
 ) -> None:
     said = _said(Page(pages.render(_with(overview, replace(one, is_in_use=False)))))
     assert "Not in use, and no other is: a tool that needs one asks you first" in said
 
 
-def test_practice_is_marked(overview: Connections, one: Connected, pages: Pages) -> None:
+def test_practice_is_marked(overview: ConnectionsPage, one: Connected, pages: Renderer) -> None:
     page = Page(pages.render(_with(overview, replace(one, is_sandbox=True))))
     assert page.text("h2") == "GitHub Sandbox"
 
@@ -169,23 +175,23 @@ def test_practice_is_marked(overview: Connections, one: Connected, pages: Pages)
 def test_what_it_may_do_is_said_also_where_there_are_no_words_for_it(
     scopes: tuple[Scope, ...] | None,
     words: str,
-    overview: Connections,
+    overview: ConnectionsPage,
     one: Connected,
-    pages: Pages,
+    pages: Renderer,
 ) -> None:
     page = Page(pages.render(_with(overview, replace(one, scopes=scopes))))
     assert words in _said(page)
 
 
 def test_an_account_that_is_shared_with_no_tool_says_what_comes_next(
-    overview: Connections, one: Connected, pages: Pages
+    overview: ConnectionsPage, one: Connected, pages: Renderer
 ) -> None:
     page = Page(pages.render(_with(overview, replace(one, shared=()))))
     assert "None at the moment: the next one that needs it asks you." in _said(page)
 
 
 def test_servers_are_named_where_it_is_not_this_one_alone(
-    overview: Connections, one: Connected, pages: Pages
+    overview: ConnectionsPage, one: Connected, pages: Renderer
 ) -> None:
     assert "For " not in Page(pages.render(overview)).text("h2")
     other = _with(overview, one, name="other tools")
@@ -195,7 +201,7 @@ def test_servers_are_named_where_it_is_not_this_one_alone(
 
 
 def test_each_part_of_the_page_has_its_own_name(
-    overview: Connections, one: Connected, pages: Pages
+    overview: ConnectionsPage, one: Connected, pages: Renderer
 ) -> None:
     page = Page(pages.render(_with(overview, one, replace(one, id="x2"), replace(one, id="x3"))))
     ids = Counter(found["id"] for _, found in page.elements if "id" in found)
@@ -206,7 +212,7 @@ def test_each_part_of_the_page_has_its_own_name(
 
 
 def test_where_to_remove_it_by_hand_is_a_whole_address_and_the_only_way_out(
-    overview: Connections, one: Connected, gone: Disconnected, pages: Pages
+    overview: ConnectionsPage, one: Connected, gone: Disconnected, pages: Renderer
 ) -> None:
     for view in (
         _with(overview, replace(one, manage=APPS)),
@@ -216,11 +222,13 @@ def test_where_to_remove_it_by_hand_is_a_whole_address_and_the_only_way_out(
         away = [link for link in page.named("a") if not link["href"].startswith("/")]
         assert away == [AWAY]
         assert APPS in page.text("a")
-        pictures = ["/connections/x1/picture"] if isinstance(view, Connections) else []
+        pictures = ["/connections/x1/picture"] if isinstance(view, ConnectionsPage) else []
         assert [image["src"] for image in page.named("img")] == pictures
 
 
-def test_with_nothing_connected_it_says_how_that_comes(overview: Connections, pages: Pages) -> None:
+def test_with_nothing_connected_it_says_how_that_comes(
+    overview: ConnectionsPage, pages: Renderer
+) -> None:
     page = Page(pages.render(replace(overview, groups=())))
     assert "Nothing is connected." in _said(page)
     assert [link["href"] for link in page.named("a")] == ["/"]
@@ -235,7 +243,7 @@ def test_with_nothing_connected_it_says_how_that_comes(overview: Connections, pa
     ],
 )
 def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
-    revoked: bool | None, words: str, gone: Disconnected, pages: Pages
+    revoked: bool | None, words: str, gone: Disconnected, pages: Renderer
 ) -> None:
     page = Page(pages.render(replace(gone, revoked=revoked, manage=None)))
     said = _said(page)
@@ -246,7 +254,7 @@ def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
     assert page.named("form") == []
 
 
-def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(pages: Pages) -> None:
+def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(pages: Renderer) -> None:
     told = {field.name for field in fields(Closed)}
     assert told == {"server", "of", "why", "sign_in", "by_code"}
     asked = Closed(server="my tools", of="connections", why="", sign_in=SIGN_IN)
@@ -261,20 +269,22 @@ def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(pages: Pages) -
     assert "letters" not in _said(here)
 
 
-def test_what_was_connected_by_letters_is_said_to_be_listed_nowhere(pages: Pages) -> None:
+def test_what_was_connected_by_letters_is_said_to_be_listed_nowhere(pages: Renderer) -> None:
     view = Closed(server="my tools", of="connections", why="", by_code=True)
     said = _said(Page(pages.render(view)))
     assert "That is listed nowhere here" in said
     assert "To end it, remove the connection at the site where the account is." in said
 
 
-def test_time_is_told_from_when_the_page_was_made(overview: Connections, pages: Pages) -> None:
+def test_time_is_told_from_when_the_page_was_made(
+    overview: ConnectionsPage, pages: Renderer
+) -> None:
     page = Page(pages.render(replace(overview, now=NOW.replace(year=NOW.year + 1))))
     assert "Connected 368 days ago" in _said(page)
 
 
 def test_it_says_that_an_account_is_for_every_assistant_or_for_which(
-    overview: Connections, one: Connected, pages: Pages
+    overview: ConnectionsPage, one: Connected, pages: Renderer
 ) -> None:
     # finding: S11
     said = _said(Page(pages.render(overview)))

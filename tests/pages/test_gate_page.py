@@ -7,7 +7,7 @@ import pytest
 from tests.pages.conftest import USUAL
 from tests.pages.markup import Page
 from webapp.pages.builder_forms import arguments_of
-from webapp.pages.renderer import Pages
+from webapp.pages.renderer import Renderer
 from webapp.pages.views_forms import StartConfirm
 
 
@@ -16,12 +16,12 @@ def view() -> StartConfirm:
     return StartConfirm(**{field.name: USUAL[field.name] for field in fields(StartConfirm)})
 
 
-def said(pages: Pages, view: StartConfirm) -> str:
+def said(pages: Renderer, view: StartConfirm) -> str:
     return " ".join(Page(pages.render(view)).text("main").split())
 
 
 def test_it_says_that_nothing_has_run_and_how_long_a_yes_holds(
-    pages: Pages, view: StartConfirm
+    pages: Renderer, view: StartConfirm
 ) -> None:
     # parity: T1
     words = said(pages, view)
@@ -30,7 +30,7 @@ def test_it_says_that_nothing_has_run_and_how_long_a_yes_holds(
     assert "<bdi>guests</bdi></dt><dd><bdi>4</bdi>" in pages.render(view)
 
 
-def test_it_widens_nothing_unless_it_is_ticked(pages: Pages, view: StartConfirm) -> None:
+def test_it_widens_nothing_unless_it_is_ticked(pages: Renderer, view: StartConfirm) -> None:
     html = pages.render(view)
     assert html.count('type="checkbox"') == 2
     assert "checked" not in html
@@ -41,7 +41,7 @@ def test_it_widens_nothing_unless_it_is_ticked(pages: Pages, view: StartConfirm)
 
 
 def test_it_names_the_assistant_that_a_yes_is_for_and_says_how_that_is_known(
-    pages: Pages, view: StartConfirm
+    pages: Renderer, view: StartConfirm
 ) -> None:
     # finding: S11
     words = said(pages, view)
@@ -55,7 +55,9 @@ def test_it_names_the_assistant_that_a_yes_is_for_and_says_how_that_is_known(
     assert "Which assistant" not in said(pages, replace(view, can_be_kept=False))
 
 
-def test_where_nothing_is_kept_there_is_nothing_to_tick(pages: Pages, view: StartConfirm) -> None:
+def test_where_nothing_is_kept_there_is_nothing_to_tick(
+    pages: Renderer, view: StartConfirm
+) -> None:
     once = replace(view, can_be_kept=False)
     for asked in (once, replace(once, is_gate=False)):
         assert "checkbox" not in pages.render(asked)
@@ -66,14 +68,14 @@ def test_where_nothing_is_kept_there_is_nothing_to_tick(pages: Pages, view: Star
     "text",
     ["ls" + " " * 420 + "; rm -rf ~", "x" * 20_000 + "end", "a\n\n\n\n\n\n\n\n\n\n\n\n\n\n\nb"],
 )
-def test_a_value_stands_whole_on_the_page(pages: Pages, view: StartConfirm, text: str) -> None:
+def test_a_value_stands_whole_on_the_page(pages: Renderer, view: StartConfirm, text: str) -> None:
     # finding: S8
     # parity: T2
     html = pages.render(replace(view, arguments=arguments_of({"command": text})))
     assert f"<dt><bdi>command</bdi></dt><dd><bdi>{text}</bdi></dd>" in html
 
 
-def test_every_argument_is_on_the_page(pages: Pages, view: StartConfirm) -> None:
+def test_every_argument_is_on_the_page(pages: Renderer, view: StartConfirm) -> None:
     # finding: S8
     given = {f"name{number}": number for number in range(120)}
     shown = arguments_of(given)

@@ -13,7 +13,7 @@ from flows.elicitation.user_code import PAGE_WORDS
 from tests.pages.conftest import CODE, HOSTILE, SIGN_IN, USUAL
 from tests.pages.markup import Page
 from tests.pages.test_browser import ORIGIN, Site, visit
-from webapp.pages.renderer import Pages
+from webapp.pages.renderer import Renderer
 from webapp.pages.views import (
     BeforeOpener,
     CodePage,
@@ -60,7 +60,7 @@ def _actions(page: Page) -> list[tuple[str, str]]:
     return [(form["method"], form["action"]) for form in page.named("form")]
 
 
-def test_signing_in_says_who_asks_why_and_where_next(before: BeforeOpener, pages: Pages) -> None:
+def test_signing_in_says_who_asks_why_and_where_next(before: BeforeOpener, pages: Renderer) -> None:
     page = Page(pages.render(replace(before, sign_in=SIGN_IN)))
     said = _said(page)
     assert page.text("h1") == "Sign in to see it"
@@ -75,7 +75,7 @@ def test_signing_in_says_who_asks_why_and_where_next(before: BeforeOpener, pages
 
 
 def test_asking_for_letters_changes_something_so_it_is_a_post_with_its_warning_beside(
-    before: BeforeOpener, pages: Pages
+    before: BeforeOpener, pages: Renderer
 ) -> None:
     page = Page(pages.render(replace(before, code=CODE)))
     said = _said(page)
@@ -89,7 +89,7 @@ def test_asking_for_letters_changes_something_so_it_is_a_post_with_its_warning_b
 
 
 def test_without_a_way_on_the_page_says_why_and_has_nothing_to_press(
-    before: BeforeOpener, pages: Pages
+    before: BeforeOpener, pages: Renderer
 ) -> None:
     page = Page(pages.render(before))
     assert "Open it on that computer." in _said(page)
@@ -98,7 +98,7 @@ def test_without_a_way_on_the_page_says_why_and_has_nothing_to_press(
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_every_kind_of_request_is_said_in_words(
-    kind: Kind, before: BeforeOpener, code: CodePage, pages: Pages
+    kind: Kind, before: BeforeOpener, code: CodePage, pages: Renderer
 ) -> None:
     words = {"url": "open a page on another site", "secret": "enter something secret"}
     for view in (replace(before, kind=kind), replace(code, kind=kind)):
@@ -108,7 +108,7 @@ def test_every_kind_of_request_is_said_in_words(
 
 
 def test_the_letters_are_large_selectable_and_spelled_for_a_listener(
-    code: CodePage, pages: Pages
+    code: CodePage, pages: Renderer
 ) -> None:
     page = Page(pages.render(code))
     (shown,) = [field for field in page.named("p") if field.get("id") == "letters"]
@@ -119,14 +119,14 @@ def test_the_letters_are_large_selectable_and_spelled_for_a_listener(
     assert [button["data-copy"] for button in page.named("button")] == ["letters"]
 
 
-def test_the_letters_come_with_the_honest_words(code: CodePage, pages: Pages) -> None:
+def test_the_letters_come_with_the_honest_words(code: CodePage, pages: Renderer) -> None:
     said = _said(Page(pages.render(code)))
     assert PAGE_WORDS in said
     assert "Only type it into a chat that you started." in said
     assert "Whoever sent you this link must not get it." in said
 
 
-def test_the_code_page_moves_on_by_itself_and_by_hand(code: CodePage, pages: Pages) -> None:
+def test_the_code_page_moves_on_by_itself_and_by_hand(code: CodePage, pages: Renderer) -> None:
     page = Page(pages.render(code))
     (live,) = [field for field in page.named("p") if "data-live" in field]
     assert (live["role"], live["aria-live"]) == ("status", "polite")
@@ -140,7 +140,7 @@ def test_the_code_page_moves_on_by_itself_and_by_hand(code: CodePage, pages: Pag
     assert page.named("form") == []
 
 
-def test_somebody_else_is_told_as_whom_and_can_switch(pages: Pages) -> None:
+def test_somebody_else_is_told_as_whom_and_can_switch(pages: Renderer) -> None:
     view = SomeoneElse(
         server="my tools",
         other="person",
@@ -158,13 +158,13 @@ def test_somebody_else_is_told_as_whom_and_can_switch(pages: Pages) -> None:
     assert "on the computer where you asked" not in said
 
 
-def test_somebody_else_is_not_pushed_to_go_on(pages: Pages) -> None:
+def test_somebody_else_is_not_pushed_to_go_on(pages: Renderer) -> None:
     view = SomeoneElse(server="my tools", other="person", sign_in=SIGN_IN)
     classes = [button["class"].split() for button in Page(pages.render(view)).named("button")]
     assert classes == [["button"]]
 
 
-def test_where_nobody_signs_in_somebody_else_has_nothing_to_press(pages: Pages) -> None:
+def test_where_nobody_signs_in_somebody_else_has_nothing_to_press(pages: Renderer) -> None:
     page = Page(pages.render(SomeoneElse(server="my tools", other="person")))
     assert "signed in" not in _said(page)
     assert "on the computer where you asked" in _said(page)
@@ -180,7 +180,7 @@ def test_where_nobody_signs_in_somebody_else_has_nothing_to_press(pages: Pages) 
     ],
 )
 def test_a_failed_sign_in_says_what_happened_and_that_nothing_did(
-    why: Why, words: str, pages: Pages
+    why: Why, words: str, pages: Renderer
 ) -> None:
     page = Page(pages.render(replace(FAILED, why=why)))
     said = _said(page)
@@ -191,20 +191,20 @@ def test_a_failed_sign_in_says_what_happened_and_that_nothing_did(
     assert "7f3a-91c2" in page.text("code")
 
 
-def test_an_answer_of_another_browser_warns_of_who_sent_it(pages: Pages) -> None:
+def test_an_answer_of_another_browser_warns_of_who_sent_it(pages: Renderer) -> None:
     mixed = _said(Page(pages.render(replace(FAILED, why="mixed"))))
     refused = _said(Page(pages.render(replace(FAILED, why="refused"))))
     assert "If somebody sent you this address, do not go on" in mixed
     assert "sent you" not in refused
 
 
-def test_a_failed_sign_in_without_a_way_on_leads_back_to_the_chat(pages: Pages) -> None:
+def test_a_failed_sign_in_without_a_way_on_leads_back_to_the_chat(pages: Renderer) -> None:
     page = Page(pages.render(replace(FAILED, sign_in=None, error_id=None)))
     assert page.named("form") == page.named("code") == []
     assert "open the link in your chat once more" in _said(page)
 
 
-def test_signed_out_says_where_one_is_still_signed_in(pages: Pages) -> None:
+def test_signed_out_says_where_one_is_still_signed_in(pages: Renderer) -> None:
     page = Page(pages.render(SignedOut(server="my tools", issuer="login.example.com")))
     assert page.text("h1") == "You are signed out"
     assert "You may still be signed in at login.example.com" in _said(page)
@@ -214,7 +214,7 @@ def test_signed_out_says_where_one_is_still_signed_in(pages: Pages) -> None:
     assert "still be signed in" not in _said(paired)
 
 
-def test_pairing_says_what_it_gives_and_who_must_not_press(pages: Pages) -> None:
+def test_pairing_says_what_it_gives_and_who_must_not_press(pages: Renderer) -> None:
     page = Page(pages.render(Pair(server="my tools", action="/pair/abc", csrf="c5f1")))
     said = _said(page)
     assert page.text("h1") == "Use this browser for my tools?"
@@ -226,13 +226,13 @@ def test_pairing_says_what_it_gives_and_who_must_not_press(pages: Pages) -> None
     assert page.text("button") == "Use this browser"
 
 
-def test_a_pairing_that_is_done_says_how_long_it_lasts(pages: Pages) -> None:
+def test_a_pairing_that_is_done_says_how_long_it_lasts(pages: Renderer) -> None:
     page = Page(pages.render(Paired(server="my tools")))
     assert "until you sign out" in _said(page)
     assert page.named("form") == []
 
 
-def test_a_used_pairing_address_names_the_command_for_another(pages: Pages) -> None:
+def test_a_used_pairing_address_names_the_command_for_another(pages: Renderer) -> None:
     page = Page(pages.render(PairUsed(server="my tools")))
     assert page.text("h1") == "This address does not work any more"
     assert page.text("pre") == "elicit pair"
@@ -256,7 +256,9 @@ def _named(text: str) -> list[View]:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_names_of_others_stay_short_and_apart_and_leave_our_words(text: str, pages: Pages) -> None:
+def test_names_of_others_stay_short_and_apart_and_leave_our_words(
+    text: str, pages: Renderer
+) -> None:
     for view in _named(text):
         page = Page(pages.render(view))
         assert page.named("img") == page.named("b") == []
@@ -268,7 +270,7 @@ def test_names_of_others_stay_short_and_apart_and_leave_our_words(text: str, pag
         assert not {"\u202e", "\u2066", "\u200f"} & set(page.html)
 
 
-def test_a_name_that_reverses_stands_apart_from_the_sentence(pages: Pages) -> None:
+def test_a_name_that_reverses_stands_apart_from_the_sentence(pages: Renderer) -> None:
     view = SomeoneElse(server="my tools", other="person", signed_in_as="\u202emoc.evil")
     page = Page(pages.render(view))
     assert "\ufffdmoc.evil" in page.text("strong")
@@ -287,7 +289,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_signing_in_works_without_javascript_and_its_label_reads_as_one(
-    before: BeforeOpener, pages: Pages, browser: Browser
+    before: BeforeOpener, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(replace(before, sign_in=replace(SIGN_IN, back="/e/a?b=1&c"))))
     async with visit(browser, site, java_script_enabled=False) as page:
@@ -303,7 +305,7 @@ async def test_signing_in_works_without_javascript_and_its_label_reads_as_one(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_code_page_moves_on_when_the_letters_have_arrived(
-    code: CodePage, pages: Pages, browser: Browser
+    code: CodePage, pages: Renderer, browser: Browser
 ) -> None:
     events = "data: opened\n\ndata: confirmed\n\n"
     site = Site(html=pages.render(code), events=events)
@@ -319,7 +321,7 @@ async def test_the_code_page_moves_on_when_the_letters_have_arrived(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_letters_fit_on_one_line_and_can_be_copied(
-    code: CodePage, pages: Pages, browser: Browser
+    code: CodePage, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(code), events="retry: 60000\ndata: opened\n\n")
     options: dict[str, Any] = {
@@ -340,7 +342,7 @@ async def test_the_letters_fit_on_one_line_and_can_be_copied(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_letters_can_be_given_without_javascript(
-    code: CodePage, pages: Pages, browser: Browser
+    code: CodePage, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(code))
     async with visit(browser, site, java_script_enabled=False) as page:

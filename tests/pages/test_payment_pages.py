@@ -7,7 +7,7 @@ import pytest
 
 from tests.pages.conftest import HOSTILE, SIGN_IN, USUAL
 from tests.pages.markup import Page
-from webapp.pages.renderer import Pages
+from webapp.pages.renderer import Renderer
 from webapp.pages.views import (
     Closed,
     DonePayment,
@@ -22,7 +22,7 @@ from webapp.pages.views import (
 )
 from webapp.pages.views_forms import DoneSecret
 from webapp.pages.views_home import Home
-from webapp.pages.views_payments import NotGivenBack, PaymentOver, Payments, Stays
+from webapp.pages.views_payments import NotGivenBack, PaymentOver, PaymentsPage, Stays
 
 TESTABLE = (StartPayment, DonePayment, NotPaid, PaymentPending)
 
@@ -41,7 +41,7 @@ def _said(page: Page) -> str:
 
 
 def test_paying_says_how_much_what_for_to_whom_where_next_and_no(
-    start: StartPayment, pages: Pages
+    start: StartPayment, pages: Renderer
 ) -> None:
     page = Page(pages.render(start))
     said = _said(page)
@@ -58,7 +58,7 @@ def test_paying_says_how_much_what_for_to_whom_where_next_and_no(
 
 @pytest.mark.parametrize("view", TESTABLE)
 def test_a_test_is_said_loudly_and_real_money_is_not_called_a_test(
-    view: type[Any], pages: Pages
+    view: type[Any], pages: Renderer
 ) -> None:
     testing = view(**_values(view))
     page = Page(pages.render(testing))
@@ -68,7 +68,7 @@ def test_a_test_is_said_loudly_and_real_money_is_not_called_a_test(
     assert "test" not in real.text().lower()
 
 
-def test_paid_says_how_much_for_what_and_names_the_receipt(pages: Pages) -> None:
+def test_paid_says_how_much_for_what_and_names_the_receipt(pages: Renderer) -> None:
     page = Page(pages.render(DonePayment(**_values(DonePayment))))
     assert page.text("h1") == "Paid 9.00 €"
     assert page.text("blockquote") == USUAL["what"]
@@ -76,7 +76,7 @@ def test_paid_says_how_much_for_what_and_names_the_receipt(pages: Pages) -> None
     assert "Go back to your assistant; you can close this page." in _said(page)
 
 
-def test_a_slow_payment_asks_for_nothing_more(pages: Pages) -> None:
+def test_a_slow_payment_asks_for_nothing_more(pages: Renderer) -> None:
     page = Page(pages.render(PaymentPending(**_values(PaymentPending))))
     said = _said(page)
     assert page.text("h1") == "Your payment is on its way"
@@ -94,7 +94,7 @@ def test_a_slow_payment_asks_for_nothing_more(pages: Pages) -> None:
     ],
 )
 def test_back_without_paying_it_says_what_happened_and_how_to_try_again(
-    is_closed: bool, heading: str, words: str, pages: Pages
+    is_closed: bool, heading: str, words: str, pages: Renderer
 ) -> None:
     view = NotPaid(**_values(NotPaid) | {"is_closed": is_closed})
     page = Page(pages.render(view))
@@ -109,7 +109,9 @@ def test_back_without_paying_it_says_what_happened_and_how_to_try_again(
 
 
 @pytest.mark.parametrize("is_test", [True, False])
-def test_paid_late_says_how_much_and_whether_it_was_real_money(is_test: bool, pages: Pages) -> None:
+def test_paid_late_says_how_much_and_whether_it_was_real_money(
+    is_test: bool, pages: Renderer
+) -> None:
     view = Late(server="my tools", kind="payment", price="9.00 €", is_test=is_test)
     page = Page(pages.render(view))
     assert "Your 9.00 € arrived, but your assistant had stopped waiting." in _said(page)
@@ -125,7 +127,9 @@ def test_paid_late_says_how_much_and_whether_it_was_real_money(is_test: bool, pa
     ],
     ids=["in time", "late"],
 )
-def test_a_part_that_was_given_back_is_said_and_the_rest_counts(view: View, pages: Pages) -> None:
+def test_a_part_that_was_given_back_is_said_and_the_rest_counts(
+    view: View, pages: Renderer
+) -> None:
     said = _said(Page(pages.render(view)))
     assert "3.00 € of it was given back;" in said
     assert "What is left still counts." in said
@@ -134,13 +138,15 @@ def test_a_part_that_was_given_back_is_said_and_the_rest_counts(view: View, page
 @pytest.mark.parametrize(
     ("became", "sign"), [("refunding", "time"), ("refunded", "good"), ("disputed", "trouble")]
 )
-def test_only_what_is_well_has_the_sign_that_says_so(became: str, sign: str, pages: Pages) -> None:
+def test_only_what_is_well_has_the_sign_that_says_so(
+    became: str, sign: str, pages: Renderer
+) -> None:
     view = PaymentOver(**_values(PaymentOver) | {"became": became})
     signs = [each["class"] for each in Page(pages.render(view)).named("svg")]
     assert signs == ["mark", f"sign {sign}"]
 
 
-def test_a_provider_that_said_no_is_not_said_to_be_silent(pages: Pages) -> None:
+def test_a_provider_that_said_no_is_not_said_to_be_silent(pages: Renderer) -> None:
     view = ProviderTrouble(
         **_values(ProviderTrouble)
         | {"provider": "Mollie", "trouble": "refused", "is_payment": True}
@@ -161,7 +167,7 @@ def test_a_provider_that_said_no_is_not_said_to_be_silent(pages: Pages) -> None:
     assert "did not answer" not in unasked.text()
 
 
-def test_payments_of_whoever_is_not_known_are_not_shown(pages: Pages) -> None:
+def test_payments_of_whoever_is_not_known_are_not_shown(pages: Renderer) -> None:
     view = Closed(server="my tools", of="payments", why="Open it over there.", by_code=True)
     page = Page(pages.render(view))
     assert page.text("h1") == "Your payments"
@@ -175,19 +181,19 @@ def test_payments_of_whoever_is_not_known_are_not_shown(pages: Pages) -> None:
 
 
 @pytest.mark.parametrize("ending", get_args(Ending))
-def test_an_unpaid_end_says_that_nothing_was_charged(ending: Ending, pages: Pages) -> None:
+def test_an_unpaid_end_says_that_nothing_was_charged(ending: Ending, pages: Renderer) -> None:
     said = _said(Page(pages.render(Ended(server="my tools", ending=ending, kind="payment"))))
     assert "nothing was charged" in said
     assert "Nothing was shared with your assistant" in said
 
 
 @pytest.mark.parametrize("ending", ["declined", "cancelled", "expired"])
-def test_money_that_was_sent_at_the_last_moment_counts(ending: Ending, pages: Pages) -> None:
+def test_money_that_was_sent_at_the_last_moment_counts(ending: Ending, pages: Renderer) -> None:
     said = _said(Page(pages.render(Ended(server="my tools", ending=ending, kind="payment"))))
     assert "ask your assistant to continue before you pay again" in said
 
 
-def test_a_failed_payment_does_not_promise_what_only_the_bank_knows(pages: Pages) -> None:
+def test_a_failed_payment_does_not_promise_what_only_the_bank_knows(pages: Renderer) -> None:
     said = _said(Page(pages.render(Ended(server="my tools", ending="failed", kind="payment"))))
     assert "as far as we know nothing was charged" in said
     assert "Tell whoever runs this server before you pay again." in said
@@ -197,7 +203,7 @@ def test_a_failed_payment_does_not_promise_what_only_the_bank_knows(pages: Pages
 def test_a_saved_secret_says_how_long_it_is_kept(
     kept: bool,
     words: str,
-    pages: Pages,
+    pages: Renderer,
 ) -> None:
     page = Page(pages.render(DoneSecret(server="my tools", kept=kept)))
     assert page.text("h1") == "Saved"
@@ -207,7 +213,7 @@ def test_a_saved_secret_says_how_long_it_is_kept(
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_strangers_words_leave_the_price_and_the_buttons(
-    text: str, start: StartPayment, pages: Pages
+    text: str, start: StartPayment, pages: Renderer
 ) -> None:
     page = Page(pages.render(replace(start, server=text, tool=text, what=text, seller=text)))
     assert page.text("h1") == "Pay 9.00 €"
@@ -216,13 +222,13 @@ def test_a_strangers_words_leave_the_price_and_the_buttons(
     assert page.text("button") == "Continue to paymentDecline"
 
 
-def test_home_says_that_the_sandbox_is_on_only_when_it_is(pages: Pages) -> None:
+def test_home_says_that_the_sandbox_is_on_only_when_it_is(pages: Renderer) -> None:
     home = Home(**_values(Home))
     assert "http://127.0.0.1:8766" in Page(pages.render(home)).text("code")
     assert "sandbox" not in Page(pages.render(replace(home, sandbox_url=None))).text().lower()
 
 
-def test_home_gives_a_desktop_client_a_command_of_its_own(pages: Pages) -> None:
+def test_home_gives_a_desktop_client_a_command_of_its_own(pages: Renderer) -> None:
     home = Home(**_values(Home))
     assert home.desktop_settings in Page(pages.render(home)).text("pre")
     assert '"command": "elicit"' in home.desktop_settings
@@ -230,10 +236,10 @@ def test_home_gives_a_desktop_client_a_command_of_its_own(pages: Pages) -> None:
 
 
 @pytest.mark.parametrize(
-    "view", [StartPayment, DonePayment, NotPaid, PaymentPending, PaymentOver, Payments]
+    "view", [StartPayment, DonePayment, NotPaid, PaymentPending, PaymentOver, PaymentsPage]
 )
 def test_a_price_stands_apart_from_the_sentence_and_no_machine_translates_it(
-    view: type[Any], pages: Pages
+    view: type[Any], pages: Renderer
 ) -> None:
     page = Page(pages.render(view(**_values(view))))
     prices = [each for each in page.named("bdi") if each.get("class") == "price"]
@@ -243,7 +249,7 @@ def test_a_price_stands_apart_from_the_sentence_and_no_machine_translates_it(
 
 @pytest.mark.parametrize(("is_test", "other"), [(True, "with real money"), (False, "as a test")])
 def test_what_was_paid_otherwise_is_not_called_free_of_money(
-    is_test: bool, other: str, pages: Pages
+    is_test: bool, other: str, pages: Renderer
 ) -> None:
     view = PaymentPending(
         **_values(PaymentPending) | {"is_otherwise": True, "is_test": is_test, "price": "9.00 €"}
@@ -258,7 +264,7 @@ def test_what_was_paid_otherwise_is_not_called_free_of_money(
 
 
 @pytest.mark.parametrize("because", get_args(Stays))
-def test_whoever_is_to_name_the_receipt_reads_it_there(because: Stays, pages: Pages) -> None:
+def test_whoever_is_to_name_the_receipt_reads_it_there(because: Stays, pages: Renderer) -> None:
     view = NotGivenBack(server="my tools", because=because, receipt="rcp_4Qm2ZkT9")
     page = Page(pages.render(view))
     assert ("rcp_4Qm2ZkT9" in page.text("code")) == ("name the receipt" in _said(page))

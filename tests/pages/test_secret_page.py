@@ -17,7 +17,7 @@ from flows.schema.schema import Schema, parse
 from tests.pages.conftest import HOSTILE, NOW
 from webapp.pages import renderer as module
 from webapp.pages.form import form_of
-from webapp.pages.renderer import Pages
+from webapp.pages.renderer import Renderer
 from webapp.pages.views_forms import StartSecret
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -119,7 +119,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 
 async def test_every_control_has_its_name_its_help_and_its_fault(
-    pages: Pages, browser: Browser
+    pages: Renderer, browser: Browser
 ) -> None:
     site = Site(pages.render(view(schema_for(Acme), WRONG)))
     page = await site.open(browser)
@@ -142,7 +142,7 @@ async def test_every_control_has_its_name_its_help_and_its_fault(
 
 
 async def test_faults_are_told_first_and_lead_to_their_fields(
-    pages: Pages, browser: Browser
+    pages: Renderer, browser: Browser
 ) -> None:
     site = Site(pages.render(view(schema_for(Acme), WRONG)))
     for with_script in (True, False):
@@ -159,7 +159,7 @@ async def test_faults_are_told_first_and_lead_to_their_fields(
         await context.close()
 
 
-async def test_a_secret_is_never_sent_back(pages: Pages) -> None:
+async def test_a_secret_is_never_sent_back(pages: Renderer) -> None:
     html = pages.render(view(schema_for(Acme), WRONG))
     assert "sesame" not in html
     assert "ada &lt;lovelace&gt;" in html
@@ -167,7 +167,7 @@ async def test_a_secret_is_never_sent_back(pages: Pages) -> None:
     assert "sesame" not in repr(again)
 
 
-async def test_a_form_without_a_fault_shows_no_summary(pages: Pages, browser: Browser) -> None:
+async def test_a_form_without_a_fault_shows_no_summary(pages: Renderer, browser: Browser) -> None:
     site = Site(pages.render(view(schema_for(Acme))))
     page = await site.open(browser)
     await expect(page.get_by_role("alert")).to_have_count(0)
@@ -179,7 +179,7 @@ async def test_a_form_without_a_fault_shows_no_summary(pages: Pages, browser: Br
 
 @pytest.mark.parametrize("with_script", [True, False])
 async def test_what_is_filled_in_arrives_as_it_was_meant(
-    with_script: bool, pages: Pages, browser: Browser
+    with_script: bool, pages: Renderer, browser: Browser
 ) -> None:
     schema = schema_for(Acme)
     site = Site(pages.render(view(schema)))
@@ -210,7 +210,7 @@ async def test_what_is_filled_in_arrives_as_it_was_meant(
     await context.close()
 
 
-async def test_no_is_said_without_filling_anything_in(pages: Pages, browser: Browser) -> None:
+async def test_no_is_said_without_filling_anything_in(pages: Renderer, browser: Browser) -> None:
     site = Site(pages.render(view(schema_for())))
     page = await site.open(browser)
     async with page.expect_request(lambda request: request.method == "POST"):
@@ -220,7 +220,7 @@ async def test_no_is_said_without_filling_anything_in(pages: Pages, browser: Bro
 
 
 async def test_a_secret_can_be_shown_and_is_hidden_again_when_it_goes(
-    pages: Pages, browser: Browser
+    pages: Renderer, browser: Browser
 ) -> None:
     site = Site(pages.render(view(schema_for())))
     page = await site.open(browser)
@@ -241,7 +241,7 @@ async def test_a_secret_can_be_shown_and_is_hidden_again_when_it_goes(
     await page.close()
 
 
-async def test_without_script_nothing_offers_to_show(pages: Pages, browser: Browser) -> None:
+async def test_without_script_nothing_offers_to_show(pages: Renderer, browser: Browser) -> None:
     site = Site(pages.render(view(schema_for())))
     context = await browser.new_context(java_script_enabled=False)
     page = await context.new_page()
@@ -251,7 +251,7 @@ async def test_without_script_nothing_offers_to_show(pages: Pages, browser: Brow
     await context.close()
 
 
-async def test_no_browser_fills_in_a_password_of_its_own(pages: Pages, browser: Browser) -> None:
+async def test_no_browser_fills_in_a_password_of_its_own(pages: Renderer, browser: Browser) -> None:
     site = Site(pages.render(view(schema_for(Acme))))
     page = await site.open(browser)
     key = page.get_by_role("textbox", name="API key")
@@ -279,7 +279,7 @@ def hostile_schema(text: str) -> Schema[Any]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_strangers_words_stay_words_on_a_small_phone(
-    name: str, pages: Pages, browser: Browser
+    name: str, pages: Renderer, browser: Browser
 ) -> None:
     # Half a letter cannot stand in a schema at all, and more does not fit in one.
     text = HOSTILE[name].replace("\ud800", "")[:250]
@@ -296,7 +296,7 @@ async def test_strangers_words_stay_words_on_a_small_phone(
 
 
 async def test_the_page_fits_and_can_be_pressed_in_both_schemes(
-    pages: Pages, browser: Browser
+    pages: Renderer, browser: Browser
 ) -> None:
     for sent in (None, WRONG):
         site = Site(pages.render(view(schema_for(Acme), sent)))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pages.conftest import HOSTILE, NOW, USUAL
 from tests.pages.markup import Page
-from webapp.pages.renderer import Pages, template_folder
+from webapp.pages.renderer import Renderer, template_folder
 from webapp.pages.views import (
     BeforeOpener,
     CodeButton,
@@ -32,7 +32,7 @@ def start() -> StartUrl:
     return StartUrl(**{field.name: USUAL[field.name] for field in fields(StartUrl)})
 
 
-def test_every_page_is_whole_and_can_be_sent(any_view: View, pages: Pages) -> None:
+def test_every_page_is_whole_and_can_be_sent(any_view: View, pages: Renderer) -> None:
     html = pages.render(any_view)
     page = Page(html)
     assert html.encode().startswith(b"<!doctype html>")
@@ -42,14 +42,16 @@ def test_every_page_is_whole_and_can_be_sent(any_view: View, pages: Pages) -> No
     assert len(page.named("main")) == 1
 
 
-def test_headings_are_in_order(any_view: View, pages: Pages) -> None:
+def test_headings_are_in_order(any_view: View, pages: Renderer) -> None:
     levels = [int(tag[1]) for tag, _ in Page(pages.render(any_view)).elements if tag in "h1h2h3h4"]
     assert levels.count(1) == 1
     assert levels[0] == 1
     assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
 
 
-def test_nothing_is_inline_and_nothing_comes_from_elsewhere(any_view: View, pages: Pages) -> None:
+def test_nothing_is_inline_and_nothing_comes_from_elsewhere(
+    any_view: View, pages: Renderer
+) -> None:
     page = Page(pages.render(any_view))
     assert page.named("style") == []
     assert page.named("script") == [{"src": "/static/elicit.js", "defer": ""}]
@@ -64,7 +66,7 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere(any_view: View, page
 
 
 def test_strangers_words_become_neither_elements_nor_order(
-    hostile_view: View, pages: Pages
+    hostile_view: View, pages: Renderer
 ) -> None:
     usual = type(hostile_view)(**{f.name: USUAL[f.name] for f in fields(hostile_view)})
     html = pages.render(hostile_view)
@@ -75,14 +77,14 @@ def test_strangers_words_become_neither_elements_nor_order(
     assert not re.search(r"[\u2066-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]", html)
 
 
-def test_words_of_our_trade_are_not_shown(usual_view: View, pages: Pages) -> None:
+def test_words_of_our_trade_are_not_shown(usual_view: View, pages: Renderer) -> None:
     shown = Page(pages.render(usual_view)).text().lower()
     for word in ("elicitation", "oauth", "token", "callback"):
         assert word not in shown
 
 
 def test_everything_that_changes_something_is_a_post_with_the_mark(
-    usual_view: View, pages: Pages
+    usual_view: View, pages: Renderer
 ) -> None:
     page = Page(pages.render(usual_view))
     forms = page.named("form")
@@ -93,14 +95,14 @@ def test_everything_that_changes_something_is_a_post_with_the_mark(
     assert len(submits) == len(forms)
 
 
-def test_there_is_one_primary_button_at_most(usual_view: View, pages: Pages) -> None:
+def test_there_is_one_primary_button_at_most(usual_view: View, pages: Renderer) -> None:
     classes = [
         attributes.get("class", "") for _, attributes in Page(pages.render(usual_view)).elements
     ]
     assert sum("primary" in names.split() for names in classes) <= 1
 
 
-def test_every_field_that_is_seen_has_a_label(usual_view: View, pages: Pages) -> None:
+def test_every_field_that_is_seen_has_a_label(usual_view: View, pages: Renderer) -> None:
     page = Page(pages.render(usual_view))
     labelled = {label["for"] for label in page.named("label")}
     seen = [field for field in page.named("input") if field["type"] != "hidden"]
@@ -108,7 +110,7 @@ def test_every_field_that_is_seen_has_a_label(usual_view: View, pages: Pages) ->
 
 
 def test_the_start_page_says_who_why_where_next_what_how_long_and_no(
-    start: StartUrl, pages: Pages
+    start: StartUrl, pages: Renderer
 ) -> None:
     page = Page(pages.render(start))
     assert page.text("h1") == "my tools asks you to open example.org"
@@ -123,7 +125,7 @@ def test_the_start_page_says_who_why_where_next_what_how_long_and_no(
     assert "Decline" in body
 
 
-def test_the_tools_message_is_a_quotation_with_its_lines(start: StartUrl, pages: Pages) -> None:
+def test_the_tools_message_is_a_quotation_with_its_lines(start: StartUrl, pages: Renderer) -> None:
     page = Page(pages.render(start))
     assert page.text("blockquote") == start.message
     assert "blockquote" not in {
@@ -133,7 +135,7 @@ def test_the_tools_message_is_a_quotation_with_its_lines(start: StartUrl, pages:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_quotation_stays_short_and_is_never_a_link(
-    text: str, start: StartUrl, pages: Pages
+    text: str, start: StartUrl, pages: Renderer
 ) -> None:
     page = Page(pages.render(replace(start, message=text)))
     quotation = page.text("blockquote")
@@ -142,12 +144,14 @@ def test_a_quotation_stays_short_and_is_never_a_link(
     assert page.named("a") == []
 
 
-def test_a_direction_trick_leaves_a_trace(start: StartUrl, pages: Pages) -> None:
+def test_a_direction_trick_leaves_a_trace(start: StartUrl, pages: Renderer) -> None:
     page = Page(pages.render(replace(start, message="pay \u202e001 EUR")))
     assert page.text("blockquote") == "pay \ufffd001 EUR"
 
 
-def test_marks_piled_on_a_letter_do_not_cover_the_line_above(start: StartUrl, pages: Pages) -> None:
+def test_marks_piled_on_a_letter_do_not_cover_the_line_above(
+    start: StartUrl, pages: Renderer
+) -> None:
     page = Page(pages.render(replace(start, message="a" + "\u0301" * 400)))
     assert page.text("blockquote") == "a" + "\u0301" * 3
 
@@ -168,7 +172,7 @@ def test_marks_piled_on_a_letter_do_not_cover_the_line_above(start: StartUrl, pa
     ],
 )
 def test_the_next_address_is_what_the_browser_will_open(
-    origin: str, shown: str | None, start: StartUrl, pages: Pages
+    origin: str, shown: str | None, start: StartUrl, pages: Renderer
 ) -> None:
     page = Page(pages.render(replace(start, origins=(origin,))))
     section = page.text("section")
@@ -178,7 +182,7 @@ def test_the_next_address_is_what_the_browser_will_open(
 
 
 def test_a_long_address_is_shown_whole_below_but_not_on_the_button(
-    start: StartUrl, pages: Pages
+    start: StartUrl, pages: Renderer
 ) -> None:
     host = ".".join(["accounts-google-com"] * 8 + ["evil", "example"])
     page = Page(pages.render(replace(start, origins=(f"https://{host}",))))
@@ -186,7 +190,7 @@ def test_a_long_address_is_shown_whole_below_but_not_on_the_button(
     assert "Continue to another site" in page.text("button")
 
 
-def test_several_addresses_are_all_shown(start: StartUrl, pages: Pages) -> None:
+def test_several_addresses_are_all_shown(start: StartUrl, pages: Renderer) -> None:
     origins = ("https://one.example", "https://two.example")
     page = Page(pages.render(replace(start, origins=origins)))
     assert all(origin in page.text("section") for origin in origins)
@@ -206,13 +210,15 @@ def test_several_addresses_are_all_shown(start: StartUrl, pages: Pages) -> None:
         (86400 * 3, "3 days ago"),
     ],
 )
-def test_past_time_is_told_in_words(passed: int, words: str, start: StartUrl, pages: Pages) -> None:
+def test_past_time_is_told_in_words(
+    passed: int, words: str, start: StartUrl, pages: Renderer
+) -> None:
     view = replace(start, asked_at=NOW - timedelta(seconds=passed))
     assert f", {words}." in Page(pages.render(view)).text("p")
 
 
 def test_time_that_has_run_out_is_zero_and_another_day_is_named(
-    start: StartUrl, pages: Pages
+    start: StartUrl, pages: Renderer
 ) -> None:
     late = Page(pages.render(replace(start, expires_at=NOW - timedelta(seconds=3))))
     assert [e["data-left"] for e in late.named("span") if "data-left" in e] == ["0"]
@@ -221,7 +227,7 @@ def test_time_that_has_run_out_is_zero_and_another_day_is_named(
     assert "3 days, until 2025-11-24 21:30 UTC" in long.text("dd")
 
 
-def test_the_waiting_page_announces_and_works_by_hand(pages: Pages) -> None:
+def test_the_waiting_page_announces_and_works_by_hand(pages: Renderer) -> None:
     page = Page(
         pages.render(Waiting(**{field.name: USUAL[field.name] for field in fields(Waiting)}))
     )
@@ -237,19 +243,19 @@ def test_the_waiting_page_announces_and_works_by_hand(pages: Pages) -> None:
 
 
 @pytest.mark.parametrize("ending", get_args(Ending))
-def test_an_ending_says_that_nothing_was_shared_or_charged(ending: Ending, pages: Pages) -> None:
+def test_an_ending_says_that_nothing_was_shared_or_charged(ending: Ending, pages: Renderer) -> None:
     text = Page(pages.render(Ended(server="my tools", ending=ending))).text("main")
     assert "Nothing was shared" in text
     assert "nothing was charged" in text
 
 
-def test_a_late_success_is_not_asked_for_twice(pages: Pages) -> None:
+def test_a_late_success_is_not_asked_for_twice(pages: Renderer) -> None:
     text = Page(pages.render(Late(server="my tools"))).text("main")
     assert "It worked, and it is kept" in text
     assert "nothing is lost, and you will not be asked or charged again" in text
 
 
-def test_another_person_and_another_browser_are_told_apart(pages: Pages) -> None:
+def test_another_person_and_another_browser_are_told_apart(pages: Renderer) -> None:
     person = Page(pages.render(SomeoneElse(server="my tools", other="person"))).text("h1")
     browser = Page(pages.render(SomeoneElse(server="my tools", other="browser"))).text("h1")
     assert person == "This link belongs to someone else"
@@ -265,7 +271,7 @@ def test_before_the_opener_is_known_no_detail_can_be_given() -> None:
     }
 
 
-def test_home_gives_settings_that_programs_can_read(pages: Pages) -> None:
+def test_home_gives_settings_that_programs_can_read(pages: Renderer) -> None:
     home = Home(server="O'Brien & <Söhne>", mcp_url="http://127.0.0.1:8765/mcp?a=1&b='2'", tools=())
     text = Page(pages.render(home)).text("pre")
     assert home.vscode_settings in text
@@ -278,7 +284,7 @@ def test_an_operators_folder_replaces_single_pages(tmp_path, start: StartUrl) ->
     (tmp_path / "done.html").write_text(
         '{% extends "notice.html" %}{% block title %}All set, {{ view.server }}{% endblock %}'
     )
-    pages = Pages(folders=[tmp_path, template_folder()])
+    pages = Renderer(folders=[tmp_path, template_folder()])
     done = Page(pages.render(Done(server="a\u202e<b>")))
     assert done.text("h1") == "All set, a\ufffd<b>"
     assert "asks you to open" in Page(pages.render(start)).text("h1")

@@ -7,9 +7,9 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Talk, Trip
+from flows.elicitation.flow import RedirectContext, Talk
 from flows.elicitation.states import Elicitation
-from flows.payments.gateway import Gateway, Session, judge
+from flows.payments.gateway import Gateway, ProviderSession, judge
 from flows.payments.money import Money
 from flows.payments.receipt import Payment
 from flows.payments.session import Verdict
@@ -51,7 +51,7 @@ class Paying:
         before = self.prepared(elicitation, number=number)
         assert before.attempt is not None
         now = self.stage.clock()
-        trip = Trip(number=number, return_url=BACK, state="s-1", now=now)
+        trip = RedirectContext(number=number, return_url=BACK, state="s-1", now=now)
         departure = await self.run(self.gateway.begin(before, trip))
         kept = msgspec.to_builtins(departure.kept)
         return replace(before, attempt=replace(before.attempt, kept=kept))
@@ -63,10 +63,10 @@ class Paying:
         assert kept.session is not None
         return kept.session
 
-    async def fetched(self, elicitation: Elicitation) -> Session:
+    async def fetched(self, elicitation: Elicitation) -> ProviderSession:
         return await self.run(self.gateway.fetch(elicitation, session_of(elicitation)))
 
-    async def collected(self, elicitation: Elicitation) -> Session:
+    async def collected(self, elicitation: Elicitation) -> ProviderSession:
         return await self.run(self.gateway.collect(elicitation, session_of(elicitation)))
 
     async def judged(self, elicitation: Elicitation) -> Verdict:

@@ -14,7 +14,7 @@ from joserfc.jwk import KeySet
 
 from tests.clock import Clock
 from tests.sandbox.stage import GITHUB, OIDC, SLACK, URL, Person
-from webapp.sandbox.authorization_faults import Fault, Faults
+from webapp.sandbox.authorization_faults import Faults, PlayedFault
 
 ALL = pytest.mark.parametrize(
     ("provider", "scope"), [(OIDC, "openid"), (GITHUB, "repo"), (SLACK, "chat:write")]
@@ -423,7 +423,7 @@ async def test_a_held_reply_ends_when_its_client_has_gone_or_when_released():
         await asyncio.Event().wait()
 
     faults = Faults()
-    faults.plan(Fault.SLOW)
+    faults.plan(PlayedFault.SLOW)
     async with asyncio.timeout(300):
         await faults.hold(gone)
         faults.release()

@@ -13,7 +13,7 @@ import httpx
 from standardwebhooks import Webhook
 
 from flows.elicitation.states import Elicitation
-from flows.payments.gateway import Registration
+from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import ReceiptStatus
 from tests.service.providers import Body, Till
 from tests.service.selling import Shop
@@ -153,7 +153,7 @@ async def tell(
     return await till.post(event, headers=headers)
 
 
-def declared(text: str, *, folder: Path) -> Registration:
+def declared(text: str, *, folder: Path) -> MerchantAccount:
     """What the settings make of the file and of two variables."""
     (folder / "elicit.toml").write_text(text, "utf-8")
     settings = read_settings(

@@ -21,18 +21,18 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation
 from flows.payments.declared.catalog import SELLERS
-from flows.payments.declared.declaration import DeclaredSeller
-from flows.payments.gateway import Registration
+from flows.payments.declared.declaration import DeclaredAccount
+from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import Payment
-from flows.payments.session import Terms
+from flows.payments.session import CheckoutTerms
 from tests.clock import Clock
 from tests.service.world import RING, URL, question_in_store
 from tests.web.serving import transport_to
 from webapp.http.client import Outbound
-from webapp.pages.renderer import Pages, template_folder
+from webapp.pages.renderer import Renderer, template_folder
 from webapp.payments.certificates import Certificates
-from webapp.payments.webhook_log import Inbox
-from webapp.records.rows import Hook
+from webapp.payments.webhook_log import WebhookLog
+from webapp.records.rows import StoredWebhook
 from webapp.routes.answers import Answers
 from webapp.routes.redirect import depart
 from webapp.routes.webhooks import hooked
@@ -152,7 +152,7 @@ class Mollie:
 
 
 ADYEN_KEY = "aa" * 32
-ADYEN = DeclaredSeller(
+ADYEN = DeclaredAccount(
     declaration=SELLERS["adyen"],
     secret="a-key",
     webhook_secrets=(ADYEN_KEY,),
@@ -197,7 +197,7 @@ class Adyen:
 
 
 _LEMON_SECRET = "shh"
-LEMON_SQUEEZY = DeclaredSeller(
+LEMON_SQUEEZY = DeclaredAccount(
     declaration=SELLERS["lemon_squeezy"],
     secret="a-key",
     webhook_secrets=(_LEMON_SECRET,),
@@ -268,7 +268,7 @@ class Till:
     """A service with one seller, and its door for webhooks."""
 
     service: Service
-    seller: Registration
+    seller: MerchantAccount
     clock: Clock
     store: MemoryStore
     app: Any
@@ -276,7 +276,7 @@ class Till:
     async def asked(self, join: str = "a question") -> Elicitation:
         """A question for 9 EUR as it stands in the store."""
         fresh = question_in_store(self.service, kind="payment", join=join, timeout=HALF_AN_HOUR)
-        terms = Terms(
+        terms = CheckoutTerms(
             seller=self.seller.name, amount=900, currency="EUR", what="Report", is_live=False
         )
         about = replace(fresh.asked, url=None, terms=msgspec.to_builtins(terms))
@@ -314,10 +314,11 @@ class Till:
         """What was turned away, by its reason."""
         await self.service.inbox.write_counts()
         return {
-            row.reason: row.count for row in await Inbox(self.service.elicitations).unverified()
+            row.reason: row.count
+            for row in await WebhookLog(self.service.elicitations).unverified()
         }
 
-    async def hooks(self) -> list[Hook]:
+    async def hooks(self) -> list[StoredWebhook]:
         return await self.service.inbox.hooks()
 
     async def sweep(self, **later: float) -> None:
@@ -331,7 +332,7 @@ class Till:
 
 @asynccontextmanager
 async def selling(
-    seller: Registration,
+    seller: MerchantAccount,
     provider: Provider,
     *,
     certificates: Callable[[Clock], Certificates] | None = None,
@@ -355,7 +356,7 @@ async def selling(
             certificates=None if certificates is None else certificates(clock),
         ) as service,
     ):
-        answers = Answers(pages=Pages(folders=[template_folder()]), server="s")
+        answers = Answers(pages=Renderer(folders=[template_folder()]), server="s")
         app = Litestar(
             [hooked],
             dependencies={"service": Provide(lambda: service, sync_to_thread=False)},

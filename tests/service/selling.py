@@ -25,7 +25,7 @@ from flows.crypto.vault import Ring
 from flows.elicitation.states import Elicitation
 from flows.errors import StoreUnavailable
 from flows.payments.receipt import Payment
-from flows.payments.stripe.account import Seller
+from flows.payments.stripe.account import StripeAccount
 from tests.clock import Clock
 from tests.mcp.stage import (
     LEGACY,
@@ -44,8 +44,8 @@ from tests.mcp.stage import (
 from tests.web.serving import serving_at, transport_to
 from webapp.app import open_app
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.limits import Limits
-from webapp.records.rows import Hook
+from webapp.limits import CallLimits
+from webapp.records.rows import StoredWebhook
 from webapp.sandbox import Sandbox, new_sandbox, signing
 from webapp.sandbox.app import create_sandbox
 from webapp.service import Service
@@ -169,7 +169,7 @@ class Process:
         *,
         store: Store | None,
         clock: Clock,
-        limits: Limits | None = None,
+        limits: CallLimits | None = None,
     ) -> None:
         self._opening = open_app(settings, server, store=store, clock=clock, limits=limits)
         self._is_up = asyncio.Event()
@@ -226,7 +226,7 @@ class Shop:
         self.post: list[bytes] = []  # what the checkout has to tell, oldest first
         self.price = Money("9.00", "EUR")
         self.timeout = timedelta(minutes=30)
-        self.limits: Limits | None = None  # how long calls are held
+        self.limits: CallLimits | None = None  # how long calls are held
         self.is_for_good = False
         self.is_bought_again = False
         self.processing: Literal["wait", "return"] = "wait"
@@ -247,9 +247,9 @@ class Shop:
         return self._process.service
 
     @property
-    def seller(self) -> Seller:
+    def seller(self) -> StripeAccount:
         seller = self.settings.sellers["stripe"]
-        assert isinstance(seller, Seller)
+        assert isinstance(seller, StripeAccount)
         return seller
 
     async def start(self) -> None:
@@ -368,9 +368,9 @@ class Shop:
         found = [await rows.open(r, Payment) for r in await self.store.list("payment")]
         return sorted(found, key=lambda payment: payment.paid_at)
 
-    async def hooks(self) -> list[Hook]:
+    async def hooks(self) -> list[StoredWebhook]:
         rows = self.service.elicitations.rows
-        found = [await rows.open(r, Hook) for r in await self.store.list("hook")]
+        found = [await rows.open(r, StoredWebhook) for r in await self.store.list("hook")]
         return sorted(found, key=lambda hook: hook.received_at)
 
     async def asked(self) -> list[Elicitation]:

@@ -20,7 +20,7 @@ from tests.mcp.stage import eventually
 from tests.service.world import Holding, call_of, process
 from webapp.calls.call import Call
 from webapp.cli.approvals import clear_approvals, list_approvals, revoke_approval
-from webapp.command import Refused
+from webapp.command import CommandRefused
 from webapp.records.rows import Approval
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
@@ -338,7 +338,7 @@ async def test_an_operator_sees_what_who_and_until_when_and_ends_it(service: Ser
     assert "until 13:00 UTC" in lines[wide]
     (narrow,) = (line for line in lines if line.endswith("  t"))
     assert "until 12:15 UTC" in narrow
-    with pytest.raises(Refused):
+    with pytest.raises(CommandRefused):
         await revoke_approval(service, "x" * 24)
     assert await revoke_approval(service, lines[0].split()[0]) == [
         "It is revoked: the next call asks again."

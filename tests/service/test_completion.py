@@ -24,8 +24,8 @@ from tests.clock import Clock
 from tests.service.world import MINUTES, URL, Holding, asked, call_of, process
 from webapp.completion import Completing
 from webapp.elicitations.aliases import give_alias
-from webapp.identity.identity import Identity, Rules
-from webapp.identity.local_peer import Locality
+from webapp.identity.identity import Identity, IdentityRules
+from webapp.identity.local_peer import LocalPeers
 from webapp.service import Service
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
@@ -411,7 +411,7 @@ class Browsed:
 
 def completing(here: Service) -> Completing:
     """The door for returns, on a machine where a connection's port is its user's number."""
-    locality = Locality(uid=UID, public_url=URL, uid_of=lambda c: c.client[1])
+    locality = LocalPeers(uid=UID, public_url=URL, uid_of=lambda c: c.client[1])
     return Completing(
         elicitations=here.elicitations,
         links=here.links,
@@ -420,7 +420,7 @@ def completing(here: Service) -> Completing:
             owners=here.elicitations.owners,
             locality=locality,
             uid=UID,
-            rules=Rules(),
+            rules=IdentityRules(),
             sessions=here.sessions,
             browser=here.browser,
             pairing=here.pairing,

@@ -32,7 +32,7 @@ from tests.service.test_inbox import only, replayed
 from tests.service.world import Holding, call_of
 from webapp.cli.payments import end_payment, list_hooks, list_payments
 from webapp.payments.webhook_rows import BODY_BYTES_KEPT
-from webapp.payments.webhooks import Hooks
+from webapp.payments.webhooks import Webhooks
 from webapp.records.ids import fresh_id
 from webapp.sweeper import fall_due
 
@@ -167,7 +167,9 @@ async def test_so_it_does_when_another_process_was_told_of_the_claim(
     await till.go_on(asked)
     service = till.service
     payments = service.kinds.payments
-    other = Hooks(elicitations=service.elicitations, payments=payments, outbound=service.outbound)
+    other = Webhooks(
+        elicitations=service.elicitations, payments=payments, outbound=service.outbound
+    )
     claim = at_adyen.notice(asked, "CHARGEBACK")
     [told] = verify_items(body=claim, secrets=(ADYEN_KEY,), now=till.clock())
     assert isinstance(told, Delivery)

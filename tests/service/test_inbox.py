@@ -16,10 +16,10 @@ from tests.service.test_afterwards import claim, kept
 from tests.service.test_payments import give_up
 from tests.web.test_webhooks import a_session, signed
 from webapp.cli.payments import list_hooks, replay_hook, show_hook
-from webapp.command import Refused
+from webapp.command import CommandRefused
 from webapp.records.ids import tail_of
 from webapp.records.owners import SERVICE
-from webapp.records.rows import Hook
+from webapp.records.rows import StoredWebhook
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ async def statuses(shop: Shop) -> list[str]:
     return sorted(hook.status for hook in await shop.hooks())
 
 
-async def only(shop: Shop, status: str) -> Hook:
+async def only(shop: Shop, status: str) -> StoredWebhook:
     (found,) = [hook for hook in await shop.hooks() if hook.status == status]
     return found
 
 
-async def replayed(shop: Shop, hook: Hook) -> str:
+async def replayed(shop: Shop, hook: StoredWebhook) -> str:
     (line,) = await replay_hook(shop.service, tail_of(hook))
     return line
 
@@ -171,7 +171,7 @@ async def test_a_replay_wakes_the_call_that_waits_in_another_process(shop: Shop)
     async with buying(shop) as buy:
         paid = await paid_event(shop, buy)
         other = await shop.process()
-        row = Hook(
+        row = StoredWebhook(
             id=f"{SERVICE}{'x' * 24}",
             owner=SERVICE,
             seller="stripe",
@@ -228,7 +228,7 @@ async def test_an_operator_sees_what_came_and_what_became_of_it(shop: Shop) -> N
         assert shown[0] == line
         assert json.loads("\n".join(shown[shown.index("") + 1 :]))["id"] == hook.event
         for work in (show_hook, replay_hook):
-            with pytest.raises(Refused, match="There is no delivery"):
+            with pytest.raises(CommandRefused, match="There is no delivery"):
                 await work(shop.service, "x" * 24)
 
 

@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 import pytest
 
 from flows import elicit
-from flows.elicitation.states import LATE, LEASE, TRANSITIONS, Completion, Elicitation, Status, Take
+from flows.elicitation.states import (
+    LATE,
+    LEASE,
+    TRANSITIONS,
+    Completion,
+    Elicitation,
+    Lease,
+    Status,
+)
 from flows.question import asking
 from tests.clock import Clock
 from tests.service.schedules import PROGRAM, Schedule, TurnStore, explore
@@ -277,7 +285,7 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it awaits something")
 
 
-def _leg(take: Take | None) -> str | None:
+def _leg(take: Lease | None) -> str | None:
     return None if take is None else take.leg
 
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Json, Status
-from flows.kinds.secret import Terms
+from flows.kinds.secret import SecretTerms
 from flows.schema.schema import schema_of
 from tests.clock import Clock
 from tests.service.world import process, question_in_store
@@ -19,7 +19,7 @@ TYPED: Json = {"value": "a secret"}
 
 async def asked(service: Service, *, name: str | None = "door") -> Elicitation:
     question = question_in_store(service, kind="secret")
-    terms = msgspec.to_builtins(Terms(schema=schema_of(str).json, name=name))
+    terms = msgspec.to_builtins(SecretTerms(schema=schema_of(str).json, name=name))
     question = replace(question, asked=replace(question.asked, terms=terms))
     await service.elicitations.write(question)
     return question

@@ -11,7 +11,7 @@ import pytest
 from flows.errors import StoreUnavailable
 from tests.clock import Clock
 from webapp.cli.keys import Keys, retire, rotate
-from webapp.command import Refused
+from webapp.command import CommandRefused
 from webapp.connecting import connect
 from webapp.records.owners import open_owners
 from webapp.settings.key_usage import open_noted
@@ -122,7 +122,7 @@ async def test_a_secret_that_another_store_needs_stays_and_that_store_is_named(
     await served(other)
     old = await rotated_in(one, clock)
     clock.tick(days=32)
-    with pytest.raises(Refused, match="still wraps 2 keys of") as refused:
+    with pytest.raises(CommandRefused, match="still wraps 2 keys of") as refused:
         await retired_by(one, old, clock)
     assert f"first, with ELICIT_STORE=sqlite:///{folder}/other.db: elicit" in str(refused.value)
     await served(other)
@@ -152,7 +152,7 @@ async def test_a_store_that_does_not_open_may_need_it(
             path.symlink_to(path)
     old = await rotated_in(one, clock)
     clock.tick(days=32)
-    with pytest.raises(Refused, match="cannot be asked whether it needs") as refused:
+    with pytest.raises(CommandRefused, match="cannot be asked whether it needs") as refused:
         await retired_by(one, old, clock)
     assert f"{folder}/other.db" in str(refused.value)
     assert old in one.ring.fingerprints
@@ -172,11 +172,11 @@ async def test_a_store_that_is_gone_is_named_and_holds_it_back_until_its_note_is
     (folder / "below").write_text("a file by now")
     old = await rotated_in(one, clock)
     clock.tick(days=32)
-    with pytest.raises(Refused, match=r"other\.db is gone, or away") as refused:
+    with pytest.raises(CommandRefused, match=r"other\.db is gone, or away") as refused:
         await retired_by(one, old, clock)
     assert one.key_file is not None
     assert str(refused.value).endswith(f"take it out of {one.key_file.notes}")
-    with pytest.raises(Refused, match="is gone, or away"):
+    with pytest.raises(CommandRefused, match="is gone, or away"):
         await retired_by(one, old, clock, anyway=True)
     assert old in one.ring.fingerprints
     one.key_file.notes.write_text(json.dumps(noted(one)[:1]))

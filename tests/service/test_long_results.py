@@ -11,7 +11,7 @@ from tests.clock import Clock
 from tests.service.test_waiting import answer, id_of, leg, settled_loop, soon
 from tests.service.world import Holding, call_of
 from webapp.calls.call import RESULT_BYTES_AT_MOST, Call
-from webapp.http.connection import StreamWire
+from webapp.http.connection import StreamConnection
 from webapp.service import Service
 
 LONG = json.dumps("x" * RESULT_BYTES_AT_MOST)
@@ -51,7 +51,7 @@ async def test_one_that_arrived_ends_its_run_and_the_same_call_asks_anew(
 
 
 async def test_the_same_call_does_not_join_one_that_is_on_its_way(here: Service) -> None:
-    first, wire = await worked(here), StreamWire()
+    first, wire = await worked(here), StreamConnection()
     here.bodies.deliver(first, wire)
     presenter = Holding()
     waiting = asyncio.ensure_future(answer(call_of(here, presenter=presenter)))

@@ -16,7 +16,7 @@ from flows.errors import Expired, Failed, StoreUnavailable
 from flows.payments.mollie.gateway import mollie
 from flows.payments.receipt import ReceiptStatus
 from flows.payments.session import terms_of
-from flows.payments.unresolved import Loose, LooseEnd
+from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from flows.question import asking
 from flows.requests import PaymentRequest
 from tests.service.acme import (
@@ -38,9 +38,11 @@ from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
 
 
-async def loose_ends(till: Till) -> list[LooseEnd]:
+async def loose_ends(till: Till) -> list[UnresolvedPayment]:
     rows = till.service.elicitations.rows
-    return [await rows.open(record, LooseEnd) for record in await till.store.list("loose end")]
+    return [
+        await rows.open(record, UnresolvedPayment) for record in await till.store.list("loose end")
+    ]
 
 
 # One bad row.
@@ -170,14 +172,14 @@ async def test_a_page_that_stays_open_after_its_time_is_asked_about_until_it_is_
             await till.sweep(days=1)
             now = await till.now(asked)
             assert (now.status, now.is_open_there) == (Status.EXPIRED, False)
-            assert [loose.status for loose in await loose_ends(till)] == [Loose.WAITING]
+            assert [loose.status for loose in await loose_ends(till)] == [UnresolvedStatus.WAITING]
         provider.payments["tr_1"]["status"] = end
         await till.sweep(days=1, minutes=5)
         assert await ledger(till) == ([ReceiptStatus.OPEN] if end == "paid" else [])
         calls = len(provider.calls)
         await till.sweep(days=2)
         assert len(provider.calls) == calls
-        assert [loose.status for loose in await loose_ends(till)] == [Loose.OVER]
+        assert [loose.status for loose in await loose_ends(till)] == [UnresolvedStatus.OVER]
 
 
 # Whoever has paid, while another page of the same question is not over.
@@ -228,7 +230,9 @@ async def test_whoever_has_paid_is_not_held_back_by_another_page_that_is_not_ove
         await call.finish(lambda: '"not yet"')
         await call.delivered()
         assert (await tell(till, acme.pay("co-1"), id="msg_2")).json() == {"received": "late"}
-        waiting = [one.session for one in await loose_ends(till) if one.status is Loose.WAITING]
+        waiting = [
+            one.session for one in await loose_ends(till) if one.status is UnresolvedStatus.WAITING
+        ]
         assert waiting == ["co-2"]
         receipt = await bought(call_of(till.service, presenter=Holding()))
         (payment,) = await till.service.kinds.payments.ledger.all()
@@ -271,7 +275,7 @@ async def test_a_loose_end_whose_question_is_gone_is_given_up_and_somebody_has_t
     calls = len(acme.calls)
     assert await fall_due(till.service) == 1
     assert len(acme.calls) == calls
-    assert [loose.status for loose in await loose_ends(till)] == [Loose.UNANSWERED]
+    assert [loose.status for loose in await loose_ends(till)] == [UnresolvedStatus.UNANSWERED]
     await nobody_is_asked_again(till, acme)
     assert ASK_THERE in (await still_open(till))[0]
 

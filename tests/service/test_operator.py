@@ -20,8 +20,8 @@ from tests.service.test_payments import give_up, results_are_noted, two_tabs
 from webapp.cli.main import main
 from webapp.cli.operator import add_payments, add_webhooks, with_ids
 from webapp.cli.payments import list_hooks, list_payments, operate, refund_payment, show_payment
-from webapp.command import Refused
-from webapp.limits import Limits
+from webapp.command import CommandRefused
+from webapp.limits import CallLimits
 from webapp.service import Service
 from webapp.sweeper import fall_due
 
@@ -147,7 +147,7 @@ async def test_what_a_call_used_is_given_back_only_if_that_is_said(shop: Shop) -
         await buy.result()
         await results_are_noted(shop)
         id = await id_of(shop)
-        with pytest.raises(Refused, match="--spent"):
+        with pytest.raises(CommandRefused, match="--spent"):
             await refund(shop, id)
         assert (await shop.ledger(), shop.line.count(REFUND)) == (["spent"], 0)
         await refund(shop, id, also_spent=True)
@@ -167,7 +167,7 @@ async def test_what_a_call_has_in_hand_is_not_taken_from_it(shop: Shop, also_spe
         await buy.person.pay(buy.link)
         await shop.tell_all()
         await eventually(lambda: shop.bodies)
-        with pytest.raises(Refused, match="uses it at the moment"):
+        with pytest.raises(CommandRefused, match="uses it at the moment"):
             await refund(shop, await id_of(shop), also_spent=also_spent)
         gate.set()
         assert await buy.result() == "paid 9.00 EUR"
@@ -185,7 +185,7 @@ async def test_a_provider_that_is_down_is_said_and_asked_again(shop: Shop) -> No
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
         shop.line.is_down = True
-        with pytest.raises(Refused, match="tried again"):
+        with pytest.raises(CommandRefused, match="tried again"):
             await refund(shop, id)
         (line, *_) = await list_payments(shop.service, only_open=True)
         assert line.endswith("being given back")
@@ -199,7 +199,7 @@ async def test_what_a_bank_has_is_not_given_back_besides(shop: Shop) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
         await claimed(shop, (await shop.payments())[0])
-        with pytest.raises(Refused, match="bank"):
+        with pytest.raises(CommandRefused, match="bank"):
             await refund(shop, id, also_spent=True)
         assert shop.line.count(REFUND) == 0
 
@@ -220,7 +220,7 @@ async def test_a_part_is_given_back_once_and_the_rest_can_be_used(shop: Shop) ->
         assert await shop.ledger() == ["open"]
         assert await buy.again() == "paid 9.00 EUR"
         await results_are_noted(shop)
-    with pytest.raises(Refused, match="--spent"):
+    with pytest.raises(CommandRefused, match="--spent"):
         await refund(shop, id, amount="7.00")
     assert await refund(shop, id, also_spent=True) != ""
     assert sorted(one["amount"] for one in await shop.refunds()) == [300, 300, 300]
@@ -231,7 +231,7 @@ async def test_a_part_that_could_not_be_given_back_says_how_to_go_on(shop: Shop)
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
     shop.line.is_down = True
-    with pytest.raises(Refused, match="not given twice"):
+    with pytest.raises(CommandRefused, match="not given twice"):
         await refund(shop, id, amount="3.00")
     assert await shop.ledger() == ["open"]
 
@@ -251,7 +251,7 @@ async def test_a_part_whose_reply_was_lost_is_given_back_once(shop: Shop) -> Non
 async def test_a_part_that_is_none_gives_nothing_back(shop: Shop, amount: str) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
-    with pytest.raises(Refused, match="--amount"):
+    with pytest.raises(CommandRefused, match="--amount"):
         await refund(shop, id, amount=amount)
     assert shop.line.count(REFUND) == 0
 
@@ -266,7 +266,7 @@ async def test_a_part_is_shown_beside_what_it_is_a_part_of(shop: Shop) -> None:
 
 
 async def test_an_id_that_is_none_and_somebody_elses_store_are_said_plainly(shop: Shop) -> None:
-    with pytest.raises(Refused, match="There is no payment"):
+    with pytest.raises(CommandRefused, match="There is no payment"):
         await refund(shop, "x" * 24)
 
 
@@ -355,7 +355,7 @@ async def test_each_is_told_as_json_and_one_is_shown_with_all_that_is_known(shop
     shown = await show_payment(shop.service, id)
     assert any(one.split() == ["session", payment.session] for one in shown)
     assert any(one.split() == ["payment", payment.payment_intent] for one in shown)
-    with pytest.raises(Refused, match="There is no payment"):
+    with pytest.raises(CommandRefused, match="There is no payment"):
         await show_payment(shop.service, "x" * 24)
 
 
@@ -374,7 +374,7 @@ async def test_a_transfer_on_its_way_is_told_to_the_model_and_the_operator(
     shop: Shop, revision: str
 ) -> None:
     # finding: M5
-    shop.limits = Limits(link=timedelta())
+    shop.limits = CallLimits(link=timedelta())
     await shop.restart()
     async with shop.stage.caller(revision, declares=None) as caller:
         link = link_in(await soon(caller.call("report")))

@@ -16,7 +16,7 @@ from flows.payments.mollie.gateway import mollie
 from flows.payments.paypal.gateway import paypal
 from flows.payments.receipt import ReceiptStatus
 from flows.payments.session import Mismatch, kept_of, sessions_of
-from flows.payments.unresolved import Loose, LooseEnd, ask_again
+from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus, ask_again
 from tests.clock import Clock
 from tests.service.acme import (
     DECLARED,
@@ -42,7 +42,7 @@ from tests.service.providers import (
 from tests.service.selling import Shop, buying, open_shop
 from webapp.cli.operator import add_payments, with_ids
 from webapp.cli.payments import end_payment
-from webapp.command import Refused
+from webapp.command import CommandRefused
 from webapp.payments.unresolved import PAID_OTHERWISE
 from webapp.payments.verification import ON_ITS_WAY
 from webapp.stores import Record
@@ -174,14 +174,14 @@ async def test_whoever_never_answers_is_asked_for_a_month_and_then_somebody_has_
     (line,) = await end_payment(till.service, first.split(" ")[0])
     assert line == "co-1 at acme is listed no more."
     assert await still_open(till) == NOTHING
-    with pytest.raises(Refused):
+    with pytest.raises(CommandRefused):
         await end_payment(till.service, first.split(" ")[0])
 
 
 def test_the_last_question_is_asked_while_there_is_something_to_ask_with() -> None:
     now = Clock()()
     until = now + timedelta(minutes=15)
-    loose = LooseEnd(
+    loose = UnresolvedPayment(
         id="l",
         owner="o",
         elicitation_id="e",
@@ -200,7 +200,7 @@ def test_the_last_question_is_asked_while_there_is_something_to_ask_with() -> No
     last = ask_again(once, now + timedelta(minutes=10))
     assert last.due_at == until
     over = ask_again(last, until)
-    assert (over.status, over.due_at, over.is_open) == (Loose.UNANSWERED, None, True)
+    assert (over.status, over.due_at, over.is_open) == (UnresolvedStatus.UNANSWERED, None, True)
 
 
 # Nobody tells.
@@ -287,10 +287,10 @@ async def test_money_whose_row_could_not_be_written_is_asked_about_again(
         assert await ledger(till) == [ReceiptStatus.OPEN]
 
 
-async def loose_ends(till: Till) -> list[LooseEnd]:
+async def loose_ends(till: Till) -> list[UnresolvedPayment]:
     elicitations = till.service.elicitations
-    found = await elicitations.store.list("loose end", status=Loose.WAITING)
-    return [await elicitations.rows.open(record, LooseEnd) for record in found]
+    found = await elicitations.store.list("loose end", status=UnresolvedStatus.WAITING)
+    return [await elicitations.rows.open(record, UnresolvedPayment) for record in found]
 
 
 async def test_two_processes_ask_once(shop: Shop) -> None:

@@ -23,8 +23,8 @@ from webapp.oauth.avatars import (
     PICTURES_AT_ONCE,
     REQUESTS_AT_MOST,
     SECONDS_AT_MOST,
-    Picture,
-    Pictures,
+    Avatar,
+    Avatars,
 )
 from webapp.sandbox.people import PEOPLE
 
@@ -61,13 +61,13 @@ async def outbound() -> AsyncIterator[Outbound]:
 
 
 @pytest.fixture
-def pictures(outbound: Outbound, clock: Clock) -> Pictures:
-    return Pictures(outbound=outbound, clock=clock)
+def pictures(outbound: Outbound, clock: Clock) -> Avatars:
+    return Avatars(outbound=outbound, clock=clock)
 
 
 async def get(
-    pictures: Pictures, address: str = URL, *, provider: str | None = SITE, owner: str = "ann"
-) -> Picture | None:
+    pictures: Avatars, address: str = URL, *, provider: str | None = SITE, owner: str = "ann"
+) -> Avatar | None:
     return await pictures.get(address, provider=provider, owner=owner)
 
 
@@ -76,12 +76,12 @@ async def get(
 
 @pytest.mark.parametrize("media_type", STARTS)
 async def test_it_is_what_its_bytes_say_whatever_it_came_as(
-    pictures: Pictures, httpx_mock: HTTPXMock, media_type: str
+    pictures: Avatars, httpx_mock: HTTPXMock, media_type: str
 ) -> None:
     httpx_mock.add_response(
         content=STARTS[media_type], headers={"content-type": "text/html", "set-cookie": "a=b"}
     )
-    assert await get(pictures) == Picture(content=STARTS[media_type], media_type=media_type)
+    assert await get(pictures) == Avatar(content=STARTS[media_type], media_type=media_type)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ async def test_it_is_what_its_bytes_say_whatever_it_came_as(
     ],
 )
 async def test_nothing_else_is_one_whatever_it_is_called(
-    pictures: Pictures, httpx_mock: HTTPXMock, content: bytes
+    pictures: Avatars, httpx_mock: HTTPXMock, content: bytes
 ) -> None:
     httpx_mock.add_response(content=content, headers={"content-type": "image/png"})
     assert await get(pictures) is None
@@ -110,14 +110,14 @@ async def test_nothing_else_is_one_whatever_it_is_called(
 
 @pytest.mark.parametrize("status", [201, 206, 304, 401, 404, 500])
 async def test_only_a_plain_yes_is_taken(
-    pictures: Pictures, httpx_mock: HTTPXMock, status: int
+    pictures: Avatars, httpx_mock: HTTPXMock, status: int
 ) -> None:
     httpx_mock.add_response(status_code=status, content=PNG)
     assert await get(pictures) is None
 
 
 async def test_the_largest_is_taken_and_a_larger_one_is_not(
-    pictures: Pictures, httpx_mock: HTTPXMock
+    pictures: Avatars, httpx_mock: HTTPXMock
 ) -> None:
     whole = PNG.ljust(PICTURE_BYTES_AT_MOST, b"\0")
     httpx_mock.add_response(url=URL, content=whole)
@@ -128,7 +128,7 @@ async def test_the_largest_is_taken_and_a_larger_one_is_not(
     assert await get(pictures, f"{SITE}/large") is None
 
 
-async def test_what_has_no_end_is_cut_off(pictures: Pictures, httpx_mock: HTTPXMock) -> None:
+async def test_what_has_no_end_is_cut_off(pictures: Avatars, httpx_mock: HTTPXMock) -> None:
     sent = 0
 
     class Endless(httpx.AsyncByteStream):
@@ -150,14 +150,14 @@ async def test_what_has_no_end_is_cut_off(pictures: Pictures, httpx_mock: HTTPXM
     ids=["gzip", "deflate"],
 )
 async def test_what_is_packed_is_not_unpacked(
-    pictures: Pictures, httpx_mock: HTTPXMock, encoding: str, packed: bytes
+    pictures: Avatars, httpx_mock: HTTPXMock, encoding: str, packed: bytes
 ) -> None:
     httpx_mock.add_response(stream=IteratorStream([packed]), headers={"content-encoding": encoding})
     assert await get(pictures) is None
 
 
 async def test_what_never_comes_is_given_up(
-    pictures: Pictures,
+    pictures: Avatars,
     httpx_mock: HTTPXMock,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -188,7 +188,7 @@ async def test_what_never_comes_is_given_up(
     ],
 )
 async def test_a_failing_network_is_no_picture(
-    pictures: Pictures, httpx_mock: HTTPXMock, error: httpx.HTTPError
+    pictures: Avatars, httpx_mock: HTTPXMock, error: httpx.HTTPError
 ) -> None:
     httpx_mock.add_exception(error)
     assert await get(pictures) is None
@@ -198,7 +198,7 @@ async def test_a_failing_network_is_no_picture(
 
 
 async def test_the_request_says_nothing_of_anybody(
-    pictures: Pictures, httpx_mock: HTTPXMock
+    pictures: Avatars, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response(content=PNG)
     await get(pictures)
@@ -239,14 +239,14 @@ async def test_the_request_says_nothing_of_anybody(
     ],
 )
 async def test_nobody_else_is_asked_for_one(
-    pictures: Pictures, httpx_mock: HTTPXMock, address: str
+    pictures: Avatars, httpx_mock: HTTPXMock, address: str
 ) -> None:
     assert await get(pictures, address, provider=HERE) is None
     assert httpx_mock.get_requests() == []
 
 
 async def test_the_provider_itself_may_be_on_this_machine_or_on_a_port_of_its_own(
-    pictures: Pictures, outbound: Outbound, clock: Clock, httpx_mock: HTTPXMock
+    pictures: Avatars, outbound: Outbound, clock: Clock, httpx_mock: HTTPXMock
 ) -> None:
     for origin in (HERE, "https://login.example:8443", f"https://{HERE_TOO}"):
         httpx_mock.add_response(url=f"{origin}/a.png", content=PNG)
@@ -261,18 +261,18 @@ async def test_a_server_that_others_reach_asks_nobody_inside(
 ) -> None:
     async with httpx.AsyncClient() as client:
         outbound = Outbound(client, allow_loopback=False, resolve=resolve)
-        pictures = Pictures(outbound=outbound, clock=clock)
+        pictures = Avatars(outbound=outbound, clock=clock)
         for origin in (HERE, f"https://{HERE_TOO}", "https://inside.example"):
             assert await get(pictures, f"{origin}/a.png", provider=origin) is None
     assert httpx_mock.get_requests() == []
 
 
 async def test_a_service_that_talks_to_nobody_has_none(clock: Clock) -> None:
-    assert await get(Pictures(outbound=Outbound.none(), clock=clock)) is None
+    assert await get(Avatars(outbound=Outbound.none(), clock=clock)) is None
 
 
 async def test_a_redirect_is_followed_to_where_could_have_been_asked_at_once(
-    pictures: Pictures, httpx_mock: HTTPXMock
+    pictures: Avatars, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response(url=URL, status_code=302, headers={"location": "/there"})
     httpx_mock.add_response(
@@ -305,7 +305,7 @@ async def test_a_redirect_is_followed_to_where_could_have_been_asked_at_once(
     ],
 )
 async def test_a_redirect_leads_nowhere_else(
-    pictures: Pictures, httpx_mock: HTTPXMock, location: str
+    pictures: Avatars, httpx_mock: HTTPXMock, location: str
 ) -> None:
     httpx_mock.add_response(
         status_code=302, headers={"location": location}, content=PNG, is_reusable=True
@@ -314,7 +314,7 @@ async def test_a_redirect_leads_nowhere_else(
     assert {str(request.url) for request in httpx_mock.get_requests()} == {URL}
 
 
-async def test_redirects_come_to_an_end(pictures: Pictures, httpx_mock: HTTPXMock) -> None:
+async def test_redirects_come_to_an_end(pictures: Avatars, httpx_mock: HTTPXMock) -> None:
     httpx_mock.add_response(status_code=302, headers={"location": "/again"}, is_reusable=True)
     assert await get(pictures) is None
     assert len(httpx_mock.get_requests()) == REQUESTS_AT_MOST
@@ -324,7 +324,7 @@ async def test_redirects_come_to_an_end(pictures: Pictures, httpx_mock: HTTPXMoc
 
 
 async def test_it_is_fetched_once_while_it_is_remembered(
-    pictures: Pictures, httpx_mock: HTTPXMock, clock: Clock
+    pictures: Avatars, httpx_mock: HTTPXMock, clock: Clock
 ) -> None:
     httpx_mock.add_response(content=PNG, is_reusable=True)
     first = await get(pictures)
@@ -337,7 +337,7 @@ async def test_it_is_fetched_once_while_it_is_remembered(
 
 
 async def test_that_there_was_none_is_remembered_too(
-    pictures: Pictures, httpx_mock: HTTPXMock, clock: Clock
+    pictures: Avatars, httpx_mock: HTTPXMock, clock: Clock
 ) -> None:
     httpx_mock.add_response(status_code=500)
     assert await get(pictures) is None
@@ -349,7 +349,7 @@ async def test_that_there_was_none_is_remembered_too(
 
 
 async def test_who_comes_meanwhile_waits_for_the_one_that_is_under_way(
-    pictures: Pictures, httpx_mock: HTTPXMock
+    pictures: Avatars, httpx_mock: HTTPXMock
 ) -> None:
     asked, answered = asyncio.Event(), asyncio.Event()
 
@@ -369,7 +369,7 @@ async def test_who_comes_meanwhile_waits_for_the_one_that_is_under_way(
 
 
 async def test_there_are_not_more_under_way_than_a_few(
-    pictures: Pictures, httpx_mock: HTTPXMock
+    pictures: Avatars, httpx_mock: HTTPXMock
 ) -> None:
     begun, full, answered = 0, asyncio.Event(), asyncio.Event()
 
@@ -395,7 +395,7 @@ async def test_there_are_not_more_under_way_than_a_few(
 
 
 async def test_one_owner_has_many_fetched_slowly_and_holds_nobody_up(
-    pictures: Pictures, httpx_mock: HTTPXMock, clock: Clock
+    pictures: Avatars, httpx_mock: HTTPXMock, clock: Clock
 ) -> None:
     httpx_mock.add_response(content=PNG, is_reusable=True)
     some = [f"{SITE}/{one}" for one in range(PICTURES_AT_ONCE + 1)]
@@ -410,7 +410,7 @@ async def test_one_owner_has_many_fetched_slowly_and_holds_nobody_up(
 
 
 async def test_the_memory_has_an_end_and_the_one_unused_for_longest_makes_room(
-    pictures: Pictures, httpx_mock: HTTPXMock
+    pictures: Avatars, httpx_mock: HTTPXMock
 ) -> None:
     whole = PNG.ljust(PICTURE_BYTES_AT_MOST, b"\0")
     httpx_mock.add_response(content=whole, is_reusable=True)
@@ -427,7 +427,7 @@ async def test_the_memory_has_an_end_and_the_one_unused_for_longest_makes_room(
 
 
 async def test_one_that_is_fetched_again_and_again_takes_the_room_of_one(
-    pictures: Pictures, httpx_mock: HTTPXMock, clock: Clock
+    pictures: Avatars, httpx_mock: HTTPXMock, clock: Clock
 ) -> None:
     whole = PNG.ljust(PICTURE_BYTES_AT_MOST, b"\0")
     httpx_mock.add_response(content=whole, is_reusable=True)
@@ -453,15 +453,15 @@ def test_the_pictures_of_the_sandbox_are_two_and_small() -> None:
 # What replies say besides.
 
 
-async def test_headers_beyond_ascii_do_no_harm(pictures: Pictures, httpx_mock: HTTPXMock) -> None:
+async def test_headers_beyond_ascii_do_no_harm(pictures: Avatars, httpx_mock: HTTPXMock) -> None:
     name = (b"content-disposition", 'inline; filename="André.png"'.encode())
     httpx_mock.add_response(content=PNG, headers=[name])
-    assert await get(pictures) == Picture(content=PNG, media_type="image/png")
+    assert await get(pictures) == Avatar(content=PNG, media_type="image/png")
 
 
 @pytest.mark.parametrize("location", ["https://xn--/a.png", "https:////[", "https://[::1"])
 async def test_a_redirect_to_what_is_no_address_is_no_picture_and_not_asked_again(
-    pictures: Pictures, httpx_mock: HTTPXMock, location: str
+    pictures: Avatars, httpx_mock: HTTPXMock, location: str
 ) -> None:
     httpx_mock.add_response(status_code=302, headers={"location": location})
     assert await get(pictures) is None
@@ -470,7 +470,7 @@ async def test_a_redirect_to_what_is_no_address_is_no_picture_and_not_asked_agai
 
 
 async def test_a_picture_that_is_forgotten_is_fetched_again(
-    pictures: Pictures, httpx_mock: HTTPXMock
+    pictures: Avatars, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response(content=PNG, is_reusable=True)
     for address in (URL, f"{URL}&other"):

@@ -16,7 +16,7 @@ from flows.errors import StoreUnavailable, Unreadable
 from tests.clock import Clock
 from tests.service.world import asked, process
 from webapp.cli.keys import Keys, list_keys, retire, rotate
-from webapp.command import Refused
+from webapp.command import CommandRefused
 from webapp.records.owners import SERVICE, count_wrapped, must_open_all, open_owners, rewrap
 from webapp.settings.key_file import KeyFile
 from webapp.stores import Record, Store
@@ -237,25 +237,25 @@ async def test_a_secret_is_retired_only_when_nothing_needs_it(file, clock):
     store = Interrupted()
     await people(store, file.ring(), number=3)
     old = file.ring().newest
-    with pytest.raises(Refused, match="is the newest"):
+    with pytest.raises(CommandRefused, match="is the newest"):
         await retire(local(store, file), fingerprint=old.hex(), now=clock())
     store.left = 2
     with pytest.raises(StoreUnavailable):
         await rotate(local(store, file), now=clock())
     store.left = 1000
-    with pytest.raises(Refused, match="still wraps 2 keys of the store") as refused:
+    with pytest.raises(CommandRefused, match="still wraps 2 keys of the store") as refused:
         await retire(local(store, file), fingerprint=old.hex(), now=clock(), anyway=True)
     assert "first: elicit keys rotate" in str(refused.value)
     await rotate(local(store, file), now=clock())
     clock.tick(days=31)
-    with pytest.raises(Refused, match="may live until 2026-04-01 13:00 UTC"):
+    with pytest.raises(CommandRefused, match="may live until 2026-04-01 13:00 UTC"):
         await retire(local(store, file), fingerprint=old.hex(), now=clock())
     clock.tick(hours=1)
     keys = local(store, file)
     (said,) = await retire(keys, fingerprint=old.hex().upper(), now=clock())
     assert "is taken out" in said
     assert file.ring().fingerprints == keys.ring.fingerprints == (keys.ring.newest,)
-    with pytest.raises(Refused, match="has no secret"):
+    with pytest.raises(CommandRefused, match="has no secret"):
         await retire(keys, fingerprint=old.hex(), now=clock())
 
 
@@ -275,7 +275,7 @@ async def test_whoever_is_in_a_hurry_ends_the_links_of_an_old_secret(store, file
 async def test_nothing_is_retired_by_the_count_of_a_store_that_was_never_served(store, file, clock):
     old = file.ring().newest
     file.put_in_front(NEW, before=old, now=clock() - timedelta(days=99))
-    with pytest.raises(Refused, match="set ELICIT_STORE"):
+    with pytest.raises(CommandRefused, match="set ELICIT_STORE"):
         await retire(local(store, file), fingerprint=old.hex(), now=clock())
     assert len(file.read()) == 2
 
@@ -300,7 +300,7 @@ async def test_the_list_names_what_each_secret_wraps_and_what_is_missing(store, 
 
 async def test_one_secret_of_the_environment_is_answered_with_the_order_of_steps(store, clock):
     await people(store, Ring([OLD]), number=1)
-    with pytest.raises(Refused, match="holds one secret") as refused:
+    with pytest.raises(CommandRefused, match="holds one secret") as refused:
         await rotate(deployed(store, OLD), now=clock())
     steps = re.findall(r"ELICIT_SECRET=(\S+)", str(refused.value))
     assert steps == ["old,new,", "new,old,", "new"]
@@ -308,7 +308,7 @@ async def test_one_secret_of_the_environment_is_answered_with_the_order_of_steps
 
 async def test_a_secret_that_no_process_had_yet_wraps_nothing(store, clock):
     tags = await people(store, Ring([OLD]), number=2)
-    with pytest.raises(Refused, match="No process of this store has ever had"):
+    with pytest.raises(CommandRefused, match="No process of this store has ever had"):
         await rotate(deployed(store, NEW, OLD), now=clock())
     assert await count_wrapped(store) == {fingerprint_of(OLD): 3}
     await rotate(deployed(store, NEW, OLD), now=clock(), anyway=True)

@@ -25,7 +25,7 @@ from tests.service.test_accounts import (
     stored,
 )
 from webapp.oauth.connections import BEGUN_AT_MOST
-from webapp.pages.builder import Shown
+from webapp.pages.builder import PageBuilder
 from webapp.pages.views import DoneAccount, StartAccount, UseAccount
 from webapp.routes.redirect import depart
 from webapp.service import Service
@@ -51,7 +51,7 @@ async def both_connected(service: Service, network: Network) -> None:
 async def page(service: Service, elicitation: Elicitation) -> object:
     current = await service.elicitations.get(elicitation.id)
     assert current is not None
-    return await Shown(service, current, here="/e/x", csrf="c").view(is_bound=False)
+    return await PageBuilder(service, current, here="/e/x", csrf="c").view(is_bound=False)
 
 
 async def asks_nothing(service: Service, *scopes: str, label: str, **about: object) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from webapp.calls.leases import Taken
+from webapp.calls.leases import Leases
 
 
 class Slow:
@@ -28,7 +28,7 @@ class Slow:
 async def test_what_is_being_taken_when_the_leg_is_cancelled_is_let_go_afterwards() -> None:
     # finding: T4
     slow = Slow()
-    taken = Taken(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
+    taken = Leases(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
     current: Any = type("Row", (), {"id": "e1", "take": None})
     taking = asyncio.create_task(taken.take(current, run="run"))
     await slow.began.wait()

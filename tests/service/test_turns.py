@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from flows.elicitation.states import Status
-from flows.payments.gateway import Registration
+from flows.payments.gateway import MerchantAccount
 from flows.payments.mollie.gateway import mollie
 from flows.payments.pace import PACE, TROUBLED_AT_MOST
 from flows.payments.paypal.gateway import paypal
@@ -103,7 +103,7 @@ def arrive(provider: Any) -> None:
     ids=["paypal", "mollie"],
 )
 async def test_whoever_takes_the_money_is_asked(
-    seller: Callable[[], Registration],
+    seller: Callable[[], MerchantAccount],
     played: Callable[[], Any],
     pay: Callable[[Any], None],
 ) -> None:

@@ -11,7 +11,7 @@ from flows.elicitation.states import EXCHANGE_AT_MOST, Asked, Elicitation, Json,
 from flows.elicitation.tool_call import ToolCall
 from tests.clock import Clock
 from webapp.calls.call import Call
-from webapp.calls.presenter import Leg, Shown
+from webapp.calls.presenter import Leg, PresentedQuestion
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
 from webapp.service import Service, open_service
@@ -83,7 +83,7 @@ class Holding:
     """A presenter that shows nothing and waits until the elicitation's time."""
 
     holds: str | None = None
-    shown: Shown | None = None
+    shown: PresentedQuestion | None = None
 
     def can(self, mode: str) -> bool:
         return mode == "url"
@@ -100,7 +100,7 @@ class Holding:
     def busy(self) -> object:
         return "busy"
 
-    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         self.shown = shown
         self.holds = shown.elicitation.id
         try:

@@ -21,7 +21,7 @@ from tests.mcp.stage import new_server, staged
 from tests.typescript.stage import BOTH, FORM, OLDER, URL, Official, calling, text_of
 from webapp.demo.client import ANSWERS, EXPECTED
 from webapp.demo.walker import walk
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 
 
 class Expense(BaseModel):
@@ -310,7 +310,7 @@ async def test_a_call_that_goes_on_shows_its_link_once_a_session(
 ) -> None:
     """What `tests.typescript.slow_person` shows in real time."""
     # finding: R4
-    limits = Limits(
+    limits = CallLimits(
         call=timedelta(seconds=1), leg=timedelta(seconds=0.2), leg_at_least=timedelta(), rounds=3
     )
     async with (

@@ -35,7 +35,7 @@ from webapp.app import open_app
 from webapp.calls.call import Call
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.identity.identity import Caller
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import create_sandbox
 from webapp.service import Service
@@ -202,7 +202,7 @@ async def town(
     server: Any = None,
     providers: Sequence[Provider] = (),
     played: bool = True,
-    limits: Limits | None = None,
+    limits: CallLimits | None = None,
 ) -> AsyncIterator[Town]:
     """The application on loopback with the sandbox; `played` is whether it uses it for GitHub."""
     clock = clock or Clock()
@@ -248,7 +248,7 @@ async def process(
     server: Any = None,
     played: bool = True,
     port: int = 0,
-    limits: Limits | None = None,
+    limits: CallLimits | None = None,
 ) -> AsyncIterator[Town]:
     """One process of the application; another port than its address names needs a Host header."""
     async with (

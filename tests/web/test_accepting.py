@@ -23,7 +23,7 @@ from webapp.cli.serve import Pages, loop_factory
 from webapp.http.connection import Receive, Scope, Send
 from webapp.http.httptools_reader import HEAD_BYTES_AT_MOST, FastProtocol
 from webapp.identity.accepting import Accepted, Arriving, peer_of
-from webapp.identity.local_peer import Connection, Peer, uid_of_peer
+from webapp.identity.local_peer import Peer, PeerConnection, uid_of_peer
 from webapp.limits import Arrivals
 
 
@@ -89,7 +89,7 @@ def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before(
             again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             again.bind(ends)
             again.connect(listener.getsockname())
-            assert uid_of_peer(Connection(client=ends, server=listener.getsockname())) == ME
+            assert uid_of_peer(PeerConnection(client=ends, server=listener.getsockname())) == ME
             assert peer_of(before) == Peer(uid=None, is_gone=True)
 
 
@@ -108,7 +108,7 @@ async def test_whose_a_connection_is_is_searched_before_anything_is_sent(
     # finding: S16
     is_searched = threading.Event()
 
-    def uid_of(connection: Connection) -> int:
+    def uid_of(connection: PeerConnection) -> int:
         is_searched.set()
         return ME
 

@@ -34,7 +34,7 @@ from tests.web.connecting import (
     process,
     town,
 )
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.stores import Record, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
@@ -733,7 +733,7 @@ async def test_a_call_whose_time_ends_during_the_exchange_waits_quietly() -> Non
         """Show who it is."""
         return (await elicit.oauth(github)).label
 
-    limits = Limits(call=timedelta(hours=1))
+    limits = CallLimits(call=timedelta(hours=1))
     async with town(server=server, store=store, limits=limits) as here:
         stage = Stage(
             url=here.url, service=here.service, settings=here.settings, posts=_Posts(here.gate)

@@ -24,7 +24,7 @@ from webapp.http.address import plain_ip
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.guard import PROXIED_KEY
 from webapp.identity import local_peer as locality
-from webapp.identity.local_peer import Connection, Locality, uid_of_peer
+from webapp.identity.local_peer import LocalPeers, PeerConnection, uid_of_peer
 
 HERE = "http://127.0.0.1:8765"
 ME = os.getuid()
@@ -63,11 +63,11 @@ def scope(**changes: Any) -> Scope:
 def why_not(
     seen: Scope, *, uid: int = 1000, peer: int | None = 1000, public_url: str = HERE
 ) -> str | None:
-    return Locality(uid=uid, public_url=public_url, uid_of=lambda _: peer).why_not(seen)
+    return LocalPeers(uid=uid, public_url=public_url, uid_of=lambda _: peer).why_not(seen)
 
 
 def test_our_own_user_on_loopback_is_local() -> None:
-    own = Locality(uid=1000, public_url=HERE, uid_of=lambda _: 1000)
+    own = LocalPeers(uid=1000, public_url=HERE, uid_of=lambda _: 1000)
     assert own.is_local(scope())
     assert own.why_not(scope()) is None
     assert own.is_local(scope(http_version="2"))
@@ -170,27 +170,27 @@ def test_another_machine_or_none_at_all_is_not_local(changes: dict[str, Any]) ->
 
 
 def test_nobody_is_asked_whose_connection_it_is_before_the_rest_is_right() -> None:
-    asked: list[Connection] = []
+    asked: list[PeerConnection] = []
 
-    def uid_of(connection: Connection) -> int:
+    def uid_of(connection: PeerConnection) -> int:
         asked.append(connection)
         return 1000
 
-    own = Locality(uid=1000, public_url=HERE, uid_of=uid_of)
+    own = LocalPeers(uid=1000, public_url=HERE, uid_of=uid_of)
     assert not own.is_local(scope(client=("192.0.2.7", 1)))
     assert not own.is_local(scope(http_version="1.0"))
     assert not own.is_local(scope(headers=[]))
     assert asked == []
     assert own.is_local(scope())
     assert own.is_local(scope())
-    expected = Connection(client=("127.0.0.1", 50000), server=("127.0.0.1", 8765))
+    expected = PeerConnection(client=("127.0.0.1", 50000), server=("127.0.0.1", 8765))
     assert asked == [expected, expected]  # a port can change hands between two requests
 
 
 @contextmanager
 def pair(
     host: str, *, listen: str = "", uid: int = ME
-) -> Iterator[tuple[socket.socket, Connection]]:
+) -> Iterator[tuple[socket.socket, PeerConnection]]:
     """A real connection that a user made: the client's socket, and what a server sees."""
     family = socket.AF_INET6 if ":" in (listen or host) else socket.AF_INET
     with socket.create_server(
@@ -210,7 +210,7 @@ def pair(
                 here = ours.getsockname()
                 yield (
                     client,
-                    Connection(
+                    PeerConnection(
                         client=(plain_ip(address), port), server=(plain_ip(here[0]), here[1])
                     ),
                 )
@@ -229,7 +229,7 @@ PAIRS = [
 @pytest.mark.parametrize("lookup", LOOKUPS)
 @pytest.mark.parametrize(("host", "listen"), PAIRS)
 def test_the_kernel_knows_whose_connection_it_is(
-    lookup: Callable[[Connection], int | None], host: str, listen: str
+    lookup: Callable[[PeerConnection], int | None], host: str, listen: str
 ) -> None:
     with pair(host, listen=listen) as (_, connection):
         assert lookup(connection) == ME
@@ -240,7 +240,7 @@ def test_the_kernel_knows_whose_connection_it_is(
 @pytest.mark.parametrize("lookup", LOOKUPS)
 @pytest.mark.parametrize(("host", "listen"), PAIRS)
 def test_the_kernel_knows_another_users_connection(
-    lookup: Callable[[Connection], int | None], host: str, listen: str
+    lookup: Callable[[PeerConnection], int | None], host: str, listen: str
 ) -> None:
     with pair(host, listen=listen, uid=4321) as (_, connection):
         assert lookup(connection) == 4321
@@ -249,7 +249,7 @@ def test_the_kernel_knows_another_users_connection(
 @ON_LINUX
 @pytest.mark.parametrize("lookup", [uid_of_peer, locality._uid_in_tables])
 def test_a_connection_that_closes_has_no_owner(
-    lookup: Callable[[Connection], int | None],
+    lookup: Callable[[PeerConnection], int | None],
 ) -> None:
     # The tables give uid 0 for it, which is root's and may be ours.
     with pair("127.0.0.1") as (client, connection):
@@ -262,7 +262,7 @@ def test_a_connection_that_closes_has_no_owner(
 @ON_LINUX
 @pytest.mark.parametrize("lookup", [uid_of_peer, locality._uid_in_tables])
 def test_a_connection_that_is_none_has_no_owner(
-    lookup: Callable[[Connection], int | None],
+    lookup: Callable[[PeerConnection], int | None],
 ) -> None:
     with pair("127.0.0.1") as (_, there):
         for client, server in (
@@ -271,7 +271,7 @@ def test_a_connection_that_is_none_has_no_owner(
             (there.server, ("127.0.0.1", 1)),  # somebody listens at that end
             (("::1", there.client[1]), ("::1", there.server[1])),
         ):
-            assert lookup(Connection(client=client, server=server)) is None
+            assert lookup(PeerConnection(client=client, server=server)) is None
 
 
 @ON_LINUX
@@ -280,7 +280,7 @@ def test_a_connection_that_no_process_holds_has_no_owner() -> None:
     with bound("127.0.0.1") as listener, socket.socket() as client:
         listener.listen()
         client.connect(listener.getsockname())
-        waiting = Connection(client=client.getpeername(), server=client.getsockname())
+        waiting = PeerConnection(client=client.getpeername(), server=client.getsockname())
         assert uid_of_peer(waiting) is None
         assert locality._uid_in_tables(waiting) is None
 
@@ -322,7 +322,7 @@ def test_the_tables_are_believed_when_they_leave_no_doubt(
     for table, lines in zip(tables, (rows, rows6), strict=True):
         if lines is not None:
             table.write_text(TITLE + "".join(lines))
-    connection = Connection(client=("127.0.0.1", 50000), server=("127.0.0.1", 8765))
+    connection = PeerConnection(client=("127.0.0.1", 50000), server=("127.0.0.1", 8765))
     assert locality._uid_in_tables(connection, tables=tables) == uid
 
 
@@ -363,13 +363,13 @@ def test_elsewhere_the_processes_that_can_be_seen_are_asked() -> None:
         ([process(1001, theirs), process(1002, theirs)], None),
         ([process(1001, ending), hidden], None),
     ):
-        connection = Connection(client=client, server=server)
+        connection = PeerConnection(client=client, server=server)
         assert locality._uid_by_processes(connection, psutil(*processes)) == uid
 
 
 def telling(url: str) -> ASGIApp:
     """An app that tells each caller why it is not local."""
-    own = Locality(uid=ME, public_url=url)
+    own = LocalPeers(uid=ME, public_url=url)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

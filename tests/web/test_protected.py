@@ -29,7 +29,7 @@ from tests.mcp.stage import LEGACY, LIBRARIES, MODERN, TLS, new_server
 from tests.web.serving import serving_at
 from webapp.connecting import utc_now
 from webapp.http.connection import Message, Receive, Scope, Send
-from webapp.identity.bearer_auth import Protected
+from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import (
     ASKED_AT_ONCE,
     LINE_AT_MOST,
@@ -103,7 +103,9 @@ class Door:
         client = Client(provider=provider, client_id="us", client_secret="a secret")
         self.introspection = Introspection(client=client, **about)
         introspection = self.introspection if asks else None
-        self.app = Protected(self._pass, name="my tools", introspection=introspection, **about)
+        self.app = ProtectedResource(
+            self._pass, name="my tools", introspection=introspection, **about
+        )
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._answer.passed = scope
@@ -332,7 +334,9 @@ def test_a_resource_of_another_issuer_or_without_a_path_is_refused(
     door: Door, resource: Resource
 ) -> None:
     with pytest.raises(ValueError, match="cannot be protected"):
-        Protected(door.app, issuer=door.issuer, resource=resource, name="x", clock=door.clock)
+        ProtectedResource(
+            door.app, issuer=door.issuer, resource=resource, name="x", clock=door.clock
+        )
 
 
 @asynccontextmanager
@@ -363,11 +367,11 @@ async def test_tools_of_both_libraries_see_who_calls(library: str, revision: str
     there = There()
     issuers: list[Issuer] = []
 
-    def protected(url: str) -> Protected:
+    def protected(url: str) -> ProtectedResource:
         resource = Resource(url=f"{url}/mcp", issuer=ISSUER)
         provider = openid("signin", ISSUER)
         issuers.append(Issuer(provider, fetch=there, clock=lambda: NOON))
-        return Protected(
+        return ProtectedResource(
             served, issuer=issuers[0], resource=resource, name="shop", clock=lambda: NOON
         )
 

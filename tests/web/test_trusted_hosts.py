@@ -12,7 +12,7 @@ from flows.errors import Failed
 from flows.providers import openid
 from webapp.http.client import Outbound
 from webapp.http.trusted_hosts import read_trusted_host
-from webapp.oauth.clients import Registrations
+from webapp.oauth.clients import Clients
 from webapp.settings.settings import BadSettings, read_settings
 
 INNER = {
@@ -96,7 +96,7 @@ async def test_a_provider_that_an_authors_code_declares_is_not_the_operators(
     httpx_mock.add_response()
     ours, theirs = (openid(name, "https://login.internal") for name in ("ours", "theirs"))
     credentials = dict.fromkeys(("ours", "theirs"), ("id", "secret"))
-    known = Registrations(providers={"ours": ours}, credentials=credentials)
+    known = Clients(providers={"ours": ours}, credentials=credentials)
 
     def talk() -> Talk[int]:
         return (yield httpx.Request("GET", "https://login.internal/x")).status_code

@@ -10,7 +10,16 @@ import httpx
 import pytest
 
 from tests.web.serving import serving
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send, Wire, watched, wire_of
+from webapp.http.connection import (
+    ASGIApp,
+    ClientConnection,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    watched,
+    wire_of,
+)
 
 SSE = [(b"content-type", b"text/event-stream")]
 
@@ -20,7 +29,7 @@ class Witness:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self.wires: list[Wire] = []
+        self.wires: list[ClientConnection] = []
         self.breaks = 0
         self.ends: asyncio.Queue[bool] = asyncio.Queue()
 
@@ -534,7 +543,7 @@ async def test_other_scopes_have_no_wire_and_the_server_keeps_its_own_scope() ->
 
 
 async def test_pieces_count_what_went_out_before_the_client_left() -> None:
-    seen: list[Wire] = []
+    seen: list[ClientConnection] = []
     gone = asyncio.Event()
 
     async def app(scope, receive, send):

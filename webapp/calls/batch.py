@@ -39,7 +39,7 @@ class _Standing(Generic[PartT]):
         return _WAYS.index(self.way), self.part.index
 
 
-class Group(Generic[PartT]):
+class Batch(Generic[PartT]):
     """Of questions that are asked together; most are asked alone."""
 
     def __init__(self, size: int = 1) -> None:

@@ -19,17 +19,17 @@ from msgspec.json import encode
 
 from flows.elicitation import run as runs
 from flows.elicitation.retention import HOLDS_FOR_ITS_CALL
-from flows.elicitation.run import Asking, Place, Run
+from flows.elicitation.run import AskedPlace, Place, Run
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported
 from flows.kinds.form import Form
 from flows.question import Outcome, Question
 from webapp.calls.delivery import is_error, is_taken_back, used_up
-from webapp.calls.leases import Taken
+from webapp.calls.leases import Leases
 from webapp.calls.outcome import cancelled, outcome_of, processing
-from webapp.calls.presenter import Batch, Interrupted, Presenter, Shown
-from webapp.calls.questions import Line
+from webapp.calls.presenter import Interrupted, PresentedQuestion, Presenter, Prompts
+from webapp.calls.questions import Questions
 from webapp.calls.run import run_of
 from webapp.calls.unasked import nothing_stands_before
 from webapp.calls.verbs import Verbs
@@ -95,8 +95,8 @@ class Call(Verbs):
         self.faults: dict[str, Sequence[Fault]] = {}  # of what the client answered, by elicitation
         self.answer: object = None  # the result that the presenter wants instead of the body's
         self.repeats_until: datetime | None = None  # that answer was given before; until then
-        self.taken = Taken(elicitations, leg=self.leg)
-        self._line = Line(
+        self.taken = Leases(elicitations, leg=self.leg)
+        self._line = Questions(
             elicitations=elicitations,
             links=links,
             kinds=kinds,
@@ -271,7 +271,7 @@ class Call(Verbs):
         place = await self.place(question)
         if isinstance(place, Outcome):
             return place
-        return await self.ask_at(place, question, Batch())
+        return await self.ask_at(place, question, Prompts())
 
     async def place(self, question: Question[T]) -> Place | Outcome[T]:
         """Where it stands in the run, or its outcome where nobody is asked."""
@@ -321,7 +321,7 @@ class Call(Verbs):
         latest = max(run.alike(place), default=place, key=attrgetter("nth"))
         return latest if latest.nth > place.nth else None
 
-    async def _is_got(self, asking: Asking | None) -> bool:
+    async def _is_got(self, asking: AskedPlace | None) -> bool:
         """Whether the leg that asked again had got it here: it was at hand, or is an account."""
         if asking is None:
             return True
@@ -329,7 +329,7 @@ class Call(Verbs):
         is_accepted = asked is not None and asked.status is Status.ACCEPTED
         return is_accepted and asking.place.kind == "oauth"
 
-    async def ask_at(self, place: Place, question: Question[T], group: Batch) -> Outcome[T]:
+    async def ask_at(self, place: Place, question: Question[T], group: Prompts) -> Outcome[T]:
         """Ask it there; one group is shown together."""
         with self.elicitations.waiters.waiter(leg=self.leg, taker=self.taken) as waiter:
             self._waiters.add(waiter)
@@ -340,7 +340,7 @@ class Call(Verbs):
                 self._waiters.discard(waiter)
 
     async def _answered(
-        self, question: Question[T], place: Place, waiter: Waiter, group: Batch
+        self, question: Question[T], place: Place, waiter: Waiter, group: Prompts
     ) -> Outcome[T]:
         before, is_ordered = self.run.value.at(place), self._seen[place]
         until = self._presenter.limit(place.kind, now=self.now, timeout=question.timeout)
@@ -372,7 +372,7 @@ class Call(Verbs):
                 await self._line.take_over()
                 await self._wait_for_the_other(waiter, limit=limit)
 
-    async def _presented(self, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def _presented(self, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         """Shown to the person, and waited for; what comes by itself later is neither."""
         if self._is_left_to_come(shown.elicitation):
             return shown.elicitation

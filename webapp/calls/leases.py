@@ -12,7 +12,7 @@ from flows.errors import NotPossible
 from webapp.elicitations.service import Elicitations
 
 
-class Taken:
+class Leases:
     def __init__(self, elicitations: Elicitations, *, leg: str) -> None:
         self._elicitations = elicitations
         self._leg = leg

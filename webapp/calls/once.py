@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Json
 from flows.errors import ResultNotKept, Unreadable
 from webapp.elicitations.service import Elicitations
-from webapp.records.rows import Done
+from webapp.records.rows import DoneOnce
 from webapp.stores import Conflict
 
 Wait: TypeAlias = Callable[[Collection[asyncio.Future[None]]], Awaitable[object]]
@@ -120,9 +120,9 @@ async def _done(work: Callable[[str], Awaitable[Json]], key: str) -> Json:
     return result
 
 
-def _kept(given: object, *, id: str, owner: str, erase_at: datetime) -> list[Done]:
+def _kept(given: object, *, id: str, owner: str, erase_at: datetime) -> list[DoneOnce]:
     """The row that says that it is done, and those that its result goes on in."""
-    done = Done(id=id, owner=owner, result="", erase_at=erase_at)
+    done = DoneOnce(id=id, owner=owner, result="", erase_at=erase_at)
     try:
         text = json.dumps(given, allow_nan=False)
     except Exception as error:  # noqa: BLE001 - it may have code of its own
@@ -134,14 +134,14 @@ def _kept(given: object, *, id: str, owner: str, erase_at: datetime) -> list[Don
     return [replace(done, result=first, pieces=tuple(piece.id for piece in pieces)), *pieces]
 
 
-async def _piece(elicitations: Elicitations, done: Done, id: str) -> str:
+async def _piece(elicitations: Elicitations, done: DoneOnce, id: str) -> str:
     found = await elicitations.done(owner=done.owner, id=id)
     if found is None:
         raise Unreadable
     return found.result
 
 
-def _result(name: str, done: Done, pieces: Sequence[str]) -> Json:
+def _result(name: str, done: DoneOnce, pieces: Sequence[str]) -> Json:
     if done.fault is not None:
         raise ResultNotKept(
             f"What once({name!r}) did is done, but not its result kept, which {done.fault}."

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from webapp.deadline import ticks_of
-from webapp.http.connection import Wire
+from webapp.http.connection import ClientConnection
 from webapp.identity.identity import Caller
 
 MOST_ALLOW = timedelta(seconds=60)
@@ -30,7 +30,7 @@ class Patience:
         """Whether its client waits as long as it takes; `name` is what it declares."""
         return name in self._named or (caller.owner or "", caller.client) in self._seen
 
-    def watch(self, caller: Caller, wire: Wire | None) -> Callable[[], None]:
+    def watch(self, caller: Caller, wire: ClientConnection | None) -> Callable[[], None]:
         """A call begins; if its result finds the client there after that time, it is patient.
 
         To be called when there is a result: a client that gave its call up is there, too.

@@ -15,7 +15,7 @@ T = TypeVar("T")
 Fact: TypeAlias = tuple[str, str]  # kind and digest: what tells one question from another
 
 
-class Handed:
+class Prefetched:
     """Of one leg of a call: each leg asks what is needed anew, and finds it answered."""
 
     def __init__(self) -> None:

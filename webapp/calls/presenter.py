@@ -7,7 +7,7 @@ from typing import NoReturn, Protocol, TypeAlias
 
 from flows.elicitation.states import Elicitation, Json
 from flows.schema.schema import Fault
-from webapp.calls.batch import Group
+from webapp.calls.batch import Batch
 from webapp.calls.run import CurrentRun
 from webapp.elicitations.links import Links
 from webapp.elicitations.service import Elicitations
@@ -22,15 +22,15 @@ class Interrupted(BaseException):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class PresentedQuestion:
     """A question as a presenter needs it: what stands in the store, and its address."""
 
     elicitation: Elicitation
     link: Callable[[], str] = field(repr=False)
     index: int  # of the question in its run
     is_again: bool  # an earlier leg of this run asked it already
-    group: "Group[Part]" = field(
-        default_factory=lambda: Group[Part](1)
+    group: "Batch[Prompt]" = field(
+        default_factory=lambda: Batch[Prompt](1)
     )  # of those that are asked with it
     arguments: str = field(default="{}", repr=False)  # the client's own, as canonical JSON
 
@@ -46,10 +46,10 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Prompt:
     """One of those that are asked together; `letters` is what to say of its letters."""
 
-    shown: Shown
+    shown: PresentedQuestion
     is_out: bool = False  # the client was shown it in an earlier leg
     letters: str | None = None
 
@@ -58,7 +58,7 @@ class Part:
         return self.shown.index
 
 
-Batch: TypeAlias = Group[Part]
+Prompts: TypeAlias = Batch[Prompt]
 
 
 class Leg(Protocol):
@@ -118,7 +118,7 @@ class Presenter(Protocol):
         """A tool's own requestState, with what this presenter needs beside it."""
         ...
 
-    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         """Show it and wait until it is final, another leg waits, or this leg's time is up.
 
         None = the wait was cancelled in the client. May end the leg with `call.interrupt`.

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from flows.elicitation import run as runs
 from flows.elicitation import states
-from flows.elicitation.run import Asking, Place, Run
+from flows.elicitation.run import AskedPlace, Place, Run
 from flows.elicitation.states import Asked, Elicitation, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.errors import CallOver, InvalidQuestion
 from flows.kinds.url import Visit
 from flows.question import Question
-from webapp.calls.presenter import Batch, Shown
+from webapp.calls.presenter import PresentedQuestion, Prompts
 from webapp.calls.run import OPEN_AT_LEAST, CurrentRun
 from webapp.elicitations.aliases import give_alias
 from webapp.elicitations.kind import AskedBy
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SAYS_CHARACTERS = 80
 
 
-class Line:
+class Questions:
     """Where the questions of one leg stand."""
 
     def __init__(
@@ -85,10 +85,12 @@ class Line:
                 await self._elicitations.plugins.started(current)
             return current
 
-    def shown(self, current: Elicitation, place: Place, *, is_again: bool, group: Batch) -> Shown:
+    def shown(
+        self, current: Elicitation, place: Place, *, is_again: bool, group: Prompts
+    ) -> PresentedQuestion:
         """What a presenter has to show of it."""
         asked = self._run.value.asked
-        return Shown(
+        return PresentedQuestion(
             elicitation=current,
             link=cache(partial(self._links.of, current, now=self._elicitations.clock())),
             index=next(i for i, asking in enumerate(asked) if asking.place == place),
@@ -126,7 +128,7 @@ class Line:
                 current = states.join(current, leg=self._leg, run=run.id)
                 changed.append(current)
             if known is None or known.elicitation_id != current.id:
-                asking = Asking(
+                asking = AskedPlace(
                     place=place,
                     elicitation_id=current.id,
                     is_ordered=is_ordered,
@@ -182,7 +184,7 @@ class Line:
         return await self._elicitations.change(current.id, lambda e: states.lead_to(e, url))
 
     async def _look(
-        self, run: Run, known: Asking | None, join: str
+        self, run: Run, known: AskedPlace | None, join: str
     ) -> tuple[Elicitation | None, Elicitation | None]:
         """What there is to join, if anything; else what holds the question's key and is over."""
         if known is not None:

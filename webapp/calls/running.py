@@ -21,11 +21,11 @@ from typing import Any, TypeAlias, TypeVar
 import anyio
 
 from webapp.calls.call import Call
-from webapp.http.connection import Wire
+from webapp.http.connection import ClientConnection
 from webapp.settings.quotas import GRACE, ORPHANED_AT_MOST
 
 T = TypeVar("T")
-Later: TypeAlias = Callable[[Callable[[Wire], None]], None]
+Later: TypeAlias = Callable[[Callable[[ClientConnection], None]], None]
 Wait: TypeAlias = Callable[[Collection[asyncio.Future[Any]]], Awaitable[object]]
 RENEWAL_SECONDS = 10.0
 ARRIVAL_SECONDS = 5.0
@@ -33,7 +33,7 @@ ENDING_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Bodies:
+class RunningTools:
     """Owns every task that may outlive the request it began in."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Bodies:
         self,
         call: Call,
         body: Callable[[], Coroutine[Any, Any, T]],
-        wire: Wire | None,
+        wire: ClientConnection | None,
         *,
         is_cut_told: bool = True,
     ) -> T:
@@ -93,7 +93,9 @@ class Bodies:
             async with asyncio.timeout(within.total_seconds()):
                 await self._is_idle.wait()
 
-    def deliver(self, call: Call, wire: Wire | None, *, later: Later | None = None) -> None:
+    def deliver(
+        self, call: Call, wire: ClientConnection | None, *, later: Later | None = None
+    ) -> None:
         """Once the response is out, note that it arrived. Identical calls wait for that.
 
         `later` knows of another exchange that brings it, where this one has not.

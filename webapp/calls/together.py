@@ -10,30 +10,30 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from flows.elicitation.run import Place
 from flows.question import Outcome, Question
-from webapp.calls.presenter import Batch, Interrupted
+from webapp.calls.presenter import Interrupted, Prompts
 
 T = TypeVar("T")
 
 
-class Asks(Protocol):
+class AsksTogether(Protocol):
     """The part of a call that asking takes."""
 
     @property
     def is_interrupted(self) -> bool: ...
 
     async def place(self, question: Question[T]) -> Place | Outcome[T]: ...
-    async def ask_at(self, place: Place, question: Question[T], group: Batch) -> Outcome[T]: ...
+    async def ask_at(self, place: Place, question: Question[T], group: Prompts) -> Outcome[T]: ...
 
 
 async def ask_all(
-    call: Asks, questions: Sequence[Question[Any]], *, stops_at_no: bool
+    call: AsksTogether, questions: Sequence[Question[Any]], *, stops_at_no: bool
 ) -> tuple[Outcome[Any], ...]:
     """The outcomes, in the order of the questions.
 
     With `stops_at_no` the first no that is no answer is raised at once: nobody waits for the rest.
     """
     places = [await call.place(question) for question in questions]
-    group = Batch(len(places))
+    group = Prompts(len(places))
 
     async def ask(question: Question[Any], place: Place | Outcome[Any]) -> Outcome[Any]:
         outcome = place

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from flows.elicitation.retention import HOLDS_FOR_ITS_CALL
-from flows.elicitation.run import Asking, Place, Run
+from flows.elicitation.run import AskedPlace, Place, Run
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.errors import ElicitError, NotAllowed
@@ -22,8 +22,8 @@ from flows.question import (
 )
 from webapp.calls.once import KEPT, KEPT_UNDER_A_RECEIPT, Working, do_once, do_unkept
 from webapp.calls.once import Place as Work
-from webapp.calls.prefetched import Fact, Handed
-from webapp.calls.presenter import Batch
+from webapp.calls.prefetched import Fact, Prefetched
+from webapp.calls.presenter import Prompts
 from webapp.calls.resources import OwnersReach
 from webapp.calls.run import CurrentRun
 from webapp.calls.together import ask_all
@@ -63,7 +63,7 @@ class Verbs(ABC):
         self.caller = caller
         self.last_error: ElicitError | None = None
         self.is_over = False
-        self.handed = Handed()
+        self.handed = Prefetched()
         self.hidden: set[str] = set()  # what no error may carry to the model
         self.accounts = dict(accounts)  # and in this one
         self._of_earlier_legs = frozenset(accounts)
@@ -198,7 +198,7 @@ class Verbs(ABC):
     def failed(self, error: ElicitError) -> None:
         self.last_error = error
 
-    async def _known(self, request: Request, digest: str, asking: Asking | None) -> Json | None:
+    async def _known(self, request: Request, digest: str, asking: AskedPlace | None) -> Json | None:
         """An answer that needs no asking, unless what was asked there may still bring one."""
         kind = self.kinds[request.kind]
         if not kind.may_know:
@@ -264,7 +264,7 @@ class Verbs(ABC):
     async def place(self, question: Question[T]) -> Place | Outcome[T]: ...
 
     @abstractmethod
-    async def ask_at(self, place: Place, question: Question[T], group: Batch) -> Outcome[T]: ...
+    async def ask_at(self, place: Place, question: Question[T], group: Prompts) -> Outcome[T]: ...
 
     @abstractmethod
     async def _must_be_going_on(self) -> None:

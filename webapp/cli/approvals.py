@@ -5,7 +5,7 @@ that are no letters as such.
 """
 
 from webapp.cli.payments import OWNER_CHARACTERS, WHAT_CHARACTERS
-from webapp.command import Refused
+from webapp.command import CommandRefused
 from webapp.printing import printed
 from webapp.records.ids import tail_of
 from webapp.records.rows import Approval
@@ -21,7 +21,9 @@ async def list_approvals(service: Service) -> list[str]:
 async def revoke_approval(service: Service, id: str) -> list[str]:
     """End one: the next call asks again. Raises Refused."""
     if not await service.kinds.gates.approvals.revoke(id):
-        raise Refused(f"There is no approval {id} in force: elicit approvals list shows them.")
+        raise CommandRefused(
+            f"There is no approval {id} in force: elicit approvals list shows them."
+        )
     return ["It is revoked: the next call asks again."]
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from flows.errors import StoreUnavailable, Unreadable
 from webapp.command import (
     LOOPBACK,
-    Refused,
+    CommandRefused,
     opened_store,
     quieten,
     settings_for,
@@ -41,8 +41,8 @@ def back_up(environment: Mapping[str, str], target: Path, *, say: Say) -> int:
     try:
         _back_up(settings_for(environment, host=LOOPBACK, port=DEFAULT_PORT), target, say=say)
     except (OSError, sqlite3.Error) as error:
-        return Refused(f"{target} cannot be made: {error}").tell()
-    except Refused as refusal:
+        return CommandRefused(f"{target} cannot be made: {error}").tell()
+    except CommandRefused as refusal:
         return refusal.tell()
     return 0
 
@@ -55,7 +55,7 @@ def restore(environment: Mapping[str, str], source: Path, *, now: datetime, say:
         has_secret = any(environment.get(name) for name in SECRET_NAMES)
         try:
             if not source.is_file():
-                raise Refused(f"There is no file {source}.")
+                raise CommandRefused(f"There is no file {source}.")
             _must_be_whole(source)
             if has_secret:
                 say("The secret was not in it: the server opens it with the ELICIT_SECRET of then.")
@@ -74,8 +74,8 @@ def restore(environment: Mapping[str, str], source: Path, *, now: datetime, say:
                 draft.replace(store)
             say(f"{store} is as it was when {source} was made. What was paid since is not in it.")
         except (OSError, sqlite3.Error) as error:
-            raise Refused(f"{source} cannot be put back: {error}") from error
-    except Refused as refusal:
+            raise CommandRefused(f"{source} cannot be put back: {error}") from error
+    except CommandRefused as refusal:
         return refusal.tell()
     return 0
 
@@ -89,7 +89,7 @@ def examine(environment: Mapping[str, str], *, say: Say) -> int:
         key = settings.key_file.path if settings.key_file is not None else "ELICIT_SECRET"
         say(f"ok  key       {key}")
         asyncio.run(_examine_store(settings, say=say))
-    except Refused as refusal:
+    except CommandRefused as refusal:
         for sentence in refusal.sentences:
             say(f"NO  {sentence}")
         return 1
@@ -99,10 +99,10 @@ def examine(environment: Mapping[str, str], *, say: Say) -> int:
 def _back_up(settings: Settings, target: Path, *, say: Say) -> None:
     store, key = _file_of(settings.store), _key_beside(target)
     if not store.is_file():
-        raise Refused(f"There is no store {store} yet.")
+        raise CommandRefused(f"There is no store {store} yet.")
     for each in (target, key):
         if each.exists():
-            raise Refused(f"{each} is there already: name another file.")
+            raise CommandRefused(f"{each} is there already: name another file.")
     _copy(store, target)
     say(f"{target} has all of {store}.")
     if settings.key_file is None:
@@ -127,19 +127,19 @@ async def _examine_store(settings: Settings, *, say: Say) -> None:
         except Unreadable as error:
             raise under_another_secret(settings) from error
         except StoreUnavailable as error:
-            raise Refused(error.why) from error
+            raise CommandRefused(error.why) from error
     if settings.store.startswith(_SQLITE):
         try:
             await asyncio.to_thread(_must_be_whole, _file_of(settings.store))
         except sqlite3.Error as error:
-            raise Refused(f"The store cannot be read: {error}") from error
+            raise CommandRefused(f"The store cannot be read: {error}") from error
         say("ok  whole     each index agrees with what it is of")
 
 
 def _file_of(address: str) -> Path:
     path = address.removeprefix(_SQLITE)
     if path == address:
-        raise Refused(f"ELICIT_STORE: only a store in a file has this: {_SQLITE}...")
+        raise CommandRefused(f"ELICIT_STORE: only a store in a file has this: {_SQLITE}...")
     return Path(path).absolute()
 
 
@@ -179,22 +179,26 @@ def _must_be_whole(path: Path) -> None:
         tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'records'")
         is_ours = tables.fetchone() == (1,)
     if found != "ok":
-        raise Refused(f"{path} is damaged ({' '.join(str(found).split())}): put a backup back.")
+        raise CommandRefused(
+            f"{path} is damaged ({' '.join(str(found).split())}): put a backup back."
+        )
     if not is_ours:
-        raise Refused(f"{path} is no store of ours.")
+        raise CommandRefused(f"{path} is no store of ours.")
 
 
 def _put_key_back(file: KeyFile, key: Path, *, say: Say) -> None:
     if not key.exists():
         if not file.path.exists():
-            raise Refused(f"Neither {key} nor {file.path} is there, and nothing opens it without.")
+            raise CommandRefused(
+                f"Neither {key} nor {file.path} is there, and nothing opens it without."
+            )
         say(f"There is no {key}: the server opens it with {file.path}, if that is its key.")
     elif not file.path.exists():
         file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(file.path, key.read_bytes())
         say(f"{file.path} is the key of then.")
     elif not {each.value for each in KeyFile(key).read()} <= {e.value for e in file.read()}:
-        raise Refused(
+        raise CommandRefused(
             f"{file.path} is another key than {key}: move it away first, and know that what was "
             "kept under it is opened by it alone."
         )
@@ -210,5 +214,5 @@ def _alone(store: Path) -> Generator[None]:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCKED_BYTES, _LOCKED_FROM)
         except OSError as error:
-            raise Refused(f"{store} is open: stop every server of it first.") from error
+            raise CommandRefused(f"{store} is open: stop every server of it first.") from error
         yield

@@ -14,7 +14,7 @@ from webapp.cli.device_flow import (
     open_questions,
     plain,
 )
-from webapp.command import LOOPBACK, Refused, quieten, settings_for, under_another_secret
+from webapp.command import LOOPBACK, CommandRefused, quieten, settings_for, under_another_secret
 from webapp.connecting import connect
 from webapp.printing import tell
 from webapp.settings.settings import Settings
@@ -26,7 +26,7 @@ def connect_here(environment: Mapping[str, str], *, provider: str | None, port: 
     try:
         settings = settings_for(environment, host=LOOPBACK, port=port)
         return asyncio.run(_connect(settings, provider))
-    except Refused as refusal:
+    except CommandRefused as refusal:
         return refusal.tell()
 
 
@@ -36,20 +36,20 @@ async def _connect(settings: Settings, provider: str | None) -> int:
         async with connect(settings) as service:
             waiting = await open_questions(service, provider=provider)
             if not waiting:
-                raise Refused(
+                raise CommandRefused(
                     "No tool of yours waits for an account. Call the tool first, and leave it "
                     "waiting."
                 )
             asked = await chosen(service, waiting, terminal)
             if asked is None:
-                raise Refused("None was chosen, and nothing was done.")
+                raise CommandRefused("None was chosen, and nothing was done.")
             is_connected = await connect_by_code(service, asked, terminal)
     except Unreadable as error:
         raise under_another_secret(settings) from error
     except StoreUnavailable as error:
-        raise Refused(plain(error.why, limit=LONGEST_QUOTATION)) from error
+        raise CommandRefused(plain(error.why, limit=LONGEST_QUOTATION)) from error
     except ElicitError as error:
-        raise Refused(plain(str(error), limit=LONGEST_QUOTATION)) from error
+        raise CommandRefused(plain(str(error), limit=LONGEST_QUOTATION)) from error
     return 0 if is_connected else 1
 
 

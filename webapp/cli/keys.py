@@ -17,9 +17,15 @@ from flows.crypto.tokens import MAXIMUM_LIFE
 from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable, Unreadable, WeakSecret
 from webapp.cli.resealing import is_under_way, reseal
-from webapp.command import LOOPBACK, Refused, opened_store, settings_for, under_another_secret
+from webapp.command import (
+    LOOPBACK,
+    CommandRefused,
+    opened_store,
+    settings_for,
+    under_another_secret,
+)
 from webapp.records.owners import count_wrapped, rewrap, was_served
-from webapp.settings.key_file import KeyFile, Secret, data_folder, new_secret
+from webapp.settings.key_file import KeyFile, SecretSetting, data_folder, new_secret
 from webapp.settings.key_usage import noted_as, wrapped_in
 from webapp.settings.settings import DEFAULT_PORT, SECRET_NAMES, Settings
 from webapp.stores import Store
@@ -59,7 +65,7 @@ def on_keys(environment: Mapping[str, str], work: Work, *, say: Callable[[str], 
     try:
         for line in asyncio.run(_on_keys(environment, work)):
             say(line)
-    except Refused as refusal:
+    except CommandRefused as refusal:
         return refusal.tell()
     return 0
 
@@ -90,9 +96,9 @@ async def rotate(
         else:
             lines.append(f"Another rotation has just made {keys.ring.newest.hex()}.")
     elif len(keys.ring.fingerprints) == 1:
-        raise Refused(f"{keys.source} holds one secret. {_order(keys)}")
+        raise CommandRefused(f"{keys.source} holds one secret. {_order(keys)}")
     elif not anyway and not await was_served(keys.store, newest):
-        raise Refused(
+        raise CommandRefused(
             f"No process of this store has ever had {newest.hex()}, the first of {keys.source}: "
             f"those that run could open nothing any more. {_order(keys)}\n"
             "If nothing is running: elicit keys rotate --anyway"
@@ -159,20 +165,20 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
     """Take an old secret out of the key file, if nothing needs it any more. Raises Refused."""
     found = next((f for f in keys.ring.fingerprints if f.hex() == fingerprint.lower()), None)
     if found is None:
-        raise Refused(
+        raise CommandRefused(
             f"{keys.source} has no secret {fingerprint}; those that it has: elicit keys list",
             status=2,
         )
     if found == keys.ring.newest:
-        raise Refused(f"{found.hex()} is the newest, which seals; first: elicit keys rotate")
+        raise CommandRefused(f"{found.hex()} is the newest, which seals; first: elicit keys rotate")
     counted = await count_wrapped(keys.store)
     if not counted:
-        raise Refused(
+        raise CommandRefused(
             f"{keys.place} is empty, so it is hardly the store that is served: set ELICIT_STORE "
             "as the server has it."
         )
     if counted[found]:
-        raise Refused(
+        raise CommandRefused(
             f"{found.hex()} still wraps {_keys(counted[found])} of {keys.place}, which would be "
             "lost; first: elicit keys rotate"
         )
@@ -187,7 +193,7 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
     until = _may_live_until(_secrets(keys)[found])
     if not anyway and (until is None or now < until):
         when = f"until {until:%Y-%m-%d %H:%M} UTC" if until is not None else "still"
-        raise Refused(
+        raise CommandRefused(
             f"Links and sessions made under {found.hex()} may live {when}. To end them now: "
             f"elicit keys retire {found.hex()} --anyway"
         )
@@ -203,17 +209,17 @@ async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
         try:
             number = await wrapped_in(address, found)
         except StoreUnavailable as error:
-            raise Refused(
+            raise CommandRefused(
                 f"{address} was opened with {keys.source} too, and cannot be asked whether it "
                 f"needs {found.hex()}: {error.why}"
             ) from error
         if number:
-            raise Refused(
+            raise CommandRefused(
                 f"{found.hex()} still wraps {_keys(number)} of {address}, which would be lost; "
                 f"first, with ELICIT_STORE={address}: elicit keys rotate"
             )
         if number is None:
-            raise Refused(
+            raise CommandRefused(
                 f"{address} is gone, or away (a disk, another place), and may need "
                 f"{found.hex()}. If it is lost, take it out of {file.notes}"
             )
@@ -223,7 +229,7 @@ async def _on_keys(environment: Mapping[str, str], work: Work) -> list[str]:
     variable = next((name for name in SECRET_NAMES if environment.get(name)), None)
     file = KeyFile(data_folder(environment) / "key") if variable is None else None
     if file is not None and not file.path.exists():
-        raise Refused(
+        raise CommandRefused(
             f"There is no secret yet, neither in ELICIT_SECRET nor in {file.path}, which "
             "`elicit serve` makes."
         )
@@ -237,7 +243,7 @@ async def _on_keys(environment: Mapping[str, str], work: Work) -> list[str]:
                 settings,
             )
     except (OSError, WeakSecret) as error:
-        raise Refused(f"The key file cannot be used: {error}") from error
+        raise CommandRefused(f"The key file cannot be used: {error}") from error
 
 
 async def _refusing(work: Work, keys: Keys, settings: Settings) -> list[str]:
@@ -246,16 +252,16 @@ async def _refusing(work: Work, keys: Keys, settings: Settings) -> list[str]:
     except Unreadable as error:
         raise under_another_secret(settings) from error
     except StoreUnavailable as error:
-        raise Refused(
+        raise CommandRefused(
             f"The store stopped answering: {error.why}. What was done so far holds; run it again."
         ) from error
 
 
-def _secrets(keys: Keys) -> dict[bytes, Secret]:
+def _secrets(keys: Keys) -> dict[bytes, SecretSetting]:
     return {s.fingerprint: s for s in keys.file.read()} if keys.file is not None else {}
 
 
-def _may_live_until(secret: Secret) -> datetime | None:
+def _may_live_until(secret: SecretSetting) -> datetime | None:
     return None if secret.ceased_at is None else secret.ceased_at + MAXIMUM_LIFE + _LEEWAY
 
 

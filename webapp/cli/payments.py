@@ -17,14 +17,14 @@ from flows.errors import ElicitError, InvalidQuestion, NotPossible, StoreUnavail
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
 from flows.payments.session import sessions_of, terms_of
-from flows.payments.unresolved import Loose, LooseEnd
-from webapp.command import LOOPBACK, Refused, quieten, settings_for, under_another_secret
+from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from webapp.command import LOOPBACK, CommandRefused, quieten, settings_for, under_another_secret
 from webapp.connecting import connect
 from webapp.payments.refunds import NoRefunds
 from webapp.payments.verification import ON_ITS_WAY
 from webapp.printing import printed
 from webapp.records.ids import tail_of
-from webapp.records.rows import Hook, TurnedAway
+from webapp.records.rows import StoredWebhook, TurnedAway
 from webapp.service import Service
 from webapp.settings.settings import DEFAULT_PORT, Settings
 from webapp.stores import Record
@@ -49,7 +49,7 @@ def operate(environment: Mapping[str, str], work: Work, *, say: Callable[[str], 
             say(line)
         if left_out:
             raise _not_all(left_out)
-    except Refused as refusal:
+    except CommandRefused as refusal:
         return refusal.tell()
     return 0
 
@@ -118,13 +118,13 @@ async def refund_payment(
             up_to=up_to,
         )
     except NotPossible as error:
-        raise Refused(_why_not(error)) from error
+        raise CommandRefused(_why_not(error)) from error
     except NoRefunds as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     except StoreUnavailable:
         raise
     except ElicitError as error:
-        raise Refused(f"{error} {_AGAIN_WHOLE if is_whole else _AGAIN_PART}") from error
+        raise CommandRefused(f"{error} {_AGAIN_WHOLE if is_whole else _AGAIN_PART}") from error
     if is_whole:
         return [_given(part, refund)]
     return [f"{_given(part, refund)} That is all that was given back of {payment.price}."]
@@ -135,7 +135,9 @@ async def end_payment(service: Service, id: str) -> list[str]:
     loose_ends = service.kinds.payments.loose_ends
     loose = next((one for one in await loose_ends.open() if tail_of(one) == id), None)
     if loose is None:
-        raise Refused(f"There is nothing to look at as {printed(id)}: elicit payments list --open")
+        raise CommandRefused(
+            f"There is nothing to look at as {printed(id)}: elicit payments list --open"
+        )
     await loose_ends.done(loose)
     return [f"{printed(loose.session)} at {loose.seller} is listed no more."]
 
@@ -169,7 +171,7 @@ async def replay_hook(service: Service, id: str) -> list[str]:
     except StoreUnavailable:
         raise
     except ElicitError as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     return [_heard(replayed)]
 
 
@@ -179,18 +181,18 @@ async def _operate(settings: Settings, work: Work) -> tuple[Sequence[str], Seque
         try:
             service = await stack.enter_async_context(connect(settings))
         except ValueError as error:
-            raise Refused(f"ELICIT_STORE: {error}", status=2) from error
+            raise CommandRefused(f"ELICIT_STORE: {error}", status=2) from error
         except Unreadable as error:
             raise under_another_secret(settings) from error
         except StoreUnavailable as error:
-            raise Refused(error.why) from error
+            raise CommandRefused(error.why) from error
         try:
             left_out = service.elicitations.left_out = []
             return await work(service), left_out
         except Unreadable as error:
-            raise Refused(f"The store cannot be read: {error}") from error
+            raise CommandRefused(f"The store cannot be read: {error}") from error
         except StoreUnavailable as error:
-            raise Refused(f"The store cannot be read: {error.why}") from error
+            raise CommandRefused(f"The store cannot be read: {error.why}") from error
 
 
 async def _payments(service: Service) -> list[Payment]:
@@ -199,10 +201,12 @@ async def _payments(service: Service) -> list[Payment]:
     )
 
 
-async def _hook(service: Service, id: str) -> Hook:
+async def _hook(service: Service, id: str) -> StoredWebhook:
     found = await service.inbox.find(id)
     if found is None:
-        raise Refused(f"There is no delivery {printed(id)}: elicit webhooks list shows them.")
+        raise CommandRefused(
+            f"There is no delivery {printed(id)}: elicit webhooks list shows them."
+        )
     return found
 
 
@@ -245,7 +249,7 @@ def _of_payment(payment: Payment) -> dict[str, object]:
     }
 
 
-def _of_loose(loose: LooseEnd) -> dict[str, object]:
+def _of_loose(loose: UnresolvedPayment) -> dict[str, object]:
     return {
         "id": tail_of(loose),
         "standing": f"look: {loose.status.value}",
@@ -282,12 +286,12 @@ def _of_pending(asked: Elicitation) -> dict[str, object]:
     }
 
 
-def _left_open(loose: LooseEnd) -> list[str]:
+def _left_open(loose: UnresolvedPayment) -> list[str]:
     """What no row of the ledger is about; its session is what to look for at the provider."""
     when = f"{loose.found_at:%Y-%m-%d %H:%M}"
     where = loose.seller if loose.is_live else f"{loose.seller}, a test"
     words = f"asked {loose.price}, and the provider has not said whether it was paid"
-    if loose.status is Loose.OTHERWISE:
+    if loose.status is UnresolvedStatus.OTHERWISE:
         mode = "" if loose.paid_live == loose.is_live else ", in another mode"
         words = f"paid {printed(loose.paid_price)}{mode}, asked {loose.price}"
     who, session = loose.owner[:OWNER_CHARACTERS], printed(loose.session)
@@ -344,26 +348,26 @@ def _part(payment: Payment, amount: str) -> Money:
     try:
         part = Money(amount, payment.currency)
     except InvalidQuestion as error:
-        raise Refused(f"--amount: {error}") from error
+        raise CommandRefused(f"--amount: {error}") from error
     if part.minor_units > payment.amount:
-        raise Refused(f"--amount: {payment.price} was paid, and {part} is more.")
+        raise CommandRefused(f"--amount: {payment.price} was paid, and {part} is more.")
     return part
 
 
-def _not_all(left_out: Sequence[Record]) -> Refused:
+def _not_all(left_out: Sequence[Record]) -> CommandRefused:
     """Rows that were damaged, or put there by somebody else: the others are listed."""
     kinds = sorted({record.kind for record in left_out})
     ids = ", ".join(record.id.removeprefix(record.owner) for record in left_out[:NAMED_AT_MOST])
     more = ", ..." if len(left_out) > NAMED_AT_MOST else ""
     count = "1 record" if len(left_out) == 1 else f"{len(left_out)} records"
-    return Refused(
+    return CommandRefused(
         f"{count} of the store cannot be read ({', '.join(kinds)}: {printed(ids)}{more}); what can "
         "be read stands above. A backup from before has them: elicit restore"
     )
 
 
-def _unknown(id: str) -> Refused:
-    return Refused(f"There is no payment {printed(id)}: elicit payments list shows them.")
+def _unknown(id: str) -> CommandRefused:
+    return CommandRefused(f"There is no payment {printed(id)}: elicit payments list shows them.")
 
 
 def _why_not(error: NotPossible) -> str:
@@ -378,7 +382,7 @@ def _why_not(error: NotPossible) -> str:
             return str(error)
 
 
-def _heard(hook: Hook) -> str:
+def _heard(hook: StoredWebhook) -> str:
     why = "" if hook.why is None else f" ({hook.why})"
     when = f"{hook.received_at:%Y-%m-%d %H:%M:%S}"
     return f"{tail_of(hook)}  {when}  {hook.seller}  {hook.type or 'event'}  {hook.status}{why}"

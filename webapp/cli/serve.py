@@ -21,7 +21,7 @@ from webapp.app import open_app
 from webapp.cli.servers import must_be_known
 from webapp.command import (
     LOOPBACK,
-    Refused,
+    CommandRefused,
     opened_store,
     quieten,
     settings_for,
@@ -30,7 +30,7 @@ from webapp.command import (
 from webapp.connecting import utc_now
 from webapp.demo.server import demo_server
 from webapp.http.client import refuse_packed
-from webapp.http.connection import ASGIApp, Wires
+from webapp.http.connection import ASGIApp, ClientConnections
 from webapp.http.port import PortUnusable, bind, listen
 from webapp.identity.accepting import Accepted
 from webapp.identity.local_peer import can_tell_users
@@ -64,7 +64,7 @@ def serve(
             return _serve_bound(
                 stack, name, environment, host=host, port=port, has_sandbox=has_sandbox
             )
-        except Refused as refusal:
+        except CommandRefused as refusal:
             return refusal.tell()
 
 
@@ -84,7 +84,7 @@ def _serve_bound(
         listener = stack.enter_context(bind(host, port))
     except PortUnusable as error:
         settings_for(environment, host=host, port=port)  # whatever is wrong with these comes first
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     settings = settings_for(environment, host=host, port=listener.getsockname()[1])
     if has_sandbox is None:  # the demo has one, where only this machine reaches it
         has_sandbox = name is None and settings.is_local
@@ -109,10 +109,12 @@ def pair(environment: Mapping[str, str], *, port: int) -> int:
     """Print how a client and a browser of this user's are known as theirs; the exit status."""
     try:
         settings = settings_for(environment, host=LOOPBACK, port=port)
-    except Refused as refusal:
+    except CommandRefused as refusal:
         return refusal.tell()
     if not settings.is_local or settings.identity.issuer is not None:
-        return Refused("Where people sign in, or beyond this machine, nothing is paired.").tell()
+        return CommandRefused(
+            "Where people sign in, or beyond this machine, nothing is paired."
+        ).tell()
     lines = [*_pairing(settings), "The address works once, for ten minutes, while it serves."]
     tell("\n".join(lines))
     return 0
@@ -123,14 +125,16 @@ def load(name: str) -> Any:
     try:
         server = find_server(name)
     except (ImportError, TypeError) as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     except Exception as error:
         traceback.print_exc()
-        raise Refused(f"{name} could not be imported; what it raised stands above.") from error
+        raise CommandRefused(
+            f"{name} could not be imported; what it raised stands above."
+        ) from error
     try:
         must_be_named(server)
     except ValueError as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     return server
 
 
@@ -142,7 +146,7 @@ async def opened_app(
     place: str,
     store: Store,
     sandbox: Sandbox | None = None,
-    wires: Wires | None = None,
+    wires: ClientConnections | None = None,
 ) -> tuple[ASGIApp, Service]:
     """The application and its service, running until the stack is left. Raises Refused.
 
@@ -164,7 +168,7 @@ async def opened_app(
         )
         return app, services[0]
     except GateWithoutTool as error:
-        raise Refused(str(error), status=2) from error
+        raise CommandRefused(str(error), status=2) from error
     except Unreadable as error:
         raise under_another_secret(settings) from error
 
@@ -204,7 +208,7 @@ async def _serve(
             for its_listener in running:
                 listen(its_listener)
         except PortUnusable as error:
-            return Refused(str(error)).tell()
+            return CommandRefused(str(error)).tell()
 
         told = asyncio.Event()
 
@@ -294,13 +298,13 @@ def _annex(settings: Settings, listener: socket.socket) -> Generator[Annex]:
         except (PortUnusable, OverflowError):
             beside = bind(LOOPBACK, 0)
     except PortUnusable as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     with beside:
         url = f"http://{LOOPBACK}:{beside.getsockname()[1]}"
         try:
             sandbox = new_sandbox(url=url, serves=settings.url)
         except ValueError as error:
-            raise Refused(f"ELICIT_URL: {error}", status=2) from error
+            raise CommandRefused(f"ELICIT_URL: {error}", status=2) from error
         yield Annex(sandbox=sandbox, listener=beside)
 
 

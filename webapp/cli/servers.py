@@ -11,7 +11,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from webapp.command import Refused
+from webapp.command import CommandRefused
 from webapp.printing import printed
 from webapp.records.owners import SERVICE, Owners
 from webapp.records.rows import KINDS, KnownServer, Rows
@@ -27,7 +27,7 @@ async def must_be_known(
     fresh = KnownServer(id=id, owner=SERVICE, name=name, place=place, since=now)
     known = await _kept(store, owners, fresh)
     if known.place != place:
-        raise Refused(
+        raise CommandRefused(
             f"A server named {printed(name)!r} was served from {printed(known.place)} so far, and "
             f"this one is from {printed(place)}: what people connected, saved and approved for "
             "that name is not given to it.",
@@ -55,7 +55,9 @@ async def accept_server(service: Service, *, name: str, place: str) -> list[str]
         id = _id(elicitations.owners, name)
         found = await elicitations.read(KnownServer, owner=SERVICE, id=id)
         if found is None:
-            raise Refused(f"No server is named {printed(name)}: elicit servers list shows them.")
+            raise CommandRefused(
+                f"No server is named {printed(name)}: elicit servers list shows them."
+            )
         return [] if found.place == place else [_moved(found, place, service)]
 
     await elicitations.write_afresh(moved)

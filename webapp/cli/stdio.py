@@ -27,13 +27,13 @@ from flows.errors import Unreadable
 from webapp.cli.serve import Pages, drained, load, opened_app, stopped_by_signals
 from webapp.command import (
     LOOPBACK,
-    Refused,
+    CommandRefused,
     opened_store,
     quieten,
     settings_for,
     under_another_secret,
 )
-from webapp.http.connection import Wires
+from webapp.http.connection import ClientConnections
 from webapp.http.port import PortUnusable, SharedPort
 from webapp.printing import tell
 from webapp.records.owners import open_owners
@@ -54,14 +54,14 @@ def serve_stdio(name: str, *, environment: Mapping[str, str], port: int) -> int:
         quieten(log=settings.log)
         place = place_of(name)
         return asyncio.run(_serve(settings, server, source, target, port=port, place=place))
-    except Refused as refusal:
+    except CommandRefused as refusal:
         return refusal.tell()
 
 
 class Incoming:
     """The client's messages: read in a thread, as reading may block for ever."""
 
-    def __init__(self, wires: Wires) -> None:
+    def __init__(self, wires: ClientConnections) -> None:
         self._wires = wires
         self._loop = asyncio.get_running_loop()
         self._lines = asyncio.Queue[bytes | None]()
@@ -136,7 +136,7 @@ class Incoming:
 class Outgoing:
     """Our messages: written in a thread, as a client that does not read blocks the writer."""
 
-    def __init__(self, wires: Wires, *, on_broken: Callable[[], None]) -> None:
+    def __init__(self, wires: ClientConnections, *, on_broken: Callable[[], None]) -> None:
         self._wires = wires
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
@@ -223,7 +223,7 @@ def _put_away() -> tuple[int, int]:
 def _local_settings(environment: Mapping[str, str], *, port: int) -> Settings:
     settings = settings_for(environment, host=LOOPBACK, port=port)
     if not settings.is_local:
-        raise Refused(
+        raise CommandRefused(
             f"ELICIT_URL: {settings.url} is not on this machine, where the pages of "
             "`elicit stdio` are; unset it, or use `elicit serve`.",
             status=2,
@@ -246,10 +246,10 @@ async def _serve(
         except Unreadable as error:
             raise under_another_secret(settings) from error
         except PortUnusable as error:
-            raise Refused(str(error)) from error
+            raise CommandRefused(str(error)) from error
         if listener is not None:
             stack.enter_context(listener)
-        wires = Wires()
+        wires = ClientConnections()
         app, service = await opened_app(
             stack, settings, server, place=place, store=store, wires=wires
         )

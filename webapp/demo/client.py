@@ -29,7 +29,7 @@ from mcp_types import (
 from flows.origin import is_loopback
 from webapp.command import quieten
 from webapp.demo.paired import pairing_of
-from webapp.demo.waiting import Waiting
+from webapp.demo.waiting import DemoWaiting
 from webapp.demo.walker import WalkFailed, walk
 from webapp.http.client import UNPACKED, refuse_packed
 from webapp.printing import tell
@@ -127,7 +127,7 @@ class Demo:
                 )
             return
         await asyncio.to_thread(webbrowser.open, link)
-        await Waiting(self.browser, link, out=sys.stdout).show()
+        await DemoWaiting(self.browser, link, out=sys.stdout).show()
 
 
 def demonstrate(url: str, *, mode: str | None, tool: str | None, walks: bool) -> int:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from flows.crypto.tokens import Tokens
 from flows.errors import StoreUnavailable, Unreadable
 from flows.origin import is_loopback
-from webapp.command import Refused, opened_store, settings_for
+from webapp.command import CommandRefused, opened_store, settings_for
 from webapp.connecting import utc_now
 from webapp.http.port import is_ours
 from webapp.identity.local_peer import can_tell_users
@@ -28,7 +28,7 @@ async def pairing_of(url: str) -> tuple[str, str] | None:
         settings = settings_for({**os.environ, "ELICIT_URL": url}, host=host, port=port)
         async with opened_store(settings) as store:
             owners = await open_owners(store=store, ring=settings.ring)
-    except (Refused, Unreadable, StoreUnavailable):
+    except (CommandRefused, Unreadable, StoreUnavailable):
         return None  # the server is not this user's: it says who may ask
     if settings.identity.issuer is not None:
         return None

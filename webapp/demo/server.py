@@ -21,7 +21,7 @@ from flows import Completion, Link, NotAllowed, complete_elicitation, elicit
 from flows.elicitation.states import Json
 from webapp.demo.tools import add_tools
 from webapp.http.browser import page_headers
-from webapp.pages.renderer import Pages, template_folder
+from webapp.pages.renderer import Renderer, template_folder
 from webapp.pages.views import BadRequest, Done, Late, SomeoneElse, Unknown, Used, View
 
 NAME = "elicit demo"
@@ -45,7 +45,7 @@ class GuestBook(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms(View):
+class DemoTerms(View):
     """The house rules, to be accepted."""
 
     template: ClassVar[str] = "terms.html"
@@ -53,7 +53,7 @@ class Terms(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counter(View):
+class DemoCounter(View):
     """Where a ticket is handed in."""
 
     template: ClassVar[str] = "counter.html"
@@ -66,7 +66,7 @@ def demo_server(public_url: str) -> MCPServer:
     server = MCPServer(NAME, log_level="WARNING")
     add_tools(server)
     _add_tools(server, public_url)
-    Service(public_url).add_to(server)
+    DemoService(public_url).add_to(server)
     return server
 
 
@@ -106,12 +106,12 @@ def _add_tools(server: MCPServer, public_url: str) -> None:
         return f"Ticket {ticket} was handed in."
 
 
-class Service:
+class DemoService:
     """The pages that the tools lead to."""
 
     def __init__(self, public_url: str) -> None:
         self._public_url = public_url
-        self._pages = Pages(folders=[_FOLDER / "templates", template_folder()])
+        self._pages = Renderer(folders=[_FOLDER / "templates", template_folder()])
         self._style = (_FOLDER / "demo.css").read_bytes()
 
     def add_to(self, server: MCPServer) -> None:
@@ -143,7 +143,7 @@ class Service:
         return self._page(view, status=HTTPStatus.UNPROCESSABLE_ENTITY)
 
     async def show_terms(self, request: Request) -> Response:
-        return self._page(Terms(server=NAME, action=_here(request)))
+        return self._page(DemoTerms(server=NAME, action=_here(request)))
 
     async def accept_terms(self, request: Request) -> Response:
         back = request.query_params.get("back", "")
@@ -154,7 +154,7 @@ class Service:
 
     async def show_counter(self, request: Request) -> Response:
         ticket = request.query_params.get("ticket", "")
-        return self._page(Counter(server=NAME, action=_here(request), ticket=ticket))
+        return self._page(DemoCounter(server=NAME, action=_here(request), ticket=ticket))
 
     async def hand_in(self, request: Request) -> Response:
         return await self._finish(request, {})

@@ -22,7 +22,7 @@ _WORDS = {
 }
 
 
-class Waiting:
+class DemoWaiting:
     """Shows one link's status until it is final or the task is cancelled."""
 
     def __init__(self, client: httpx.AsyncClient, link: str, *, out: TextIO) -> None:

@@ -19,7 +19,7 @@ class WalkFailed(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Form:
+class WalkedForm:
     """A form: where it goes, what it carries, and what it asks."""
 
     action: str
@@ -34,9 +34,9 @@ class Page(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.heading = ""
-        self.forms: list[Form] = []
+        self.forms: list[WalkedForm] = []
         self.seconds_left: int | None = None
-        self._form: Form | None = None
+        self._form: WalkedForm | None = None
         self._is_heading = False
         self.feed(html)
         self.close()
@@ -50,13 +50,13 @@ class Page(HTMLParser):
         if tag == "h1":
             self._is_heading = True
         elif tag == "form" and (given.get("method") or "").lower() == "post":
-            self._form = Form(action=given.get("action") or "")
+            self._form = WalkedForm(action=given.get("action") or "")
             self.forms.append(self._form)
         elif self._form is not None and given.get("name"):
             self._fill(self._form, tag, given["name"] or "", given)
 
     @staticmethod
-    def _fill(form: Form, tag: str, name: str, given: dict[str, str | None]) -> None:
+    def _fill(form: WalkedForm, tag: str, name: str, given: dict[str, str | None]) -> None:
         kind = given.get("type")
         is_chosen = kind == "hidden" or (kind in {"radio", "checkbox"} and "checked" in given)
         if is_chosen or (tag == "button" and not form.is_pressed):

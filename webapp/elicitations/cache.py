@@ -11,7 +11,7 @@ from flows.elicitation.states import Elicitation
 REMEMBERED_AT_MOST = 10_000
 
 
-class Recent:
+class Cache:
     def __init__(self) -> None:
         self._by_id: OrderedDict[str, Elicitation] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()

@@ -16,7 +16,7 @@ from webapp.stores import Record
 KEPT: Final = frozenset({KINDS[Connection], KINDS[Payment], KINDS[KeptSecret]})
 
 
-class KeptNews:
+class Changes:
     """Whose accounts, purchases or named secrets have changed since somebody asked."""
 
     def __init__(self) -> None:

@@ -15,18 +15,18 @@ from msgspec.structs import replace
 from flows.elicitation import attempt as attempts
 from flows.elicitation import states
 from flows.elicitation.run import Run
-from flows.elicitation.states import LEASE, Elicitation, Json, Status, Take
+from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
 from flows.errors import ElicitError, NotPossible, Unreadable
 from webapp.deadline import Clock, Steps, ticks_of
-from webapp.elicitations.cache import Recent
-from webapp.elicitations.changes import KeptNews
+from webapp.elicitations.cache import Cache
+from webapp.elicitations.changes import Changes
 from webapp.elicitations.plugins import Plugins
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
 from webapp.records.ids import RANDOM_BYTES, fresh_id, owner_of
 from webapp.records.owners import Owners
 from webapp.records.randomness import Randomness
-from webapp.records.rows import KINDS, Done, Rows, Value, ValueT
+from webapp.records.rows import KINDS, DoneOnce, Rows, Value, ValueT
 from webapp.stores import Conflict, Record, Store
 
 T = TypeVar("T")
@@ -56,8 +56,8 @@ class Elicitations:
         self.steps = Steps(clock)
         self.rows = Rows(owners)
         self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
-        self.recent = Recent()
-        self.news = KeptNews()
+        self.recent = Cache()
+        self.news = Changes()
         self.hearers: list[Callable[[Record], Awaitable[None]]] = []  # of other processes' writes
         self.plugins = plugins or Plugins()
         self._random = Randomness()
@@ -134,8 +134,8 @@ class Elicitations:
     async def find_run(self, *, owner: str, key: str) -> Run | None:
         return await self.holder(Run, owner=owner, key=key)
 
-    async def done(self, *, owner: str, id: str) -> Done | None:
-        return await self.read(Done, owner=owner, id=id)
+    async def done(self, *, owner: str, id: str) -> DoneOnce | None:
+        return await self.read(DoneOnce, owner=owner, id=id)
 
     async def write(self, *values: Value) -> None:
         """Write all or none, then wake whoever waits for them. Raises Conflict."""
@@ -342,7 +342,7 @@ class Elicitations:
             now = self.clock()
             waiter = self.waiters.of_leg(id, current.waiter)
             take = (
-                Take(run=waiter.run, leg=waiter.leg, until=now + LEASE)
+                Lease(run=waiter.run, leg=waiter.leg, until=now + LEASE)
                 if waiter is not None
                 else None
             )

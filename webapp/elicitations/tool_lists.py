@@ -9,7 +9,7 @@ import logging
 from typing import Protocol
 from weakref import WeakSet
 
-from webapp.elicitations.changes import KeptNews
+from webapp.elicitations.changes import Changes
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Listing(Protocol):
 class ToolLists:
     """The listings are held weakly: each ends with its client's connection."""
 
-    def __init__(self, news: KeptNews) -> None:
+    def __init__(self, news: Changes) -> None:
         self._news = news
         self._listings: WeakSet[Listing] = WeakSet()
 

@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 
 __all__ = [
     "ASGIApp",
+    "ClientConnection",
+    "ClientConnections",
     "Message",
     "Receive",
     "Scope",
     "Send",
-    "StreamWire",
-    "Wire",
-    "Wires",
+    "StreamConnection",
     "watched",
     "wire_of",
 ]
@@ -37,7 +37,7 @@ _SCOPE_KEY = "elicit.wire"
 _logger = logging.getLogger(__name__)
 
 
-class Wire:
+class ClientConnection:
     """One exchange: did the client go away, and did the last byte go out before that."""
 
     __slots__ = ("_at_break", "_at_end", "_is_broken", "_is_delivered", "pieces")
@@ -96,7 +96,7 @@ class Wire:
             _call(callback, self._is_delivered)
 
 
-class StreamWire(Wire):
+class StreamConnection(ClientConnection):
     """A wire whose end is told by whoever writes the stream."""
 
     __slots__ = ()
@@ -109,22 +109,22 @@ class StreamWire(Wire):
         self._break()
 
 
-class Wires:
+class ClientConnections:
     """The exchanges of one connection that carries many at once, by the ids of their requests."""
 
     def __init__(self) -> None:
-        self._unanswered: dict[int | str, StreamWire] = {}
+        self._unanswered: dict[int | str, StreamConnection] = {}
 
     def begin(self, request_id: int | str) -> None:
         replaced = self.take(request_id)
-        self._unanswered[request_id] = StreamWire()
+        self._unanswered[request_id] = StreamConnection()
         if replaced is not None:  # a client that uses an id twice
             replaced.end(is_delivered=False)
 
-    def find(self, request_id: int | str) -> Wire | None:
+    def find(self, request_id: int | str) -> ClientConnection | None:
         return self._unanswered.get(request_id)
 
-    def take(self, request_id: int | str) -> StreamWire | None:
+    def take(self, request_id: int | str) -> StreamConnection | None:
         """The wire of a request that has its answer, whose end the caller tells from now on."""
         return self._unanswered.pop(request_id, None)
 
@@ -147,13 +147,13 @@ def watched(app: ASGIApp) -> ASGIApp:
     return watching
 
 
-def wire_of(scope: Mapping[str, Any]) -> Wire | None:
+def wire_of(scope: Mapping[str, Any]) -> ClientConnection | None:
     """Return the wire of this exchange, or None where no `watched` stands around the app."""
     wire = scope.get(_SCOPE_KEY)
-    return wire if isinstance(wire, Wire) else None
+    return wire if isinstance(wire, ClientConnection) else None
 
 
-class _Exchange(Wire):
+class _Exchange(ClientConnection):
     """The wire with the app's receive and send, and the pump that listens when the app does not."""
 
     def __init__(self, receive: Receive, send: Send) -> None:

@@ -21,7 +21,7 @@ _FIELDS_AT_MOST = 1000
 Fields: TypeAlias = dict[str, list[str]]
 
 
-class Asked(Protocol):
+class ReadRequest(Protocol):
     """A request of any framework's."""
 
     @property
@@ -57,7 +57,7 @@ class Bounded:
             await send({"type": "http.response.body", "body": body})
 
 
-def cookies_of(request: Asked) -> dict[str, str]:
+def cookies_of(request: ReadRequest) -> dict[str, str]:
     """Each cookie as it was sent; of two by one name the last. Foreign ones are no harm."""
     found: dict[str, str] = {}
     for name, value in request.scope["headers"]:
@@ -69,7 +69,7 @@ def cookies_of(request: Asked) -> dict[str, str]:
     return found
 
 
-def query_of(request: Asked) -> Fields:
+def query_of(request: ReadRequest) -> Fields:
     """What stands in the query; nothing if it has more fields than any address of ours."""
     return parsed(request.scope["query_string"])
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.identity.local_peer import (
     PEER_KEY,
-    Connection,
     Peer,
+    PeerConnection,
     is_told_at_once,
     loopback_of,
     uid_of_peer,
@@ -135,7 +135,7 @@ async def _searched(transport: asyncio.BaseTransport) -> Peer | None:
     return _believed(uid, transport)
 
 
-def _connection_of(transport: asyncio.BaseTransport) -> Connection | None:
+def _connection_of(transport: asyncio.BaseTransport) -> PeerConnection | None:
     ends = {
         "client": transport.get_extra_info("peername"),
         "server": transport.get_extra_info("sockname"),

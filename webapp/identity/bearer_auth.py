@@ -40,7 +40,7 @@ class CheckedToken(AccessToken):
     """One that was checked here: its subject is what people are known by on our pages."""
 
 
-class Protected:
+class ProtectedResource:
     """Answers for the metadata, lets known callers through to `resource`, and all to the rest."""
 
     def __init__(

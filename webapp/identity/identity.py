@@ -16,9 +16,9 @@ from flows.errors import NotAllowed
 from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
 from webapp.http.browser import Browser
 from webapp.http.rate_limit import address_key
-from webapp.identity.local_peer import Locality
+from webapp.identity.local_peer import LocalPeers
 from webapp.identity.pairing import Pairing
-from webapp.identity.sessions import LOCAL_ISSUER, Session, Sessions
+from webapp.identity.sessions import LOCAL_ISSUER, BrowserSession, Sessions
 from webapp.records.owners import Owners
 
 # What nobody in particular may be asked for: no account is kept, no secret typed for nobody.
@@ -92,7 +92,7 @@ class Viewer:
 
     owner: str
     label: str
-    session: Session | None = None
+    session: BrowserSession | None = None
 
 
 class Way(StrEnum):
@@ -118,7 +118,7 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class IdentityRules:
     """What the operator chose.
 
     `issuer` is where people sign in, and `claim` what they are known by there; the others allow
@@ -139,9 +139,9 @@ class Identity:
         self,
         *,
         owners: Owners,
-        locality: Locality,
+        locality: LocalPeers,
         uid: int,
-        rules: Rules,
+        rules: IdentityRules,
         sessions: Sessions,
         browser: Browser,
         pairing: Pairing,
@@ -266,7 +266,7 @@ class Identity:
             return Way.OTHER_BROWSER
         return Way.CODE
 
-    def _holds(self, session: Session, scope: Mapping[str, Any]) -> bool:
+    def _holds(self, session: BrowserSession, scope: Mapping[str, Any]) -> bool:
         """A paired browser is one where the machine cannot say whose it is, and not otherwise."""
         if session.issuer != LOCAL_ISSUER:
             return True

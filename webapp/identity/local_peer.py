@@ -34,9 +34,9 @@ from webapp.http.guard import PROXIED_KEY
 
 __all__ = [
     "PEER_KEY",
-    "Connection",
-    "Locality",
+    "LocalPeers",
     "Peer",
+    "PeerConnection",
     "can_tell_users",
     "is_told_at_once",
     "loopback_of",
@@ -62,7 +62,7 @@ _RELAYED = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class PeerConnection:
     """The two ends as we see them: an address in plain form and a port each."""
 
     client: tuple[str, int]
@@ -77,7 +77,7 @@ class Peer:
     is_gone: bool = False
 
 
-def uid_of_peer(connection: Connection) -> int | None:
+def uid_of_peer(connection: PeerConnection) -> int | None:
     """Return the uid that owns the client's socket; None if it cannot be known for certain.
 
     A peer in another network namespace has no socket here, and one that has closed has no owner any
@@ -95,7 +95,7 @@ def uid_of_peer(connection: Connection) -> int | None:
     return _uid_by_processes(connection, psutil)
 
 
-def loopback_of(scope: Mapping[str, Any]) -> Connection | None:
+def loopback_of(scope: Mapping[str, Any]) -> PeerConnection | None:
     """Return the two ends of a connection that comes from this machine, else None."""
     connection = _connection_of(scope)
     if connection is None or not _is_loopback(connection.client[0]):
@@ -113,7 +113,7 @@ def is_told_at_once() -> bool:
     return hasattr(socket, "AF_NETLINK") or any(table.exists() for table in _TABLES)
 
 
-class Locality:
+class LocalPeers:
     """Tells requests of this machine's same user from all others."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Locality:
         *,
         uid: int,
         public_url: str,
-        uid_of: Callable[[Connection], int | None] = uid_of_peer,
+        uid_of: Callable[[PeerConnection], int | None] = uid_of_peer,
     ) -> None:
         """Raise ValueError for an address that is none."""
         self._uid = uid
@@ -216,12 +216,12 @@ def _is_loopback(address: str) -> bool:
     return ip_address(address).is_loopback
 
 
-def _connection_of(scope: Mapping[str, Any]) -> Connection | None:
+def _connection_of(scope: Mapping[str, Any]) -> PeerConnection | None:
     client, server = scope.get("client"), scope.get("server")
     if not client or not server or server[1] is None:
         return None
     try:
-        return Connection(
+        return PeerConnection(
             client=(plain_ip(client[0]), client[1]), server=(plain_ip(server[0]), server[1])
         )
     except ValueError:
@@ -243,7 +243,7 @@ _OWNER = struct.Struct("=IIIII")
 _ESTABLISHED = 1
 
 
-def _uid_of_kernel(connection: Connection) -> int | None:
+def _uid_of_kernel(connection: PeerConnection) -> int | None:
     """Look up the one socket in tens of microseconds; raise OSError where that is not possible.
 
     The tables of /proc hold the same, but the kernel walks its whole hash table for each reading:
@@ -280,7 +280,7 @@ def _uid_of_kernel(connection: Connection) -> int | None:
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
-def _uid_in_tables(connection: Connection, *, tables: tuple[Path, ...] = _TABLES) -> int | None:
+def _uid_in_tables(connection: PeerConnection, *, tables: tuple[Path, ...] = _TABLES) -> int | None:
     """Read the uid in the tables of all sockets: where a sandbox forbids to ask the kernel."""
     rows = set[tuple[bytes, bytes]]()
     for table in tables:
@@ -301,7 +301,7 @@ def _uid_in_tables(connection: Connection, *, tables: tuple[Path, ...] = _TABLES
     return None if inode == b"0" else int(uid)
 
 
-def _needles(connection: Connection) -> Iterator[bytes]:
+def _needles(connection: PeerConnection) -> Iterator[bytes]:
     """Write the ends as a row begins with them, state ESTABLISHED; IPv4 may stand inside IPv6.
 
     Any other state proves nothing: what is closing has lost its owner and reads as uid 0.
@@ -324,7 +324,7 @@ def _needles(connection: Connection) -> Iterator[bytes]:
         yield f" {row} 01 ".encode()
 
 
-def _uid_by_processes(connection: Connection, psutil: ModuleType) -> int | None:
+def _uid_by_processes(connection: PeerConnection, psutil: ModuleType) -> int | None:
     """Search the processes that we may look into, which is all that macOS lets a plain user do."""
     uids = set[int]()
     for process in psutil.process_iter():

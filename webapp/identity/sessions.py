@@ -39,7 +39,7 @@ _SIGN_IN_ID = "signin"
 _PATH = re.compile(r"/(?!/)[\x21\x23-\x5b\x5d-\x7e]*")
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
     """Who signed in in this browser; the id says nothing and opens nothing."""
 
     id: str
@@ -92,9 +92,9 @@ class Sessions:
         self._issuer = issuer or LOCAL_ISSUER
         self._clock = clock
 
-    async def of(self, cookies: Mapping[str, str]) -> Session | None:
+    async def of(self, cookies: Mapping[str, str]) -> BrowserSession | None:
         """The session of the browser with these cookies, if it has one that still holds."""
-        session = self._read(cookies, self.cookie_name, Purpose.SESSION, Session)
+        session = self._read(cookies, self.cookie_name, Purpose.SESSION, BrowserSession)
         if session is None or session.issuer != self._issuer:
             return None
         # What the token says of its own end was reckoned by the limits of that day.
@@ -102,13 +102,13 @@ class Sessions:
             return None
         return None if await self._store.read(SERVICE, ENDED, session.id) else session
 
-    async def start(self, signed_in: SignedIn, *, cookies: Mapping[str, str]) -> Session:
+    async def start(self, signed_in: SignedIn, *, cookies: Mapping[str, str]) -> BrowserSession:
         """A new session; whatever session the browser had before ends."""
         former = await self.of(cookies)
         if former is not None:
             await self._end(former)
         now = self._clock()
-        return Session(
+        return BrowserSession(
             id=secrets.token_urlsafe(_ID_BYTES),
             issuer=signed_in.issuer,
             subject=signed_in.subject,
@@ -117,19 +117,19 @@ class Sessions:
             seen_at=now,
         )
 
-    def set_cookie(self, session: Session) -> str:
+    def set_cookie(self, session: BrowserSession) -> str:
         """The whole Set-Cookie header, as seen now."""
         seen = replace(session, seen_at=self._clock())
         text = self._seal(Purpose.SESSION, seen.id, seen, expires_at=seen.expires_at)
         return self._cookie(self.cookie_name, text, life=seen.expires_at - seen.seen_at)
 
-    def renewed(self, session: Session) -> str | None:
+    def renewed(self, session: BrowserSession) -> str | None:
         """The Set-Cookie header that keeps a session in use from going idle; None if too early."""
         if self._clock() - session.seen_at < RENEWED_AFTER:
             return None
         return self.set_cookie(session)
 
-    async def end(self, session: Session | None) -> str:
+    async def end(self, session: BrowserSession | None) -> str:
         """Sign out: the Set-Cookie header that clears it; every copy of the cookie is dead too."""
         if session is not None:
             await self._end(session)
@@ -151,7 +151,7 @@ class Sessions:
         """The Set-Cookie header for a browser that is back: it may come back once."""
         return self._cookie(self.leaving_name, "", life=timedelta())
 
-    async def _end(self, session: Session) -> None:
+    async def _end(self, session: BrowserSession) -> None:
         record = Record(
             # Nobody's in particular: erasing a person must not bring a stolen cookie back to life.
             owner=SERVICE,
@@ -168,7 +168,7 @@ class Sessions:
             await self._store.write(record)
 
     def _seal(
-        self, purpose: Purpose, id: str, value: Session | Left, *, expires_at: datetime
+        self, purpose: Purpose, id: str, value: BrowserSession | Left, *, expires_at: datetime
     ) -> str:
         rest = msgspec.json.encode(value).decode()
         claims = Claims(purpose=purpose, id=id, expires_at=expires_at, rest=rest)

@@ -8,14 +8,14 @@ upon because it is an answer to another question (flows.oauth.sign_in).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flows.elicitation.flow import Arrival
+from flows.elicitation.flow import CallbackParams
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.provider import Client
 from flows.oauth.sign_in import SignIn
 from webapp.deadline import Clock
 from webapp.http.client import Outbound
 from webapp.identity.issuer import Issuer
-from webapp.identity.sessions import Session, Sessions
+from webapp.identity.sessions import BrowserSession, Sessions
 
 CALLBACK_PATH = "/signin/callback"
 
@@ -34,7 +34,7 @@ class Back:
 
     path: str
     cookies: tuple[str, ...]
-    session: Session
+    session: BrowserSession
 
 
 class SigningIn:
@@ -72,7 +72,7 @@ class SigningIn:
         left = self._sessions.left(cookies)
         return "/" if left is None else left.back
 
-    async def finish(self, arrival: Arrival, cookies: Mapping[str, str]) -> Back:
+    async def finish(self, arrival: CallbackParams, cookies: Mapping[str, str]) -> Back:
         """Raises Mixed where nothing may be done, Denied for the person's no, Failed."""
         left = self._sessions.left(cookies)
         if left is None:

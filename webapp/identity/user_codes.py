@@ -15,7 +15,7 @@ from flows.errors import NotPossible
 from webapp.elicitations.service import Elicitations
 
 
-class Typed(StrEnum):
+class TypedCode(StrEnum):
     """What came of the letters that the asker typed; each is a sentence for the chat."""
 
     RIGHT = "These are the letters: the page goes on now."
@@ -24,7 +24,7 @@ class Typed(StrEnum):
     CLOSED = CLOSED_WORDS
 
 
-class Letters:
+class UserCodes:
     def __init__(self, *, elicitations: Elicitations, codes: Codes) -> None:
         self._elicitations = elicitations
         self._codes = codes
@@ -45,23 +45,23 @@ class Letters:
         """The letters for the page of the code's browser."""
         return self._codes.letters(elicitation.id, code)
 
-    async def confirm(self, id: str, typed: str) -> Typed:
+    async def confirm(self, id: str, typed: str) -> TypedCode:
         """The asker has typed this. Raises TooManyAttempts, NotPossible once it is over."""
         now = self._elicitations.clock()
-        told = Typed.CLOSED
+        told = TypedCode.CLOSED
 
         def confirm(current: Elicitation) -> Elicitation:
             nonlocal told
             _require_open(current)
             if current.binding is None:
-                told = Typed.CLOSED
+                told = TypedCode.CLOSED
                 return current
             tried = self._codes.confirm(id, current.binding, typed=typed, now=now)
             if tried.confirmed_at is not None:
-                told = Typed.RIGHT
+                told = TypedCode.RIGHT
             else:
                 is_fresh = tried.number != current.binding.number
-                told = Typed.FRESH if is_fresh else Typed.WRONG
+                told = TypedCode.FRESH if is_fresh else TypedCode.WRONG
             return replace(current, binding=tried)
 
         await self._elicitations.change(id, confirm)

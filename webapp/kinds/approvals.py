@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.calling_client import seen
 from flows.elicitation.states import RECORD_KEPT, Elicitation, Json
-from flows.kinds.form import Terms
+from flows.kinds.form import FormTerms
 from flows.kinds.gate import APPROVED_FOR, REMEMBERED_FOR
 from webapp.elicitations.kind import AskedBy
 from webapp.elicitations.service import Elicitations
@@ -45,7 +45,7 @@ class Approvals:
         return False
 
     async def given(
-        self, approved: Elicitation, terms: Terms, *, is_wide: bool, is_for_all: bool
+        self, approved: Elicitation, terms: FormTerms, *, is_wide: bool, is_for_all: bool
     ) -> Approval:
         """What is written with the yes to a gate.
 
@@ -126,7 +126,7 @@ class Approvals:
         return by.owner + pepper.tag("approval", by.server, by.tool, *what, size=18)
 
 
-def _about(terms: Terms) -> str:
+def _about(terms: FormTerms) -> str:
     given = cast("Mapping[str, Json]", terms.arguments or {})
     words = ", ".join(
         f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"

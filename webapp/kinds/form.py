@@ -11,22 +11,22 @@ import msgspec
 
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.errors import NotPossible
-from flows.kinds.form import FORM_KINDS, Form, Terms
+from flows.kinds.form import FORM_KINDS, Form, FormTerms
 from flows.schema.schema import Schema, schema_of
 from webapp.elicitations.kind import AskedBy
-from webapp.kinds.typed import Typed
+from webapp.kinds.typed import PageKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class AskedForms(Typed):
+class AskedForms(PageKind):
     """Implements webapp.elicitations.kind.Kind for requests of type Form."""
 
     async def known(self, request: Form, by: AskedBy) -> Json | None:
         return None
 
-    def terms(self, elicitation: Elicitation) -> Terms:
+    def terms(self, elicitation: Elicitation) -> FormTerms:
         return terms_in(elicitation)
 
     def schema(self, elicitation: Elicitation) -> Schema[Any]:
@@ -42,8 +42,8 @@ class AskedForms(Typed):
                 await self._elicitations.settle(elicitation.id, Status.ACCEPTED, content=content)
 
 
-def terms_in(elicitation: Elicitation) -> Terms:
-    return msgspec.convert(elicitation.asked.terms, Terms)
+def terms_in(elicitation: Elicitation) -> FormTerms:
+    return msgspec.convert(elicitation.asked.terms, FormTerms)
 
 
 def arguments_in(elicitation: Elicitation) -> Json:

@@ -59,7 +59,7 @@ class Room:
         return [*self.made_way, standing]
 
 
-class Policies:
+class Quotas:
     """Built with the service; one for a process."""
 
     def __init__(self, *, elicitations: Elicitations, settings: PolicySettings) -> None:

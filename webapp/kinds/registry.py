@@ -7,13 +7,13 @@ from datetime import timedelta
 from flows.elicitation.states import Elicitation
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Client, Provider
-from flows.payments.gateway import Registration
+from flows.payments.gateway import MerchantAccount
 from webapp.elicitations.kind import Kind
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.kinds.form import AskedForms
 from webapp.kinds.gate import Gates
-from webapp.kinds.quotas import Policies
+from webapp.kinds.quotas import Quotas
 from webapp.kinds.rules import Rules
 from webapp.kinds.secret import KeptSecrets
 from webapp.kinds.url import Visits
@@ -30,7 +30,7 @@ class Kinds:
     secrets: KeptSecrets
     forms: AskedForms
     gates: Gates
-    policies: Policies
+    policies: Quotas
     rules: Rules
 
     def __getitem__(self, name: str) -> Kind:
@@ -77,7 +77,7 @@ def open_kinds(
     outbound: Outbound,
     providers: Mapping[str, Provider],
     credentials: Mapping[str, tuple[str, str]],
-    sellers: Mapping[str, Registration],
+    sellers: Mapping[str, MerchantAccount],
     refund_unused: timedelta | None,
     unreached: Collection[str],
     gate: GatePolicy,
@@ -102,6 +102,6 @@ def open_kinds(
         secrets=KeptSecrets(elicitations=elicitations),
         forms=AskedForms(elicitations=elicitations),
         gates=Gates(elicitations=elicitations, policy=gate),
-        policies=Policies(elicitations=elicitations, settings=policies),
+        policies=Quotas(elicitations=elicitations, settings=policies),
         rules=Rules(elicitations),
     )

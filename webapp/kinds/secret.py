@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.errors import Failed, NotPossible
-from flows.kinds.secret import Secret, Terms
+from flows.kinds.secret import Secret, SecretTerms
 from flows.schema.schema import Schema, check, schema_of, with_secrets
 from webapp.elicitations.kind import AskedBy
-from webapp.kinds.typed import Typed
+from webapp.kinds.typed import PageKind
 from webapp.records.rows import KeptSecret, Value
 
 
-class KeptSecrets(Typed):
+class KeptSecrets(PageKind):
     """Implements webapp.elicitations.kind.Kind for requests of type Secret."""
 
     may_know = True
@@ -38,8 +38,8 @@ class KeptSecrets(Typed):
             return None
         return found.content
 
-    def terms(self, elicitation: Elicitation) -> Terms:
-        return msgspec.convert(elicitation.asked.terms, Terms)
+    def terms(self, elicitation: Elicitation) -> SecretTerms:
+        return msgspec.convert(elicitation.asked.terms, SecretTerms)
 
     def schema(self, elicitation: Elicitation) -> Schema[Any]:
         return with_secrets(schema_of(cast("Mapping[str, Json]", self.terms(elicitation).schema)))

@@ -16,7 +16,7 @@ from webapp.elicitations.service import Elicitations
 from webapp.records.rows import Value
 
 
-class Typed:
+class PageKind:
     """A part of webapp.elicitations.kind.Kind."""
 
     flow = None

@@ -29,7 +29,7 @@ class _Left:
     end: asyncio.TimerHandle
 
 
-class Asks:
+class ClientAsks:
     """Of one connection; by the ids of the elicitations."""
 
     def __init__(self) -> None:
@@ -81,16 +81,16 @@ class Asks:
         return ended
 
 
-class Connections:
+class ConnectionAsks:
     """What is asked on each connection of one server, for as long as the library keeps it."""
 
     def __init__(self) -> None:
-        self._asks: WeakKeyDictionary[object, Asks] = WeakKeyDictionary()
+        self._asks: WeakKeyDictionary[object, ClientAsks] = WeakKeyDictionary()
 
-    def of(self, context: ServerRequestContext[Any, Any]) -> Asks:
+    def of(self, context: ServerRequestContext[Any, Any]) -> ClientAsks:
         # A session is made for each request; what it belongs to has no other name.
         connection = getattr(context.session, "_connection", context.session)
-        return self._asks.setdefault(connection, Asks())
+        return self._asks.setdefault(connection, ClientAsks())
 
 
 def _action_of(asking: asyncio.Task[Any]) -> object:

@@ -24,13 +24,13 @@ from flows.question import asking
 from webapp.calls.call import Call
 from webapp.calls.presenter import Presenter
 from webapp.calls.unasked import all_were_asked
-from webapp.http.connection import Wires, wire_of
+from webapp.http.connection import ClientConnections, wire_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.identity import Caller
 from webapp.logs.events import mask_tool_logs
 from webapp.logs.masking import masked
 from webapp.mcp import inner_calls
-from webapp.mcp.asks import Connections
+from webapp.mcp.asks import ConnectionAsks
 from webapp.mcp.before import ask_first
 from webapp.mcp.callers import issuer_of, subject_of
 from webapp.mcp.declared import Declared, declared_by
@@ -56,7 +56,7 @@ from webapp.mcp.results import (
 from webapp.mcp.resuming import when_read_later
 from webapp.mcp.tools import ServedTool, tool_of
 from webapp.mcp.versions import version_of
-from webapp.mcp.visibility import Hiding
+from webapp.mcp.visibility import Visibility
 from webapp.service import Service
 
 _log = logging.getLogger(__name__)
@@ -67,7 +67,11 @@ _NOBODY_WITHOUT_FORMS = (
 
 
 def attach(
-    server: Any, service: Service, *, issuer: str | None = None, wires: Wires | None = None
+    server: Any,
+    service: Service,
+    *,
+    issuer: str | None = None,
+    wires: ClientConnections | None = None,
 ) -> None:
     """Let the tools of an MCPServer or a FastMCP server await people.
 
@@ -85,21 +89,23 @@ def attach(
     mask_tool_logs()
     # Served again, perhaps: the one from before belongs to a service that is closed.
     parts[:] = [part for part in parts if not isinstance(part, Middleware)]
-    parts.append(Middleware(server, service, issuer=issuer, wires=wires or Wires()))
+    parts.append(Middleware(server, service, issuer=issuer, wires=wires or ClientConnections()))
     inner_calls.watch(server)
 
 
 class Middleware:
     """Makes each tools/call the Asker of the tool that runs in it."""
 
-    def __init__(self, server: Any, service: Service, *, issuer: str | None, wires: Wires) -> None:
+    def __init__(
+        self, server: Any, service: Service, *, issuer: str | None, wires: ClientConnections
+    ) -> None:
         self._server = server
         self._service = service
-        self._hiding = Hiding(server, service)
+        self._hiding = Visibility(server, service)
         self._result_tool = ResultTool(service, server=server.name)
         self._wires = wires
         self._issuer = issuer or issuer_of(server)
-        self._connections = Connections()
+        self._connections = ConnectionAsks()
 
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext

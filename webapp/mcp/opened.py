@@ -19,7 +19,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from webapp.http.address import headers_of
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.identity import Sender
-from webapp.mcp.shares import Room, Session, Shares
+from webapp.mcp.shares import ClientSession, SessionRoom, Shares
 
 SESSION_HEADER = b"mcp-session-id"
 VERSION_HEADER = b"mcp-protocol-version"
@@ -35,16 +35,16 @@ class OpenedSessions:
         app: ASGIApp,
         *,
         sender: Callable[[Mapping[str, Any]], Sender | None],
-        room: Room | None = None,
+        room: SessionRoom | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`sender` is None where a connection ended before it was known; `clock` is in seconds."""
         self._app = app
         self._sender = sender
         self._clock = clock
-        self._shares = Shares(room=room or Room())
-        self._open_ones: dict[str, Session] = {}
-        self._ids: dict[Session, str] = {}
+        self._shares = Shares(room=room or SessionRoom())
+        self._open_ones: dict[str, ClientSession] = {}
+        self._ids: dict[ClientSession, str] = {}
 
     def __len__(self) -> int:
         return len(self._open_ones)
@@ -93,7 +93,7 @@ class OpenedSessions:
                 self._shares.close(session)
 
     async def _use(
-        self, id: str, session: Session, scope: Scope, receive: Receive, send: Send
+        self, id: str, session: ClientSession, scope: Scope, receive: Receive, send: Send
     ) -> None:
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -109,7 +109,7 @@ class OpenedSessions:
         finally:
             self._rest(session)
 
-    def _rest(self, session: Session) -> None:
+    def _rest(self, session: ClientSession) -> None:
         session.in_flight -= 1
         session.used_at = self._clock()
 
@@ -122,7 +122,7 @@ class OpenedSessions:
                 await self._end(unused)
         return self._shares.has_room(sender)
 
-    async def _end(self, session: Session) -> None:
+    async def _end(self, session: ClientSession) -> None:
         """End it at the library, as its client would."""
         id = self._ids.get(session)
         if id is None or session.in_flight:
@@ -154,7 +154,7 @@ class OpenedSessions:
 def note_call(scope: Mapping[str, Any]) -> None:
     """A tool is called in the session of this request, if it is of one."""
     session = scope.get(_SESSION_KEY)
-    if isinstance(session, Session):
+    if isinstance(session, ClientSession):
         session.has_called = True
 
 

@@ -18,7 +18,7 @@ from flows.elicitation.states import BY_MODEL, Elicitation, Json, Status, checke
 from flows.errors import ElicitError, InvalidAnswer, NotAllowed, NotPossible
 from flows.schema.schema import check
 from webapp.identity.identity import Caller
-from webapp.identity.user_codes import Typed
+from webapp.identity.user_codes import TypedCode
 from webapp.mcp.results import RESULT_TOOL, Result, error_result, text_result
 from webapp.mcp.user_code import told_letters
 from webapp.mcp.versions import with_version
@@ -178,7 +178,7 @@ class ResultTool:
             )
         except NotPossible:
             raise NotAllowed(_UNKNOWN) from None
-        if told is not Typed.RIGHT:
+        if told is not TypedCode.RIGHT:
             raise NotAllowed(told.value)
         return f"{told.value} When the person is done: {_CALL_AGAIN}"
 

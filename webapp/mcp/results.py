@@ -12,7 +12,7 @@ from flows.elicitation.run import REPEATED_FOR
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import ElicitError, Expired, InvalidAnswer, NotAccepted
 from flows.kinds.form import FORM_KINDS, on_the_wire
-from webapp.calls.presenter import Part, Shown
+from webapp.calls.presenter import PresentedQuestion, Prompt
 from webapp.logs.masking import masked, masked_in_short
 from webapp.payments.verification import ON_ITS_WAY
 
@@ -39,7 +39,7 @@ def text_result(
 
 
 def link_result(
-    parts: Sequence[Part], *, protocol_version: str, is_error: bool, has_result_tool: bool = False
+    parts: Sequence[Prompt], *, protocol_version: str, is_error: bool, has_result_tool: bool = False
 ) -> Result:
     """What the model gets when the person has a link to open, or several."""
     opening = f"{REQUIRES_INPUT}: the person has to do something in a browser."
@@ -63,7 +63,7 @@ def link_result(
     )
 
 
-def _link_text(shown: Shown) -> str:
+def _link_text(shown: PresentedQuestion) -> str:
     if shown.elicitation.progress == ON_ITS_WAY:
         return (
             f"What for: {shown.elicitation.asked.message}\n"
@@ -79,7 +79,7 @@ def _link_text(shown: Shown) -> str:
     )
 
 
-def form_result(shown: Shown, *, protocol_version: str, is_error: bool) -> Result:
+def form_result(shown: PresentedQuestion, *, protocol_version: str, is_error: bool) -> Result:
     """What the model gets when the client's form has no answer, and there is no page."""
     return text_result(
         "Nobody has answered yet what this tool asks in a form of the client's. What for: "
@@ -91,13 +91,13 @@ def form_result(shown: Shown, *, protocol_version: str, is_error: bool) -> Resul
     )
 
 
-def _when(parts: Sequence[Part]) -> str:
+def _when(parts: Sequence[Prompt]) -> str:
     if all(part.shown.elicitation.progress == ON_ITS_WAY for part in parts):
         return "Later"
     return "When they say that they are done"
 
 
-def _by_letters(shown: Shown) -> str:
+def _by_letters(shown: PresentedQuestion) -> str:
     if not shown.elicitation.is_by_code:
         return ""
     return (
@@ -106,7 +106,7 @@ def _by_letters(shown: Shown) -> str:
     )
 
 
-def _facts(shown: Shown, *, has_result_tool: bool) -> dict[str, Any]:
+def _facts(shown: PresentedQuestion, *, has_result_tool: bool) -> dict[str, Any]:
     elicitation = shown.elicitation
     by_tool = f", or {_HOW_TO_WAIT}" if has_result_tool else ""
     return {
@@ -126,7 +126,7 @@ def _facts(shown: Shown, *, has_result_tool: bool) -> dict[str, Any]:
     }
 
 
-def _called_with(shown: Shown) -> Mapping[str, Json]:
+def _called_with(shown: PresentedQuestion) -> Mapping[str, Json]:
     given: object = json.loads(shown.arguments)
     return cast("Mapping[str, Json]", given) if isinstance(given, dict) else {}
 

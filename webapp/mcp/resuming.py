@@ -33,7 +33,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send, Wire, wire_of
+from webapp.http.connection import ASGIApp, ClientConnection, Message, Receive, Scope, Send, wire_of
 
 KEPT: Final = timedelta(minutes=5)
 EVENTS_AT_MOST: Final = 1000  # of a session
@@ -102,8 +102,8 @@ class _Session:
     def __init__(self) -> None:
         self.shelf = _Shelf()
         self.is_over = False
-        self.wanted: OrderedDict[RequestId, Callable[[Wire], None]] = OrderedDict()
-        self.read: OrderedDict[RequestId, Wire] = OrderedDict()
+        self.wanted: OrderedDict[RequestId, Callable[[ClientConnection], None]] = OrderedDict()
+        self.read: OrderedDict[RequestId, ClientConnection] = OrderedDict()
 
     def find(self, event_id: str) -> _Stream | None:
         streams = self.shelf.streams.values()
@@ -115,7 +115,7 @@ class _Here:
     """The exchange that code runs for; what a session runs in has that of its first one."""
 
     session: _Session | None
-    wire: Wire | None
+    wire: ClientConnection | None
     last_event_id: str | None = None
     found: _Stream | None = None
     is_refused: bool = False
@@ -125,7 +125,7 @@ class _Here:
 _here: ContextVar[_Here] = ContextVar("elicit_stream")
 
 
-def when_read_later(request_id: RequestId, callback: Callable[[Wire], None]) -> None:
+def when_read_later(request_id: RequestId, callback: Callable[[ClientConnection], None]) -> None:
     """Call once a client takes up the stream of this request, whose own exchange broke.
 
     The callback gets the exchange in which the response goes out.
@@ -349,7 +349,7 @@ async def _read(
         await asyncio.wait({leaving})
 
 
-def _tell(session: _Session, request_id: RequestId, wire: Wire) -> None:
+def _tell(session: _Session, request_id: RequestId, wire: ClientConnection) -> None:
     session.read[request_id] = wire
     if len(session.read) > _CALLS_AT_MOST:
         session.read.popitem(last=False)

@@ -16,7 +16,7 @@ _SWEEP_EVERY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class SessionRoom:
     """Sessions at most, and seconds without a request in flight."""
 
     for_all: int = 10_000  # what the library has room for
@@ -29,7 +29,7 @@ class Room:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Session:
+class ClientSession:
     """One that is open, or being opened."""
 
     sender: Sender
@@ -41,8 +41,8 @@ class Session:
 
 @dataclass(slots=True, kw_only=True)
 class Shares:
-    room: Room = field(default_factory=Room)
-    _sessions: dict[Session, None] = field(default_factory=dict[Session, None])
+    room: SessionRoom = field(default_factory=SessionRoom)
+    _sessions: dict[ClientSession, None] = field(default_factory=dict[ClientSession, None])
     _counts: Counter[str] = field(default_factory=Counter[str])
     _nameless: int = 0
     _swept_at: float = 0.0
@@ -61,15 +61,15 @@ class Shares:
         kept_free = 0 if sender.is_own_user else room.for_own_user
         return len(self._sessions) < room.for_all - kept_free
 
-    def open(self, sender: Sender, *, user: object, now: float) -> Session:
+    def open(self, sender: Sender, *, user: object, now: float) -> ClientSession:
         """Count one more, from before it is open."""
-        session = Session(sender=sender, user=user, used_at=now)
+        session = ClientSession(sender=sender, user=user, used_at=now)
         self._sessions[session] = None
         self._counts[sender.share] += 1
         self._nameless += sender.is_nameless
         return session
 
-    def close(self, session: Session) -> None:
+    def close(self, session: ClientSession) -> None:
         """Count it no more."""
         if session in self._sessions:
             del self._sessions[session]
@@ -78,21 +78,21 @@ class Shares:
                 del self._counts[session.sender.share]
             self._nameless -= session.sender.is_nameless
 
-    def unused(self, now: float) -> list[Session]:
+    def unused(self, now: float) -> list[ClientSession]:
         """Those whose time is over."""
         if now - self._swept_at < _SWEEP_EVERY_SECONDS:
             return []
         self._swept_at = now
         return [each for each in self._idle(self._sessions) if now >= self._ends_at(each)]
 
-    def longest_unused_of(self, sender: Sender) -> Session | None:
+    def longest_unused_of(self, sender: Sender) -> ClientSession | None:
         """What makes room for one more of a person's: nobody is shut out by their own leftovers."""
         own = (each for each in self._sessions if each.sender.share == sender.share)
         return min(self._idle(own), key=lambda each: each.used_at, default=None)
 
-    def _idle(self, sessions: Iterable[Session]) -> Iterable[Session]:
+    def _idle(self, sessions: Iterable[ClientSession]) -> Iterable[ClientSession]:
         return (each for each in sessions if not each.in_flight)
 
-    def _ends_at(self, session: Session) -> float:
+    def _ends_at(self, session: ClientSession) -> float:
         room = self.room
         return session.used_at + (room.idle if session.has_called else room.idle_without_call)

@@ -6,7 +6,7 @@ from typing import Any, cast
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotPossible, TooManyAttempts
 from webapp.elicitations.service import Elicitations
-from webapp.identity.user_codes import Letters, Typed
+from webapp.identity.user_codes import TypedCode, UserCodes
 
 FIELD = "code"
 LETTERS_SCHEMA: dict[str, Any] = {
@@ -32,8 +32,8 @@ def letters_in(content: object) -> str:
 
 
 async def told_letters(
-    letters: Letters, elicitations: Elicitations, asked: Elicitation, typed: str
-) -> Typed:
+    letters: UserCodes, elicitations: Elicitations, asked: Elicitation, typed: str
+) -> TypedCode:
     """What the letters come to; wrong too often ends what they are for.
 
     Raises NotPossible, TooManyAttempts.
@@ -46,11 +46,11 @@ async def told_letters(
 
 
 async def typed_letters(
-    letters: Letters, elicitations: Elicitations, asked: Elicitation, typed: str
+    letters: UserCodes, elicitations: Elicitations, asked: Elicitation, typed: str
 ) -> str | None:
     """None if there is nothing more to type: they were right, or it is over. Else what to say."""
     try:
         told = await told_letters(letters, elicitations, asked, typed)
     except (NotPossible, TooManyAttempts):
         return None
-    return None if told is Typed.RIGHT else told.value
+    return None if told is TypedCode.RIGHT else told.value

@@ -29,7 +29,7 @@ from webapp.service import Service
 SENDING_SECONDS = 5.0
 
 
-class Hiding:
+class Visibility:
     """Knows which tools of a served server each caller is shown."""
 
     def __init__(self, server: Any, service: Service) -> None:
@@ -141,7 +141,7 @@ class _Shown:
 
     def __init__(
         self,
-        hiding: Hiding,
+        hiding: Visibility,
         caller: Caller,
         tools: Sequence[ServedTool],
         send: Callable[[], Any],

@@ -23,7 +23,7 @@ from flows.errors import ElicitError, Failed
 from flows.oauth.connection import Claim, Connection, disconnect, lapse
 from flows.oauth.discovery import discover
 from flows.oauth.provider import Client, Provider
-from flows.oauth.refresh import Gone, Renewed, needs_refresh, refresh, refreshed
+from flows.oauth.refresh import RefreshTokenGone, Renewed, needs_refresh, refresh, refreshed
 from flows.oauth.requests import ask, probe
 from flows.oauth.revocation import revoke
 from webapp.deadline import Deadline
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disconnected:
+class Disconnection:
     """What became of a disconnected account; here its name is left, for a day, in any case.
 
     `revoked` is what the provider said: None where it has no way to be told, or nothing was there.
@@ -58,7 +58,7 @@ class Disconnected:
     manage: str | None = None
 
 
-class AccountKeys:
+class AccessTokens:
     def __init__(
         self, *, elicitations: Elicitations, outbound: Outbound, connections: Connections
     ) -> None:
@@ -107,7 +107,7 @@ class AccountKeys:
             return None
         return renewed.access_token if renewed.is_shared(tool, client) else None
 
-    async def disconnect(self, owner: str, id: str) -> Disconnected:
+    async def disconnect(self, owner: str, id: str) -> Disconnection:
         """Give its keys back and forget them; goes on to its end when cancelled."""
         return await self._elicitations.whole(self._disconnect(owner, id))
 
@@ -175,7 +175,7 @@ class AccountKeys:
             return None
         try:
             renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
-        except Gone as gone:
+        except RefreshTokenGone as gone:
             _log.info("account.lapsed", extra={"provider": claimed.provider, "reason": gone.reason})
             current = await self._put(claimed, lambda c: lapse(c, now=now))
         except Exception as error:  # noqa: BLE001 - the edge of a task
@@ -217,12 +217,12 @@ class AccountKeys:
     def _later(self, connection: Connection) -> Connection:
         return replace(connection, claim=None, retry_at=self._now + BACK_OFF)
 
-    async def _disconnect(self, owner: str, id: str) -> Disconnected:
+    async def _disconnect(self, owner: str, id: str) -> Disconnection:
         claimed: Connection | None = None
         while claimed is None:
             found = await self._elicitations.read(Connection, owner=owner, id=id)
             if found is None:
-                return Disconnected(revoked=None)
+                return Disconnection(revoked=None)
             if found.ended_at is not None:
                 return self._said(found)
             deadline = self._from_now(WAIT_AT_MOST)
@@ -262,9 +262,9 @@ class AccountKeys:
             _tell(error, "account.not_revoked", claimed)
             return False
 
-    def _said(self, connection: Connection) -> Disconnected:
+    def _said(self, connection: Connection) -> Disconnection:
         provider = self._connections.provider(connection)
-        return Disconnected(
+        return Disconnection(
             revoked=connection.was_revoked,
             label=connection.label,
             provider=connection.provider if provider is None else provider.label,

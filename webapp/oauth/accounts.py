@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Asked, Elicitation, Json, Status
 from flows.errors import Failed, NotPossible
-from flows.oauth.authorization_code import Client, OauthFlow, Terms
+from flows.oauth.authorization_code import AccountTerms, Client, OauthFlow
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Provider
 from flows.question import Link
@@ -22,9 +22,9 @@ from flows.requests import AccountRequest
 from webapp.elicitations.kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
-from webapp.oauth.access_tokens import AccountKeys, Disconnected
-from webapp.oauth.clients import Registrations, place_of
-from webapp.oauth.code_exchange import Grants
+from webapp.oauth.access_tokens import AccessTokens, Disconnection
+from webapp.oauth.clients import Clients, place_of
+from webapp.oauth.code_exchange import CodeExchange
 from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
 from webapp.records.rows import Value
 
@@ -48,13 +48,13 @@ class Accounts:
         credentials: Mapping[str, tuple[str, str]],
     ) -> None:
         self._elicitations = elicitations
-        self._registrations = Registrations(providers=providers, credentials=credentials)
+        self._registrations = Clients(providers=providers, credentials=credentials)
         self.connections = Connections(elicitations=elicitations, registrations=self._registrations)
-        self.keys = AccountKeys(
+        self.keys = AccessTokens(
             elicitations=elicitations, outbound=outbound, connections=self.connections
         )
         self.flow = OauthFlow(self._registrations.clients)
-        self.grants = Grants(
+        self.grants = CodeExchange(
             elicitations=elicitations,
             outbound=outbound,
             registrations=self._registrations,
@@ -112,7 +112,7 @@ class Accounts:
         client = self._registrations.of(request.provider)
         key = self.connections.key(client, server=by.server)
         held = await self.connections.find(by.owner, key, account=request.account)
-        terms = Terms(
+        terms = AccountTerms(
             provider=client.provider.name,
             client_id=client.client_id,
             scopes=tuple(dict.fromkeys(request.scopes)),
@@ -159,8 +159,8 @@ class Accounts:
     def return_path(self, elicitation: Elicitation) -> str:
         return f"/callback/{self.terms(elicitation).provider}"
 
-    def terms(self, elicitation: Elicitation) -> Terms:
-        terms = msgspec.convert(elicitation.asked.terms, Terms)
+    def terms(self, elicitation: Elicitation) -> AccountTerms:
+        terms = msgspec.convert(elicitation.asked.terms, AccountTerms)
         self._registrations.learn(terms.declared)
         return terms
 
@@ -245,7 +245,7 @@ class Accounts:
         """All that this owner has connected, those that need connecting again too."""
         return await self.connections.all_of(owner)
 
-    async def disconnect(self, owner: str, id: str) -> Disconnected:
+    async def disconnect(self, owner: str, id: str) -> Disconnection:
         """Give its keys back and forget them; whoever needs it asks again."""
         return await self.keys.disconnect(owner, id)
 

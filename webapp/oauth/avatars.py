@@ -52,14 +52,14 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Avatar:
     content: bytes
     media_type: str  # as its bytes say, whatever it came as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    picture: Picture | None
+    picture: Avatar | None
     until: datetime
 
     @property
@@ -67,7 +67,7 @@ class _Kept:
         return ENTRY_BYTES + (0 if self.picture is None else len(self.picture.content))
 
 
-class Pictures:
+class Avatars:
     """Fetches each once and remembers it, and where there was none."""
 
     def __init__(self, *, outbound: Outbound, clock: Clock) -> None:
@@ -80,7 +80,7 @@ class Pictures:
         self._at_once = asyncio.Semaphore(FETCHES_AT_ONCE)
         self._paces = Rates(burst=PICTURES_AT_ONCE, every=BETWEEN_PICTURES, clock=clock)
 
-    async def get(self, address: str, *, provider: str | None, owner: str) -> Picture | None:
+    async def get(self, address: str, *, provider: str | None, owner: str) -> Avatar | None:
         """What is there, if it is a picture that may be shown.
 
         `provider` is the origin of the provider that named the address: the one that may be on this
@@ -100,7 +100,7 @@ class Pictures:
             self._keep(place, picture)
             return picture
 
-    async def _fetched(self, address: str, provider: str | None) -> Picture | None:
+    async def _fetched(self, address: str, provider: str | None) -> Avatar | None:
         try:
             async with asyncio.timeout(SECONDS_AT_MOST):
                 return _read(await self._reply(address, provider))
@@ -132,7 +132,7 @@ class Pictures:
         for place in [place for place in self._kept if place[0] == address]:
             self._kept_bytes -= self._kept.pop(place).size
 
-    def _keep(self, place: _Place, picture: Picture | None) -> None:
+    def _keep(self, place: _Place, picture: Avatar | None) -> None:
         life = NOT_ASKED_AGAIN_FOR if picture is None else KEPT_FOR
         former = self._kept.pop(place, None)
         kept = self._kept[place] = _Kept(picture=picture, until=self._clock() + life)
@@ -142,7 +142,7 @@ class Pictures:
             self._kept_bytes -= oldest.size
 
 
-def _read(reply: httpx.Response) -> Picture:
+def _read(reply: httpx.Response) -> Avatar:
     """Raises Failed unless it is a picture of a kind that can do nothing."""
     if reply.status_code != 200:
         raise Failed(f"Where the picture should be is none (HTTP {reply.status_code}).")
@@ -152,4 +152,4 @@ def _read(reply: httpx.Response) -> Picture:
         media_type = "image/webp"
     if media_type is None:
         raise Failed("What came is no picture.")
-    return Picture(content=content, media_type=media_type)
+    return Avatar(content=content, media_type=media_type)

@@ -16,7 +16,7 @@ from flows.oauth.provider import Client, Provider
 from flows.oauth.provider_data import as_data, provider_in
 
 
-class Registrations:
+class Clients:
     """`credentials` are our client ids and secrets by the provider's name."""
 
     def __init__(

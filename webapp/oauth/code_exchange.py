@@ -15,7 +15,7 @@ from flows.elicitation.attempt import come_back
 from flows.elicitation.calling_client import seen
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.errors import Denied, Failed, NotAccepted, NotPossible
-from flows.oauth.authorization_code import Grant, Kept, OauthFlow, Terms
+from flows.oauth.authorization_code import AccountTerms, Grant, OauthFlow, StoredAttempt
 from flows.oauth.connection import Connection
 from flows.oauth.device_flow import DeviceCode
 from flows.oauth.responses import Person
@@ -23,20 +23,20 @@ from flows.oauth.revocation import revoke
 from webapp.elicitations.acceptance import accept
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
-from webapp.oauth.clients import Registrations
+from webapp.oauth.clients import Clients
 from webapp.oauth.connections import Connections
 from webapp.records.rows import Value
 
 _log = logging.getLogger(__name__)
 
 
-class Grants:
+class CodeExchange:
     def __init__(
         self,
         *,
         elicitations: Elicitations,
         outbound: Outbound,
-        registrations: Registrations,
+        registrations: Clients,
         connections: Connections,
         flow: OauthFlow,
     ) -> None:
@@ -79,7 +79,7 @@ class Grants:
             await self.refuse(current, Failed("The provider's answer could not be understood."))
             return
         assert current.attempt is not None
-        kept = msgspec.convert(current.attempt.kept, Kept)
+        kept = msgspec.convert(current.attempt.kept, StoredAttempt)
         await self.take(current, grant, token=kept.token, client_auth=kept.client_auth)
 
     async def take(
@@ -124,8 +124,8 @@ class Grants:
             client = self._registrations.clients[refused.provider]
             await self._outbound.run(revoke(client, refused), to=client)
 
-    def _terms(self, elicitation: Elicitation) -> Terms:
-        return msgspec.convert(elicitation.asked.terms, Terms)
+    def _terms(self, elicitation: Elicitation) -> AccountTerms:
+        return msgspec.convert(elicitation.asked.terms, AccountTerms)
 
     async def _answer_alike(self, connection: Connection) -> None:
         """One account answers all that wait for it: a person is not asked once for each call.
@@ -184,7 +184,7 @@ class Grants:
 
 
 def why_not(
-    terms: Terms, person: Person, *, shows: Callable[[str], str] = lambda name: name
+    terms: AccountTerms, person: Person, *, shows: Callable[[str], str] = lambda name: name
 ) -> str:
     """Why this person's account is not the one that was asked for, without a full stop."""
     label, account = shows(person.label), shows(terms.account or "")

@@ -27,7 +27,7 @@ from flows.oauth.connection import (
 from flows.oauth.provider import Client, Provider
 from webapp.elicitations.kind import AskedBy
 from webapp.elicitations.service import Elicitations
-from webapp.oauth.clients import Registrations, place_of
+from webapp.oauth.clients import Clients, place_of
 from webapp.records.rows import Value
 from webapp.stores import Conflict
 
@@ -36,7 +36,7 @@ BEGUN_AT_MOST = 16  # calls that share one answer, as far as each one's account 
 
 
 class Connections:
-    def __init__(self, *, elicitations: Elicitations, registrations: Registrations) -> None:
+    def __init__(self, *, elicitations: Elicitations, registrations: Clients) -> None:
         self._elicitations = elicitations
         self._registrations = registrations
 

@@ -19,9 +19,10 @@ from flows.payments.session import kept_of, terms_of
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.builder_forms import done_view, start_view
 from webapp.pages.builder_payments import view_of
-from webapp.pages.form import Form
+from webapp.pages.form import PageForm
 from webapp.pages.locale import price_in
 from webapp.pages.views import (
+    AccountName,
     Choice,
     Done,
     DoneAccount,
@@ -32,7 +33,6 @@ from webapp.pages.views import (
     Late,
     NotPaid,
     PaymentPending,
-    Person,
     ProviderTrouble,
     Scope,
     StartAccount,
@@ -67,7 +67,7 @@ ENDINGS: dict[Status, Ending] = {
 }
 
 
-class Shown:
+class PageBuilder:
     """One elicitation, as the page at `here` shows it to a person with this locale."""
 
     def __init__(
@@ -134,7 +134,7 @@ class Shown:
             case _:
                 return self.start_typed()
 
-    def start_typed(self, form: Form | None = None) -> View:
+    def start_typed(self, form: PageForm | None = None) -> View:
         """The page that takes the answer itself; `form` has what was typed before."""
         common = {**self._common(), "continue_action": self._here}
         return start_view(self._elicitation, self._service.kinds, common, form=form)
@@ -360,8 +360,8 @@ class Shown:
         return is_at_sandbox(self._service.kinds.accounts.terms(asked).client_id)
 
 
-def _person(connection: Connection) -> Person:
-    return Person(label=connection.label, name=connection.name)
+def _person(connection: Connection) -> AccountName:
+    return AccountName(label=connection.label, name=connection.name)
 
 
 class _Shared(TypedDict):

@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.elicitation.states import BY_MODEL, Elicitation, Json
 from webapp.kinds.registry import Kinds
-from webapp.pages.form import Form, form_of
+from webapp.pages.form import PageForm, form_of
 from webapp.pages.renderer import PILED_MARKS
 from webapp.pages.views import View
 from webapp.pages.views_forms import (
@@ -29,7 +29,7 @@ _LINE = 60  # letters of JSON: what is longer stands in several lines
 
 
 def start_view(
-    elicitation: Elicitation, kinds: Kinds, common: Mapping[str, Any], *, form: Form | None
+    elicitation: Elicitation, kinds: Kinds, common: Mapping[str, Any], *, form: PageForm | None
 ) -> View:
     """The page that takes the answer; `form` has what was typed before and what is wrong with it.
 

@@ -60,7 +60,7 @@ class FormField:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class PageForm:
     """All controls; `faults` are those that belong to no single one."""
 
     fields: tuple[FormField, ...]
@@ -76,14 +76,14 @@ def form_of(
     *,
     values: Mapping[str, Sequence[str]] | None = None,
     faults: Sequence[Fault] = (),
-) -> Form:
+) -> PageForm:
     """The form of a schema. `values` are the strings that were sent; without them, the defaults."""
     if values is None:
         defaults = {f.name: f.default for f in schema.fields if f.default is not None}
         values = strings_of(schema, defaults)
     messages = {fault.path: fault.message for fault in reversed(faults)}
     names = {field.name for field in schema.fields}
-    return Form(
+    return PageForm(
         fields=tuple(
             _field(field, number, values.get(field.input_name, ()), messages.get(field.name))
             for number, field in enumerate(schema.fields, 1)

@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 from webapp.pages.views import View
 
 
-class Pages:
+class Renderer:
     """Renders views by the templates of some folders; the first folder that has one wins."""
 
     def __init__(self, *, folders: Sequence[Path]) -> None:

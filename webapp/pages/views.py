@@ -57,7 +57,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
+class AccountName:
     """Whose account it is: what the provider calls them, and their own name.
 
     There is no address of a picture: a browser would ask a third party for it, which then knew who
@@ -93,7 +93,7 @@ class Choice:
     `scopes` are all that whoever is given it may do; `is_kept_to_some` of the person's assistants.
     """
 
-    person: Person
+    person: AccountName
     connected_for: tuple[str, ...]
     scopes: tuple[Scope, ...]
     allow_action: str
@@ -306,7 +306,7 @@ class SwitchBack:
     `action` is None where that is not possible, or `is_done` already.
     """
 
-    former: Person
+    former: AccountName
     is_done: bool = False
     action: str | None = None
     csrf: str | None = None
@@ -322,7 +322,7 @@ class DoneAccount(View):
 
     template: ClassVar[str] = "done_account.html"
     provider: str
-    person: Person
+    person: AccountName
     left_out: tuple[Scope, ...] = ()
     is_late: bool = False
     is_for_a_tool: bool = True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from webapp.pages.views import Person, Scope, SignInButton, View
+from webapp.pages.views import AccountName, Scope, SignInButton, View
 
 # Whether a tool gets it: its key works, or is over, or was made for another registration of ours.
 Standing = Literal["works", "over", "unused"]
@@ -48,7 +48,7 @@ class Connected:
 
     id: str
     provider: str
-    person: Person
+    person: AccountName
     connected_at: datetime
     scopes: tuple[Scope, ...] | None
     shared: tuple[Sharing, ...]
@@ -75,7 +75,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connections(View):
+class ConnectionsPage(View):
     """All that the person who looks has connected.
 
     `viewer` is what they are called; `sign_out_csrf` is there where they can sign out, `sign_in`

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from webapp.pages.form import Form
+from webapp.pages.form import PageForm
 from webapp.pages.views import Asking, View
 
 
@@ -13,7 +13,7 @@ class StartSecret(Asking):
 
     template: ClassVar[str] = "start_secret.html"
     message: str
-    form: Form
+    form: PageForm
     continue_action: str
     name: str | None = None
 
@@ -24,7 +24,7 @@ class StartForm(Asking):
 
     template: ClassVar[str] = "start_form.html"
     message: str
-    form: Form
+    form: PageForm
     continue_action: str
 
 

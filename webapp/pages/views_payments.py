@@ -37,7 +37,7 @@ class Paid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Payments(View):
+class PaymentsPage(View):
     """All that the person who looks has paid, the latest first; see Connections for the rest."""
 
     template: ClassVar[str] = "payments.html"

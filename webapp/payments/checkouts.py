@@ -20,16 +20,16 @@ from flows.elicitation import attempt as attempts
 from flows.elicitation.flow import Talk
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotConfigured, NotPossible
-from flows.payments.gateway import Session, State, forget_page, stands_in_the_way
+from flows.payments.gateway import ProviderSession, State, forget_page, stands_in_the_way
 from flows.payments.registry import Gateways
 from flows.payments.session import Mismatch, Verdict, kept_of, sessions_of
-from flows.payments.unresolved import Loose, LooseEnd
+from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
 from webapp.payments.turns import Turns
-from webapp.payments.unresolved import LooseEnds
-from webapp.payments.verification import Verdicts
+from webapp.payments.unresolved import UnresolvedPayments
+from webapp.payments.verification import Verification
 
 T = TypeVar("T")
 BETWEEN_FETCHES = timedelta(seconds=2)
@@ -46,8 +46,8 @@ class Checkouts:
         elicitations: Elicitations,
         outbound: Outbound,
         flow: Gateways,
-        loose_ends: LooseEnds,
-        verdicts: Verdicts,
+        loose_ends: UnresolvedPayments,
+        verdicts: Verification,
         turns: Turns,
     ) -> None:
         self._elicitations = elicitations
@@ -214,7 +214,7 @@ class Checkouts:
             raise failure
         await self._elicitations.change(elicitation.id, attempts.close)
 
-    async def ask_again(self, loose: LooseEnd) -> None:
+    async def ask_again(self, loose: UnresolvedPayment) -> None:
         """Ask about a page whose question is over, and that has not said its last word.
 
         Goes on to its next turn, later each time, where it still says none.
@@ -234,7 +234,7 @@ class Checkouts:
             _log.warning("provider.failed", extra={"id": loose.elicitation_id, "why": str(error)})
             is_over = False
         now = await self._loose_ends.read(loose)
-        if now is not None and now.status is Loose.OTHERWISE:
+        if now is not None and now.status is UnresolvedStatus.OTHERWISE:
             return  # it was told so just now, and somebody has to look
         if is_over:
             await self._loose_ends.end(elicitation, loose.session)
@@ -297,7 +297,9 @@ class Checkouts:
         except NotConfigured as error:
             raise Failed("The payment provider is not set up here any more.") from error
 
-    async def _ask(self, elicitation: Elicitation, session: str, *, collects: bool) -> Session:
+    async def _ask(
+        self, elicitation: Elicitation, session: str, *, collects: bool
+    ) -> ProviderSession:
         ask = self._flow.collect if collects else self._flow.fetch
         # Two at once would both find it approved, and both take it.
         async with self._asking.setdefault(session, asyncio.Lock()):

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from flows.payments.gateway import Notice, Registration, Signs
+from flows.payments.gateway import MerchantAccount, Notice, Signs
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
 from webapp.elicitations.service import Elicitations
 from webapp.payments.webhook_rows import contradicts, event_of, heard_news
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
-from webapp.records.rows import EarlyNews, Hook
+from webapp.records.rows import EarlyNews, StoredWebhook
 from webapp.stores import Conflict
 
 REMEMBERED_AT_MOST = 100  # of one payment; the sweeper knows them all
@@ -31,21 +31,24 @@ class Whole:
     """A payment with all that was told of it before, and what told that."""
 
     payment: Payment
-    hooks: Sequence[Hook] = ()
+    hooks: Sequence[StoredWebhook] = ()
 
 
-class Early:
+class EarlyEvents:
     def __init__(self, *, elicitations: Elicitations, flow: Gateways) -> None:
         self._elicitations = elicitations
         self._flow = flow
 
-    async def wait(self, hook: Hook, event: Notice) -> str:
+    async def wait(self, hook: StoredWebhook, event: Notice) -> str:
         """Kept until its payment is there; what became of it, in a word."""
         assert event.payment is not None
         id = self._id(hook.seller, event.payment)
 
-        async def values() -> Sequence[Hook | EarlyNews]:
-            if await self._elicitations.read(Hook, owner=hook.owner, id=hook.id) is not None:
+        async def values() -> Sequence[StoredWebhook | EarlyNews]:
+            if (
+                await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id)
+                is not None
+            ):
                 return []
             fresh = EarlyNews(id=id, owner=SERVICE, hooks=(), erase_at=hook.erase_at)
             found = await self._elicitations.read(EarlyNews, owner=SERVICE, id=id) or fresh
@@ -62,9 +65,9 @@ class Early:
             return Whole(payment)
         id = self._id(payment.seller, payment.payment_intent)
         news = await self._elicitations.read(EarlyNews, owner=SERVICE, id=id)
-        hooks: list[Hook] = []
+        hooks: list[StoredWebhook] = []
         for hook_id in () if news is None else news.hooks:
-            hook = await self._elicitations.read(Hook, owner=SERVICE, id=hook_id)
+            hook = await self._elicitations.read(StoredWebhook, owner=SERVICE, id=hook_id)
             event = None if hook is None else event_of(hook, gateway)
             if hook is None or event is None or not _is_of(payment, event, gateway.seller):
                 continue
@@ -72,7 +75,7 @@ class Early:
             hooks.append(hook)
         return Whole(payment, hooks)
 
-    async def applied(self, hooks: Sequence[Hook]) -> None:
+    async def applied(self, hooks: Sequence[StoredWebhook]) -> None:
         """The row that they were told of is written."""
         for hook in hooks:
             if hook.status != "applied":
@@ -84,7 +87,7 @@ class Early:
         return SERVICE + self._elicitations.owners.pepper.tag("early", seller, payment)
 
 
-def _is_of(payment: Payment, event: Notice, seller: Registration) -> bool:
+def _is_of(payment: Payment, event: Notice, seller: MerchantAccount) -> bool:
     if event.news is None or event.payment != payment.payment_intent:
         return False
     if event.reference is not None and owner_of(event.reference) != payment.owner:

@@ -14,32 +14,34 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed
 from flows.payments.events import News
-from flows.payments.gateway import Notice, Registration, Signs
+from flows.payments.gateway import MerchantAccount, Notice, Signs
 from flows.payments.receipt import Payment
 from flows.payments.session import Mismatch
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.payments.payments import Payments
-from webapp.payments.webhook_rows import Body, HookRows, contradicts, heard_news
+from webapp.payments.webhook_rows import WebhookBody, WebhookRows, contradicts, heard_news
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
-from webapp.records.rows import Hook
+from webapp.records.rows import StoredWebhook
 
 AGAIN_AT_LEAST = timedelta(seconds=30)
 AGAIN_AT_MOST = timedelta(minutes=10)
 LATER_AT_MOST = timedelta(days=1)  # where its provider would have to be asked
 
 
-class Afterwards:
+class LateEvents:
     def __init__(
         self, *, elicitations: Elicitations, payments: Payments, outbound: Outbound
     ) -> None:
         self._elicitations = elicitations
         self._payments = payments
         self._outbound = outbound
-        self._rows = HookRows(elicitations)
+        self._rows = WebhookRows(elicitations)
 
-    async def hear(self, seller: Registration, event: Notice, news: News, body: Body) -> str:
+    async def hear(
+        self, seller: MerchantAccount, event: Notice, news: News, body: WebhookBody
+    ) -> str:
         """What became of a payment afterwards, also before we heard that it was paid."""
         payment = await self._named(event.reference, event, seller=seller)
         if payment is None:
@@ -51,7 +53,9 @@ class Afterwards:
             return await self._rows.keep(hook, status="refused", why=wrong)
         return str((await self._heard(payment, event, hook)).status)
 
-    async def reconcile(self, hook: Hook, event: Notice, news: News, *, gateway: Signs) -> Hook:
+    async def reconcile(
+        self, hook: StoredWebhook, event: Notice, news: News, *, gateway: Signs
+    ) -> StoredWebhook:
         """A bank's claim names no question, and other news may come before the payment's own.
 
         Raises Failed if the provider cannot say whose it is.
@@ -88,25 +92,25 @@ class Afterwards:
                 await checkouts.ask_seller(elicitation)
         return await self._elicitations.get(elicitation.id) or elicitation
 
-    def _is_of(self, elicitation: Elicitation, seller: Registration) -> bool:
+    def _is_of(self, elicitation: Elicitation, seller: MerchantAccount) -> bool:
         is_payment = elicitation.kind == "payment"
         return is_payment and self._payments.seller_of(elicitation) == seller.name
 
     async def _is_paid(self, elicitation: Elicitation) -> bool:
         return await self._payments.ledger.paid(elicitation) is not None
 
-    def _again(self, hook: Hook) -> Hook:
+    def _again(self, hook: StoredWebhook) -> StoredWebhook:
         waiting = replace(hook, status="waiting", why="payment")
         return later(waiting, now=self._elicitations.clock(), at_most=AGAIN_AT_MOST)
 
-    async def _heard(self, payment: Payment, event: Notice, hook: Hook | None) -> Payment:
+    async def _heard(self, payment: Payment, event: Notice, hook: StoredWebhook | None) -> Payment:
         now = self._elicitations.clock()
         return await self._payments.ledger.hear(
             payment, lambda current: heard_news(current, event, now=now), hook=hook
         )
 
     async def _named(
-        self, reference: str | None, event: Notice, *, seller: Registration
+        self, reference: str | None, event: Notice, *, seller: MerchantAccount
     ) -> Payment | None:
         if reference is None or event.payment is None:
             return None
@@ -121,7 +125,9 @@ def may_be_ours(event: Notice, news: News) -> bool:
     return is_told and event.payment is not None
 
 
-def later(hook: Hook, *, now: datetime, at_most: timedelta = LATER_AT_MOST) -> Hook:
+def later(
+    hook: StoredWebhook, *, now: datetime, at_most: timedelta = LATER_AT_MOST
+) -> StoredWebhook:
     """It is looked into again, after as long a time as it has waited by now."""
     pause = min(max(now - hook.received_at, AGAIN_AT_LEAST), at_most)
     return replace(hook, again_at=now + pause)

@@ -16,12 +16,12 @@ from flows.elicitation import states
 from flows.elicitation.states import Elicitation
 from flows.errors import NotPossible
 from flows.payments import receipt as receipts
-from flows.payments.gateway import Session
+from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
-from flows.payments.session import Terms, sessions_of, terms_of
+from flows.payments.session import CheckoutTerms, sessions_of, terms_of
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import beside, owner_of
-from webapp.records.rows import Hook, Value
+from webapp.records.rows import StoredWebhook, Value
 
 
 class Ledger:
@@ -49,7 +49,7 @@ class Ledger:
     def id_of(self, elicitation: Elicitation, session: str) -> str:
         return self._id(elicitation.id, terms_of(elicitation).seller, session)
 
-    async def id_for(self, elicitation: Elicitation, session: Session) -> str:
+    async def id_for(self, elicitation: Elicitation, session: ProviderSession) -> str:
         """The id of what was paid there: of the session's row, or of a payment besides that.
 
         A page that goes by our own key can be paid at twice, and tells of one session.
@@ -63,7 +63,9 @@ class Ledger:
             return first
         return self.id_of(elicitation, f"{session.id} {session.payment}")
 
-    async def payment_of(self, elicitation: Elicitation, session: Session, *, id: str) -> Payment:
+    async def payment_of(
+        self, elicitation: Elicitation, session: ProviderSession, *, id: str
+    ) -> Payment:
         """The ledger's row of a paid session, not written; `id` is what `id_for` says."""
         terms = terms_of(elicitation)
         asked = elicitation.asked
@@ -105,7 +107,7 @@ class Ledger:
         """When it is given back by itself, if nobody uses it."""
         return None if self._refund_unused is None else payment.paid_at + self._refund_unused
 
-    def bought(self, terms: Terms, *, server: str, tool: str) -> str:
+    def bought(self, terms: CheckoutTerms, *, server: str, tool: str) -> str:
         """The key of what is bought for good: by this question, at this very seller."""
         text = hashlib.sha256(msgspec.json.encode(terms)).hexdigest()
         # What the sandbox took is no payment at the seller of the same name.
@@ -230,7 +232,11 @@ class Ledger:
         return await self._elicitations.all(Payment, owner=owner)
 
     async def hear(
-        self, payment: Payment, change: Callable[[Payment], Payment], *, hook: Hook | None = None
+        self,
+        payment: Payment,
+        change: Callable[[Payment], Payment],
+        *,
+        hook: StoredWebhook | None = None,
     ) -> Payment:
         """What the provider says of it afterwards, with the event that says so, if one does."""
         heard = payment
@@ -245,14 +251,15 @@ class Ledger:
         await self._elicitations.write_afresh(values)
         return heard
 
-    async def unless_there(self, row: Payment | Hook) -> Payment | Hook | None:
+    async def unless_there(self, row: Payment | StoredWebhook) -> Payment | StoredWebhook | None:
         """None for what is there; an event that says what another one said, as such."""
         if isinstance(row, Payment):
             return row if await self.read(row.owner, row.id) is None else None
-        if await self._elicitations.read(Hook, owner=row.owner, id=row.id) is not None:
+        if await self._elicitations.read(StoredWebhook, owner=row.owner, id=row.id) is not None:
             return None
         is_new = row.transition is None or (
-            await self._elicitations.holder(Hook, owner=row.owner, key=row.transition) is None
+            await self._elicitations.holder(StoredWebhook, owner=row.owner, key=row.transition)
+            is None
         )
         return row if is_new else replace(row, status="repeated")
 

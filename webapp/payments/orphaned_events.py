@@ -11,14 +11,14 @@ that this store never had, as where it was put back from a backup.
 from msgspec.structs import replace
 
 from flows.elicitation.states import RECORD_KEPT
-from flows.payments.gateway import Notice, Registration, Session, State, heard
+from flows.payments.gateway import MerchantAccount, Notice, ProviderSession, State, heard
 from flows.payments.receipt import Payment
 from webapp.elicitations.service import Elicitations
 from webapp.payments.payments import Payments
-from webapp.payments.webhook_rows import Body, HookRows, contradicts
+from webapp.payments.webhook_rows import WebhookBody, WebhookRows, contradicts
 from webapp.records.ids import made_at, owner_of
 from webapp.records.owners import SERVICE
-from webapp.records.rows import Hook
+from webapp.records.rows import StoredWebhook
 
 _ABOUT = {
     "erased": "a payment whose question is erased",
@@ -26,13 +26,13 @@ _ABOUT = {
 }
 
 
-class Erased:
+class OrphanedEvents:
     def __init__(self, *, elicitations: Elicitations, payments: Payments) -> None:
         self._elicitations = elicitations
         self._payments = payments
-        self._rows = HookRows(elicitations)
+        self._rows = WebhookRows(elicitations)
 
-    async def hear(self, seller: Registration, event: Notice, body: Body) -> str:
+    async def hear(self, seller: MerchantAccount, event: Notice, body: WebhookBody) -> str:
         """A session is told of whose question is not stored; what became of it, in a word."""
         payment = await self._of_session(event, seller=seller)
         hook = self._rows.of(SERVICE if payment is None else payment.owner, seller, event, body)
@@ -41,7 +41,9 @@ class Erased:
             return await self._rows.keep(done, status=done.status, why=done.why)
         return str((await self._heard(payment, event, done)).status)
 
-    async def reconcile(self, hook: Hook, event: Notice, *, seller: Registration) -> Hook:
+    async def reconcile(
+        self, hook: StoredWebhook, event: Notice, *, seller: MerchantAccount
+    ) -> StoredWebhook:
         """The same of an event that is a row already; as it is to be written."""
         payment = await self._of_session(event, seller=seller)
         done = await self._judged(hook, event, payment, seller=seller)
@@ -50,8 +52,13 @@ class Erased:
         return done
 
     async def _judged(
-        self, hook: Hook, event: Notice, payment: Payment | None, *, seller: Registration
-    ) -> Hook:
+        self,
+        hook: StoredWebhook,
+        event: Notice,
+        payment: Payment | None,
+        *,
+        seller: MerchantAccount,
+    ) -> StoredWebhook:
         session = event.session
         if payment is None or session is None:
             is_ours = event.account == seller.account and event.is_live == seller.is_live
@@ -70,14 +77,14 @@ class Erased:
         is_news = heard(payment, session, now=self._elicitations.clock()) != payment
         return replace(hook, status="applied" if is_news else "repeated", why=None)
 
-    async def _heard(self, payment: Payment, event: Notice, hook: Hook | None) -> Payment:
+    async def _heard(self, payment: Payment, event: Notice, hook: StoredWebhook | None) -> Payment:
         session, now = event.session, self._elicitations.clock()
         assert session is not None
         return await self._payments.ledger.hear(
             payment, lambda current: heard(current, session, now=now), hook=hook
         )
 
-    async def _of_session(self, event: Notice, *, seller: Registration) -> Payment | None:
+    async def _of_session(self, event: Notice, *, seller: MerchantAccount) -> Payment | None:
         """The payment of a session whose question may be erased: the row says whose it was."""
         if event.session is None or event.reference is None:
             return None
@@ -87,7 +94,7 @@ class Erased:
         )
 
     async def _list(
-        self, reference: str, session: Session, *, seller: Registration, why: str
+        self, reference: str, session: ProviderSession, *, seller: MerchantAccount, why: str
     ) -> None:
         """Somebody has to look; where nobody is known by that name, the row is nobody's."""
         is_known = await self._elicitations.owners.knows(owner_of(reference))
@@ -100,7 +107,7 @@ class Erased:
         )
 
 
-def _is_no_money(session: Session | None) -> bool:
+def _is_no_money(session: ProviderSession | None) -> bool:
     """Whether it says that there is none; of a session that it only names it says nothing."""
     if session is None:
         return False

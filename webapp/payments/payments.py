@@ -17,11 +17,11 @@ from flows.elicitation import states
 from flows.elicitation.states import Asked, Elicitation, Json
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.payments import receipt as receipts
-from flows.payments.gateway import Registration
+from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.registry import Gateways
-from flows.payments.session import Terms, terms_of
-from flows.payments.unresolved import Loose, LooseEnd
+from flows.payments.session import CheckoutTerms, terms_of
+from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from flows.question import Link
 from flows.requests import PaymentRequest
 from webapp.elicitations.kind import AskedBy
@@ -31,8 +31,8 @@ from webapp.payments.checkouts import Checkouts
 from webapp.payments.ledger import Ledger, in_hand
 from webapp.payments.refunds import Refunds
 from webapp.payments.turns import Turns
-from webapp.payments.unresolved import PAID_OTHERWISE, LooseEnds
-from webapp.payments.verification import ON_ITS_WAY, Verdicts
+from webapp.payments.unresolved import PAID_OTHERWISE, UnresolvedPayments
+from webapp.payments.verification import ON_ITS_WAY, Verification
 from webapp.records.rows import Value
 
 NO_SELLER = ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET")
@@ -60,7 +60,7 @@ class Payments:
         *,
         elicitations: Elicitations,
         outbound: Outbound,
-        sellers: Mapping[str, Registration],
+        sellers: Mapping[str, MerchantAccount],
         refund_unused: timedelta | None,
         unreached: Collection[str] = (),
     ) -> None:
@@ -73,8 +73,8 @@ class Payments:
             refund_unused=refund_unused,
             gives_back=self.flow.gives_back,
         )
-        self.loose_ends = LooseEnds(elicitations)
-        self.verdicts = Verdicts(
+        self.loose_ends = UnresolvedPayments(elicitations)
+        self.verdicts = Verification(
             elicitations=elicitations,
             flow=self.flow,
             ledger=self.ledger,
@@ -163,7 +163,7 @@ class Payments:
     def seller_of(self, elicitation: Elicitation) -> str:
         return terms_of(elicitation).seller
 
-    def seller(self, name: str) -> Registration | None:
+    def seller(self, name: str) -> MerchantAccount | None:
         return self._sellers.get(name)
 
     async def spend(self, owner: str, id: str, *, run: str, leg: str) -> Json:
@@ -180,13 +180,13 @@ class Payments:
         assert taken.take is not None
         return states.deliver(taken, run=taken.take.run, now=self._elicitations.clock())
 
-    async def _require_over(self, loose: LooseEnd) -> None:
-        if loose.status is Loose.WAITING:
+    async def _require_over(self, loose: UnresolvedPayment) -> None:
+        if loose.status is UnresolvedStatus.WAITING:
             await self.checkouts.ask_again(loose)
         now = await self.loose_ends.read(loose) or loose
-        if now.status is Loose.WAITING:
+        if now.status is UnresolvedStatus.WAITING:
             raise Failed(f"For this {ON_ITS_WAY}.", elicitation_id=now.elicitation_id)
-        if now.status is Loose.OTHERWISE:
+        if now.status is UnresolvedStatus.OTHERWISE:
             raise Failed(f"For this was {PAID_OTHERWISE}.", elicitation_id=now.elicitation_id)
 
     async def _of(self, elicitation: Elicitation) -> Payment | None:
@@ -196,9 +196,9 @@ class Payments:
             return None
         return await self.ledger.read(elicitation.owner, id)
 
-    def _terms(self, request: PaymentRequest) -> Terms:
+    def _terms(self, request: PaymentRequest) -> CheckoutTerms:
         seller = self._chosen(request)
-        return Terms(
+        return CheckoutTerms(
             seller=seller.name,
             amount=request.price.minor_units,
             currency=request.price.currency,
@@ -207,7 +207,7 @@ class Payments:
             is_live=seller.is_live,
         )
 
-    def _chosen(self, request: PaymentRequest) -> Registration:
+    def _chosen(self, request: PaymentRequest) -> MerchantAccount:
         if request.seller is not None:
             if request.seller not in self._sellers:
                 plain = (f"ELICIT_{request.seller.upper()}_KEY",)

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.payments import receipt as receipts
-from flows.payments.declared.declaration import DeclaredSeller
-from flows.payments.gateway import Registration, State
+from flows.payments.declared.declaration import DeclaredAccount
+from flows.payments.gateway import MerchantAccount, State
 from flows.payments.receipt import (
     REFUND_AGAIN_AFTER,
     REFUND_AGAIN_AT_MOST,
@@ -56,7 +56,7 @@ class Refunds:
         *,
         elicitations: Elicitations,
         outbound: Outbound,
-        sellers: Mapping[str, Registration],
+        sellers: Mapping[str, MerchantAccount],
         flow: Gateways,
         ledger: Ledger,
     ) -> None:
@@ -191,7 +191,7 @@ class Refunds:
         if self._flow.gives_back(payment.seller):
             return None
         by_hand = ""
-        if isinstance(seller, DeclaredSeller) and seller.declaration.manage is not None:
+        if isinstance(seller, DeclaredAccount) and seller.declaration.manage is not None:
             by_hand = f" Do it by hand at {seller.declaration.manage}."
         return f"{seller.label} gives nothing back when asked by us.{by_hand}"
 

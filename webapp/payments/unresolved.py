@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import InvalidQuestion, Unreadable
 from flows.payments import unresolved as loose_end
-from flows.payments.gateway import Registration, Session
+from flows.payments.gateway import MerchantAccount, ProviderSession
 from flows.payments.money import Money
-from flows.payments.session import Terms, terms_of
-from flows.payments.unresolved import ASK_AGAIN_AFTER, KEPT, Loose, LooseEnd
+from flows.payments.session import CheckoutTerms, terms_of
+from flows.payments.unresolved import ASK_AGAIN_AFTER, KEPT, UnresolvedPayment, UnresolvedStatus
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import beside, owner_of
 from webapp.records.rows import KINDS
@@ -25,7 +25,7 @@ PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to loo
 _log = logging.getLogger(__name__)
 
 
-class LooseEnds:
+class UnresolvedPayments:
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
 
@@ -34,28 +34,28 @@ class LooseEnds:
         now = self._elicitations.clock()
         fresh = self._fresh(elicitation, session)
 
-        def waiting(current: LooseEnd | None) -> LooseEnd:
-            if current is not None and current.status is not Loose.OVER:
+        def waiting(current: UnresolvedPayment | None) -> UnresolvedPayment:
+            if current is not None and current.status is not UnresolvedStatus.OVER:
                 return current
             version = 0 if current is None else current.version
             return loose_end.ask_again(replace(fresh, version=version), now)
 
         await self._change(fresh, waiting)
 
-    async def ask_again(self, loose: LooseEnd) -> None:
+    async def ask_again(self, loose: UnresolvedPayment) -> None:
         now = self._elicitations.clock()
         await self._change(loose, lambda current: current and loose_end.ask_again(current, now))
 
-    async def give_up(self, loose: LooseEnd) -> None:
+    async def give_up(self, loose: UnresolvedPayment) -> None:
         await self._change(loose, lambda current: current and loose_end.give_up(current))
 
-    async def paid_otherwise(self, elicitation: Elicitation, session: Session) -> None:
+    async def paid_otherwise(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """Paid, and not as asked; one that is gone again by now needs nobody."""
         now = self._elicitations.clock()
         fresh = self._fresh(elicitation, session.id)
         is_gone = 0 < (session.amount or 0) <= session.gone
 
-        def told(current: LooseEnd | None) -> LooseEnd | None:
+        def told(current: UnresolvedPayment | None) -> UnresolvedPayment | None:
             if is_gone:
                 return None if current is None else loose_end.end(current, now)
             return loose_end.paid_otherwise(
@@ -71,7 +71,13 @@ class LooseEnds:
                 await self._elicitations.change(elicitation.id, _told_otherwise)
 
     async def of_nobody(
-        self, reference: str, session: Session, *, seller: Registration, owner: str, what: str
+        self,
+        reference: str,
+        session: ProviderSession,
+        *,
+        seller: MerchantAccount,
+        owner: str,
+        what: str,
     ) -> None:
         """Paid for a question that is not there: somebody has to look."""
         amount, currency = session.amount or 0, session.currency or ""
@@ -84,7 +90,7 @@ class LooseEnds:
         if owner != owner_of(reference):
             pepper = self._elicitations.owners.pepper
             id = beside(owner, pepper.tag("loose", seller.name, reference, session.id, size=18))
-        fresh = LooseEnd(
+        fresh = UnresolvedPayment(
             id=id,
             owner=owner,
             elicitation_id=reference,
@@ -113,28 +119,29 @@ class LooseEnds:
             lambda current: None if current is None else loose_end.end(current, now),
         )
 
-    async def done(self, loose: LooseEnd) -> None:
+    async def done(self, loose: UnresolvedPayment) -> None:
         """Somebody has looked."""
         now = self._elicitations.clock()
         await self._change(
-            loose, lambda current: current and loose_end.end(current, now, status=Loose.DONE)
+            loose,
+            lambda current: current and loose_end.end(current, now, status=UnresolvedStatus.DONE),
         )
 
-    async def open(self) -> list[LooseEnd]:
+    async def open(self) -> list[UnresolvedPayment]:
         """What somebody has to look at, the latest first."""
-        found: list[LooseEnd] = []
-        for status in (Loose.UNANSWERED, Loose.OTHERWISE):
-            found += await self._elicitations.all(LooseEnd, status=status)
+        found: list[UnresolvedPayment] = []
+        for status in (UnresolvedStatus.UNANSWERED, UnresolvedStatus.OTHERWISE):
+            found += await self._elicitations.all(UnresolvedPayment, status=status)
         return sorted(found, key=lambda one: (one.found_at, one.id), reverse=True)
 
     async def in_the_way(
-        self, owner: str, terms: Terms, *, server: str, tool: str
-    ) -> list[LooseEnd]:
+        self, owner: str, terms: CheckoutTerms, *, server: str, tool: str
+    ) -> list[UnresolvedPayment]:
         """What was begun for the very same, and may still be paid, or was paid otherwise."""
-        found: list[LooseEnd] = []
-        for status in (Loose.WAITING, Loose.OTHERWISE):
+        found: list[UnresolvedPayment] = []
+        for status in (UnresolvedStatus.WAITING, UnresolvedStatus.OTHERWISE):
             found += await self._elicitations.all(
-                LooseEnd, owner=owner, status=status, skips_unreadable=True
+                UnresolvedPayment, owner=owner, status=status, skips_unreadable=True
             )
         same = (terms.seller, terms.amount, terms.currency, terms.what, terms.is_live, tool)
         return [
@@ -144,12 +151,12 @@ class LooseEnds:
             and await self._may_be_of(one, server)
         ]
 
-    async def read(self, loose: LooseEnd) -> LooseEnd | None:
-        return await self._elicitations.read(LooseEnd, owner=loose.owner, id=loose.id)
+    async def read(self, loose: UnresolvedPayment) -> UnresolvedPayment | None:
+        return await self._elicitations.read(UnresolvedPayment, owner=loose.owner, id=loose.id)
 
-    def _fresh(self, elicitation: Elicitation, session: str) -> LooseEnd:
+    def _fresh(self, elicitation: Elicitation, session: str) -> UnresolvedPayment:
         terms, now = terms_of(elicitation), self._elicitations.clock()
-        return LooseEnd(
+        return UnresolvedPayment(
             id=self._id(elicitation.id, terms.seller, session),
             owner=elicitation.owner,
             elicitation_id=elicitation.id,
@@ -169,7 +176,7 @@ class LooseEnds:
         tag = self._elicitations.owners.pepper.tag("loose", seller, session, size=12)
         return beside(reference, tag)
 
-    async def _may_be_of(self, loose: LooseEnd, server: str) -> bool:
+    async def _may_be_of(self, loose: UnresolvedPayment, server: str) -> bool:
         """Whether this server asked; of a question that is erased nobody knows who did."""
         try:
             asked = await self._elicitations.get(loose.elicitation_id)
@@ -179,10 +186,14 @@ class LooseEnds:
         return asked is None or asked.asked.server == server
 
     async def _change(
-        self, about: LooseEnd, change: Callable[[LooseEnd | None], LooseEnd | None]
+        self,
+        about: UnresolvedPayment,
+        change: Callable[[UnresolvedPayment | None], UnresolvedPayment | None],
     ) -> None:
-        async def values() -> list[LooseEnd]:
-            current = await self._elicitations.read(LooseEnd, owner=about.owner, id=about.id)
+        async def values() -> list[UnresolvedPayment]:
+            current = await self._elicitations.read(
+                UnresolvedPayment, owner=about.owner, id=about.id
+            )
             changed = change(current)
             return [] if changed is None or changed == current else [changed]
 

@@ -19,7 +19,7 @@ TRACES_AT_ONCE = 60
 BETWEEN_TRACES = timedelta(seconds=1)
 
 
-class Hints:
+class UnsignedNotices:
     def __init__(
         self, *, elicitations: Elicitations, payments: Payments, outbound: Outbound
     ) -> None:

@@ -13,37 +13,37 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import NOT_ARRIVED, Completion, Elicitation, Status
 from flows.errors import NotPossible
-from flows.payments.gateway import Session, State, forget_page, heard, judge
+from flows.payments.gateway import ProviderSession, State, forget_page, heard, judge
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
 from flows.payments.session import Mismatch, Verdict, sessions_of
 from webapp.elicitations.acceptance import accept
 from webapp.elicitations.service import Elicitations
-from webapp.payments.early_events import Early
+from webapp.payments.early_events import EarlyEvents
 from webapp.payments.ledger import Ledger
-from webapp.payments.unresolved import PAID_OTHERWISE, LooseEnds
-from webapp.records.rows import Hook, Value
+from webapp.payments.unresolved import PAID_OTHERWISE, UnresolvedPayments
+from webapp.records.rows import StoredWebhook, Value
 
 ON_ITS_WAY = "a payment is on its way: call again later, and nobody pays twice"
 _OTHERWISE = ("amount", "currency", "mode")
 
 
-class Verdicts:
+class Verification:
     def __init__(
         self,
         *,
         elicitations: Elicitations,
         flow: Gateways,
         ledger: Ledger,
-        loose_ends: LooseEnds,
+        loose_ends: UnresolvedPayments,
     ) -> None:
         self._elicitations = elicitations
         self._flow = flow
         self._ledger = ledger
         self._loose_ends = loose_ends
-        self.early = Early(elicitations=elicitations, flow=flow)
+        self.early = EarlyEvents(elicitations=elicitations, flow=flow)
 
-    async def heed(self, elicitation: Elicitation, found: Session) -> Verdict:
+    async def heed(self, elicitation: Elicitation, found: ProviderSession) -> Verdict:
         """Act on what was fetched. Raises Mismatch."""
         try:
             verdict = judge(elicitation, found, seller=self._flow.of(elicitation).seller)
@@ -59,13 +59,13 @@ class Verdicts:
     async def apply(
         self,
         elicitation: Elicitation,
-        session: Session,
+        session: ProviderSession,
         verdict: Verdict,
         *,
-        hook: Hook | None = None,
+        hook: StoredWebhook | None = None,
     ) -> Completion | None:
         """Act on what a session of this elicitation says; `hook` is kept in the same write."""
-        told_before: list[Hook] = []
+        told_before: list[StoredWebhook] = []
         done = await self._elicitations.whole(
             self._apply(elicitation, session, verdict, hook, told_before)
         )
@@ -76,7 +76,7 @@ class Verdicts:
             await self._loose_ends.end(elicitation, session.id)
         return done
 
-    async def hear(self, elicitation: Elicitation, session: Session) -> None:
+    async def hear(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """What became of a payment afterwards, where no event tells."""
         id = await self._ledger.id_for(elicitation, session)
         payment = await self._ledger.read(elicitation.owner, id)
@@ -85,7 +85,7 @@ class Verdicts:
             await self._ledger.hear(payment, lambda p: heard(p, session, now=now))
 
     async def paid_otherwise(
-        self, elicitation: Elicitation, session: Session, mismatch: Mismatch
+        self, elicitation: Elicitation, session: ProviderSession, mismatch: Mismatch
     ) -> None:
         """An authentic session of ours that is not as it was asked, which settles nothing.
 
@@ -101,10 +101,10 @@ class Verdicts:
     async def _apply(
         self,
         elicitation: Elicitation,
-        session: Session,
+        session: ProviderSession,
         verdict: Verdict,
-        hook: Hook | None,
-        told_before: list[Hook],
+        hook: StoredWebhook | None,
+        told_before: list[StoredWebhook],
     ) -> Completion | None:
         payment_id = await self._ledger.id_for(elicitation, session)
         is_news = elicitation.status is not Status.ACCEPTED
@@ -153,7 +153,9 @@ class Verdicts:
         await self._elicitations.write_afresh(lambda: rows(elicitation))
         return done
 
-    async def _unless_there(self, payment: Payment | None, hook: Hook | None) -> Sequence[Value]:
+    async def _unless_there(
+        self, payment: Payment | None, hook: StoredWebhook | None
+    ) -> Sequence[Value]:
         paid = None if payment is None else await self._ledger.unless_there(payment)
         told = None if hook is None else await self._ledger.unless_there(hook)
         if payment is not None and paid is None and told is not None:
@@ -162,7 +164,12 @@ class Verdicts:
         return [row for row in (paid, told) if row is not None]
 
     async def _note(
-        self, elicitation: Elicitation, session: Session, verdict: Verdict, *, is_latest: bool
+        self,
+        elicitation: Elicitation,
+        session: ProviderSession,
+        verdict: Verdict,
+        *,
+        is_latest: bool,
     ) -> None:
         """What settles nothing, and yet is good to know while the question is open."""
         if elicitation.status.is_final:

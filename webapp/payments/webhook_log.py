@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import tail_of
 from webapp.records.owners import SERVICE
-from webapp.records.rows import Hook, TurnedAway
+from webapp.records.rows import StoredWebhook, TurnedAway
 
 KEPT = timedelta(days=30)
 BETWEEN_WORDS = timedelta(minutes=1)
 _log = logging.getLogger(__name__)
 
 
-class Inbox:
+class WebhookLog:
     """Built with the service; the counts of the last minute are this process's own."""
 
     def __init__(self, elicitations: Elicitations) -> None:
@@ -53,9 +53,9 @@ class Inbox:
             if not self._counts[key]:
                 del self._counts[key]
 
-    async def hooks(self) -> list[Hook]:
+    async def hooks(self) -> list[StoredWebhook]:
         """All that was verified, the latest first."""
-        found = await self._elicitations.all(Hook)
+        found = await self._elicitations.all(StoredWebhook)
         return sorted(found, key=lambda hook: hook.received_at, reverse=True)
 
     async def unverified(self) -> list[TurnedAway]:
@@ -64,9 +64,9 @@ class Inbox:
         found = sorted(rows, key=lambda row: (row.seller, row.reason))
         return sorted(found, key=lambda row: row.day, reverse=True)
 
-    async def find(self, tail: str) -> Hook | None:
+    async def find(self, tail: str) -> StoredWebhook | None:
         """By the id that is shown, which is without the owner's tag."""
-        hooks = await self._elicitations.all(Hook)
+        hooks = await self._elicitations.all(StoredWebhook)
         return next((hook for hook in hooks if tail_of(hook) == tail), None)
 
     async def _add(self, day: str, seller: str, reason: str, *, count: int, now: datetime) -> None:

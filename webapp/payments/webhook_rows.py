@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from flows.payments import receipt as receipts
-from flows.payments.gateway import Notice, Registration, Signs, State
+from flows.payments.gateway import MerchantAccount, Notice, Signs, State
 from flows.payments.receipt import Payment
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import beside, owner_of
-from webapp.records.rows import Hook
+from webapp.records.rows import StoredWebhook
 from webapp.stores import Conflict
 
 KEPT = timedelta(days=30)
@@ -27,30 +27,32 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class WebhookBody:
     """What is kept of a body: all of it, or its beginning."""
 
     text: str
     is_whole: bool
 
 
-def body_of(body: bytes) -> Body:
+def body_of(body: bytes) -> WebhookBody:
     text = body[:BODY_BYTES_KEPT].decode("utf-8", "replace")
-    return Body(text=text, is_whole=len(body) <= BODY_BYTES_KEPT)
+    return WebhookBody(text=text, is_whole=len(body) <= BODY_BYTES_KEPT)
 
 
-def event_of(hook: Hook, gateway: Signs) -> Notice:
+def event_of(hook: StoredWebhook, gateway: Signs) -> Notice:
     """What it said when it came."""
     return hook.said or gateway.kept_notice(hook.body.encode())
 
 
-class HookRows:
+class WebhookRows:
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
         # What this process has applied: a copy of it, which often comes soon, needs no look.
         self._applied: OrderedDict[str, None] = OrderedDict()
 
-    def of(self, owner: str, seller: Registration, event: Notice, body: Body) -> Hook:
+    def of(
+        self, owner: str, seller: MerchantAccount, event: Notice, body: WebhookBody
+    ) -> StoredWebhook:
         """The row of an event, as one that is applied; not written yet."""
         now = self._elicitations.clock()
         pepper = self._elicitations.owners.pepper
@@ -61,7 +63,7 @@ class HookRows:
         # A session that is paid has its row in the ledger, and needs no other mark.
         is_paid = event.session is not None and event.session.state is State.PAID
         says = None if is_paid else event.transition
-        return Hook(
+        return StoredWebhook(
             id=beside(about, tag),
             owner=owner,
             seller=seller.name,
@@ -77,11 +79,11 @@ class HookRows:
             said=None if body.is_whole else _without_address(event),
         )
 
-    def is_applied(self, hook: Hook) -> bool:
+    def is_applied(self, hook: StoredWebhook) -> bool:
         """Whether it is known to be done; else the store tells."""
         return hook.id in self._applied
 
-    def note_applied(self, hook: Hook) -> None:
+    def note_applied(self, hook: StoredWebhook) -> None:
         """All that follows from it is durable."""
         self._applied[hook.id] = None
         if len(self._applied) > REMEMBERED_AT_MOST:
@@ -91,7 +93,7 @@ class HookRows:
         """Look again at the next copy."""
         self._applied.pop(id, None)
 
-    async def keep(self, hook: Hook, *, status: str, why: str | None = None) -> str:
+    async def keep(self, hook: StoredWebhook, *, status: str, why: str | None = None) -> str:
         """Authentic, and nothing is done about it now; what became of it, in a word."""
         try:
             await self._elicitations.write(replace(hook, status=status, why=why))
@@ -119,7 +121,7 @@ def heard_news(payment: Payment, event: Notice, *, now: datetime) -> Payment:
 
 
 def contradicts(
-    payment: Payment, event: Notice, currency: str | None, *, seller: Registration
+    payment: Payment, event: Notice, currency: str | None, *, seller: MerchantAccount
 ) -> str | None:
     """What of an event is not so that it can be about this payment."""
     if event.account != seller.account:

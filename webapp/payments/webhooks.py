@@ -14,36 +14,38 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed, NotConfigured
-from flows.payments.gateway import Hint, Notice, Registration, Signs, judge_notice
+from flows.payments.gateway import Hint, MerchantAccount, Notice, Signs, judge_notice
 from flows.payments.session import Mismatch, sessions_of
 from flows.webhooks.signatures import Delivery
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
-from webapp.payments.late_events import Afterwards, later, may_be_ours
-from webapp.payments.orphaned_events import Erased
+from webapp.payments.late_events import LateEvents, later, may_be_ours
+from webapp.payments.orphaned_events import OrphanedEvents
 from webapp.payments.payments import Payments
-from webapp.payments.unsigned_notices import Hints
-from webapp.payments.webhook_rows import Body, HookRows, body_of, event_of
+from webapp.payments.unsigned_notices import UnsignedNotices
+from webapp.payments.webhook_rows import WebhookBody, WebhookRows, body_of, event_of
 from webapp.records.owners import SERVICE
-from webapp.records.rows import Hook
+from webapp.records.rows import StoredWebhook
 from webapp.stores import Conflict
 
 _NOT_DONE = ("ignored", "unknown", "duplicate", "waiting", "refused")
 _log = logging.getLogger(__name__)
 
 
-class Hooks:
+class Webhooks:
     def __init__(
         self, *, elicitations: Elicitations, payments: Payments, outbound: Outbound
     ) -> None:
         self._elicitations = elicitations
         self._payments = payments
-        self._rows = HookRows(elicitations)
-        self._afterwards = Afterwards(
+        self._rows = WebhookRows(elicitations)
+        self._afterwards = LateEvents(
             elicitations=elicitations, payments=payments, outbound=outbound
         )
-        self._erased = Erased(elicitations=elicitations, payments=payments)
-        self._hints = Hints(elicitations=elicitations, payments=payments, outbound=outbound)
+        self._erased = OrphanedEvents(elicitations=elicitations, payments=payments)
+        self._hints = UnsignedNotices(
+            elicitations=elicitations, payments=payments, outbound=outbound
+        )
 
     async def receive(self, gateway: Signs, delivery: Delivery) -> str:
         """What became of it, in a word; it is durable when this returns.
@@ -54,7 +56,7 @@ class Hooks:
         taken = self._receive(gateway, event, body_of(delivery.body))
         return await self._elicitations.uncancelled(taken)
 
-    async def replay(self, hook: Hook) -> Hook:
+    async def replay(self, hook: StoredWebhook) -> StoredWebhook:
         """Take it as if it came now; what it did already, it does not do again.
 
         Raises NotConfigured if its seller is gone, Failed if that cannot be asked.
@@ -65,17 +67,17 @@ class Hooks:
         if hook.why == "session" or (event.news is not None and hook.status in _NOT_DONE):
             await self.reconcile(hook)
         else:
-            body = Body(text=hook.body, is_whole=hook.is_whole)
+            body = WebhookBody(text=hook.body, is_whole=hook.is_whole)
             self._rows.forget(hook.id)
             is_done = await self._receive(gateway, event, body) not in _NOT_DONE
-        stored = await self._elicitations.read(Hook, owner=hook.owner, id=hook.id) or hook
+        stored = await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id) or hook
         if is_done and stored.status in _NOT_DONE:
             stored = replace(stored, status="applied", why=None, transition=None)
         stored = replace(stored, replayed_at=self._elicitations.clock())
         await self._elicitations.write(stored)
         return stored
 
-    async def reconcile(self, hook: Hook) -> None:
+    async def reconcile(self, hook: StoredWebhook) -> None:
         """An event about what we did not know: is it ours after all? We ask.
 
         Raises Failed if the provider cannot be asked.
@@ -99,16 +101,19 @@ class Hooks:
         await self._elicitations.write(replace(done, transition=None))
 
     async def hinted(self, seller: str, hint: Hint) -> str:
-        """What somebody says who may be anybody; what became of it. Raises as `Hints.take` does."""
+        """What somebody says who may be anybody; what became of it.
+
+        Raises as `UnsignedNotices.take` does.
+        """
         return await self._hints.take(seller, hint)
 
-    def _signing(self, hook: Hook) -> Signs:
+    def _signing(self, hook: StoredWebhook) -> Signs:
         gateway = self._payments.flow.named(hook.seller)
         if not isinstance(gateway, Signs):  # it was another one's, of the same name
             raise NotConfigured(f"the payment provider {hook.seller!r}")
         return gateway
 
-    async def _receive(self, gateway: Signs, event: Notice, body: Body) -> str:
+    async def _receive(self, gateway: Signs, event: Notice, body: WebhookBody) -> str:
         seller = gateway.seller
         if event.session is not None and event.reference is not None:
             elicitation = await self._elicitations.as_remembered(event.reference)
@@ -125,7 +130,7 @@ class Hooks:
         return await self._rows.keep(self._rows.of(SERVICE, seller, event, body), status=word)
 
     async def _settle_stored(
-        self, elicitation: Elicitation, gateway: Signs, event: Notice, body: Body
+        self, elicitation: Elicitation, gateway: Signs, event: Notice, body: WebhookBody
     ) -> str:
         hook = self._rows.of(elicitation.owner, gateway.seller, event, body)
         if self._rows.is_applied(hook):
@@ -139,7 +144,7 @@ class Hooks:
             return await self._erased.hear(gateway.seller, event, body)
 
     async def _settle(
-        self, elicitation: Elicitation, seller: Registration, event: Notice, hook: Hook
+        self, elicitation: Elicitation, seller: MerchantAccount, event: Notice, hook: StoredWebhook
     ) -> str:
         try:
             return await self._apply(elicitation, event, seller, hook)
@@ -154,7 +159,7 @@ class Hooks:
             status = "waiting" if error.what == "session" else "refused"
             return await self._rows.keep(hook, status=status, why=error.what)
 
-    async def _ask(self, seller: Registration, event: Notice, body: Body) -> str:
+    async def _ask(self, seller: MerchantAccount, event: Notice, body: WebhookBody) -> str:
         """It names a session and says nothing of it: kept, then asked about, now or later."""
         elicitation = await self._elicitations.get(event.reference or "")
         if elicitation is None:
@@ -165,7 +170,7 @@ class Hooks:
         hook = self._rows.of(elicitation.owner, seller, event, body)
         word = await self._rows.keep(hook, status="waiting", why="session")
         if word == "waiting":
-            stored = await self._elicitations.read(Hook, owner=hook.owner, id=hook.id)
+            stored = await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id)
             try:
                 await self.reconcile(stored or hook)
             except Failed as error:  # the sweeper asks again
@@ -174,7 +179,9 @@ class Hooks:
             word = "asked"
         return word
 
-    async def _reconcile_session(self, hook: Hook, event: Notice, seller: Registration) -> Hook:
+    async def _reconcile_session(
+        self, hook: StoredWebhook, event: Notice, seller: MerchantAccount
+    ) -> StoredWebhook:
         elicitation = await self._elicitations.get(hook.elicitation_id)
         if elicitation is None:
             return await self._erased.reconcile(hook, event, seller=seller)
@@ -188,7 +195,7 @@ class Hooks:
         return replace(hook, status="applied", why=None)
 
     async def _apply(
-        self, elicitation: Elicitation, event: Notice, seller: Registration, hook: Hook
+        self, elicitation: Elicitation, event: Notice, seller: MerchantAccount, hook: StoredWebhook
     ) -> str:
         assert event.session is not None
         verdict = judge_notice(elicitation, event, seller=seller)

@@ -18,12 +18,12 @@ from flows.errors import Unreadable
 from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
-from flows.payments.unresolved import LooseEnd
+from flows.payments.unresolved import UnresolvedPayment
 from webapp.records.owners import Owners
 from webapp.stores import Record
 
 
-class Done(Struct, frozen=True, kw_only=True):
+class DoneOnce(Struct, frozen=True, kw_only=True):
     """What `once` did, as JSON text; a result is never shown.
 
     One that does not fit into a row goes on in `pieces` others. `fault` says why it cannot be
@@ -119,7 +119,7 @@ class Approval(Struct, frozen=True, kw_only=True):
         return f"Approval({self.id!r}, {self.status!r})"
 
 
-class Hook(Struct, frozen=True, kw_only=True):
+class StoredWebhook(Struct, frozen=True, kw_only=True):
     """A verified webhook, as it came.
 
     It is `applied`, `waiting` to be reconciled, `repeated` (what it says was known), `refused`
@@ -238,14 +238,14 @@ class Standing(Struct, frozen=True, kw_only=True):
 Value: TypeAlias = (
     Elicitation
     | Run
-    | Done
+    | DoneOnce
     | Alias
     | Connection
     | Payment
-    | LooseEnd
+    | UnresolvedPayment
     | KeptSecret
     | Approval
-    | Hook
+    | StoredWebhook
     | EarlyNews
     | TurnedAway
     | KeptCertificate
@@ -257,14 +257,14 @@ ValueT = TypeVar(
     "ValueT",
     Elicitation,
     Run,
-    Done,
+    DoneOnce,
     Alias,
     Connection,
     Payment,
-    LooseEnd,
+    UnresolvedPayment,
     KeptSecret,
     Approval,
-    Hook,
+    StoredWebhook,
     EarlyNews,
     TurnedAway,
     KeptCertificate,
@@ -276,14 +276,14 @@ ValueT = TypeVar(
 KINDS: dict[type[Value], str] = {
     Elicitation: "elicitation",
     Run: "run",
-    Done: "once",
+    DoneOnce: "once",
     Alias: "alias",
     Connection: "account",
     Payment: "payment",
-    LooseEnd: "loose end",
+    UnresolvedPayment: "loose end",
     KeptSecret: "secret",
     Approval: "approval",
-    Hook: "hook",
+    StoredWebhook: "hook",
     EarlyNews: "early news",
     TurnedAway: "unverified",
     KeptCertificate: "certificate",
@@ -338,7 +338,7 @@ def _key(value: Value) -> str | None:
             return value.key if value.holds_key else None
         case Payment():
             return value.join if value.holds_key else None
-        case Hook():
+        case StoredWebhook():
             return value.transition if value.status == "applied" else None
         case _:
             return None

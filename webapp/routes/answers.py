@@ -16,7 +16,7 @@ from flows.errors import ElicitError, InvalidToken, StoreUnavailable, TooManyAtt
 from webapp.http.browser import Reply, page_headers
 from webapp.http.rate_limit import TooOften
 from webapp.pages.locale import Locales
-from webapp.pages.renderer import Pages
+from webapp.pages.renderer import Renderer
 from webapp.pages.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
 
 RETRY_SECONDS = 30
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 class Answers:
     """Renders for one server."""
 
-    def __init__(self, *, pages: Pages, server: str) -> None:
+    def __init__(self, *, pages: Renderer, server: str) -> None:
         self._pages = pages
         self.server = server
         self._locales = Locales()

@@ -17,7 +17,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 
 from flows.elicitation import attempt as attempts
-from flows.elicitation.flow import Arrival
+from flows.elicitation.flow import CallbackParams
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossible
 from flows.oauth.authorization_code import Mixed
@@ -25,7 +25,7 @@ from flows.oauth.responses import ERROR_CODE
 from flows.payments.session import Mismatch, Verdict
 from webapp.http.requests import cookies_of
 from webapp.identity.identity import Way
-from webapp.pages.builder import Shown
+from webapp.pages.builder import PageBuilder
 from webapp.pages.views import BadRequest, SomeoneElse, Trouble, Used
 from webapp.routes.answers import Answers, see_other
 from webapp.routes.openers import refuse_opener
@@ -56,7 +56,10 @@ async def provider_answers(
     here = service.links.of(elicitation, now=service.clock())
     if attempt is None or attempt.state != state:
         is_at_it = elicitation.status is Status.EXCHANGING  # a double click: the page tells how far
-        if is_at_it or await Shown(service, elicitation, here=here, csrf="").ended() is not None:
+        if (
+            is_at_it
+            or await PageBuilder(service, elicitation, here=here, csrf="").ended() is not None
+        ):
             return see_other(here)
         label = service.kinds.label(elicitation)
         used = Used(server=elicitation.asked.server, provider=label, here_url=here)
@@ -115,13 +118,13 @@ async def seller_returns(
     return see_other(service.links.of(elicitation, now=service.clock()))
 
 
-def _arrival(request: Request[Any, Any, Any]) -> Arrival:
+def _arrival(request: Request[Any, Any, Any]) -> CallbackParams:
     text = request.scope["query_string"].decode("ascii", "replace")
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS_AT_MOST)
     except ValueError:
         raise InvalidToken("too many parameters") from None
-    return Arrival(parameters=tuple(pairs))
+    return CallbackParams(parameters=tuple(pairs))
 
 
 async def _refuse(

@@ -23,11 +23,11 @@ from flows.errors import Failed
 from flows.oauth.connection import Connection
 from webapp.http.requests import cookies_of, parsed, query_of
 from webapp.oauth.clients import is_at_sandbox
-from webapp.pages.views import Person, ProviderTrouble, Scope
+from webapp.pages.views import AccountName, ProviderTrouble, Scope
 from webapp.pages.views_connections import (
     Assistant,
     Connected,
-    Connections,
+    ConnectionsPage,
     Disconnected,
     Group,
     Sharing,
@@ -64,7 +64,7 @@ async def connections(
     cookies += await service.identity.kept_up(cookies_of(request))
     found = await service.kinds.accounts.list(viewer.owner)
     has_session = viewer.session is not None
-    view = Connections(
+    view = ConnectionsPage(
         server=answers.server,
         viewer=viewer.label,
         sign_out_csrf=service.browser.csrf(cookie, subject=SIGN_IN) if has_session else None,
@@ -239,7 +239,7 @@ def _connected(
     return Connected(
         id=_tail(connection),
         provider=_label(connection, service),
-        person=Person(label=connection.label, name=connection.name),
+        person=AccountName(label=connection.label, name=connection.name),
         connected_at=connection.connected_at,
         scopes=tuple([Scope(words=words.get(each, each), raw=each) for each in connection.scopes])
         if has_scopes

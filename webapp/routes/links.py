@@ -25,7 +25,7 @@ from webapp.kinds.form import AskedForms
 from webapp.kinds.gate import Gates
 from webapp.kinds.rules import Rules
 from webapp.kinds.secret import KeptSecrets
-from webapp.pages.builder import Shown
+from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of
 from webapp.pages.views import ProviderTrouble
 from webapp.routes.answers import Answers, see_other
@@ -211,7 +211,7 @@ def _trouble(
 
 async def _take_answer(
     elicitation: Elicitation,
-    shown: Shown,
+    shown: PageBuilder,
     fields: Fields,
     typed: AskedForms | KeptSecrets,
     answers: Answers,
@@ -244,9 +244,9 @@ def _shown(
     token: str,
     cookie: str,
     locale: Locale | None = None,
-) -> Shown:
+) -> PageBuilder:
     csrf = service.browser.csrf(cookie, subject=elicitation.id)
-    return Shown(service, elicitation, here=f"/e/{token}", csrf=csrf, locale=locale)
+    return PageBuilder(service, elicitation, here=f"/e/{token}", csrf=csrf, locale=locale)
 
 
 def _form_targets(elicitation: Elicitation) -> list[str]:

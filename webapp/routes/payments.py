@@ -19,7 +19,7 @@ from flows.errors import Failed, NotPossible
 from flows.payments.receipt import Payment, ReceiptStatus
 from webapp.http.requests import cookies_of, parsed
 from webapp.pages.locale import price_in
-from webapp.pages.views_payments import NotGivenBack, Paid, Payments, Standing, Stays
+from webapp.pages.views_payments import NotGivenBack, Paid, PaymentsPage, Standing, Stays
 from webapp.payments.refunds import NoRefunds
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import Answers, see_other
@@ -53,7 +53,7 @@ async def payments(
     found.sort(key=lambda payment: (payment.paid_at, payment.id), reverse=True)
     has_session = viewer.session is not None
     locale = answers.locale(request)
-    view = Payments(
+    view = PaymentsPage(
         server=answers.server,
         viewer=viewer.label,
         sign_out_csrf=service.browser.csrf(cookie, subject=SIGN_IN) if has_session else None,

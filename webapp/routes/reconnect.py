@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from flows.elicitation import states
 from flows.elicitation.states import Asked, Elicitation, Status
-from flows.oauth.authorization_code import Terms
+from flows.oauth.authorization_code import AccountTerms
 from flows.oauth.connection import Connection
 from flows.oauth.provider import SCOPE
 from flows.question import digest_of
@@ -70,7 +70,7 @@ async def _question(
         by=AskedBy(owner=connection.owner, server=connection.server, tool=""),
     )
     terms = replace(
-        convert(asked.terms, Terms), person_id=connection.person_id, also=connection.scopes
+        convert(asked.terms, AccountTerms), person_id=connection.person_id, also=connection.scopes
     )
     return Elicitation(
         id=id,

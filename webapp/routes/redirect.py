@@ -16,11 +16,11 @@ import msgspec
 
 from flows.crypto.tokens import Claims, Purpose
 from flows.elicitation import attempt as attempts
-from flows.elicitation.flow import Flow, Trip
+from flows.elicitation.flow import Flow, RedirectContext
 from flows.elicitation.states import Attempt, Elicitation, Json, Status, Trouble
 from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
 from flows.payments.gateway import stands_in_the_way
-from flows.payments.session import Kept, kept_of
+from flows.payments.session import StoredCheckout, kept_of
 from webapp.elicitations.kind import Kind
 from webapp.service import Service
 
@@ -164,7 +164,7 @@ async def _open(
 
 def _has_made_way(elicitation: Elicitation, kept: Json) -> bool:
     """Whether the latest attempt leads to another page than this one by now."""
-    mine, latest = msgspec.convert(kept, Kept), kept_of(elicitation.attempt)
+    mine, latest = msgspec.convert(kept, StoredCheckout), kept_of(elicitation.attempt)
     return latest is None or latest.url is None or latest.session != mine.session
 
 
@@ -176,7 +176,7 @@ def _trip(
     number: int,
     rest: str,
     switches: bool,
-) -> Trip:
+) -> RedirectContext:
     now = service.clock()
     claims = Claims(
         purpose=Purpose.STATE,
@@ -185,7 +185,7 @@ def _trip(
         rest=rest,
         expires_at=elicitation.expires_at + timedelta(days=1),
     )
-    return Trip(
+    return RedirectContext(
         number=number,
         return_url=service.public_url + kind.return_path(elicitation),
         state=service.links.state(claims, now=now),

@@ -13,7 +13,7 @@ from flows.elicitation.states import Completion, Json
 from flows.errors import InvalidToken
 from webapp.completion import RETURN_PARAMETER
 from webapp.http.requests import cookies_of, query_of
-from webapp.pages.builder import Shown
+from webapp.pages.builder import PageBuilder
 from webapp.pages.views import SomeoneElse, Unknown
 from webapp.routes.answers import Answers, problem
 from webapp.service import Service
@@ -42,7 +42,7 @@ async def come_back(
         )
     done = await service.completing.complete(elicitation.id, {})
     ended = await service.elicitations.get(elicitation.id)
-    view = None if ended is None else await Shown(service, ended, here="", csrf="").ended()
+    view = None if ended is None else await PageBuilder(service, ended, here="", csrf="").ended()
     if done is Completion.UNKNOWN or view is None:
         return answers.page(Unknown(server=server), status=HTTPStatus.NOT_FOUND)
     return answers.page(view)

@@ -17,11 +17,11 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, RawBody
 
-from flows.elicitation.flow import Arrival
+from flows.elicitation.flow import CallbackParams
 from flows.errors import Denied, Failed, InvalidToken
 from flows.oauth.authorization_code import Mixed
 from webapp.http.requests import cookies_of, parsed
-from webapp.identity.sessions import Session
+from webapp.identity.sessions import BrowserSession
 from webapp.identity.sign_in import SigningIn
 from webapp.pages.views import Pair, Paired, PairUsed, SignedOut, SignInFailed
 from webapp.routes.answers import Answers, see_other
@@ -71,7 +71,7 @@ async def signed_in(
     text = request.scope["query_string"].decode("ascii", "replace")
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS_AT_MOST)
-        back = await signing_in.finish(Arrival(parameters=tuple(pairs)), cookies_of(request))
+        back = await signing_in.finish(CallbackParams(parameters=tuple(pairs)), cookies_of(request))
     except ValueError:
         raise InvalidToken("too many parameters") from None
     except (Mixed, Denied, Failed) as error:
@@ -140,7 +140,7 @@ async def pair(
     return answers.page(Paired(server=answers.server), cookies=[cookie])
 
 
-def _tell(event: str, session: Session, service: Service) -> None:
+def _tell(event: str, session: BrowserSession, service: Service) -> None:
     """For the operator: whose, by the tag that their questions begin with; nobody's name."""
     owner = service.elicitations.owners.tag(issuer=session.issuer, subject=session.subject)
     _log.info(event, extra={"owner": owner})

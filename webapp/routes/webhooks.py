@@ -21,7 +21,7 @@ from litestar.params import FromPath, RawBody
 from litestar.response.base import ASGIResponse
 
 from flows.errors import Failed, StoreUnavailable, Unverified
-from flows.payments.gateway import Certifies, Hints, Signs
+from flows.payments.gateway import Certifies, HintsOnly, Signs
 from flows.payments.session import Malformed, Mismatch
 from flows.webhooks.items import ADYEN, verify_items
 from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery, verify
@@ -95,7 +95,7 @@ def _deliveries(
 
 
 async def _hinted(
-    gateway: Hints, body: bytes, *, request: Request[Any, Any, Any], service: Service
+    gateway: HintsOnly, body: bytes, *, request: Request[Any, Any, Any], service: Service
 ) -> ASGIResponse:
     name = gateway.seller.name
     sender = address_key(request.scope)

@@ -2,7 +2,7 @@
 
 What could go wrong: a reply is lost on its way and the request comes again. Under one idempotency
 key it is done once, for as long as the provider keeps keys; the same key with other words is an
-error, not an answer. A test makes it go wrong by asking for a `Trouble`.
+error, not an answer. A test makes it go wrong by asking for a `SandboxTrouble`.
 """
 
 import logging
@@ -23,14 +23,14 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
 from flows.elicitation.states import Json
-from webapp.sandbox.deliveries import Deliveries, Event, Wish
+from webapp.sandbox.deliveries import Deliveries, SandboxEvent, Wish
 
 BODY_BYTES_AT_MOST = 64 * 1024
 _log = logging.getLogger(__name__)
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 
 
-class Refused(Exception):
+class SandboxRefused(Exception):
     """What a request gets instead of an answer; each provider has words of its own."""
 
     def __init__(self, message: str, *, status: int) -> None:
@@ -42,7 +42,7 @@ class Refused(Exception):
         raise NotImplementedError
 
 
-class Trouble(StrEnum):
+class SandboxTrouble(StrEnum):
     """What becomes of the next request that would change something."""
 
     SERVER_ERROR = "500"  # nothing is done
@@ -52,7 +52,7 @@ class Trouble(StrEnum):
 class Control(Wish, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a test or a demo may ask for."""
 
-    next: Trouble | None = None
+    next: SandboxTrouble | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +71,11 @@ class Key:
     name: str
     asked: tuple[Any, ...]
     life: timedelta
-    conflict: Refused
+    conflict: SandboxRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SandboxAsked:
     """A request that was understood."""
 
     act: Callable[[], Answer]
@@ -90,7 +90,7 @@ class _Kept:
     until: datetime
 
 
-class Answers:
+class SandboxAnswers:
     """Answers of one provider; its events leave behind them.
 
     `refuse` makes its error of words and a status, `headers_of` the headers of an answer that was
@@ -102,7 +102,7 @@ class Answers:
         *,
         deliveries: Deliveries,
         clock: Callable[[], datetime],
-        refuse: Callable[[str, HTTPStatus], Refused],
+        refuse: Callable[[str, HTTPStatus], SandboxRefused],
         headers_of: Callable[[bool], Mapping[str, str]],
     ) -> None:
         self._deliveries = deliveries
@@ -110,21 +110,21 @@ class Answers:
         self._refuse = refuse
         self._headers_of = headers_of
         self._kept: dict[str, _Kept] = {}
-        self._troubles: deque[Trouble] = deque()
+        self._troubles: deque[SandboxTrouble] = deque()
 
-    def give(self, ask: Callable[[], Asked]) -> Response[Any]:
+    def give(self, ask: Callable[[], SandboxAsked]) -> Response[Any]:
         """Do what is asked, or say why not: `ask` and what it brings may raise Refused."""
         trouble, replayed = None, False
         try:
             asked = ask()
             trouble = self._troubles.popleft() if asked.changes and self._troubles else None
-            if trouble is Trouble.SERVER_ERROR:
+            if trouble is SandboxTrouble.SERVER_ERROR:
                 words, status = "A trouble that was asked for.", HTTPStatus.INTERNAL_SERVER_ERROR
                 raise self._refuse(words, status)
             answer, replayed = self._once(asked)
-        except Refused as error:
+        except SandboxRefused as error:
             answer = Answer(body=error.as_json(), status=HTTPStatus(error.status))
-        if trouble is Trouble.LOST:
+        if trouble is SandboxTrouble.LOST:
             return self._behind(
                 Response(
                     "<html>The answer was lost.</html>",
@@ -138,9 +138,9 @@ class Answers:
     def tell(self, check: Callable[[], None], act: Callable[[], Json]) -> Response[Any]:
         """What changes nothing, for whoever passes the check: that may raise Refused, too."""
 
-        def ask() -> Asked:
+        def ask() -> SandboxAsked:
             check()
-            return Asked(act=lambda: Answer(body=act()), changes=False)
+            return SandboxAsked(act=lambda: Answer(body=act()), changes=False)
 
         return self.give(ask)
 
@@ -172,7 +172,7 @@ class Answers:
         @post("/control", status_code=HTTPStatus.OK)
         async def control(request: AnyRequest, body: RawBody) -> Response[Any]:
             """Change how events arrive, or plan a trouble; no provider has anything like it."""
-            released: list[Event] = []
+            released: list[SandboxEvent] = []
 
             def act() -> Answer:
                 try:
@@ -185,9 +185,9 @@ class Answers:
                 habits = msgspec.to_builtins(self._deliveries.habits)
                 return Answer(body={**habits, "held": self._deliveries.held})
 
-            def ask() -> Asked:
+            def ask() -> SandboxAsked:
                 require_key(request)
-                return Asked(act=act, changes=False)
+                return SandboxAsked(act=act, changes=False)
 
             response = self.give(ask)
             if released:
@@ -196,7 +196,7 @@ class Answers:
 
         return control
 
-    def _once(self, asked: Asked) -> tuple[Answer, bool]:
+    def _once(self, asked: SandboxAsked) -> tuple[Answer, bool]:
         """The answer, and whether it was given before. A refusal is not kept."""
         key, now = asked.key, self._clock()
         self._kept = {name: kept for name, kept in self._kept.items() if now < kept.until}

@@ -24,7 +24,7 @@ from webapp.http.guard import Guard
 from webapp.http.requests import Bounded
 from webapp.sandbox.authorization import authorization_router
 from webapp.sandbox.authorization_client import bearer_of
-from webapp.sandbox.authorization_faults import Fault, Faults
+from webapp.sandbox.authorization_faults import Faults, PlayedFault
 from webapp.sandbox.checkout import checkout_router
 from webapp.sandbox.pages import NO_STORE, SandboxPages, assets
 from webapp.sandbox.people import person_of
@@ -104,10 +104,10 @@ def _control(sandbox: Sandbox, faults: Faults) -> HTTPRouteHandler:
             return _problem(HTTPStatus.UNAUTHORIZED, "The bearer must be the client's password.")
         try:
             wish = json.loads(body)
-            fault = Fault(wish["next"]) if "next" in wish else None
+            fault = PlayedFault(wish["next"]) if "next" in wish else None
             is_released = wish.get("release", False) is True
         except (ValueError, TypeError, AttributeError, RecursionError):
-            known = ", ".join(Fault)
+            known = ", ".join(PlayedFault)
             return _problem(HTTPStatus.BAD_REQUEST, f'Say "next" with one of {known}.')
         if fault is not None:
             faults.plan(fault)

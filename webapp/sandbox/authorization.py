@@ -16,9 +16,9 @@ from webapp.sandbox.authorization_client import bearer_of
 from webapp.sandbox.authorization_consent import Consent
 from webapp.sandbox.authorization_faults import Faults
 from webapp.sandbox.authorization_grants import Grants
-from webapp.sandbox.authorization_habits import GITHUB, OIDC, SLACK, Habits
-from webapp.sandbox.authorization_identity import Identity
-from webapp.sandbox.authorization_tokens import Tokens
+from webapp.sandbox.authorization_habits import GITHUB, OIDC, SLACK, AuthorizationHabits
+from webapp.sandbox.authorization_identity import SandboxIdentity
+from webapp.sandbox.authorization_tokens import SandboxTokens
 from webapp.sandbox.pages import NO_STORE, SandboxPages
 from webapp.sandbox.settings import Sandbox
 
@@ -29,10 +29,10 @@ _READ = [HttpMethod.GET, HttpMethod.HEAD]
 class _Server:
     """One of the three, with its own codes and tokens."""
 
-    habits: Habits
+    habits: AuthorizationHabits
     grants: Grants
     consent: Consent
-    tokens: Tokens
+    tokens: SandboxTokens
 
 
 def authorization_router(
@@ -44,9 +44,9 @@ def authorization_router(
     browser: Browser,
 ) -> Router:
     """Everything below /oidc, /github and /slack, and what /.well-known says of it."""
-    identity = Identity(sandbox=sandbox, clock=clock)
+    identity = SandboxIdentity(sandbox=sandbox, clock=clock)
 
-    def server(habits: Habits) -> _Server:
+    def server(habits: AuthorizationHabits) -> _Server:
         grants = Grants(habits=habits, clock=clock)
         return _Server(
             habits=habits,
@@ -59,7 +59,7 @@ def authorization_router(
                 pages=pages,
                 browser=browser,
             ),
-            tokens=Tokens(
+            tokens=SandboxTokens(
                 sandbox=sandbox, habits=habits, grants=grants, identity=identity, faults=faults
             ),
         )
@@ -92,7 +92,7 @@ def _common(server: _Server) -> list[HTTPRouteHandler]:
     return [ask, decide, give]
 
 
-def _openid(server: _Server, identity: Identity) -> list[HTTPRouteHandler]:
+def _openid(server: _Server, identity: SandboxIdentity) -> list[HTTPRouteHandler]:
     @get(
         ["/oidc/.well-known/openid-configuration", "/.well-known/oauth-authorization-server/oidc"],
         sync_to_thread=False,
@@ -166,7 +166,9 @@ def _slack(api: SlackApi) -> list[HTTPRouteHandler]:
     return [test, revoke]
 
 
-def _userinfo(request: Request[Any, Any, Any], grants: Grants, identity: Identity) -> Response[Any]:
+def _userinfo(
+    request: Request[Any, Any, Any], grants: Grants, identity: SandboxIdentity
+) -> Response[Any]:
     """OpenID Connect Core, 5.3; the errors are RFC 6750's."""
     token = bearer_of(request.headers)
     family = grants.family_of(token)

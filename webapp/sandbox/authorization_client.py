@@ -5,8 +5,8 @@ from base64 import b64decode
 from collections.abc import Mapping
 from urllib.parse import unquote_plus
 
-from webapp.sandbox.authorization_grants import Refused
-from webapp.sandbox.authorization_habits import Refusal
+from webapp.sandbox.authorization_grants import GrantRefused
+from webapp.sandbox.authorization_habits import PlayedRefusal
 from webapp.sandbox.parameters import Parameters
 from webapp.sandbox.settings import Sandbox
 
@@ -16,12 +16,12 @@ def require_client(headers: Mapping[str, str], form: Parameters, *, sandbox: San
     basic = basic_of(headers)
     posted = (form.get("client_id"), form.get("client_secret"))
     if basic is not None and posted[1] is not None:
-        raise Refused(Refusal.INVALID_REQUEST, "The client said twice who it is.")
+        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The client said twice who it is.")
     if basic is not None and posted[0] not in (None, basic[0]):
-        raise Refused(Refusal.INVALID_REQUEST, "The client named itself in two ways.")
+        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The client named itself in two ways.")
     id, secret = basic or posted
     if not is_client(id or "", secret or "", sandbox=sandbox):
-        raise Refused(Refusal.INVALID_CLIENT, "The client or its password is wrong.")
+        raise GrantRefused(PlayedRefusal.INVALID_CLIENT, "The client or its password is wrong.")
 
 
 def is_client(id: str, secret: str, *, sandbox: Sandbox) -> bool:

@@ -13,14 +13,14 @@ from litestar import Request, Response
 
 from webapp.http.browser import Browser
 from webapp.http.requests import cookies_of
-from webapp.sandbox.authorization_faults import REDIRECT_FAULTS, Fault, Faults
+from webapp.sandbox.authorization_faults import REDIRECT_FAULTS, Faults, PlayedFault
 from webapp.sandbox.authorization_grants import Grants
-from webapp.sandbox.authorization_habits import Habits
+from webapp.sandbox.authorization_habits import AuthorizationHabits
 from webapp.sandbox.authorization_requests import (
     AuthorizationRequest,
     NotRedirected,
+    RequestWay,
     SentBack,
-    Way,
     read_request,
 )
 from webapp.sandbox.pages import NO_STORE, SandboxPages
@@ -38,7 +38,7 @@ class Consent:
         self,
         *,
         sandbox: Sandbox,
-        habits: Habits,
+        habits: AuthorizationHabits,
         grants: Grants,
         faults: Faults,
         pages: SandboxPages,
@@ -118,11 +118,11 @@ class Consent:
         }
         return self._pages.page("consent.html", values, sets=sets)
 
-    def _send_back(self, way: Way, **parameters: str) -> Response[Any]:
+    def _send_back(self, way: RequestWay, **parameters: str) -> Response[Any]:
         fault = self._faults.take(REDIRECT_FAULTS)
-        if fault is Fault.DROP_ISS:
+        if fault is PlayedFault.DROP_ISS:
             way = way.said_by(None)
-        elif fault is Fault.WRONG_ISS:
+        elif fault is PlayedFault.WRONG_ISS:
             way = way.said_by(f"{self._sandbox.url}/somebody-else")
         headers = {**NO_STORE, "location": way.back(**parameters)}
         return Response(None, status_code=HTTPStatus.SEE_OTHER, headers=headers)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from litestar.types import Receive
 
 
-class Fault(StrEnum):
+class PlayedFault(StrEnum):
     """Each happens once; the first six to a token reply, the others to a redirect."""
 
     SERVER_ERROR = "500"
@@ -20,27 +20,27 @@ class Fault(StrEnum):
     WRONG_ISS = "wrong-iss"
 
 
-REDIRECT_FAULTS = frozenset({Fault.DROP_ISS, Fault.WRONG_ISS})
-TOKEN_FAULTS = frozenset(Fault) - REDIRECT_FAULTS
+REDIRECT_FAULTS = frozenset({PlayedFault.DROP_ISS, PlayedFault.WRONG_ISS})
+TOKEN_FAULTS = frozenset(PlayedFault) - REDIRECT_FAULTS
 
 
 class Faults:
     """The faults that are planned, and the replies that are held."""
 
     def __init__(self) -> None:
-        self._planned: deque[Fault] = deque()
+        self._planned: deque[PlayedFault] = deque()
         self._released = asyncio.Event()
 
     @property
-    def planned(self) -> list[Fault]:
+    def planned(self) -> list[PlayedFault]:
         return list(self._planned)
 
-    def plan(self, fault: Fault) -> None:
+    def plan(self, fault: PlayedFault) -> None:
         self._planned.append(fault)
-        if fault is Fault.SLOW:
+        if fault is PlayedFault.SLOW:
             self._released.clear()
 
-    def take(self, kinds: frozenset[Fault]) -> Fault | None:
+    def take(self, kinds: frozenset[PlayedFault]) -> PlayedFault | None:
         """The next planned fault of these kinds, which is then used up."""
         for fault in self._planned:
             if fault in kinds:

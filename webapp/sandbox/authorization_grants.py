@@ -12,19 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from webapp.sandbox.authorization_habits import Habits, Refusal
+from webapp.sandbox.authorization_habits import AuthorizationHabits, PlayedRefusal
 from webapp.sandbox.authorization_requests import AuthorizationRequest
-from webapp.sandbox.people import Person
+from webapp.sandbox.people import SandboxPerson
 
 CODE_LIFE = timedelta(seconds=60)
 ACCESS_LIFE = timedelta(hours=1)
 _TOKEN_BYTES = 24
 
 
-class Refused(Exception):
+class GrantRefused(Exception):
     """The token endpoint's no."""
 
-    def __init__(self, refusal: Refusal, description: str) -> None:
+    def __init__(self, refusal: PlayedRefusal, description: str) -> None:
         self.refusal = refusal
         self.description = description
         super().__init__(description)
@@ -35,7 +35,7 @@ class Family:
     """One grant with its newest tokens, of which only hashes are kept."""
 
     id: str
-    person: Person
+    person: SandboxPerson
     scopes: tuple[str, ...]
     is_for_person: bool  # Slack's user token, not its bot's
     nonce: str | None
@@ -59,7 +59,7 @@ class Issued:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Code:
     request: AuthorizationRequest
-    person: Person
+    person: SandboxPerson
     until: datetime
     families: tuple[str, ...] | None = None  # what came of it; None: it was not used
 
@@ -67,14 +67,14 @@ class _Code:
 class Grants:
     """Everything that one authorisation server has given."""
 
-    def __init__(self, *, habits: Habits, clock: Callable[[], datetime]) -> None:
+    def __init__(self, *, habits: AuthorizationHabits, clock: Callable[[], datetime]) -> None:
         self._habits = habits
         self._clock = clock
         self._codes: dict[str, _Code] = {}
         self._families: dict[str, Family] = {}
         self._tokens: dict[str, str] = {}  # hash of any token ever given -> its family
 
-    def issue_code(self, request: AuthorizationRequest, *, person: Person) -> str:
+    def issue_code(self, request: AuthorizationRequest, *, person: SandboxPerson) -> str:
         code = secrets.token_urlsafe(_TOKEN_BYTES)
         until = self._clock() + CODE_LIFE
         self._codes[_hash(code)] = _Code(request=request, person=person, until=until)
@@ -85,18 +85,22 @@ class Grants:
         name = _hash(code)
         found = self._codes.get(name)
         if found is None:
-            raise Refused(Refusal.INVALID_GRANT, "The code is not known.")
+            raise GrantRefused(PlayedRefusal.INVALID_GRANT, "The code is not known.")
         if found.families is not None:
             for family in found.families:
                 self._end(family)
-            raise Refused(Refusal.SPENT_CODE, "The code was used before.")
+            raise GrantRefused(PlayedRefusal.SPENT_CODE, "The code was used before.")
         self._codes[name] = replace(found, families=())
         if self._clock() >= found.until:
-            raise Refused(Refusal.INVALID_GRANT, "The code has expired.")
+            raise GrantRefused(PlayedRefusal.INVALID_GRANT, "The code has expired.")
         if redirect_uri != found.request.way.redirect_uri:
-            raise Refused(Refusal.WRONG_REDIRECT, "The redirect_uri is not the one of the code.")
+            raise GrantRefused(
+                PlayedRefusal.WRONG_REDIRECT, "The redirect_uri is not the one of the code."
+            )
         if not secrets.compare_digest(challenge_of(verifier), found.request.challenge):
-            raise Refused(Refusal.INVALID_GRANT, "The code_verifier does not fit the code.")
+            raise GrantRefused(
+                PlayedRefusal.INVALID_GRANT, "The code_verifier does not fit the code."
+            )
         issued = [
             self._issue(self._begin(found, scopes=scopes, is_for_person=is_for_person))
             for scopes, is_for_person in self._parts(found.request)
@@ -110,12 +114,14 @@ class Grants:
         family = self._families.get(self._tokens.get(_hash(token), ""))
         is_one = token.startswith(self._habits.refresh_prefix)
         if family is None or family.is_revoked or not is_one:
-            raise Refused(Refusal.INVALID_REFRESH, "The refresh token is not known or revoked.")
+            raise GrantRefused(
+                PlayedRefusal.INVALID_REFRESH, "The refresh token is not known or revoked."
+            )
         if family.refresh != _hash(token):
             self._end(family.id)
-            raise Refused(Refusal.INVALID_REFRESH, "The refresh token was used before.")
+            raise GrantRefused(PlayedRefusal.INVALID_REFRESH, "The refresh token was used before.")
         if scopes is not None and not set(scopes) <= set(family.scopes):
-            raise Refused(Refusal.INVALID_SCOPE, "More is asked for than was granted.")
+            raise GrantRefused(PlayedRefusal.INVALID_SCOPE, "More is asked for than was granted.")
         return self._issue(family, scopes=scopes)
 
     def family_of(self, access_token: str | None) -> Family | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Refusal(StrEnum):
+class PlayedRefusal(StrEnum):
     """What the token endpoint refuses, in the standard's words (RFC 6749, 5.2)."""
 
     INVALID_REQUEST = "invalid_request"
@@ -23,16 +23,16 @@ class Refusal(StrEnum):
     INVALID_REFRESH = "invalid_refresh"
 
 
-STANDARD_NAMES: Mapping[Refusal, str] = {
-    **{refusal: refusal.value for refusal in Refusal},
-    Refusal.SPENT_CODE: "invalid_grant",
-    Refusal.WRONG_REDIRECT: "invalid_grant",
-    Refusal.INVALID_REFRESH: "invalid_grant",
+STANDARD_NAMES: Mapping[PlayedRefusal, str] = {
+    **{refusal: refusal.value for refusal in PlayedRefusal},
+    PlayedRefusal.SPENT_CODE: "invalid_grant",
+    PlayedRefusal.WRONG_REDIRECT: "invalid_grant",
+    PlayedRefusal.INVALID_REFRESH: "invalid_grant",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class AuthorizationHabits:
     """Paths are below the sandbox's url; `issuer` None means that replies name none."""
 
     name: str
@@ -48,13 +48,15 @@ class Habits:
     fails_with_200: bool = False
     says_ok: bool = False  # Slack's {"ok": ...}, with the person's own token nested
     answers_form_encoded: bool = False  # unless JSON is asked for
-    error_names: Mapping[Refusal, str] = field(default_factory=lambda: STANDARD_NAMES, repr=False)
+    error_names: Mapping[PlayedRefusal, str] = field(
+        default_factory=lambda: STANDARD_NAMES, repr=False
+    )
     token_type: str = "Bearer"  # noqa: S105 - the name of a type
     access_prefix: str = "sandbox_at_"
     refresh_prefix: str = "sandbox_rt_"
 
 
-OIDC = Habits(
+OIDC = AuthorizationHabits(
     name="Sandbox Identity",
     authorize="/oidc/authorize",
     token="/oidc/token",  # noqa: S106 - a path
@@ -68,7 +70,7 @@ OIDC = Habits(
     },
 )
 
-GITHUB = Habits(
+GITHUB = AuthorizationHabits(
     name="Sandbox GitHub",
     authorize="/github/login/oauth/authorize",
     token="/github/login/oauth/access_token",  # noqa: S106 - a path
@@ -92,18 +94,18 @@ GITHUB = Habits(
     },
     error_names={
         **STANDARD_NAMES,
-        Refusal.INVALID_CLIENT: "incorrect_client_credentials",
-        Refusal.INVALID_GRANT: "bad_verification_code",
-        Refusal.SPENT_CODE: "bad_verification_code",
-        Refusal.WRONG_REDIRECT: "redirect_uri_mismatch",
-        Refusal.INVALID_REFRESH: "bad_refresh_token",
+        PlayedRefusal.INVALID_CLIENT: "incorrect_client_credentials",
+        PlayedRefusal.INVALID_GRANT: "bad_verification_code",
+        PlayedRefusal.SPENT_CODE: "bad_verification_code",
+        PlayedRefusal.WRONG_REDIRECT: "redirect_uri_mismatch",
+        PlayedRefusal.INVALID_REFRESH: "bad_refresh_token",
     },
     token_type="bearer",  # noqa: S106 - the name of a type
     access_prefix="gho_sandbox_",
     refresh_prefix="ghr_sandbox_",
 )
 
-SLACK = Habits(
+SLACK = AuthorizationHabits(
     name="Sandbox Slack",
     authorize="/slack/oauth/v2/authorize",
     token="/slack/api/oauth.v2.access",  # noqa: S106 - a path
@@ -126,13 +128,13 @@ SLACK = Habits(
     },
     error_names={
         **STANDARD_NAMES,
-        Refusal.INVALID_REQUEST: "invalid_arguments",
-        Refusal.INVALID_CLIENT: "bad_client_secret",
-        Refusal.INVALID_GRANT: "invalid_code",
-        Refusal.SPENT_CODE: "code_already_used",
-        Refusal.WRONG_REDIRECT: "bad_redirect_uri",
-        Refusal.INVALID_REFRESH: "invalid_refresh_token",
-        Refusal.UNSUPPORTED_GRANT_TYPE: "invalid_grant_type",
+        PlayedRefusal.INVALID_REQUEST: "invalid_arguments",
+        PlayedRefusal.INVALID_CLIENT: "bad_client_secret",
+        PlayedRefusal.INVALID_GRANT: "invalid_code",
+        PlayedRefusal.SPENT_CODE: "code_already_used",
+        PlayedRefusal.WRONG_REDIRECT: "bad_redirect_uri",
+        PlayedRefusal.INVALID_REFRESH: "invalid_refresh_token",
+        PlayedRefusal.UNSUPPORTED_GRANT_TYPE: "invalid_grant_type",
     },
     token_type="bot",  # noqa: S106 - the name of a type
     access_prefix="xoxb-sandbox-",

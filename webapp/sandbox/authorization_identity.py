@@ -11,13 +11,13 @@ from joserfc.jwk import ECKey, KeySet
 
 from webapp.sandbox.authorization_grants import ACCESS_LIFE, Issued
 from webapp.sandbox.authorization_habits import OIDC
-from webapp.sandbox.people import Person
+from webapp.sandbox.people import SandboxPerson
 from webapp.sandbox.settings import Sandbox
 
 _ALGORITHM = "ES256"
 
 
-class Identity:
+class SandboxIdentity:
     """Signs what is said about a person, with a key of this sandbox's life."""
 
     def __init__(self, *, sandbox: Sandbox, clock: Callable[[], datetime]) -> None:
@@ -51,7 +51,7 @@ class Identity:
         header = {"alg": _ALGORITHM, "kid": self._key.kid}
         return jwt.encode(header, claims, self._key, algorithms=[_ALGORITHM])
 
-    def claims(self, person: Person, *, scopes: tuple[str, ...]) -> dict[str, Any]:
+    def claims(self, person: SandboxPerson, *, scopes: tuple[str, ...]) -> dict[str, Any]:
         """What these scopes tell of a person."""
         claims: dict[str, Any] = {"sub": f"sandbox-{person.number}"}
         if "profile" in scopes:

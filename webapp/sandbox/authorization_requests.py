@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
 from webapp.http.address import origin_of
-from webapp.sandbox.authorization_habits import Habits
+from webapp.sandbox.authorization_habits import AuthorizationHabits
 from webapp.sandbox.parameters import Parameters, Repeated
 from webapp.sandbox.settings import Sandbox
 
@@ -25,14 +25,14 @@ class NotRedirected(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RequestWay:
     """Where the browser goes back to, and what the client recognises it by."""
 
     redirect_uri: str
     state: str | None = field(repr=False)
     issuer: str | None
 
-    def said_by(self, issuer: str | None) -> "Way":
+    def said_by(self, issuer: str | None) -> "RequestWay":
         return replace(self, issuer=issuer)
 
     def back(self, **parameters: str) -> str:
@@ -49,7 +49,7 @@ class Way:
 class SentBack(Exception):
     """The request goes back to its client with an error (RFC 6749, 4.1.2.1)."""
 
-    def __init__(self, *, way: Way, error: str, description: str) -> None:
+    def __init__(self, *, way: RequestWay, error: str, description: str) -> None:
         self.way = way
         self.error = error
         self.description = description
@@ -60,14 +60,16 @@ class SentBack(Exception):
 class AuthorizationRequest:
     """What a client may be granted; `user_scopes` are Slack's, for the person's own token."""
 
-    way: Way
+    way: RequestWay
     scopes: tuple[str, ...]
     user_scopes: tuple[str, ...]
     challenge: str
     nonce: str | None
 
 
-def read_request(query: str, *, sandbox: Sandbox, habits: Habits) -> AuthorizationRequest:
+def read_request(
+    query: str, *, sandbox: Sandbox, habits: AuthorizationHabits
+) -> AuthorizationRequest:
     """Check everything that a browser brought.
 
     Raises NotRedirected where it must not be sent back, and SentBack where it must.
@@ -84,7 +86,7 @@ def read_request(query: str, *, sandbox: Sandbox, habits: Habits) -> Authorizati
         raise NotRedirected("The application wants you sent to an address that is not its own.")
     issuer = None if habits.issuer is None else sandbox.url + habits.issuer
     states = parameters.all("state")
-    way = Way(
+    way = RequestWay(
         redirect_uri=redirect_uri,
         state=states[0] if len(states) == 1 and len(states[0]) <= _STATE_AT_MOST else None,
         issuer=issuer,
@@ -117,7 +119,9 @@ def _is_accepted(redirect_uri: str, *, sandbox: Sandbox) -> bool:
     return origin is not None and origin in {origin_of(text) for text in sandbox.redirect_origins}
 
 
-def _checked_scopes(text: str | None, *, habits: Habits, way: Way) -> tuple[str, ...]:
+def _checked_scopes(
+    text: str | None, *, habits: AuthorizationHabits, way: RequestWay
+) -> tuple[str, ...]:
     asked = re.split(r"[ ,]+" if habits.takes_commas else r" ", text or "")
     scopes = tuple(dict.fromkeys(scope for scope in asked if scope))
     # A tool may ask for any that its real provider has, and there are thousands of them.
@@ -128,7 +132,9 @@ def _checked_scopes(text: str | None, *, habits: Habits, way: Way) -> tuple[str,
     return scopes
 
 
-def _checked_challenge(parameters: Parameters, *, habits: Habits, way: Way) -> str:
+def _checked_challenge(
+    parameters: Parameters, *, habits: AuthorizationHabits, way: RequestWay
+) -> str:
     """The PKCE challenge, once the request's shape is right."""
     response_type = parameters.get("response_type")
     if response_type != "code" and (response_type or habits.needs_types):

@@ -8,10 +8,10 @@ from urllib.parse import urlencode
 from litestar import MediaType, Request, Response
 
 from webapp.sandbox.authorization_client import require_client
-from webapp.sandbox.authorization_faults import TOKEN_FAULTS, Fault, Faults
-from webapp.sandbox.authorization_grants import ACCESS_LIFE, Grants, Issued, Refused
-from webapp.sandbox.authorization_habits import Habits, Refusal
-from webapp.sandbox.authorization_identity import Identity
+from webapp.sandbox.authorization_faults import TOKEN_FAULTS, Faults, PlayedFault
+from webapp.sandbox.authorization_grants import ACCESS_LIFE, GrantRefused, Grants, Issued
+from webapp.sandbox.authorization_habits import AuthorizationHabits, PlayedRefusal
+from webapp.sandbox.authorization_identity import SandboxIdentity
 from webapp.sandbox.pages import NO_STORE
 from webapp.sandbox.parameters import Parameters, Repeated
 from webapp.sandbox.settings import Sandbox
@@ -21,16 +21,16 @@ _HUGE_TOKEN_BYTES = 100_000
 _TEAM = {"id": "T0SANDBOX", "name": "Sandbox workspace"}
 
 
-class Tokens:
+class SandboxTokens:
     """The token and revocation endpoints of one authorisation server."""
 
     def __init__(
         self,
         *,
         sandbox: Sandbox,
-        habits: Habits,
+        habits: AuthorizationHabits,
         grants: Grants,
-        identity: Identity,
+        identity: SandboxIdentity,
         faults: Faults,
     ) -> None:
         self._sandbox = sandbox
@@ -42,7 +42,7 @@ class Tokens:
     async def give(self, request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
         """Answer the token endpoint, or misbehave as planned."""
         fault = self._faults.take(TOKEN_FAULTS)
-        if fault is Fault.SLOW:
+        if fault is PlayedFault.SLOW:
             await self._faults.hold(request.receive)
         elif fault is not None:
             return _misbehave(fault)
@@ -50,7 +50,7 @@ class Tokens:
         try:
             form = self._form(request, body)
             reply = self._exchange(form)
-        except Refused as refused:
+        except GrantRefused as refused:
             return self._refuse(refused, wants_json=wants_json)
         return self._answer(reply, wants_json=wants_json)
 
@@ -59,7 +59,7 @@ class Tokens:
         try:
             form = self._form(request, body)
             token = _required(form, "token")
-        except Refused as refused:
+        except GrantRefused as refused:
             return self._refuse(refused, wants_json=True)
         self._grants.revoke(token)
         return Response(None, status_code=HTTPStatus.OK, headers=NO_STORE)
@@ -67,14 +67,14 @@ class Tokens:
     def _form(self, request: Request[Any, Any, Any], body: bytes) -> Parameters:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != "application/x-www-form-urlencoded":
-            raise Refused(Refusal.INVALID_REQUEST, "A form is expected.")
+            raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "A form is expected.")
         try:
             form = Parameters(body)
             form.check_unrepeated()
         except Repeated as err:
-            raise Refused(Refusal.INVALID_REQUEST, str(err)) from err
+            raise GrantRefused(PlayedRefusal.INVALID_REQUEST, str(err)) from err
         except ValueError as err:
-            raise Refused(Refusal.INVALID_REQUEST, "This is no form.") from err
+            raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "This is no form.") from err
         require_client(request.headers, form, sandbox=self._sandbox)
         return form
 
@@ -98,9 +98,11 @@ class Tokens:
                     {"ok": True, **self._reply(one)} if self._habits.says_ok else self._reply(one)
                 )
             case "":
-                raise Refused(Refusal.INVALID_REQUEST, "The grant_type is missing.")
+                raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The grant_type is missing.")
             case _:
-                raise Refused(Refusal.UNSUPPORTED_GRANT_TYPE, "This grant_type is not offered.")
+                raise GrantRefused(
+                    PlayedRefusal.UNSUPPORTED_GRANT_TYPE, "This grant_type is not offered."
+                )
 
     def _reply(self, issued: Issued) -> dict[str, Any]:
         reply: dict[str, Any] = {
@@ -133,14 +135,14 @@ class Tokens:
                 reply |= {"bot_user_id": "U0SANDBOX", **self._reply(one)}
         return reply
 
-    def _refuse(self, refused: Refused, *, wants_json: bool) -> Response[Any]:
+    def _refuse(self, refused: GrantRefused, *, wants_json: bool) -> Response[Any]:
         name = self._habits.error_names[refused.refusal]
         if self._habits.says_ok:
             return self._answer({"ok": False, "error": name}, wants_json=True)
         reply = {"error": name, "error_description": refused.description}
         if self._habits.fails_with_200:
             return self._answer(reply, wants_json=wants_json)
-        if refused.refusal is Refusal.INVALID_CLIENT:
+        if refused.refusal is PlayedRefusal.INVALID_CLIENT:
             headers = {**NO_STORE, "www-authenticate": 'Basic realm="sandbox"'}
             return Response(reply, status_code=HTTPStatus.UNAUTHORIZED, headers=headers)
         return Response(reply, status_code=HTTPStatus.BAD_REQUEST, headers=NO_STORE)
@@ -156,17 +158,17 @@ class Tokens:
         return Response(reply, status_code=HTTPStatus.OK, headers=NO_STORE)
 
 
-def _misbehave(fault: Fault) -> Response[Any]:
+def _misbehave(fault: PlayedFault) -> Response[Any]:
     match fault:
-        case Fault.SERVER_ERROR:
+        case PlayedFault.SERVER_ERROR:
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             return Response("Something broke.", status_code=status, media_type=MediaType.TEXT)
-        case Fault.HTML:
+        case PlayedFault.HTML:
             page = "<!doctype html><title>Maintenance</title><p>We are back soon."
             return Response(page, status_code=HTTPStatus.OK, media_type=MediaType.HTML)
-        case Fault.ERROR_WITH_200:
+        case PlayedFault.ERROR_WITH_200:
             reply: dict[str, Any] = {"ok": False, "error": "temporarily_unavailable"}
-        case Fault.HUGE_TOKEN:
+        case PlayedFault.HUGE_TOKEN:
             reply = {"access_token": "x" * _HUGE_TOKEN_BYTES, "token_type": "bearer"}
         case _:
             reply = {"token_type": "bearer", "scope": ""}
@@ -176,5 +178,5 @@ def _misbehave(fault: Fault) -> Response[Any]:
 def _required(form: Parameters, name: str) -> str:
     value = form.get(name)
     if value is None:
-        raise Refused(Refusal.INVALID_REQUEST, f"The parameter {name} is missing.")
+        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, f"The parameter {name} is missing.")
     return value

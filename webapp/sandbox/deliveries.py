@@ -1,8 +1,8 @@
 """How the sandbox's webhooks leave, whichever provider they are of, and how badly they may arrive.
 
 Real deliveries come twice, late, in another order or never. Which of these is to happen is said by
-`Habits`. An event leaves in the background of the answer that caused it, so the server that runs
-that answer also waits for it, or cancels it when it stops.
+`DeliveryHabits`. An event leaves in the background of the answer that caused it, so the server that
+runs that answer also waits for it, or cancels it when it stops.
 """
 
 import logging
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class SandboxEvent:
     """`url` is where it goes; `body` what it says."""
 
     id: str
@@ -33,7 +33,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class DeliveryHabits:
     """How events arrive; by default each once, at once.
 
     `duplicates` are further copies of each. `reorder` holds an event until the next and sends that
@@ -62,22 +62,22 @@ class Deliveries:
     def __init__(
         self,
         *,
-        headers_of: Callable[[Event], Sequence[tuple[str, str]]],
+        headers_of: Callable[[SandboxEvent], Sequence[tuple[str, str]]],
         deliver: Deliver,
         pause: Pause,
     ) -> None:
-        self.habits = Habits()
+        self.habits = DeliveryHabits()
         self._headers_of = headers_of
         self._deliver = deliver
         self._pause = pause
-        self._news: list[Event] = []
-        self._held: list[Event] = []
+        self._news: list[SandboxEvent] = []
+        self._held: list[SandboxEvent] = []
 
-    def add(self, event: Event) -> None:
+    def add(self, event: SandboxEvent) -> None:
         """It happened, and leaves with the answer to whoever caused it."""
         self._news.append(event)
 
-    def news(self) -> list[Event]:
+    def news(self) -> list[SandboxEvent]:
         """The events since this was asked last."""
         news, self._news = self._news, []
         return news
@@ -86,7 +86,7 @@ class Deliveries:
     def held(self) -> int:
         return len(self._held)
 
-    def change(self, wish: Wish) -> list[Event]:
+    def change(self, wish: Wish) -> list[SandboxEvent]:
         """Take on other habits; what was held and is to leave now comes back."""
         named = {
             name: value
@@ -96,7 +96,7 @@ class Deliveries:
         self.habits = replace(self.habits, **named)
         return self._release() if wish.release else []
 
-    async def send(self, events: Sequence[Event]) -> None:
+    async def send(self, events: Sequence[SandboxEvent]) -> None:
         """Send, hold or lose them, as the habits are."""
         if self.habits.drop:
             for one in events:
@@ -110,25 +110,25 @@ class Deliveries:
         else:
             await self.post(events)
 
-    async def post(self, events: Sequence[Event]) -> None:
+    async def post(self, events: Sequence[SandboxEvent]) -> None:
         """Send them one after the other, whatever the habits about holding are."""
         for one in events:
             for _ in range(1 + self.habits.duplicates):
                 await self._send(one)
 
-    def _release(self) -> list[Event]:
+    def _release(self) -> list[SandboxEvent]:
         """What was held, in the order in which to send it; no more is held."""
         events, self._held = self._held, []
         self.habits = replace(self.habits, hold=False)
         return events[::-1] if self.habits.reorder else events
 
-    async def _send(self, one: Event) -> None:
+    async def _send(self, one: SandboxEvent) -> None:
         try:
             await self._try(one)
         except Exception:  # noqa: BLE001 - a task's edge: the answer is out already
             _log.exception("webhook.failed", extra={"event": one.id})
 
-    async def _try(self, one: Event) -> None:
+    async def _try(self, one: SandboxEvent) -> None:
         for seconds in (*RETRY_AFTER_SECONDS, None):
             try:
                 reply = await self._deliver(self._request(one))
@@ -143,7 +143,7 @@ class Deliveries:
             if seconds is not None:
                 await self._pause(seconds)
 
-    def _request(self, one: Event) -> httpx.Request:
+    def _request(self, one: SandboxEvent) -> httpx.Request:
         general = [("user-agent", "elicit-sandbox"), *UNPACKED.items()]
         headers = [*general, *self._headers_of(one)]
         return httpx.Request("POST", one.url, content=one.body, headers=headers)

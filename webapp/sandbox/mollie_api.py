@@ -18,11 +18,11 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from flows.elicitation.states import Json
-from webapp.sandbox.answers import Answer, Answers, AnyRequest, Asked, Key
+from webapp.sandbox.answers import Answer, AnyRequest, Key, SandboxAnswers, SandboxAsked
 from webapp.sandbox.authorization_client import bearer_of
 from webapp.sandbox.deliveries import Deliver, Deliveries, Pause
 from webapp.sandbox.mollie_counter import MollieCounter
-from webapp.sandbox.mollie_till import MollieError, MollieTill, PaymentWish, RefundWish
+from webapp.sandbox.mollie_till import MollieError, MollieRefundWish, MollieTill, PaymentWish
 from webapp.sandbox.settings import Sandbox
 
 _KEYS_KEPT = timedelta(hours=1)
@@ -40,7 +40,7 @@ def mollie_counter(
     till = MollieTill(
         url=sandbox.url, origins=sandbox.redirect_origins, clock=clock, tell=deliveries.add
     )
-    answers = Answers(
+    answers = SandboxAnswers(
         deliveries=deliveries,
         clock=clock,
         refuse=lambda words, status: MollieError(words, status=status),
@@ -57,7 +57,7 @@ class MollieApi:
 
     key: str = field(repr=False)
     till: MollieTill
-    answers: Answers
+    answers: SandboxAnswers
     clock: Callable[[], datetime]
 
     def tell(self, request: AnyRequest, act: Callable[[], Json]) -> Response[Any]:
@@ -74,12 +74,12 @@ class MollieApi:
     ) -> Response[Any]:
         """Do what changes something, once under its key."""
 
-        def ask() -> Asked:
+        def ask() -> SandboxAsked:
             self.require_key(request)
             name = request.headers.get("idempotency-key")
             asked = (request.method, request.scope["path"], body)
             conflict = MollieError("The key was used for another request")
-            return Asked(
+            return SandboxAsked(
                 act=lambda: Answer(body=act(), status=status),
                 changes=True,
                 key=Key(name=name, asked=asked, life=_KEYS_KEPT, conflict=conflict)
@@ -123,7 +123,7 @@ def _routes(api: MollieApi) -> list[HTTPRouteHandler]:
     @post("/v2/payments/{id:str}/refunds")
     async def refund(request: AnyRequest, id: FromPath[str], body: RawBody) -> Response[Any]:
         def act() -> Json:
-            return till.refund(id, _read(body, RefundWish)).as_json(now=api.clock())
+            return till.refund(id, _read(body, MollieRefundWish)).as_json(now=api.clock())
 
         return api.do(request, act, body=body)
 

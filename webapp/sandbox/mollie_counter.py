@@ -4,26 +4,26 @@ from dataclasses import dataclass
 
 from flows.payments.money import Money
 from webapp.sandbox.deliveries import Deliveries
-from webapp.sandbox.mollie_payments import Payment
+from webapp.sandbox.mollie_payments import MolliePaid
 from webapp.sandbox.mollie_till import MollieTill
-from webapp.sandbox.purchases import Purchase, Standing, Way
+from webapp.sandbox.purchases import Purchase, PurchaseStanding, PurchaseWay
 
 _STANDINGS = {
-    "open": Standing.OPEN,
-    "pending": Standing.AWAITED,
-    "paid": Standing.PAID,
-    "failed": Standing.FAILED,
-    "canceled": Standing.OVER,
-    "expired": Standing.OVER,
+    "open": PurchaseStanding.OPEN,
+    "pending": PurchaseStanding.AWAITED,
+    "paid": PurchaseStanding.PAID,
+    "failed": PurchaseStanding.FAILED,
+    "canceled": PurchaseStanding.OVER,
+    "expired": PurchaseStanding.OVER,
 }
-_PAID = Way(button="paid", label="Paid", look="primary")
-_FAILED = Way(button="failed", label="Failed")
-_OPEN = Way(button="open", label="Open: a bank transfer, paid later on this page")
-_PENDING = Way(button="pending", label="Pending: a direct debit, arrives later")
-_EXPIRED = Way(button="expired", label="Expired")
-_PART = Way(button="part", label="Give a part back")
-_CHARGE_BACK = Way(button="chargeback", label="Let the bank take it back")
-_WIN_BACK = Way(button="won", label="Get it again from the bank")
+_PAID = PurchaseWay(button="paid", label="Paid", look="primary")
+_FAILED = PurchaseWay(button="failed", label="Failed")
+_OPEN = PurchaseWay(button="open", label="Open: a bank transfer, paid later on this page")
+_PENDING = PurchaseWay(button="pending", label="Pending: a direct debit, arrives later")
+_EXPIRED = PurchaseWay(button="expired", label="Expired")
+_PART = PurchaseWay(button="part", label="Give a part back")
+_CHARGE_BACK = PurchaseWay(button="chargeback", label="Let the bank take it back")
+_WIN_BACK = PurchaseWay(button="won", label="Get it again from the bank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class MollieCounter:
         return None
 
 
-def _notes(payment: Payment) -> tuple[str, ...]:
+def _notes(payment: MolliePaid) -> tuple[str, ...]:
     notes: list[str] = []
     if payment.status == "open" and payment.method is not None:
         notes.append("It was left open, as a bank transfer is: the shop was told nothing.")
@@ -86,7 +86,7 @@ def _notes(payment: Payment) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _ways(payment: Payment) -> tuple[Way, ...]:
+def _ways(payment: MolliePaid) -> tuple[PurchaseWay, ...]:
     if payment.status == "paid":
         bank = _WIN_BACK if payment.is_charged_back else _CHARGE_BACK
         return (_PART, bank) if payment.refunded < payment.price.minor_units else (bank,)

@@ -12,7 +12,7 @@ REFUND_TAKES = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refund:
+class MollieRefund:
     id: str
     payment: str
     price: Money
@@ -36,7 +36,7 @@ class Refund:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Payment:
+class MolliePaid:
     """`method` is what the person chose; before that the person can cancel it, the shop cannot."""
 
     id: str
@@ -52,7 +52,7 @@ class Payment:
     expires_at: datetime
     status: Literal["open", "pending", "paid", "failed", "canceled", "expired"] = "open"
     method: Literal["banktransfer", "creditcard"] | None = None
-    refunds: tuple[Refund, ...] = ()
+    refunds: tuple[MollieRefund, ...] = ()
     is_charged_back: bool = False
 
     @property

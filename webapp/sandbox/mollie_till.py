@@ -20,9 +20,9 @@ from flows.payments.mollie.gateway import LIFE_WITHOUT_A_METHOD
 from flows.payments.money import Money
 from flows.payments.responses import minor_units, written
 from flows.payments.session import Malformed
-from webapp.sandbox.answers import Refused
-from webapp.sandbox.deliveries import Event
-from webapp.sandbox.mollie_payments import Payment, Refund
+from webapp.sandbox.answers import SandboxRefused
+from webapp.sandbox.deliveries import SandboxEvent
+from webapp.sandbox.mollie_payments import MolliePaid, MollieRefund
 
 _TRANSFER_LIFE = timedelta(days=12)
 _ID_BYTES = 10
@@ -31,7 +31,7 @@ _Words = Annotated[str, Meta(min_length=1, max_length=255)]
 _Address = Annotated[str, Meta(pattern=r"^https?://[!-~]{1,2000}\Z")]
 
 
-class MollieError(Refused):
+class MollieError(SandboxRefused):
     """The facts are those of Mollie's error object."""
 
     def __init__(self, detail: str, *, status: int = 422, field: str | None = None) -> None:
@@ -47,7 +47,7 @@ class MollieError(Refused):
         return facts if self.field is None else {**facts, "field": self.field}
 
 
-class Amount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MollieAmount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
     value: str
 
@@ -64,7 +64,7 @@ class Amount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PaymentWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    amount: Amount
+    amount: MollieAmount
     description: _Words
     redirect_url: _Address
     cancel_url: _Address | None = None
@@ -72,8 +72,8 @@ class PaymentWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     metadata: Json = None
 
 
-class RefundWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    amount: Amount
+class MollieRefundWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    amount: MollieAmount
     description: _Words = "Refund"
     metadata: Json = None
 
@@ -85,10 +85,10 @@ class MollieTill:
     url: str
     origins: tuple[str, ...]
     clock: Callable[[], datetime]
-    tell: Callable[[Event], None]
-    _payments: dict[str, Payment] = field(default_factory=dict[str, Payment])
+    tell: Callable[[SandboxEvent], None]
+    _payments: dict[str, MolliePaid] = field(default_factory=dict[str, MolliePaid])
 
-    def payment(self, id: str) -> Payment | None:
+    def payment(self, id: str) -> MolliePaid | None:
         """The payment as it is now: time alone ends one, which is noticed here."""
         payment = self._payments.get(id)
         if payment is None or payment.status != "open" or self.clock() < payment.expires_at:
@@ -97,7 +97,7 @@ class MollieTill:
 
     # What Mollie's API does.
 
-    def create(self, wish: PaymentWish) -> Payment:
+    def create(self, wish: PaymentWish) -> MolliePaid:
         """Raises MollieError."""
         webhook_url = wish.webhook_url
         if webhook_url is not None and not webhook_url.startswith(
@@ -106,7 +106,7 @@ class MollieTill:
             raise MollieError("The webhook URL is unreachable", field="webhookUrl")
         now, id = self.clock(), f"tr_{secrets.token_hex(_ID_BYTES)}"
         return self._keep(
-            Payment(
+            MolliePaid(
                 id=id,
                 api=f"{self.url}/mollie/v2/payments/{id}",
                 page=f"{self.url}/pay/{id}",
@@ -121,21 +121,21 @@ class MollieTill:
             )
         )
 
-    def known(self, id: str) -> Payment:
+    def known(self, id: str) -> MolliePaid:
         """Raises MollieError."""
         payment = self.payment(id)
         if payment is None:
             raise MollieError("No payment exists with this id", status=404)
         return payment
 
-    def cancel(self, id: str) -> Payment:
+    def cancel(self, id: str) -> MolliePaid:
         """Raises MollieError."""
         payment = self.known(id)
         if not payment.is_cancelable:
             raise MollieError("The payment cannot be canceled")
         return self._become(payment, "canceled")
 
-    def refund(self, id: str, wish: RefundWish) -> Refund:
+    def refund(self, id: str, wish: MollieRefundWish) -> MollieRefund:
         """Give back some of a payment. Raises MollieError."""
         payment, price = self.known(id), wish.amount.price
         if payment.status != "paid":
@@ -148,7 +148,9 @@ class MollieTill:
 
     # What a person or the seller does on pages. What leads away says whether it was possible.
 
-    def end(self, payment: Payment, how: Literal["paid", "failed", "canceled", "expired"]) -> bool:
+    def end(
+        self, payment: MolliePaid, how: Literal["paid", "failed", "canceled", "expired"]
+    ) -> bool:
         """Pay it, or not."""
         if payment.status != "open":
             return False
@@ -156,7 +158,7 @@ class MollieTill:
         self._become(replace(payment, method=method), how)
         return True
 
-    def promise(self, payment: Payment) -> bool:
+    def promise(self, payment: MolliePaid) -> bool:
         """Choose a bank transfer: it stays open, for days, and nobody is told."""
         if payment.status != "open" or payment.method is not None:
             return False
@@ -164,34 +166,36 @@ class MollieTill:
         self._keep(replace(payment, method="banktransfer", expires_at=until))
         return True
 
-    def debit(self, payment: Payment) -> bool:
+    def debit(self, payment: MolliePaid) -> bool:
         """Let it be debited: the money is on its way and may still not arrive."""
         if payment.status != "open":
             return False
         self._become(payment, "pending")
         return True
 
-    def settle(self, payment: Payment, *, arrives: bool) -> bool:
+    def settle(self, payment: MolliePaid, *, arrives: bool) -> bool:
         """What is on its way arrives, or does not."""
         if payment.status != "pending":
             return False
         self._become(payment, "paid" if arrives else "failed")
         return True
 
-    def give_back(self, payment: Payment, units: int) -> None:
+    def give_back(self, payment: MolliePaid, units: int) -> None:
         """The seller gives back so much on its own pages, not by the API; if it still can."""
         left = payment.price.minor_units - payment.refunded
         if payment.status == "paid" and 0 < units <= left:
             price = Money.from_minor_units(units, payment.price.currency)
             self._give_back(payment, price, metadata=None, words="By hand")
 
-    def charge_back(self, payment: Payment, *, is_taken: bool) -> None:
+    def charge_back(self, payment: MolliePaid, *, is_taken: bool) -> None:
         """The person's bank takes the money, or gives it to the seller again."""
         if payment.status == "paid" and payment.is_charged_back != is_taken:
             self._tell(self._keep(replace(payment, is_charged_back=is_taken)))
 
-    def _give_back(self, payment: Payment, price: Money, *, metadata: Json, words: str) -> Refund:
-        refund = Refund(
+    def _give_back(
+        self, payment: MolliePaid, price: Money, *, metadata: Json, words: str
+    ) -> MollieRefund:
+        refund = MollieRefund(
             id=f"re_{secrets.token_hex(_ID_BYTES)}",
             payment=payment.id,
             price=price,
@@ -204,19 +208,21 @@ class MollieTill:
 
     def _become(
         self,
-        payment: Payment,
+        payment: MolliePaid,
         status: Literal["pending", "paid", "failed", "canceled", "expired"],
-    ) -> Payment:
+    ) -> MolliePaid:
         changed = self._keep(replace(payment, status=status))
         self._tell(changed)
         return changed
 
-    def _keep(self, payment: Payment) -> Payment:
+    def _keep(self, payment: MolliePaid) -> MolliePaid:
         self._payments[payment.id] = payment
         return payment
 
-    def _tell(self, payment: Payment) -> None:
+    def _tell(self, payment: MolliePaid) -> None:
         """As Mollie does: which payment it is, not what became of it, and by nobody signed."""
         if payment.webhook_url is not None:
             body = f"id={payment.id}".encode()
-            self.tell(Event(id=payment.id, type="payment", url=payment.webhook_url, body=body))
+            self.tell(
+                SandboxEvent(id=payment.id, type="payment", url=payment.webhook_url, body=body)
+            )

@@ -22,17 +22,17 @@ from litestar.params import FromPath, RawBody
 
 from flows.elicitation.states import Json
 from flows.webhooks.certificates import CertificateScheme, sign_certified
-from webapp.sandbox.answers import Answer, Answers, AnyRequest, Asked, Key, trace
+from webapp.sandbox.answers import Answer, AnyRequest, Key, SandboxAnswers, SandboxAsked, trace
 from webapp.sandbox.authorization_client import basic_of, bearer_of
-from webapp.sandbox.deliveries import Deliver, Deliveries, Event, Pause
-from webapp.sandbox.paypal_certificates import CERTIFICATE_ID, Authority, sandbox_scheme
+from webapp.sandbox.deliveries import Deliver, Deliveries, Pause, SandboxEvent
+from webapp.sandbox.paypal_certificates import CERTIFICATE_ID, CertificateAuthority, sandbox_scheme
 from webapp.sandbox.paypal_counter import PayPalCounter
 from webapp.sandbox.paypal_till import (
     OrderWish,
     PayPalError,
+    PayPalRefundWish,
     PayPalTill,
     PayPalTokenError,
-    RefundWish,
 )
 from webapp.sandbox.settings import Sandbox
 
@@ -48,7 +48,7 @@ def paypal_counter(
 ) -> tuple[PayPalCounter, Router]:
     """What a person meets of it, and what a program does."""
     scheme = sandbox_scheme(sandbox.url)
-    authority = Authority(scheme, clock=clock)
+    authority = CertificateAuthority(scheme, clock=clock)
     webhook_id = sandbox.paypal_webhook_id
     deliveries = Deliveries(
         headers_of=_signer(scheme, authority, webhook_id=webhook_id, clock=clock),
@@ -58,7 +58,7 @@ def paypal_counter(
     till = PayPalTill(
         url=sandbox.url, webhook_url=sandbox.paypal_webhook_url, clock=clock, tell=deliveries.add
     )
-    answers = Answers(
+    answers = SandboxAnswers(
         deliveries=deliveries,
         clock=clock,
         refuse=_refusal,
@@ -84,7 +84,7 @@ class PayPalApi:
     client_id: str
     client_secret: str = field(repr=False)
     till: PayPalTill
-    answers: Answers
+    answers: SandboxAnswers
     clock: Callable[[], datetime]
     _tokens: dict[str, datetime] = field(default_factory=dict[str, datetime], repr=False)
 
@@ -101,11 +101,11 @@ class PayPalApi:
                 body={"access_token": token, "token_type": "Bearer", "expires_in": seconds}
             )
 
-        def ask() -> Asked:
+        def ask() -> SandboxAsked:
             given = basic_of(request.headers) or ("", "")
             if not _is_same(":".join(given), f"{self.client_id}:{self.client_secret}"):
                 raise PayPalTokenError("invalid_client", status=401)
-            return Asked(act=act, changes=False)
+            return SandboxAsked(act=act, changes=False)
 
         return self.answers.give(ask)
 
@@ -127,17 +127,17 @@ class PayPalApi:
             now = act()
             return Answer(body=now(), status=HTTPStatus.CREATED, again=lambda: Answer(body=now()))
 
-        def ask() -> Asked:
+        def ask() -> SandboxAsked:
             self._require_token(request)
             name = request.headers.get("paypal-request-id")
             if name is None:
-                return Asked(act=once, changes=True)
+                return SandboxAsked(act=once, changes=True)
             if not 0 < len(name) <= _KEY_AT_MOST:
                 raise PayPalError("INVALID_STRING_LENGTH", status=400, name="INVALID_REQUEST")
             path = request.scope["path"]
             conflict = PayPalError("DUPLICATE_REQUEST_ID")
             key = Key(name=f"{path} {name}", asked=(body,), life=kept, conflict=conflict)
-            return Asked(act=once, changes=True, key=key)
+            return SandboxAsked(act=once, changes=True, key=key)
 
         return self.answers.give(ask)
 
@@ -187,7 +187,7 @@ def _order_routes(api: PayPalApi) -> list[HTTPRouteHandler]:
     @post("/v2/payments/captures/{id:str}/refund")
     async def refund(request: AnyRequest, id: FromPath[str], body: RawBody) -> Response[Any]:
         def act() -> Callable[[], Json]:
-            made = till.refund(id, _read(body, RefundWish))
+            made = till.refund(id, _read(body, PayPalRefundWish))
             return made.as_json
 
         return api.do(request, act, body=body, kept=_REFUND_KEYS_KEPT)
@@ -195,7 +195,7 @@ def _order_routes(api: PayPalApi) -> list[HTTPRouteHandler]:
     return [token, create, show, capture, show_capture, refund]
 
 
-def _certificate_routes(authority: Authority) -> list[HTTPRouteHandler]:
+def _certificate_routes(authority: CertificateAuthority) -> list[HTTPRouteHandler]:
     def pem(content: bytes) -> Response[Any]:
         return Response(content.decode(), media_type=MediaType.TEXT)
 
@@ -215,12 +215,12 @@ def _certificate_routes(authority: Authority) -> list[HTTPRouteHandler]:
 
 def _signer(
     scheme: CertificateScheme,
-    authority: Authority,
+    authority: CertificateAuthority,
     *,
     webhook_id: str,
     clock: Callable[[], datetime],
-) -> Callable[[Event], list[tuple[str, str]]]:
-    def headers_of(one: Event) -> list[tuple[str, str]]:
+) -> Callable[[SandboxEvent], list[tuple[str, str]]]:
+    def headers_of(one: SandboxEvent) -> list[tuple[str, str]]:
         signature = sign_certified(
             scheme,
             body=one.body,

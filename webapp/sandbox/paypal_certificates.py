@@ -62,7 +62,7 @@ class _Issued:
     key: rsa.RSAPrivateKey
 
 
-class Authority:
+class CertificateAuthority:
     """Issues when it is asked first: few sandboxes are."""
 
     def __init__(self, scheme: CertificateScheme, *, clock: Callable[[], datetime]) -> None:

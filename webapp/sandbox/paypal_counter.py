@@ -7,17 +7,17 @@ from flows.payments.money import Money
 from webapp.sandbox.deliveries import Deliveries
 from webapp.sandbox.paypal_orders import Order
 from webapp.sandbox.paypal_till import PayPalTill
-from webapp.sandbox.purchases import Purchase, Standing, Way
+from webapp.sandbox.purchases import Purchase, PurchaseStanding, PurchaseWay
 
 _PAYER = "SANDBOXPAYER1"
 _WAYS = (
-    Way(button="balance", label="Pay from a test balance", look="primary"),
-    Way(button="declined", label="Card that is declined"),
-    Way(button="bank", label="Pay by bank, arrives later"),
+    PurchaseWay(button="balance", label="Pay from a test balance", look="primary"),
+    PurchaseWay(button="declined", label="Card that is declined"),
+    PurchaseWay(button="bank", label="Pay by bank, arrives later"),
 )
 _SELLER_WAYS = (
-    Way(button="part", label="Give a part back"),
-    Way(button="reverse", label="Lose a dispute about it"),
+    PurchaseWay(button="part", label="Give a part back"),
+    PurchaseWay(button="reverse", label="Lose a dispute about it"),
 )
 
 
@@ -53,7 +53,7 @@ class PayPalCounter:
         match button:
             case "balance" | "bank" | "declined" if self.till.approve(order, funding=button):
                 return purchase.back_url
-            case "cancel" if purchase.standing is Standing.OPEN:
+            case "cancel" if purchase.standing is PurchaseStanding.OPEN:
                 return purchase.cancel_url
             case "arrive" | "fail" if self.till.settle(order, arrives=button == "arrive"):
                 return purchase.back_url
@@ -66,17 +66,17 @@ class PayPalCounter:
         return None
 
 
-def _standing(order: Order) -> Standing:
+def _standing(order: Order) -> PurchaseStanding:
     if order.status == "PAYER_ACTION_REQUIRED":
-        return Standing.OPEN
+        return PurchaseStanding.OPEN
     if order.capture is None:
-        return Standing.AGREED
+        return PurchaseStanding.AGREED
     if order.capture.status == "PENDING":
-        return Standing.AWAITED
-    return Standing.FAILED if order.capture.status == "DECLINED" else Standing.PAID
+        return PurchaseStanding.AWAITED
+    return PurchaseStanding.FAILED if order.capture.status == "DECLINED" else PurchaseStanding.PAID
 
 
-def _ways(order: Order) -> tuple[Way, ...]:
+def _ways(order: Order) -> tuple[PurchaseWay, ...]:
     if order.status == "PAYER_ACTION_REQUIRED":
         return _WAYS
     is_left = order.capture is not None and order.capture.status == "COMPLETED" and order.left > 0

@@ -13,7 +13,7 @@ MERCHANT = "SANDBOXMERCHANT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refund:
+class PayPalRefund:
     id: str
     price: Money
     custom_id: str | None
@@ -57,7 +57,7 @@ class Order:
     funding: Literal["balance", "bank", "declined"] = "balance"
     was_declined: bool = False
     capture: Capture | None = None
-    refunds: tuple[Refund, ...] = ()
+    refunds: tuple[PayPalRefund, ...] = ()
 
     @property
     def refunded(self) -> int:

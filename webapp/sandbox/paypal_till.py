@@ -21,9 +21,9 @@ from flows.payments.money import Money
 from flows.payments.paypal.gateway import CURRENCIES, ORDER_LIFE
 from flows.payments.responses import minor_units
 from flows.payments.session import Malformed
-from webapp.sandbox.answers import Refused, trace
-from webapp.sandbox.deliveries import Event
-from webapp.sandbox.paypal_orders import Capture, Order, Refund, amount_of, time_of
+from webapp.sandbox.answers import SandboxRefused, trace
+from webapp.sandbox.deliveries import SandboxEvent
+from webapp.sandbox.paypal_orders import Capture, Order, PayPalRefund, amount_of, time_of
 
 _ID_ALPHABET = "0123456789ABCDEFGHJKLMNPQRSTUVWXYZ"
 _COMPLETED_KEPT = timedelta(days=365)
@@ -31,7 +31,7 @@ _Words = Annotated[str, Meta(min_length=1, max_length=127)]
 _Address = Annotated[str, Meta(pattern=r"^https?://[!-~]{1,2000}\Z")]
 
 
-class PayPalError(Refused):
+class PayPalError(SandboxRefused):
     """The facts are those of PayPal's error object."""
 
     def __init__(self, issue: str, *, status: int = 422, name: str | None = None) -> None:
@@ -54,7 +54,7 @@ class PayPalTokenError(PayPalError):
         return {"error": self.message, "error_description": "The sandbox's PayPal says so."}
 
 
-class Amount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PayPalAmount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     currency_code: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
     value: str
 
@@ -74,7 +74,7 @@ class Amount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Unit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    amount: Amount
+    amount: PayPalAmount
     reference_id: _Words = "default"
     custom_id: _Words | None = None
     invoice_id: _Words | None = None
@@ -102,8 +102,8 @@ class OrderWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     payment_source: _Source
 
 
-class RefundWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    amount: Amount | None = None
+class PayPalRefundWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    amount: PayPalAmount | None = None
     custom_id: _Words | None = None
 
 
@@ -114,7 +114,7 @@ class PayPalTill:
     url: str
     webhook_url: str
     clock: Callable[[], datetime]
-    tell: Callable[[Event], None]
+    tell: Callable[[SandboxEvent], None]
     _orders: dict[str, Order] = field(default_factory=dict[str, Order])
 
     def order(self, id: str) -> Order | None:
@@ -186,7 +186,7 @@ class PayPalTill:
         self._tell(f"PAYMENT.CAPTURE.{status}", "capture", order.capture_as_json())
         return order
 
-    def refund(self, capture: str, wish: RefundWish) -> Refund:
+    def refund(self, capture: str, wish: PayPalRefundWish) -> PayPalRefund:
         """Give back all that is left, or a part of it. Raises PayPalError."""
         order = self.captured(capture)
         assert order.capture is not None
@@ -237,17 +237,17 @@ class PayPalTill:
         order = self._keep(replace(order, capture=replace(order.capture, status="REVERSED")))
         self._tell_of_refund("REVERSED", self._refund(order, order.left, custom_id=None), order)
 
-    def _give_back(self, order: Order, units: int, *, custom_id: str | None) -> Refund:
+    def _give_back(self, order: Order, units: int, *, custom_id: str | None) -> PayPalRefund:
         refund = self._refund(order, units, custom_id=custom_id)
         order = self._keep(replace(order, refunds=(*order.refunds, refund)))
         self._tell_of_refund("REFUNDED", refund, order)
         return refund
 
-    def _refund(self, order: Order, units: int, *, custom_id: str | None) -> Refund:
+    def _refund(self, order: Order, units: int, *, custom_id: str | None) -> PayPalRefund:
         price = Money.from_minor_units(units, order.price.currency)
-        return Refund(id=_new_id(), price=price, custom_id=custom_id, made_at=self.clock())
+        return PayPalRefund(id=_new_id(), price=price, custom_id=custom_id, made_at=self.clock())
 
-    def _tell_of_refund(self, word: str, refund: Refund, order: Order) -> None:
+    def _tell_of_refund(self, word: str, refund: PayPalRefund, order: Order) -> None:
         """In PayPal's own sample it names its capture by a link only, and its order not at all."""
         assert order.capture is not None
         href = f"{self.url}/paypal/v2/payments/captures/{order.capture.id}"
@@ -276,7 +276,7 @@ class PayPalTill:
             "links": [],
         }
         url = self.webhook_url
-        self.tell(Event(id=id, type=event_type, url=url, body=msgspec.json.encode(body)))
+        self.tell(SandboxEvent(id=id, type=event_type, url=url, body=msgspec.json.encode(body)))
 
 
 def _new_id() -> str:

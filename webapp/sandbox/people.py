@@ -7,7 +7,7 @@ from webapp.sandbox.drawing import png
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
+class SandboxPerson:
     """`number` is what programs know a person by, as GitHub's `id`; `login` is for people."""
 
     number: int
@@ -76,10 +76,10 @@ _ROBOT = (
     "............",
 )
 PEOPLE = (
-    Person(number=583231, login="octocat", name="Octo Cat", colour="#5a3fb0", drawing=_CAT),
-    Person(number=480938, login="hubot", name="Hubot", colour="#a12a1c", drawing=_ROBOT),
+    SandboxPerson(number=583231, login="octocat", name="Octo Cat", colour="#5a3fb0", drawing=_CAT),
+    SandboxPerson(number=480938, login="hubot", name="Hubot", colour="#a12a1c", drawing=_ROBOT),
 )
 
 
-def person_of(login: str | None) -> Person | None:
+def person_of(login: str | None) -> SandboxPerson | None:
     return next((person for person in PEOPLE if person.login == login), None)

@@ -9,7 +9,7 @@ from flows.payments.money import Money
 from webapp.sandbox.deliveries import Deliveries
 
 
-class Standing(StrEnum):
+class PurchaseStanding(StrEnum):
     """Each has a page of its own, under this name."""
 
     OPEN = "pay"
@@ -21,7 +21,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class PurchaseWay:
     """A button: what it does, and what it says."""
 
     button: str
@@ -44,8 +44,8 @@ class Purchase:
     back_url: str
     cancel_url: str | None
     until: datetime
-    standing: Standing
-    ways: tuple[Way, ...] = ()
+    standing: PurchaseStanding
+    ways: tuple[PurchaseWay, ...] = ()
     was_declined: bool = False
     notes: tuple[str, ...] = ()
 

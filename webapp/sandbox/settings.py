@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from flows.origin import is_loopback
-from flows.payments.mollie.gateway import MollieSeller, sandbox_mollie
-from flows.payments.paypal.gateway import PayPalSeller, sandbox_paypal
+from flows.payments.mollie.gateway import MollieAccount, sandbox_mollie
+from flows.payments.paypal.gateway import PayPalAccount, sandbox_paypal
 from webapp.sandbox.paypal_certificates import sandbox_scheme
 
 _SECRET_BYTES = 24
@@ -35,7 +35,7 @@ class Sandbox:
     def paypal_webhook_url(self) -> str:
         return f"{self.redirect_origins[0]}/webhooks/paypal"
 
-    def paypal(self) -> PayPalSeller:
+    def paypal(self) -> PayPalAccount:
         """The registration at its PayPal, whose webhooks its own authority vouches for."""
         return sandbox_paypal(
             f"{self.url}/paypal",
@@ -45,7 +45,7 @@ class Sandbox:
             certificates=sandbox_scheme(self.url),
         )
 
-    def mollie(self) -> MollieSeller:
+    def mollie(self) -> MollieAccount:
         """The registration at its Mollie, which is told with each payment where to send news."""
         webhook_url = f"{self.redirect_origins[0]}/webhooks/mollie"
         return sandbox_mollie(f"{self.url}/mollie", self.mollie_key, webhook_url=webhook_url)

@@ -11,18 +11,18 @@ from litestar import Response, Router, get, post
 from litestar.params import FromPath, RawBody
 
 from flows.elicitation.states import Json
-from webapp.sandbox.answers import Answer, Answers, AnyRequest, Asked, Key, trace
+from webapp.sandbox.answers import Answer, AnyRequest, Key, SandboxAnswers, SandboxAsked, trace
 from webapp.sandbox.authorization_client import basic_of, bearer_of
 from webapp.sandbox.deliveries import Deliver, Deliveries, Pause
 from webapp.sandbox.settings import Sandbox
 from webapp.sandbox.stripe_counter import StripeCounter
 from webapp.sandbox.stripe_events import signer
-from webapp.sandbox.stripe_form import ErrorType, Form, StripeError, read_pairs
+from webapp.sandbox.stripe_form import CheckoutForm, ErrorType, StripeError, read_pairs
 from webapp.sandbox.stripe_till import Till
 
 _KEY_AT_MOST = 255
 _REPLIES_KEPT = timedelta(hours=24)
-Act: TypeAlias = Callable[[Form], Json]
+Act: TypeAlias = Callable[[CheckoutForm], Json]
 
 
 def stripe_counter(
@@ -33,7 +33,7 @@ def stripe_counter(
         headers_of=signer(sandbox.webhook_secret, clock=clock), deliver=deliver, pause=pause
     )
     till = Till(url=sandbox.url, webhook_url=sandbox.webhook_url, clock=clock, tell=deliveries.add)
-    answers = Answers(
+    answers = SandboxAnswers(
         deliveries=deliveries,
         clock=clock,
         refuse=_refusal,
@@ -49,17 +49,17 @@ class StripeApi:
 
     key: str = field(repr=False)
     till: Till
-    answers: Answers
+    answers: SandboxAnswers
 
     def answer(self, request: AnyRequest, act: Act, *, body: bytes | None = None) -> Response[Any]:
         """Do it, or say why not; `body` is that of a POST."""
 
-        def ask() -> Asked:
+        def ask() -> SandboxAsked:
             self.require_key(request)
             pairs = read_pairs(request.scope["query_string"] if body is None else body)
             name = None if body is None else request.headers.get("idempotency-key")
-            return Asked(
-                act=lambda: Answer(body=act(Form(pairs))),
+            return SandboxAsked(
+                act=lambda: Answer(body=act(CheckoutForm(pairs))),
                 changes=body is not None,
                 key=_key(name, asked=(request.scope["path"], *sorted(pairs))) if name else None,
             )

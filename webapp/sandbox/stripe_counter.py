@@ -5,18 +5,18 @@ from datetime import UTC, datetime
 
 from flows.payments.stripe.account import charged
 from webapp.sandbox.deliveries import Deliveries
-from webapp.sandbox.purchases import Purchase, Standing, Way
-from webapp.sandbox.stripe_sessions import Payment, Session
+from webapp.sandbox.purchases import Purchase, PurchaseStanding, PurchaseWay
+from webapp.sandbox.stripe_sessions import StripePayment, StripeSession
 from webapp.sandbox.stripe_till import Till
 
 _WAYS = (
-    Way(button="card", label="Pay with a test card", look="primary"),
-    Way(button="declined", label="Card that is declined"),
-    Way(button="bank", label="Pay by bank, arrives later"),
+    PurchaseWay(button="card", label="Pay with a test card", look="primary"),
+    PurchaseWay(button="declined", label="Card that is declined"),
+    PurchaseWay(button="bank", label="Pay by bank, arrives later"),
 )
-_PART = Way(button="part", label="Give a part back")
-_CLAIM = Way(button="claim", label="Let the bank claim it back")
-_WIN = Way(button="won", label="Win against the bank")
+_PART = PurchaseWay(button="part", label="Give a part back")
+_CLAIM = PurchaseWay(button="claim", label="Let the bank claim it back")
+_WIN = PurchaseWay(button="won", label="Win against the bank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class StripeCounter:
         if session is None:
             return None
         standing = self._standing(session)
-        payment = self.till.payment(session) if standing is Standing.PAID else None
+        payment = self.till.payment(session) if standing is PurchaseStanding.PAID else None
         return Purchase(
             id=session.id,
             provider="Stripe Checkout",
@@ -41,7 +41,7 @@ class StripeCounter:
             cancel_url=session.cancel_url,
             until=datetime.fromtimestamp(session.expires_at, UTC),
             standing=standing,
-            ways=_WAYS if standing is Standing.OPEN else _afterwards(payment),
+            ways=_WAYS if standing is PurchaseStanding.OPEN else _afterwards(payment),
             was_declined=session.was_declined,
             notes=_notes(payment),
         )
@@ -74,17 +74,19 @@ class StripeCounter:
                 pass
         return None
 
-    def _standing(self, session: Session) -> Standing:
+    def _standing(self, session: StripeSession) -> PurchaseStanding:
         if session.status == "open":
-            return Standing.OPEN
+            return PurchaseStanding.OPEN
         if session.status == "expired":
-            return Standing.OVER
+            return PurchaseStanding.OVER
         if session.payment_status == "paid":
-            return Standing.PAID
-        return Standing.AWAITED if self.till.is_awaited(session) else Standing.FAILED
+            return PurchaseStanding.PAID
+        return (
+            PurchaseStanding.AWAITED if self.till.is_awaited(session) else PurchaseStanding.FAILED
+        )
 
 
-def _afterwards(payment: Payment | None) -> tuple[Way, ...]:
+def _afterwards(payment: StripePayment | None) -> tuple[PurchaseWay, ...]:
     if payment is None:
         return ()
     part = (_PART,) if payment.refunded < payment.amount else ()
@@ -93,7 +95,7 @@ def _afterwards(payment: Payment | None) -> tuple[Way, ...]:
     return part if payment.dispute.status == "won" else (*part, _WIN)
 
 
-def _notes(payment: Payment | None) -> tuple[str, ...]:
+def _notes(payment: StripePayment | None) -> tuple[str, ...]:
     notes: list[str] = []
     if payment is not None and payment.refunded:
         given = charged(payment.refunded, payment.currency.upper())

@@ -8,12 +8,12 @@ import msgspec
 
 from flows.elicitation.states import Json
 from webapp.sandbox import signing
-from webapp.sandbox.deliveries import Event
+from webapp.sandbox.deliveries import SandboxEvent
 
 API_VERSION = "2026-10-28.endive"
 
 
-def event(event_type: str, *, about: Json, url: str, now: datetime) -> Event:
+def event(event_type: str, *, about: Json, url: str, now: datetime) -> SandboxEvent:
     """An event about an object as it is at this moment."""
     id = f"evt_{secrets.token_hex(12)}"
     body = {
@@ -27,15 +27,15 @@ def event(event_type: str, *, about: Json, url: str, now: datetime) -> Event:
         "request": {"id": None, "idempotency_key": None},
         "type": event_type,
     }
-    return Event(id=id, type=event_type, url=url, body=msgspec.json.encode(body))
+    return SandboxEvent(id=id, type=event_type, url=url, body=msgspec.json.encode(body))
 
 
 def signer(
     secret: str, *, clock: Callable[[], datetime]
-) -> Callable[[Event], list[tuple[str, str]]]:
+) -> Callable[[SandboxEvent], list[tuple[str, str]]]:
     """Signs an event anew for each try, since a signature holds for minutes only."""
 
-    def headers_of(one: Event) -> list[tuple[str, str]]:
+    def headers_of(one: SandboxEvent) -> list[tuple[str, str]]:
         signature = signing.stripe(one.body, secret=secret, now=clock())
         return [("content-type", "application/json; charset=utf-8"), *signature]
 

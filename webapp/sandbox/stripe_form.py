@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from flows.elicitation.states import Json
-from webapp.sandbox.answers import Refused
+from webapp.sandbox.answers import SandboxRefused
 
 ErrorType: TypeAlias = Literal["invalid_request_error", "idempotency_error", "api_error"]
 _PARAMETERS_AT_MOST = 500
@@ -22,7 +22,7 @@ _METADATA_VALUE_AT_MOST = 500
 _EXPAND = re.compile(r"expand\[[0-9]*\]")
 
 
-class StripeError(Refused):
+class StripeError(SandboxRefused):
     """The facts are those of Stripe's error object."""
 
     def __init__(
@@ -73,7 +73,7 @@ def read_pairs(encoded: bytes) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-class Form:
+class CheckoutForm:
     """Each is read once; an empty one counts as not given."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:

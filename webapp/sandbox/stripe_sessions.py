@@ -15,7 +15,7 @@ _ID_PLACE = "{CHECKOUT_SESSION_ID}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class StripeSession:
     """One visit to the checkout."""
 
     id: str
@@ -68,7 +68,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dispute:
+class StripeDispute:
     """A bank's claim; its charge stays disputed when it is over."""
 
     id: str
@@ -77,7 +77,7 @@ class Dispute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Payment:
+class StripePayment:
     """A payment intent together with its one charge."""
 
     id: str
@@ -88,7 +88,7 @@ class Payment:
     created: int
     status: Literal["succeeded", "processing", "requires_payment_method"]
     refunded: int = 0
-    dispute: Dispute | None = None
+    dispute: StripeDispute | None = None
 
     @property
     def received(self) -> int:

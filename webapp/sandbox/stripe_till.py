@@ -15,10 +15,10 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.payments.money import Money
 from flows.payments.stripe.account import charged
-from webapp.sandbox.deliveries import Event
+from webapp.sandbox.deliveries import SandboxEvent
 from webapp.sandbox.stripe_events import event
-from webapp.sandbox.stripe_form import Form, StripeError, missing_resource
-from webapp.sandbox.stripe_sessions import Dispute, Payment, Session
+from webapp.sandbox.stripe_form import CheckoutForm, StripeError, missing_resource
+from webapp.sandbox.stripe_sessions import StripeDispute, StripePayment, StripeSession
 
 _OPEN_AT_LEAST_SECONDS = 30 * 60
 _OPEN_AT_MOST_SECONDS = 24 * 60 * 60
@@ -41,12 +41,12 @@ class Till:
     url: str
     webhook_url: str
     clock: Callable[[], datetime]
-    tell: Callable[[Event], None]
-    _sessions: dict[str, Session] = field(default_factory=dict[str, Session])
-    _payments: dict[str, Payment] = field(default_factory=dict[str, Payment])
+    tell: Callable[[SandboxEvent], None]
+    _sessions: dict[str, StripeSession] = field(default_factory=dict[str, StripeSession])
+    _payments: dict[str, StripePayment] = field(default_factory=dict[str, StripePayment])
     _refunds: dict[str, dict[str, Json]] = field(default_factory=dict[str, dict[str, Json]])
 
-    def session(self, id: str) -> Session | None:
+    def session(self, id: str) -> StripeSession | None:
         """The session as it is now: time alone ends one, which is noticed here."""
         session = self._sessions.get(id)
         if session is None or session.status != "open" or self._now() < session.expires_at:
@@ -55,13 +55,13 @@ class Till:
 
     # What Stripe's API does.
 
-    def create(self, form: Form) -> Json:
+    def create(self, form: CheckoutForm) -> Json:
         now = self._now()
         whole = _expanded(form)
         form.choice("mode", "payment")
         what, amount, price = _items(form)
         id = f"cs_test_{secrets.token_hex(24)}"
-        session = Session(
+        session = StripeSession(
             id=id,
             url=f"{self.url}/pay/{id}",
             what=what,
@@ -82,12 +82,12 @@ class Till:
         form.end()
         return self._shown(self._keep(session), whole=whole)
 
-    def retrieve(self, id: str, form: Form) -> Json:
+    def retrieve(self, id: str, form: CheckoutForm) -> Json:
         whole = _expanded(form)
         form.end()
         return self._shown(self._known_session(id), whole=whole)
 
-    def expire(self, id: str, form: Form) -> Json:
+    def expire(self, id: str, form: CheckoutForm) -> Json:
         whole = _expanded(form)
         form.end()
         session = self._known_session(id)
@@ -98,14 +98,14 @@ class Till:
             )
         return self._shown(self._end(session), whole=whole)
 
-    def retrieve_payment(self, id: str, form: Form) -> Json:
+    def retrieve_payment(self, id: str, form: CheckoutForm) -> Json:
         form.end()
         payment = self._payments.get(id)
         if payment is None:
             raise missing_resource("payment_intent", id, param="intent")
         return payment.as_json()
 
-    def refund(self, form: Form) -> Json:
+    def refund(self, form: CheckoutForm) -> Json:
         """Give back all of a payment that is left, or a part of it."""
         id = form.text("payment_intent")
         amount = form.whole_or_none("amount", least=1, most=_AMOUNT_AT_MOST)
@@ -134,14 +134,14 @@ class Till:
             )
         return self._give_back(payment, amount or left, reason=reason, metadata=metadata)
 
-    def retrieve_refund(self, id: str, form: Form) -> Json:
+    def retrieve_refund(self, id: str, form: CheckoutForm) -> Json:
         form.end()
         refund = self._refunds.get(id)
         if refund is None:
             raise missing_resource("refund", id, param="refund")
         return refund
 
-    def list_refunds(self, form: Form) -> Json:
+    def list_refunds(self, form: CheckoutForm) -> Json:
         """Those of a payment, or all, the latest first."""
         payment = form.text_or_none("payment_intent")
         limit = form.whole_or_none("limit", least=1, most=_LISTED_AT_MOST) or _LISTED_BY_DEFAULT
@@ -153,7 +153,7 @@ class Till:
         ]
         return _listed(found, limit=limit, url="/v1/refunds")
 
-    def list_disputes(self, form: Form) -> Json:
+    def list_disputes(self, form: CheckoutForm) -> Json:
         """Those of a payment, or all, the latest first; a payment has one at most here."""
         id = form.text_or_none("payment_intent")
         limit = form.whole_or_none("limit", least=1, most=_LISTED_AT_MOST) or _LISTED_BY_DEFAULT
@@ -167,7 +167,7 @@ class Till:
 
     # What a person does on the page. Each says whether it was still possible.
 
-    def pay(self, session: Session) -> bool:
+    def pay(self, session: StripeSession) -> bool:
         """Pay with a card that works."""
         if session.status != "open":
             return False
@@ -176,14 +176,14 @@ class Till:
         self._tell("checkout.session.completed", self._keep(paid).as_json())
         return True
 
-    def decline(self, session: Session) -> bool:
+    def decline(self, session: StripeSession) -> bool:
         """Try a card that is declined: the session stays open."""
         if session.status != "open":
             return False
         self._keep(replace(session, was_declined=True))
         return True
 
-    def pay_later(self, session: Session) -> bool:
+    def pay_later(self, session: StripeSession) -> bool:
         """Promise a transfer: the session is complete, the money is not there yet."""
         if session.status != "open":
             return False
@@ -192,11 +192,11 @@ class Till:
         self._tell("checkout.session.completed", self._keep(promised).as_json())
         return True
 
-    def is_awaited(self, session: Session) -> bool:
+    def is_awaited(self, session: StripeSession) -> bool:
         """Whether a transfer is under way."""
         return self._payments[session.payment].status == "processing" if session.payment else False
 
-    def arrive(self, session: Session) -> bool:
+    def arrive(self, session: StripeSession) -> bool:
         """The transfer arrives."""
         if session.payment is None or not self.is_awaited(session):
             return False
@@ -206,7 +206,7 @@ class Till:
         self._tell("checkout.session.async_payment_succeeded", paid.as_json())
         return True
 
-    def bounce(self, session: Session) -> bool:
+    def bounce(self, session: StripeSession) -> bool:
         """The transfer fails."""
         if session.payment is None or not self.is_awaited(session):
             return False
@@ -215,37 +215,37 @@ class Till:
         self._tell("checkout.session.async_payment_failed", session.as_json())
         return True
 
-    def payment(self, session: Session) -> Payment | None:
+    def payment(self, session: StripeSession) -> StripePayment | None:
         return self._payments[session.payment] if session.payment else None
 
     # What may become of a payment afterwards.
 
-    def give_part_back(self, payment: Payment) -> None:
+    def give_part_back(self, payment: StripePayment) -> None:
         """Half of what is left of it."""
         amount = max((payment.amount - payment.refunded) // 2, 1)
         if payment.refunded < payment.amount:
             self._give_back(payment, amount, reason=None, metadata={})
 
-    def claim(self, payment: Payment) -> None:
+    def claim(self, payment: StripePayment) -> None:
         """The bank claims it back, once."""
         if payment.received and payment.dispute is None:
-            dispute = Dispute(id=f"dp_{secrets.token_hex(12)}", created=self._now())
+            dispute = StripeDispute(id=f"dp_{secrets.token_hex(12)}", created=self._now())
             self._dispute(payment, dispute, event_type="charge.dispute.created")
 
-    def win(self, payment: Payment) -> None:
+    def win(self, payment: StripePayment) -> None:
         """The bank's claim ends, and the money stays."""
         if payment.dispute is not None and payment.dispute.status != "won":
             won = replace(payment.dispute, status="won")
             self._dispute(payment, won, event_type="charge.dispute.closed")
 
-    def _dispute(self, payment: Payment, dispute: Dispute, *, event_type: str) -> None:
+    def _dispute(self, payment: StripePayment, dispute: StripeDispute, *, event_type: str) -> None:
         payment = self._payments[payment.id] = replace(payment, dispute=dispute)
         self._tell(event_type, payment.dispute_as_json())
 
     def _now(self) -> int:
         return int(self.clock().timestamp())
 
-    def _shown(self, session: Session, *, whole: frozenset[str]) -> Json:
+    def _shown(self, session: StripeSession, *, whole: frozenset[str]) -> Json:
         """The session, with its payment whole where that was asked for, and the charge in it."""
         shown = session.as_json()
         if whole and session.payment is not None:
@@ -253,16 +253,16 @@ class Till:
             shown["payment_intent"] = payment.as_json(with_charge=_CHARGE in whole)
         return shown
 
-    def _known_session(self, id: str) -> Session:
+    def _known_session(self, id: str) -> StripeSession:
         session = self.session(id)
         if session is None:
             raise missing_resource("checkout.session", id, param="session")
         return session
 
     def _new_payment(
-        self, session: Session, *, status: Literal["succeeded", "processing"]
-    ) -> Payment:
-        payment = Payment(
+        self, session: StripeSession, *, status: Literal["succeeded", "processing"]
+    ) -> StripePayment:
+        payment = StripePayment(
             id=f"pi_{secrets.token_hex(12)}",
             charge=f"ch_{secrets.token_hex(12)}",
             amount=session.amount,
@@ -275,7 +275,12 @@ class Till:
         return payment
 
     def _give_back(
-        self, payment: Payment, amount: int, *, reason: str | None, metadata: Mapping[str, str]
+        self,
+        payment: StripePayment,
+        amount: int,
+        *,
+        reason: str | None,
+        metadata: Mapping[str, str],
     ) -> Json:
         refund: dict[str, Json] = {
             "id": f"re_{secrets.token_hex(12)}",
@@ -295,12 +300,12 @@ class Till:
         self._tell("charge.refunded", payment.charge_as_json())
         return refund
 
-    def _end(self, session: Session) -> Session:
+    def _end(self, session: StripeSession) -> StripeSession:
         ended = self._keep(replace(session, status="expired"))
         self._tell("checkout.session.expired", ended.as_json())
         return ended
 
-    def _keep(self, session: Session) -> Session:
+    def _keep(self, session: StripeSession) -> StripeSession:
         self._sessions[session.id] = session
         return session
 
@@ -318,11 +323,11 @@ def _listed(found: Sequence[dict[str, Json]], *, limit: int, url: str) -> Json:
     }
 
 
-def _expanded(form: Form) -> frozenset[str]:
+def _expanded(form: CheckoutForm) -> frozenset[str]:
     return frozenset(name for name in (_INTENT, _CHARGE) if form.expands(name))
 
 
-def _expiry(form: Form, *, now: int) -> int:
+def _expiry(form: CheckoutForm, *, now: int) -> int:
     at = form.whole_or_none("expires_at", least=0, most=_LATEST_TIME)
     if at is None:
         return now + _OPEN_AT_MOST_SECONDS
@@ -335,7 +340,7 @@ def _expiry(form: Form, *, now: int) -> int:
     return at
 
 
-def _items(form: Form) -> tuple[tuple[str, ...], int, Money]:
+def _items(form: CheckoutForm) -> tuple[tuple[str, ...], int, Money]:
     """What is sold, and for how much in all."""
     what: list[str] = []
     total, currency = 0, ""

@@ -18,7 +18,7 @@ import msgspec
 
 from flows.errors import InvalidQuestion
 from flows.oauth.provider import NAME, OUR_PARAMETERS, PersonProbe, Provider, Revocation
-from flows.payments.declared.declaration import SellerDeclaration
+from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from webapp.settings.payment_providers import read_sellers
 
@@ -91,7 +91,9 @@ class Declarations:
     """What a file declares, by name."""
 
     providers: Mapping[str, Provider] = field(default_factory=dict[str, Provider])
-    sellers: Mapping[str, SellerDeclaration] = field(default_factory=dict[str, SellerDeclaration])
+    sellers: Mapping[str, ProviderDeclaration] = field(
+        default_factory=dict[str, ProviderDeclaration]
+    )
 
 
 def load_declarations(path: Path) -> Declarations:

@@ -9,7 +9,7 @@ from flows.errors import InvalidQuestion
 from flows.oauth.access_token import SUBJECT_CLAIM
 from flows.oauth.provider import Client
 from flows.providers import openid
-from webapp.identity.identity import Rules
+from webapp.identity.identity import IdentityRules
 from webapp.settings.environment import switch, words
 
 NAMES = ("ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET")
@@ -63,8 +63,8 @@ class IdentitySettings:
         return None if self.client is None else self.client.provider.issuer
 
     @property
-    def rules(self) -> Rules:
-        return Rules(
+    def rules(self) -> IdentityRules:
+        return IdentityRules(
             issuer=self.issuer,
             claim=self.claim,
             binds_by_code=self.binds_by_code,

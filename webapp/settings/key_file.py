@@ -41,7 +41,7 @@ _NOTHING: _Seen = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Secret:
+class SecretSetting:
     """One of the key file; `ceased_at` is when another became the newest, None if unknown."""
 
     value: bytes = field(repr=False)
@@ -100,7 +100,7 @@ class KeyFile:
     def _also(self, store: str) -> str:
         return f" (or take it out of {self.notes})" if store in self.stores() else ""
 
-    def read(self) -> tuple[Secret, ...]:
+    def read(self) -> tuple[SecretSetting, ...]:
         return self._read()[0]
 
     def put_in_front(self, secret: bytes, *, before: bytes, now: datetime) -> bool:
@@ -109,7 +109,7 @@ class KeyFile:
             newest, *others = self.read()
             if newest.fingerprint != before:
                 return False
-            found = [Secret(value=secret), changed(newest, ceased_at=now), *others]
+            found = [SecretSetting(value=secret), changed(newest, ceased_at=now), *others]
             _replace(self.path, _encode(found))
             return True
 
@@ -145,7 +145,7 @@ class KeyFile:
         """What tells one state of the file from another."""
         return _identity(self.path.stat())
 
-    def _read(self) -> tuple[tuple[Secret, ...], _Seen]:
+    def _read(self) -> tuple[tuple[SecretSetting, ...], _Seen]:
         with _opened(self.path) as file:
             status = os.fstat(file.fileno())
             must_be_ours(self.path, status)
@@ -214,11 +214,11 @@ def _identity(status: os.stat_result) -> _Seen:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _decode(content: bytes) -> tuple[Secret, ...]:
+def _decode(content: bytes) -> tuple[SecretSetting, ...]:
     """A file without our first line is one secret as a whole, as it was once written."""
     if not content.startswith(b"# "):
-        return (Secret(value=content.strip()),)
-    found: list[Secret] = []
+        return (SecretSetting(value=content.strip()),)
+    found: list[SecretSetting] = []
     for number, line in enumerate(content.split(b"\n"), 1):
         if line.startswith(b"#") or not line.strip():
             continue
@@ -231,11 +231,11 @@ def _decode(content: bytes) -> tuple[Secret, ...]:
             ceased_at, value = None, b""
         if len(value) < SECRET_BYTES or (ceased_at is not None and ceased_at.tzinfo is None):
             raise WeakSecret(f"line {number} is no secret of {SECRET_BYTES} bytes or more")
-        found.append(Secret(value=value, ceased_at=ceased_at))
+        found.append(SecretSetting(value=value, ceased_at=ceased_at))
     return tuple(found)
 
 
-def _encode(found: Sequence[Secret]) -> bytes:
+def _encode(found: Sequence[SecretSetting]) -> bytes:
     return _HEADER + b"".join(
         (s.value if _PLAIN.fullmatch(s.value) else b"hex:" + s.value.hex().encode())
         + (b" " + s.ceased_at.isoformat().encode() if s.ceased_at is not None else b"")

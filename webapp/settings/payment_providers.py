@@ -15,7 +15,7 @@ import msgspec
 
 from flows.errors import InvalidQuestion
 from flows.oauth.provider import NAME
-from flows.payments.declared.declaration import LIFE_AT_MOST, SellerDeclaration
+from flows.payments.declared.declaration import LIFE_AT_MOST, ProviderDeclaration
 from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import Dispute, RefundStatus
@@ -104,9 +104,11 @@ _HOLDING_KEYS: Mapping[str, str] = dict.fromkeys(Holding.__dataclass_fields__, _
 KEYS: Final = (*_KEYS, *_READINGS, "holding")
 
 
-def read_sellers(tables: Mapping[str, Any], problems: list[str]) -> Mapping[str, SellerDeclaration]:
+def read_sellers(
+    tables: Mapping[str, Any], problems: list[str]
+) -> Mapping[str, ProviderDeclaration]:
     """The sellers that the tables declare, by name; what is wrong is added to the problems."""
-    sellers: dict[str, SellerDeclaration] = {}
+    sellers: dict[str, ProviderDeclaration] = {}
     for name, table in tables.items():
         place = f"sellers.{name}"
         if not NAME.fullmatch(name):
@@ -120,7 +122,7 @@ def read_sellers(tables: Mapping[str, Any], problems: list[str]) -> Mapping[str,
             values = _values(cast("dict[str, Any]", table), faults)
             if not faults:
                 try:
-                    sellers[name] = SellerDeclaration(name=name, **_labelled(name, values))
+                    sellers[name] = ProviderDeclaration(name=name, **_labelled(name, values))
                 except InvalidQuestion as error:
                     faults += map(_without_value, str(error).splitlines())
             problems += [f"{place}.{fault}" for fault in dict.fromkeys(faults)]

@@ -12,8 +12,8 @@ from typing import Final
 from flows.errors import InvalidQuestion, Unverified
 from flows.origin import is_origin
 from flows.payments.declared.catalog import SELLERS
-from flows.payments.declared.declaration import DeclaredSeller, SellerDeclaration
-from flows.payments.gateway import Registration
+from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
+from flows.payments.gateway import MerchantAccount
 from flows.payments.mollie.gateway import mollie
 from flows.payments.paypal.gateway import paypal
 from flows.payments.stripe.account import stripe
@@ -32,8 +32,8 @@ def read_sellers(
     *,
     url: str | None,
     credentials: Mapping[str, tuple[str, str]],
-    declared: Mapping[str, SellerDeclaration],
-) -> Mapping[str, Registration]:
+    declared: Mapping[str, ProviderDeclaration],
+) -> Mapping[str, MerchantAccount]:
     """In the order in which one is chosen where a tool names none.
 
     `url` is where providers reach us, None where they cannot; `credentials` are a client id and
@@ -48,7 +48,7 @@ def read_sellers(
     return {seller.name: seller for seller in found if seller is not None}
 
 
-def _stripe(environment: Mapping[str, str], problems: list[str]) -> Registration | None:
+def _stripe(environment: Mapping[str, str], problems: list[str]) -> MerchantAccount | None:
     key = environment.get("ELICIT_STRIPE_KEY", "").strip()
     secrets = words(environment, "ELICIT_STRIPE_WEBHOOK_SECRET")
     if not key and not secrets:
@@ -66,7 +66,7 @@ def _stripe(environment: Mapping[str, str], problems: list[str]) -> Registration
 
 def _paypal(
     environment: Mapping[str, str], problems: list[str], *, pair: tuple[str, str] | None
-) -> Registration | None:
+) -> MerchantAccount | None:
     ids = tuple(words(environment, "ELICIT_PAYPAL_WEBHOOK_ID"))
     live = environment.get("ELICIT_PAYPAL_LIVE", "").strip()
     if live not in ("", "0", "1"):
@@ -90,7 +90,7 @@ def _paypal(
 
 def _mollie(
     environment: Mapping[str, str], problems: list[str], *, url: str | None
-) -> Registration | None:
+) -> MerchantAccount | None:
     key = environment.get("ELICIT_MOLLIE_KEY", "").strip()
     if not key:
         return None
@@ -102,8 +102,8 @@ def _mollie(
 
 
 def _declared(
-    environment: Mapping[str, str], problems: list[str], declaration: SellerDeclaration
-) -> Registration | None:
+    environment: Mapping[str, str], problems: list[str], declaration: ProviderDeclaration
+) -> MerchantAccount | None:
     """Of a declared provider, for its ELICIT_{NAME}_KEY and what it needs besides."""
     prefix, label = f"ELICIT_{declaration.name.upper()}", declaration.label
     names = ("key", "webhook_secret", "live", "checkout_origins", *declaration.needs)
@@ -145,7 +145,7 @@ def _declared(
     if found:
         return None
     try:
-        return DeclaredSeller(
+        return DeclaredAccount(
             declaration=declaration,
             secret=key,
             webhook_secrets=secrets,

@@ -14,7 +14,7 @@ from flows.errors import InvalidQuestion, WeakSecret
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Provider
 from flows.origin import is_loopback, origin_of
-from flows.payments.gateway import Registration
+from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import UNUSED_KEPT
 from flows.payments.stripe.account import sandbox_stripe
 from flows.providers import PROVIDERS
@@ -70,7 +70,7 @@ class Settings:
     credentials: Mapping[str, tuple[str, str]] = field(
         default_factory=dict[str, tuple[str, str]], repr=False
     )
-    sellers: Mapping[str, Registration] = field(default_factory=dict[str, Registration])
+    sellers: Mapping[str, MerchantAccount] = field(default_factory=dict[str, MerchantAccount])
     refund_unused: timedelta | None = UNUSED_KEPT
     asks: bool | None = None  # whether providers are asked about open payments; None: as needed
     gate: GatePolicy = field(default_factory=GatePolicy)
@@ -171,7 +171,7 @@ def with_sandbox(settings: Settings, sandbox: Sandbox) -> Settings:
         if provider.sandbox is not None and name not in settings.credentials
     }
     credentials = dict.fromkeys(played, (sandbox.client_id, sandbox.client_secret))
-    sellers: tuple[Registration, ...] = (
+    sellers: tuple[MerchantAccount, ...] = (
         sandbox_stripe(f"{sandbox.url}/stripe", sandbox.stripe_key, [sandbox.webhook_secret]),
         sandbox.paypal(),
         sandbox.mollie(),

@@ -58,7 +58,7 @@ def _refund() -> Json:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SellerDeclaration:
+class ProviderDeclaration:
     """One provider. A call is a method and a path, such as "POST /v2/payments/{session}/cancel".
 
     A template's `{names}` are filled in: a value that is nothing but {minor} becomes a number, one
@@ -247,10 +247,10 @@ class SellerDeclaration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeclaredSeller:
+class DeclaredAccount:
     """Our registration at a declared provider; `own` are the values that it needs."""
 
-    declaration: SellerDeclaration
+    declaration: ProviderDeclaration
     secret: str = field(repr=False)
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)
     is_live: bool

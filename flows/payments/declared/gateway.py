@@ -13,11 +13,11 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed, InvalidQuestion
 from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
-from flows.payments.declared.declaration import DeclaredSeller
+from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.reader import (
     answer_in,
     given_in,
@@ -27,11 +27,11 @@ from flows.payments.declared.reader import (
     session_in,
 )
 from flows.payments.declared.templates import Values, fill, fill_path, fill_text, text_at
-from flows.payments.gateway import Notice, Session, State, payment_of, terms_for
+from flows.payments.gateway import Notice, ProviderSession, State, payment_of, terms_for
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, learned, unreadable, written
-from flows.payments.session import Kept, Malformed, kept_of, terms_of
+from flows.payments.session import Malformed, StoredCheckout, kept_of, terms_of
 from flows.webhooks.signatures import Delivery, Scheme
 
 OPENING = "open its payment page"
@@ -42,7 +42,7 @@ ASKING = "say what became of the payment"
 class DeclaredGateway:
     """Implements Gateway and Signs."""
 
-    def __init__(self, seller: DeclaredSeller) -> None:
+    def __init__(self, seller: DeclaredAccount) -> None:
         self.seller = seller
         self._declared = seller.declaration
 
@@ -63,14 +63,14 @@ class DeclaredGateway:
         if self._declared.currencies and price.currency not in self._declared.currencies:
             raise InvalidQuestion(f"{self.seller.label} takes no {price.currency}.")
 
-    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
         """Raises InvalidQuestion for a price it cannot charge."""
         return prepared(elicitation, trip, self._creation)
 
-    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
         return (yield from begun(elicitation, self))
 
-    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         kept, key = asked(elicitation, attempt, self.seller)
         values: Values = {**self.seller.own, **_keys(key), "reference": elicitation.id}
         reply = yield self._request(self._declared.create, values, body=kept.request, key=key)
@@ -83,7 +83,7 @@ class DeclaredGateway:
             raise unreadable(self.seller, doing=OPENING) from None
         return replace(kept, handle=handle)
 
-    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         terms_for(elicitation, self.seller)
         if self._declared.fetch is None:
             raise Failed(f"{self.seller.label} tells of a payment by its webhook only.")
@@ -97,7 +97,7 @@ class DeclaredGateway:
             raise unreadable(self.seller, doing=ASKING)
         return found
 
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         """The provider takes it by itself."""
         return (yield from self.fetch(elicitation, session))
 
@@ -157,7 +157,7 @@ class DeclaredGateway:
         yield from ()
         return None
 
-    def _creation(self, elicitation: Elicitation, trip: Trip) -> Kept:
+    def _creation(self, elicitation: Elicitation, trip: RedirectContext) -> StoredCheckout:
         terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
         expires_at = (trip.now + self._declared.life).replace(microsecond=0)
         values: Values = {
@@ -198,7 +198,7 @@ class DeclaredGateway:
             raise unreadable(self.seller, doing=GIVING_BACK)
         return max(found.refunded, payment.refunded), None
 
-    def _opened(self, data: Json, elicitation: Elicitation, *, key: str) -> Session:
+    def _opened(self, data: Json, elicitation: Elicitation, *, key: str) -> ProviderSession:
         """The session that was made; what the answer leaves out is as it was asked."""
         reading, terms = self._declared.created, terms_of(elicitation)
         try:
@@ -213,7 +213,7 @@ class DeclaredGateway:
             raise unreadable(self.seller, doing=OPENING) from None
         if id is None or (reading.is_ours and id != key):
             raise unreadable(self.seller, doing=OPENING)
-        return told or Session(
+        return told or ProviderSession(
             id=id,
             state=State.OPEN,
             amount=terms.amount,

@@ -14,11 +14,11 @@ import msgspec
 
 from flows.elicitation.states import Json
 from flows.errors import Failed
-from flows.payments.declared.declaration import DeclaredSeller, SellerDeclaration
+from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.mapping import Holding, Reading
 from flows.payments.declared.templates import at, first_of, text_at
 from flows.payments.events import News
-from flows.payments.gateway import Notice, Session
+from flows.payments.gateway import Notice, ProviderSession
 from flows.payments.money import Money
 from flows.payments.receipt import CLAIM, Payment, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
@@ -35,7 +35,7 @@ _EPOCH = re.compile(r"[0-9]{9,11}")
 _MINOR = Reading()
 
 
-def answer_in(reply: httpx.Response, seller: DeclaredSeller, *, doing: str) -> Json:
+def answer_in(reply: httpx.Response, seller: DeclaredAccount, *, doing: str) -> Json:
     """The answer's JSON. Raises Failed."""
     place = seller.declaration.trouble
     found: dict[str, Json] = decode(
@@ -48,7 +48,7 @@ def answer_in(reply: httpx.Response, seller: DeclaredSeller, *, doing: str) -> J
     return found
 
 
-def session_in(data: Json, reading: Reading, seller: DeclaredSeller) -> Session:
+def session_in(data: Json, reading: Reading, seller: DeclaredAccount) -> ProviderSession:
     """Raises Malformed."""
     state = first_of(data, reading.states)
     is_live = first_of(data, reading.live) if reading.live else seller.is_live
@@ -56,7 +56,7 @@ def session_in(data: Json, reading: Reading, seller: DeclaredSeller) -> Session:
     currency = (text_at(data, reading.currency) or "").upper()
     if state is None or is_live is None or id is None or not _CURRENCY.fullmatch(currency):
         raise Malformed("payment session")
-    return Session(
+    return ProviderSession(
         id=id,
         state=state,
         amount=_units(data, reading.amount, reading, currency),
@@ -84,7 +84,7 @@ def named_in(data: Json, reading: Reading) -> tuple[str | None, str | None]:
     return (None, None) if key is None else (key[0], key[1])
 
 
-def notice_in(body: bytes, seller: DeclaredSeller) -> Notice:
+def notice_in(body: bytes, seller: DeclaredAccount) -> Notice:
     """What a verified event says. Raises Malformed."""
     declared = seller.declaration
     data = _event_in(body, declared)
@@ -116,7 +116,7 @@ def notice_in(body: bytes, seller: DeclaredSeller) -> Notice:
     )
 
 
-def _event_in(body: bytes, declared: SellerDeclaration) -> Json:
+def _event_in(body: bytes, declared: ProviderDeclaration) -> Json:
     try:
         if declared.scheme == ADYEN:
             return as_json(item_in(body))
@@ -126,7 +126,7 @@ def _event_in(body: bytes, declared: SellerDeclaration) -> Json:
     return data
 
 
-def _news(data: Json, seller: DeclaredSeller, *, id: str, kind: str) -> Notice:
+def _news(data: Json, seller: DeclaredAccount, *, id: str, kind: str) -> Notice:
     """What became of a payment: of a claim how far it is, else how much was given back.
 
     Nothing says which claim, so all that is told of a payment is about one of its own.
@@ -163,7 +163,7 @@ def given_in(data: Json, holding: Holding, payment: Payment) -> tuple[int, int |
     return _sum(data, holding.given, _MINOR, currency), left
 
 
-def refund_in(reply: httpx.Response, seller: DeclaredSeller, *, price: Money) -> Refund:
+def refund_in(reply: httpx.Response, seller: DeclaredAccount, *, price: Money) -> Refund:
     """Raises Failed, also where the provider tried in vain."""
     declared = seller.declaration
     data = answer_in(reply, seller, doing=GIVING_BACK)

@@ -18,14 +18,14 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.origin import is_origin
 from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
-from flows.payments.gateway import Hint, Session, State, payment_of, terms_for
+from flows.payments.gateway import Hint, ProviderSession, State, payment_of, terms_for
 from flows.payments.mollie.responses import (
-    Refunds,
+    MollieRefunds,
     hint_in,
     payment_in,
     read_refund,
@@ -37,7 +37,7 @@ from flows.payments.money import Money
 from flows.payments.pace import PACE
 from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import learned, written
-from flows.payments.session import REFERENCE_KEY, Kept, terms_of
+from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
 
 MOLLIE_API = "https://api.mollie.com"
 MOLLIE_CHECKOUT = "https://www.mollie.com"
@@ -48,7 +48,7 @@ _PAYMENTS = "/v2/payments"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MollieSeller:
+class MollieAccount:
     """Our registration at Mollie; `account` is our profile, compared where it is given.
 
     Without `webhook_url`, as where Mollie cannot reach us, only the way back and the sweeper ask.
@@ -74,7 +74,7 @@ def mollie(
     webhook_url: str | None = None,
     account: str | None = None,
     more_checkout_origins: tuple[str, ...] = (),
-) -> MollieSeller:
+) -> MollieAccount:
     """Mollie, in live or test mode as the key says.
 
     Raises ValueError for a key that is none, InvalidQuestion for an origin that is none.
@@ -82,7 +82,7 @@ def mollie(
     _require_key(key, "live_", "test_")
     if not all(map(is_origin, more_checkout_origins)):
         raise ValueError("A checkout origin is scheme, host and port, and nothing else.")
-    return MollieSeller(
+    return MollieAccount(
         api=MOLLIE_API,
         checkout_origins=(MOLLIE_CHECKOUT, *more_checkout_origins),
         key=key,
@@ -92,7 +92,7 @@ def mollie(
     )
 
 
-def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> MollieSeller:
+def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> MollieAccount:
     """A sandbox of our own that speaks like Mollie under `url`; never live.
 
     Raises ValueError as `mollie` does.
@@ -100,7 +100,7 @@ def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> Mol
     _require_key(key, "test_")
     api = url.rstrip("/")
     scheme, _, rest = api.partition("://")
-    return MollieSeller(
+    return MollieAccount(
         label="Mollie (sandbox)",
         api=api,
         checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
@@ -115,31 +115,31 @@ class MollieGateway:
 
     pace = PACE
 
-    def __init__(self, seller: MollieSeller) -> None:
+    def __init__(self, seller: MollieAccount) -> None:
         self.seller = seller
 
     def check(self, price: Money) -> None:
         written(price)
 
-    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
         """Raises InvalidQuestion for a price it cannot charge."""
         return prepared(elicitation, trip, self._payment)
 
-    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
         return (yield from begun(elicitation, self))
 
-    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         kept, key = asked(elicitation, attempt, self.seller)
         reply = yield self._request("POST", _PAYMENTS, body=kept.request, key=key)
         found = payment_in(reply, self.seller, doing="open its payment page")
         return learned(kept, elicitation, session_of(found, self.seller), self.seller)
 
-    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         terms_for(elicitation, self.seller)
         reply = yield self._request("GET", _path(session))
         return session_of(same_payment(session, reply, self.seller), self.seller)
 
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         """Mollie takes it by itself."""
         return (yield from self.fetch(elicitation, session))
 
@@ -191,12 +191,12 @@ class MollieGateway:
         reply = yield self._request("GET", _path(payment))
         return session_of(same_payment(payment, reply, self.seller), self.seller).reference
 
-    def revisit(self, payment: Payment) -> Talk[Session]:
+    def revisit(self, payment: Payment) -> Talk[ProviderSession]:
         payment_of(payment, self.seller)
         reply = yield self._request("GET", _path(payment.session))
         return session_of(same_payment(payment.session, reply, self.seller), self.seller)
 
-    def _payment(self, elicitation: Elicitation, trip: Trip) -> Kept:
+    def _payment(self, elicitation: Elicitation, trip: RedirectContext) -> StoredCheckout:
         terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
         payment = {
             "amount": _amount(terms.price),
@@ -212,7 +212,7 @@ class MollieGateway:
 
     def _refunds(
         self, payment: Payment, *, up_to: int | None, refused: httpx.Response | None = None
-    ) -> Talk[Refunds]:
+    ) -> Talk[MollieRefunds]:
         path = f"{_path(payment_of(payment, self.seller))}/refunds?limit=250"
         reply = yield self._request("GET", path)
         return refunds_in(reply, payment, self.seller, up_to=up_to, refused=refused)

@@ -15,8 +15,8 @@ from msgspec import Meta, Struct, field
 
 from flows.elicitation.states import Json
 from flows.errors import Failed
-from flows.payments.gateway import Hint, Session, State
-from flows.payments.gateway import Registration as Seller
+from flows.payments.gateway import Hint, ProviderSession, State
+from flows.payments.gateway import MerchantAccount as Seller
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
@@ -93,7 +93,7 @@ class _Error(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refunds:
+class MollieRefunds:
     """What is given back already: all of it by `standing`, or `rest` is left, in minor units."""
 
     standing: Refund | None
@@ -113,7 +113,7 @@ def same_payment(payment: str, reply: httpx.Response, seller: Seller) -> MollieP
     return found
 
 
-def session_of(payment: MolliePayment, seller: Seller) -> Session:
+def session_of(payment: MolliePayment, seller: Seller) -> ProviderSession:
     """Raises Failed."""
     state = _STATES.get(payment.status)
     none = _Amount(currency=payment.amount.currency, value="0")
@@ -126,7 +126,7 @@ def session_of(payment: MolliePayment, seller: Seller) -> Session:
     if state is None or not is_aware or len({one.currency for one in amounts}) > 1:
         raise unreadable(seller, doing=ASKING)
     checkout = payment.links.checkout
-    return Session(
+    return ProviderSession(
         id=payment.id,
         state=state,
         amount=amount,
@@ -149,7 +149,7 @@ def refunds_in(
     *,
     up_to: int | None,
     refused: httpx.Response | None,
-) -> Refunds:
+) -> MollieRefunds:
     """Of all of it, or of a part. Raises Failed; also where `refused` made none and none stands."""
     whole = payment.amount if up_to is None else up_to
     listed = decode(reply, _List, seller=seller, doing=GIVING_BACK, code_of=_field)
@@ -162,7 +162,7 @@ def refunds_in(
         if refused is not None:
             why = problem(refused, code_of=_field)
             raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}).")
-        return Refunds(standing=None, rest=whole - given)
+        return MollieRefunds(standing=None, rest=whole - given)
     ours = [one for one in standing if _text(one.metadata, "receipt") == payment.id]
     are_done = all(one.status == "refunded" for one in standing)
     found = Refund(
@@ -170,7 +170,7 @@ def refunds_in(
         price=Money.from_minor_units(whole, payment.currency),
         status=RefundStatus.SUCCEEDED if are_done else RefundStatus.PENDING,
     )
-    return Refunds(standing=found, rest=0)
+    return MollieRefunds(standing=found, rest=0)
 
 
 def read_refund(reply: httpx.Response, payment: Payment, seller: Seller, *, at_most: int) -> Refund:

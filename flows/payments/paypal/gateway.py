@@ -24,13 +24,13 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import InvalidQuestion
 from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
 from flows.payments.gateway import (
     Hint,
-    Session,
+    ProviderSession,
     State,
     judge,
     payment_of,
@@ -53,7 +53,7 @@ from flows.payments.paypal.responses import (
 )
 from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import learned, written
-from flows.payments.session import Kept, terms_of
+from flows.payments.session import StoredCheckout, terms_of
 from flows.webhooks.certificates import PAYPAL, PAYPAL_SANDBOX, WEBHOOK_ID, CertificateScheme
 
 PAYPAL_API = "https://api-m.paypal.com"
@@ -75,7 +75,7 @@ _CAPTURES = "/v2/payments/captures"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PayPalSeller:
+class PayPalAccount:
     """Our registration at PayPal; `account` is our merchant id, compared where it is given.
 
     With `webhook_ids` a webhook that no certificate of PayPal's has signed is refused.
@@ -104,14 +104,14 @@ def paypal(
     is_live: bool,
     account: str | None = None,
     webhook_ids: tuple[str, ...] = (),
-) -> PayPalSeller:
+) -> PayPalAccount:
     """PayPal, live or its own sandbox: the credentials do not say which.
 
     Raises ValueError for credentials or ids that are none.
     """
     _require_credentials(client_id, client_secret)
     _require_webhook_ids(webhook_ids)
-    return PayPalSeller(
+    return PayPalAccount(
         api=PAYPAL_API if is_live else PAYPAL_TEST_API,
         checkout_origins=(PAYPAL_CHECKOUT if is_live else PAYPAL_TEST_CHECKOUT,),
         client_id=client_id,
@@ -130,7 +130,7 @@ def sandbox_paypal(
     *,
     webhook_ids: tuple[str, ...] = (),
     certificates: CertificateScheme = PAYPAL_SANDBOX,
-) -> PayPalSeller:
+) -> PayPalAccount:
     """A sandbox of our own that speaks like PayPal under `url`; never live.
 
     `certificates` are its own, where it signs. Raises ValueError as `paypal` does.
@@ -139,7 +139,7 @@ def sandbox_paypal(
     _require_webhook_ids(webhook_ids)
     api = url.rstrip("/")
     scheme, _, rest = api.partition("://")
-    return PayPalSeller(
+    return PayPalAccount(
         label="PayPal (sandbox)",
         api=api,
         checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
@@ -159,7 +159,7 @@ class PayPalGateway:
 
     pace = PACE
 
-    def __init__(self, seller: PayPalSeller) -> None:
+    def __init__(self, seller: PayPalAccount) -> None:
         self.seller = seller
         self._bearer: str | None = None
 
@@ -174,14 +174,14 @@ class PayPalGateway:
     def check(self, price: Money) -> None:
         _amount(price)
 
-    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
         """Raises InvalidQuestion for a price it cannot charge."""
         return prepared(elicitation, trip, _asked_order)
 
-    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
         return (yield from begun(elicitation, self))
 
-    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         kept, key = asked(elicitation, attempt, self.seller)
         reply = yield from self._send("POST", _ORDERS, body=kept.request, key=key)
         if has_lapsed(reply, until=kept.expires_at):  # it was made, and nobody can pay it
@@ -189,11 +189,11 @@ class PayPalGateway:
         order = order_in(reply, self.seller, doing="open its payment page")
         return learned(kept, elicitation, session_of(order, self.seller), self.seller)
 
-    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         _, found = yield from self._order(elicitation, session)
         return found
 
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         is_approved, found = yield from self._order(elicitation, session)
         if not is_approved or elicitation.status.is_final:
             return found
@@ -239,12 +239,12 @@ class PayPalGateway:
         reply = yield from self._send("GET", f"{_CAPTURES}/{quote(payment, safe='')}")
         return reference_in(reply, payment, self.seller)
 
-    def revisit(self, payment: Payment) -> Talk[Session]:
+    def revisit(self, payment: Payment) -> Talk[ProviderSession]:
         payment_of(payment, self.seller)
         reply = yield from self._send("GET", _path(payment.session))
         return session_of(same_order(payment.session, reply, self.seller), self.seller)
 
-    def _order(self, elicitation: Elicitation, session: str) -> Talk[tuple[bool, Session]]:
+    def _order(self, elicitation: Elicitation, session: str) -> Talk[tuple[bool, ProviderSession]]:
         """Whether it waits to be taken, and what it is."""
         terms_for(elicitation, self.seller)
         reply = yield from self._send("GET", _path(session))
@@ -278,7 +278,7 @@ class PayPalGateway:
         return httpx.Request(method, self.seller.api + path, headers=headers, content=content)
 
 
-def _token_request(seller: PayPalSeller) -> httpx.Request:
+def _token_request(seller: PayPalAccount) -> httpx.Request:
     pair = base64.b64encode(f"{seller.client_id}:{seller.client_secret}".encode()).decode()
     return httpx.Request(
         "POST",
@@ -291,7 +291,7 @@ def _token_request(seller: PayPalSeller) -> httpx.Request:
     )
 
 
-def _asked_order(elicitation: Elicitation, trip: Trip) -> Kept:
+def _asked_order(elicitation: Elicitation, trip: RedirectContext) -> StoredCheckout:
     terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
     order = {
         "intent": "CAPTURE",

@@ -16,8 +16,8 @@ from msgspec import Meta, Struct
 
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed
-from flows.payments.gateway import Hint, Session, State
-from flows.payments.gateway import Registration as Seller
+from flows.payments.gateway import Hint, ProviderSession, State
+from flows.payments.gateway import MerchantAccount as Seller
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
@@ -90,7 +90,7 @@ class _Link(Struct, frozen=True, kw_only=True):
     href: str
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class PayPalOrder(Struct, frozen=True, kw_only=True):
     """An order with all of it in one unit, as ours are."""
 
     id: Id
@@ -163,12 +163,12 @@ def token_in(reply: httpx.Response, seller: Seller) -> str:
     return token
 
 
-def order_in(reply: httpx.Response, seller: Seller, *, doing: str) -> Order:
+def order_in(reply: httpx.Response, seller: Seller, *, doing: str) -> PayPalOrder:
     """Raises Failed."""
-    return decode(reply, Order, seller=seller, doing=doing, code_of=_issue)
+    return decode(reply, PayPalOrder, seller=seller, doing=doing, code_of=_issue)
 
 
-def same_order(order: str, reply: httpx.Response, seller: Seller) -> Order:
+def same_order(order: str, reply: httpx.Response, seller: Seller) -> PayPalOrder:
     """The order that was asked for, and no other. Raises Failed."""
     doing = "say what became of the payment"
     found = order_in(reply, seller, doing=doing)
@@ -195,14 +195,14 @@ def has_lapsed(reply: httpx.Response, *, until: int) -> bool:
 
 def lapsed(
     elicitation: Elicitation, session: str, reply: httpx.Response, seller: Seller
-) -> Session | None:
+) -> ProviderSession | None:
     """The order that nobody paid, as it was asked for; None: the reply says something else."""
     terms = terms_of(elicitation)
     for attempt in (elicitation.attempt, *elicitation.former):
         kept = kept_of(attempt)
         if kept is None or kept.session != session or not has_lapsed(reply, until=kept.expires_at):
             continue
-        return Session(
+        return ProviderSession(
             id=session,
             state=State.CLOSED,
             amount=terms.amount,
@@ -225,7 +225,7 @@ def reference_in(reply: httpx.Response, payment: str, seller: Seller) -> str | N
     return found.custom_id if is_one else None
 
 
-def session_of(order: Order, seller: Seller) -> Session:
+def session_of(order: PayPalOrder, seller: Seller) -> ProviderSession:
     """Which mode it is, the host tells that it came from. Raises Failed."""
     doing = "say what became of the payment"
     [unit] = order.purchase_units
@@ -240,7 +240,7 @@ def session_of(order: Order, seller: Seller) -> Session:
         raise unreadable(seller, doing=doing) from None
     if state is None or len({one.currency_code for one in amounts}) > 1:
         raise unreadable(seller, doing=doing)
-    return Session(
+    return ProviderSession(
         id=order.id,
         state=state,
         amount=amount,
@@ -349,7 +349,7 @@ def _capture_above(about: _Resource) -> str | None:
     return None
 
 
-def _state(order: Order, payments: _Payments, *, is_taken: bool) -> State | None:
+def _state(order: PayPalOrder, payments: _Payments, *, is_taken: bool) -> State | None:
     if is_taken:
         return State.PAID
     if any(one.status == "PENDING" for one in payments.captures):
@@ -366,7 +366,7 @@ def _refunded(payments: _Payments) -> int:
     return max(whole, sum(one.amount.units for one in payments.refunds if one.stands))
 
 
-def _page(order: Order) -> str | None:
+def _page(order: PayPalOrder) -> str | None:
     # With a payment source it is the one, without it the other.
     found = [link.href for link in order.links if link.rel in ("payer-action", "approve")]
     return found[0] if found else None

@@ -20,7 +20,7 @@ _LAST_DIGIT_IS_ZERO = frozenset({"BHD", "JOD", "KWD", "OMR", "TND"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seller:
+class StripeAccount:
     """`checkout_origins` are where its payment pages stand; people are shown the first."""
 
     name: str
@@ -43,7 +43,7 @@ def stripe(
     *,
     account: str | None = None,
     own_checkout_origins: Sequence[str] = (),
-) -> Seller:
+) -> StripeAccount:
     """Stripe, in live or test mode as the key says; a custom checkout domain is named besides.
 
     Raises ValueError for a key that is no secret key, or an empty webhook secret.
@@ -51,7 +51,7 @@ def stripe(
     is_live = key.startswith(("sk_live_", "rk_live_"))
     if not (is_live or key.startswith(("sk_test_", "rk_test_"))) or not fits_a_header(key):
         raise ValueError("The key is no secret key of Stripe: those begin with sk_ or rk_.")
-    return Seller(
+    return StripeAccount(
         name="stripe",
         label="Stripe",
         api=STRIPE_API,
@@ -63,7 +63,7 @@ def stripe(
     )
 
 
-def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> Seller:
+def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> StripeAccount:
     """A sandbox that speaks like Stripe under `url`; never live.
 
     Raises ValueError as `stripe` does.
@@ -72,7 +72,7 @@ def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> Seller
         raise ValueError("The key of a sandbox must be one of test mode.")
     api = url.rstrip("/")
     scheme, _, rest = api.partition("://")
-    return Seller(
+    return StripeAccount(
         name="stripe",
         label="Stripe (sandbox)",
         api=api,

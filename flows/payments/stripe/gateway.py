@@ -13,19 +13,26 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
-from flows.elicitation.flow import Departure, Talk, Trip
+from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed, InvalidQuestion
 from flows.payments import session as checkout_session
 from flows.payments.checkout_page import asked, begun, prepared, ways_back
 from flows.payments.events import PAYMENT_FAILED, Event, kept_event, read_event
-from flows.payments.gateway import CLOCKS_DIFFER, Notice, Session, State, payment_of, terms_for
+from flows.payments.gateway import (
+    CLOCKS_DIFFER,
+    Notice,
+    ProviderSession,
+    State,
+    payment_of,
+    terms_for,
+)
 from flows.payments.money import Money
 from flows.payments.pace import PACE
 from flows.payments.receipt import Dispute, Payment, Refund
 from flows.payments.responses import learned
-from flows.payments.session import REFERENCE_KEY, Kept, terms_of
-from flows.payments.stripe.account import Seller, charge_amount, charged
+from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
+from flows.payments.stripe.account import StripeAccount, charge_amount, charged
 from flows.payments.stripe.responses import (
     claims_in,
     given_back,
@@ -56,7 +63,7 @@ class StripeGateway:
     scheme = STRIPE
     pace = PACE
 
-    def __init__(self, seller: Seller) -> None:
+    def __init__(self, seller: StripeAccount) -> None:
         self.seller = seller
 
     @property
@@ -66,20 +73,20 @@ class StripeGateway:
     def check(self, price: Money) -> None:
         charge_amount(price)
 
-    def prepare(self, elicitation: Elicitation, trip: Trip) -> Json:
+    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
         """Raises InvalidQuestion for a price it cannot charge."""
         return prepared(elicitation, trip, _asked_session)
 
-    def begin(self, elicitation: Elicitation, trip: Trip) -> Talk[Departure]:
+    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
         return (yield from begun(elicitation, self))
 
-    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[Kept]:
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         kept, key = asked(elicitation, attempt, self.seller)
         reply = yield self._post(_SESSIONS, kept.request, key=key)
         session = session_in(reply, self.seller, doing="open its payment page")
         return learned(kept, elicitation, neutral(session), self.seller)
 
-    def fetch(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         terms_for(elicitation, self.seller)
         reply = yield self._get(f"{_path(_SESSIONS, session)}?{_WITH_CHARGE}")
         found = same_session(session, reply, self.seller)
@@ -90,7 +97,7 @@ class StripeGateway:
         reply = yield self._get(f"{_DISPUTES}?{query}")
         return neutral(found, claims=claims_in(reply, found.payment_intent, self.seller))
 
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[Session]:
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         """Stripe takes it by itself."""
         return (yield from self.fetch(elicitation, session))
 
@@ -162,15 +169,15 @@ class StripeGateway:
 
 
 def neutral(
-    session: checkout_session.Session,
+    session: checkout_session.CheckoutSession,
     *,
     has_failed: bool = False,
     is_now: bool = True,
     claims: tuple[tuple[str, Dispute], ...] = (),
-) -> Session:
+) -> ProviderSession:
     """Stripe's session. `has_failed`: an event says so, whose session names its payment only."""
     state = _state(session)
-    return Session(
+    return ProviderSession(
         id=session.id,
         state=State.FAILED if has_failed and state is State.PENDING else state,
         amount=_units(session.amount_total, session.currency),
@@ -189,7 +196,7 @@ def _path(place: str, id: str) -> str:
     return f"{place}/{quote(id, safe='')}"
 
 
-def _asked_session(elicitation: Elicitation, trip: Trip) -> Kept:
+def _asked_session(elicitation: Elicitation, trip: RedirectContext) -> StoredCheckout:
     terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
     expires_at = _expiry(elicitation.expires_at, now=trip.now)
     form = {
@@ -205,7 +212,7 @@ def _asked_session(elicitation: Elicitation, trip: Trip) -> Kept:
         "cancel_url": cancelled,
         "expires_at": str(expires_at),
     }
-    return Kept(request=urlencode(form), expires_at=expires_at)
+    return StoredCheckout(request=urlencode(form), expires_at=expires_at)
 
 
 def _expiry(wanted: datetime, *, now: datetime) -> int:
@@ -232,7 +239,7 @@ def _notice(event: Event) -> Notice:
     )
 
 
-def _state(session: checkout_session.Session) -> State:
+def _state(session: checkout_session.CheckoutSession) -> State:
     if session.payment_status == "paid":
         return State.PAID
     match session.status:

@@ -18,8 +18,8 @@ from flows.payments.events import dispute_in
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, problem, unreadable
-from flows.payments.session import REFERENCE_KEY, Id, Malformed, Session, read_session
-from flows.payments.stripe.account import Seller, charge_amount, charged
+from flows.payments.session import REFERENCE_KEY, CheckoutSession, Id, Malformed, read_session
+from flows.payments.stripe.account import StripeAccount, charge_amount, charged
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class _Disputes(Struct, frozen=True, kw_only=True):
     data: tuple[_Dispute, ...]
 
 
-def session_in(reply: httpx.Response, seller: Seller, *, doing: str) -> Session:
+def session_in(reply: httpx.Response, seller: StripeAccount, *, doing: str) -> CheckoutSession:
     """Raises Failed."""
     data = _decode(reply, seller, dict[str, Json], doing=doing)
     try:
@@ -72,7 +72,7 @@ def session_in(reply: httpx.Response, seller: Seller, *, doing: str) -> Session:
         raise unreadable(seller, doing=doing) from None
 
 
-def same_session(session: str, reply: httpx.Response, seller: Seller) -> Session:
+def same_session(session: str, reply: httpx.Response, seller: StripeAccount) -> CheckoutSession:
     """The session that was asked for, and no other. Raises Failed."""
     doing = "say what became of the payment"
     found = session_in(reply, seller, doing=doing)
@@ -81,7 +81,7 @@ def same_session(session: str, reply: httpx.Response, seller: Seller) -> Session
     return found
 
 
-def reference_in(reply: httpx.Response, payment: str, seller: Seller) -> str | None:
+def reference_in(reply: httpx.Response, payment: str, seller: StripeAccount) -> str | None:
     """The elicitation that the payment was begun for; None: for something else. Raises Failed."""
     doing = "tell of a payment"
     if reply.status_code == 404:
@@ -93,7 +93,7 @@ def reference_in(reply: httpx.Response, payment: str, seller: Seller) -> str | N
 
 
 def claims_in(
-    reply: httpx.Response, payment: str, seller: Seller
+    reply: httpx.Response, payment: str, seller: StripeAccount
 ) -> tuple[tuple[str, Dispute], ...]:
     """How far each bank's claim of this payment is, by its id. Raises Failed."""
     doing = "tell of a bank's claim"
@@ -103,7 +103,7 @@ def claims_in(
     return tuple((one.id, dispute_in(one.status)) for one in listed.data)
 
 
-def read_refund(reply: httpx.Response, payment: Payment, seller: Seller) -> Refund:
+def read_refund(reply: httpx.Response, payment: Payment, seller: StripeAccount) -> Refund:
     """Raises Failed, also where the provider tried in vain."""
     found = _decode(reply, seller, _Refund, doing=GIVING_BACK)
     if not found.stands:
@@ -118,7 +118,7 @@ def read_refund(reply: httpx.Response, payment: Payment, seller: Seller) -> Refu
     return Refund(id=found.id, price=price, status=_status(found))
 
 
-def given_back(reply: httpx.Response, payment: Payment, seller: Seller) -> tuple[int, int]:
+def given_back(reply: httpx.Response, payment: Payment, seller: StripeAccount) -> tuple[int, int]:
     """How much of it went back, in Stripe's units, and in how many refunds. Raises Failed."""
     listed, standing = _listed(reply, payment, seller)
     return sum(one.amount for one in standing), len(listed)
@@ -127,7 +127,7 @@ def given_back(reply: httpx.Response, payment: Payment, seller: Seller) -> tuple
 def standing_refund(
     reply: httpx.Response,
     payment: Payment,
-    seller: Seller,
+    seller: StripeAccount,
     *,
     price: Money,
     refused: httpx.Response,
@@ -146,7 +146,7 @@ def standing_refund(
 
 
 def _listed(
-    reply: httpx.Response, payment: Payment, seller: Seller
+    reply: httpx.Response, payment: Payment, seller: StripeAccount
 ) -> tuple[tuple[_Refund, ...], list[_Refund]]:
     """All its refunds, and those that stand."""
     listed = _decode(reply, seller, _Refunds, doing=GIVING_BACK).data
@@ -158,7 +158,7 @@ def _status(refund: _Refund) -> RefundStatus:
     return RefundStatus.SUCCEEDED if refund.status == "succeeded" else RefundStatus.PENDING
 
 
-def _decode(reply: httpx.Response, seller: Seller, shape: type[T], *, doing: str) -> T:
+def _decode(reply: httpx.Response, seller: StripeAccount, shape: type[T], *, doing: str) -> T:
     return gateway_replies.decode(reply, shape, seller=seller, doing=doing, code_of=_code_of)
 
 

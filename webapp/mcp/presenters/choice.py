@@ -7,12 +7,12 @@ from mcp.server.context import ServerRequestContext
 
 from flows.elicitation.states import Elicitation, Json
 from flows.kinds.form import FORM_KINDS
-from webapp.calls.presenter import Leg, Presenter, Shown
+from webapp.calls.presenter import Leg, PresentedQuestion, Presenter
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
 from webapp.kinds.form import arguments_in
-from webapp.mcp.asks import Asks
+from webapp.mcp.asks import ClientAsks
 from webapp.mcp.declared import Declared
 from webapp.mcp.presenters.hold import Hold
 from webapp.mcp.presenters.hold_form import HoldForm
@@ -32,7 +32,7 @@ def presenter_of(
     service: Service,
     has_result_tool: bool,
     dismissed: str | None,
-    asks: Asks,
+    asks: ClientAsks,
 ) -> Presenter:
     """`dismissed` is a question that the model no longer waits for."""
     limits, letters, modes = service.limits, service.letters, declared.modes
@@ -115,7 +115,7 @@ class ByKind:
     def carry(self, call: Leg, state: object) -> object:
         return self._forms.carry(call, state)
 
-    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
         in_client = self.asks_in_client(asked.kind, arguments_in(asked))
         return await (self._forms if in_client else self._links).wait(call, shown, waiter)

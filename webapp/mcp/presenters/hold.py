@@ -16,11 +16,11 @@ from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from webapp.calls.batch import REQUIRED
-from webapp.calls.presenter import Leg, Part, Shown
+from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
-from webapp.identity.user_codes import Letters
-from webapp.mcp.asks import Asks
+from webapp.identity.user_codes import UserCodes
+from webapp.mcp.asks import ClientAsks
 from webapp.mcp.presenters.on_stream import OnStream
 from webapp.mcp.user_code import LETTERS_SCHEMA, letters_in, typed_letters
 
@@ -35,19 +35,19 @@ class Hold(OnStream):
         context: ServerRequestContext[Any, Any],
         *,
         modes: frozenset[str],
-        asks: Asks,
+        asks: ClientAsks,
         held_until: Deadline | None,
         is_error: bool,
         progress: timedelta,
-        letters: Letters,
+        letters: UserCodes,
     ) -> None:
         super().__init__(context, modes=modes, asks=asks, held_until=held_until, is_error=is_error)
         self._letters = letters
         self._progress = progress
 
-    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         if not self._context.session.can_send_request:
-            part = Part(shown=shown)
+            part = Prompt(shown=shown)
             parts = await shown.group.stand(part, way=REQUIRED, is_urgent=True)
             call.interrupt(_required(parts))
         await self._unless_draining(call, shown)
@@ -62,7 +62,7 @@ class Hold(OnStream):
         return current
 
     async def _wait(
-        self, call: Leg, shown: Shown, waiter: Waiter, asking: asyncio.Task[str | None]
+        self, call: Leg, shown: PresentedQuestion, waiter: Waiter, asking: asyncio.Task[str | None]
     ) -> Elicitation | None:
         current = shown.elicitation
         is_answered = False
@@ -92,7 +92,7 @@ class Hold(OnStream):
                 await self._report(step, current)
         return current
 
-    async def _ask(self, call: Leg, shown: Shown) -> str:
+    async def _ask(self, call: Leg, shown: PresentedQuestion) -> str:
         """What the client answered; an accept comes after the letters, where there are any."""
         asked = shown.elicitation
         if self._asks.has_accepted(asked.id):
@@ -128,12 +128,12 @@ def _never() -> bool:
     return False
 
 
-def _required(parts: Sequence[Part]) -> UrlElicitationRequiredError:
+def _required(parts: Sequence[Prompt]) -> UrlElicitationRequiredError:
     """-32042: the client opens the links and calls again (no way to ask it here)."""
     return UrlElicitationRequiredError([_link_to(part.shown) for part in parts])
 
 
-def _link_to(shown: Shown) -> ElicitRequestURLParams:
+def _link_to(shown: PresentedQuestion) -> ElicitRequestURLParams:
     elicitation = shown.elicitation
     return ElicitRequestURLParams(
         message=elicitation.asked.message, url=shown.url, elicitation_id=elicitation.id

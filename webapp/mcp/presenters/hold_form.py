@@ -4,7 +4,7 @@ from mcp_types import ElicitRequestFormParams
 
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.kinds.form import FORM_KINDS
-from webapp.calls.presenter import Leg, Shown
+from webapp.calls.presenter import Leg, PresentedQuestion
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.quotas import NO_FORM
 from webapp.mcp.forms import acted, fits, message_of, schema_of
@@ -17,7 +17,7 @@ class HoldForm(OnStream):
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return kind in FORM_KINDS and fits(arguments)
 
-    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
         await self._unless_draining(call, shown)
         form = ElicitRequestFormParams(

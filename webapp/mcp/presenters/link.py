@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from flows.elicitation.states import Elicitation, Json
 from webapp.calls.batch import RESULT
-from webapp.calls.presenter import Leg, Part, Shown
+from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.mcp.results import Result, busy_text, link_result, text_result
@@ -52,7 +52,7 @@ class LinkInResult:
     def busy(self) -> Result:
         return text_result(busy_text(), protocol_version=self._protocol_version, is_error=True)
 
-    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         if shown.elicitation.id == self._dismissed:
             return None
         now = call.now
@@ -62,7 +62,7 @@ class LinkInResult:
             shown.elicitation, waiter, until=limit, stops=lambda: shown.group.is_urgent
         )
         if call.is_waiting_for(current):
-            part = Part(shown=replace(shown, elicitation=current), is_out=shown.is_again)
+            part = Prompt(shown=replace(shown, elicitation=current), is_out=shown.is_again)
             await call.links.prove()
             parts = await shown.group.stand(part, way=RESULT, is_urgent=not shown.is_again)
             call.interrupt(

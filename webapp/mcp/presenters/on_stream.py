@@ -21,10 +21,10 @@ from pydantic import BaseModel, field_validator
 
 from flows.elicitation.states import Json
 from webapp.calls.batch import RESULT
-from webapp.calls.presenter import Leg, Part, Shown
+from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
-from webapp.mcp.asks import Asks
+from webapp.mcp.asks import ClientAsks
 from webapp.mcp.results import Result, busy_text, form_result, link_result, text_result
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ ACTIONS = ("accept", "decline", "cancel")
 _log = logging.getLogger(__name__)
 
 
-class Answer(BaseModel):
+class ClientAnswer(BaseModel):
     """What a client answered: an action that is none of the three is a cancel."""
 
     action: str = "cancel"
@@ -52,7 +52,7 @@ class OnStream:
         context: ServerRequestContext[Any, Any],
         *,
         modes: frozenset[str],
-        asks: Asks,
+        asks: ClientAsks,
         held_until: Deadline | None,
         is_error: bool,
     ) -> None:
@@ -79,10 +79,10 @@ class OnStream:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
-    async def _send(self, params: ElicitRequestFormParams | ElicitRequestURLParams) -> Answer:
+    async def _send(self, params: ElicitRequestFormParams | ElicitRequestURLParams) -> ClientAnswer:
         request: Any = _AnsweredByAnything(ElicitRequest(params=params))
         about = ServerMessageMetadata(related_request_id=self._context.request_id)
-        return await self._context.session.send_request(request, Answer, metadata=about)
+        return await self._context.session.send_request(request, ClientAnswer, metadata=about)
 
     @asynccontextmanager
     async def _asking(
@@ -108,17 +108,17 @@ class OnStream:
         return until if self._held_until is None else min(until, self._held_until.at(now))
 
     async def _still_waiting(
-        self, call: Leg, shown: Shown, asking: "asyncio.Task[Any]"
+        self, call: Leg, shown: PresentedQuestion, asking: "asyncio.Task[Any]"
     ) -> NoReturn:
         """End the call before its client gives up on it; what it was asked stays open for it."""
         asked = shown.elicitation
         self._asks.leave(asked.id, asking, life=asked.expires_at - call.now)
-        part = Part(shown=shown, is_out=True)
+        part = Prompt(shown=shown, is_out=True)
         await call.links.prove()
         parts = await shown.group.stand(part, way=RESULT, is_urgent=False)
         call.interrupt(self._still(call, parts))
 
-    def _still(self, call: Leg, parts: Sequence[Part]) -> Result:
+    def _still(self, call: Leg, parts: Sequence[Prompt]) -> Result:
         version, is_error = self._context.protocol_version, self._is_error
         is_for_client_only = call.kinds.policies.is_for_client_only
         with_page = [p for p in parts if not is_for_client_only(p.shown.elicitation.kind)]
@@ -126,17 +126,21 @@ class OnStream:
             return link_result(with_page, protocol_version=version, is_error=is_error)
         return form_result(parts[0].shown, protocol_version=version, is_error=is_error)
 
-    async def _unless_draining(self, call: Leg, shown: Shown, *, is_out: bool = False) -> None:
+    async def _unless_draining(
+        self, call: Leg, shown: PresentedQuestion, *, is_out: bool = False
+    ) -> None:
         """End the call with the link where this process ends, and cannot wait for an answer."""
         if call.is_draining:
             await self._link_instead(call, shown, is_out=is_out)
 
-    async def _link_instead(self, call: Leg, shown: Shown, *, is_out: bool = False) -> NoReturn:
+    async def _link_instead(
+        self, call: Leg, shown: PresentedQuestion, *, is_out: bool = False
+    ) -> NoReturn:
         """Give the link to a client that cannot be asked after all, or no longer by this process.
 
         The same call goes on. `is_out`: the client was asked, and has not answered.
         """
-        part = Part(shown=shown, is_out=is_out)
+        part = Prompt(shown=shown, is_out=is_out)
         await call.links.prove()
         parts = await shown.group.stand(part, way=RESULT, is_urgent=False)
         version = self._context.protocol_version

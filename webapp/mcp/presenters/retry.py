@@ -19,13 +19,13 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from flows.errors import InvalidAnswer, InvalidToken
 from webapp.calls.batch import RETRY
-from webapp.calls.presenter import Leg, Part, Shown
+from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.links import LINK_OUTLIVES, Links
 from webapp.elicitations.waiters import Waiter
-from webapp.identity.user_codes import Letters
+from webapp.identity.user_codes import UserCodes
 from webapp.kinds.form import arguments_in
-from webapp.limits import Limits
+from webapp.limits import CallLimits
 from webapp.mcp.forms import acted, fits, message_of, schema_of
 from webapp.mcp.results import MODERN, Result, busy_text, form_result, link_result, text_result
 from webapp.mcp.user_code import LETTERS_SCHEMA, letters_in, typed_letters
@@ -124,8 +124,8 @@ class Retry:
         modes: frozenset[str],
         leg_until: Deadline,
         held_until: Deadline,
-        limits: Limits,
-        letters: Letters,
+        limits: CallLimits,
+        letters: UserCodes,
         is_error: bool,
         form_kinds: frozenset[str],
     ) -> None:
@@ -156,7 +156,7 @@ class Retry:
     def busy(self) -> Result:
         return text_result(busy_text(), protocol_version=MODERN, is_error=True)
 
-    async def wait(self, call: Leg, shown: Shown, waiter: Waiter) -> Elicitation | None:
+    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         mode = self._out(call).get(shown.index)
         if mode is None or not shown.is_again:
             await self._suspend(call, shown, is_shown=False)
@@ -183,7 +183,7 @@ class Retry:
             await self._suspend(call, shown, is_shown=True)
         return current
 
-    async def _form_answer(self, call: Leg, shown: Shown) -> Elicitation | None:
+    async def _form_answer(self, call: Leg, shown: PresentedQuestion) -> Elicitation | None:
         """What the client's form brought; without an answer it is shown again."""
         response = self._chain.answers.get(_key(shown.name))
         action = _action(response)
@@ -195,7 +195,7 @@ class Retry:
             self._dismissed.add(shown.name)
         return settled
 
-    async def _answer(self, call: Leg, shown: Shown) -> str | None:
+    async def _answer(self, call: Leg, shown: PresentedQuestion) -> str | None:
         """What the client answered; an accept comes after the letters, where there are any."""
         asked = shown.elicitation
         action = _action(self._chain.answers.get(_key(shown.name)))
@@ -237,9 +237,9 @@ class Retry:
         return self._chain.shown if call.run.is_continued else {}
 
     async def _suspend(
-        self, call: Leg, shown: Shown, *, is_shown: bool, letters: str | None = None
+        self, call: Leg, shown: PresentedQuestion, *, is_shown: bool, letters: str | None = None
     ) -> NoReturn:
-        part = Part(shown=shown, is_out=is_shown, letters=letters)
+        part = Prompt(shown=shown, is_out=is_shown, letters=letters)
         is_urgent = not is_shown or letters is not None
         await call.links.prove()
         parts = await shown.group.stand(part, way=RETRY, is_urgent=is_urgent)
@@ -260,7 +260,7 @@ class Retry:
             result["inputRequests"] = requests
         call.interrupt(result)
 
-    def _last(self, call: Leg, parts: Sequence[Part]) -> Result:
+    def _last(self, call: Leg, parts: Sequence[Prompt]) -> Result:
         """What the model gets when the client affords no more rounds."""
         is_for_client_only = call.kinds.policies.is_for_client_only
         with_page = [p for p in parts if not is_for_client_only(p.shown.elicitation.kind)]
@@ -268,7 +268,7 @@ class Retry:
             return link_result(with_page, protocol_version=MODERN, is_error=self._is_error)
         return form_result(parts[0].shown, protocol_version=MODERN, is_error=self._is_error)
 
-    def _requests(self, call: Leg, part: Part) -> dict[str, Any]:
+    def _requests(self, call: Leg, part: Prompt) -> dict[str, Any]:
         """What the client is asked for one question, by the keys of its answers."""
         shown, letters = part.shown, part.letters
         requests: dict[str, Any] = {}
@@ -282,14 +282,14 @@ class Retry:
             )
         return requests
 
-    def _request(self, call: Leg, shown: Shown) -> dict[str, Any]:
+    def _request(self, call: Leg, shown: PresentedQuestion) -> dict[str, Any]:
         asked = shown.elicitation
         if self._asks_in_client(asked):
             schema = schema_of(call, asked)
             return _asks_for(mode="form", message=message_of(call, asked), requestedSchema=schema)
         return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
 
-    def _mode(self, part: Part, before: Mapping[int, str]) -> str:
+    def _mode(self, part: Prompt, before: Mapping[int, str]) -> str:
         if part.is_out:
             return before[part.shown.index]
         return _FORM if self._asks_in_client(part.shown.elicitation) else _LINK

@@ -10,8 +10,8 @@ from flows.payments.declared.catalog.lemon_squeezy import lemon_squeezy
 from flows.payments.declared.catalog.paddle import paddle
 from flows.payments.declared.catalog.polar import polar
 from flows.payments.declared.catalog.square import square
-from flows.payments.declared.declaration import SellerDeclaration
+from flows.payments.declared.declaration import ProviderDeclaration
 
-SELLERS: Final[Mapping[str, SellerDeclaration]] = MappingProxyType(
+SELLERS: Final[Mapping[str, ProviderDeclaration]] = MappingProxyType(
     {one.name: one for one in (adyen, coinbase, lemon_squeezy, paddle, polar, square)}
 )

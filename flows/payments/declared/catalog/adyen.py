@@ -20,7 +20,7 @@ fields and statuses of a link and of a refund, the names of the events, where li
 from datetime import timedelta
 from typing import Final
 
-from flows.payments.declared.declaration import SellerDeclaration
+from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import Dispute, RefundStatus
@@ -31,7 +31,7 @@ _CURRENCIES = (
     " SEK SGD THB TRY TWD USD ZAR"
 )
 
-adyen: Final = SellerDeclaration(
+adyen: Final = ProviderDeclaration(
     name="adyen",
     label="Adyen",
     api="https://{prefix}-checkout-live.adyenpayments.com/checkout/v72",

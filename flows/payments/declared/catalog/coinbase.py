@@ -13,7 +13,7 @@ charge, whose page is the only one that anybody is sent to.
 from datetime import timedelta
 from typing import Final
 
-from flows.payments.declared.declaration import SellerDeclaration
+from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Reading
 from flows.payments.gateway import State
 from flows.webhooks.schemes import COINBASE
@@ -45,7 +45,7 @@ def _charge(place: str, *, url: str | None = None) -> Reading:
     )
 
 
-coinbase: Final = SellerDeclaration(
+coinbase: Final = ProviderDeclaration(
     name="coinbase",
     label="Coinbase Commerce",
     api="https://api.commerce.coinbase.com",

@@ -17,7 +17,7 @@ by the same words.
 from datetime import timedelta
 from typing import Final
 
-from flows.payments.declared.declaration import SellerDeclaration
+from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Holding, Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
@@ -29,7 +29,7 @@ _CURRENCIES = (
 )
 _LIVE = {"data.attributes.test_mode=false": True, "data.attributes.test_mode=true": False}
 
-lemon_squeezy: Final = SellerDeclaration(
+lemon_squeezy: Final = ProviderDeclaration(
     name="lemon_squeezy",
     label="Lemon Squeezy",
     api="https://api.lemonsqueezy.com",

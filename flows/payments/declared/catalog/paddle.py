@@ -16,7 +16,7 @@ their name, which the library writes in two ways.
 from datetime import timedelta
 from typing import Final
 
-from flows.payments.declared.declaration import SellerDeclaration
+from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
@@ -59,7 +59,7 @@ def _transaction() -> Reading:
     )
 
 
-paddle: Final = SellerDeclaration(
+paddle: Final = ProviderDeclaration(
     name="paddle",
     label="Paddle",
     api="https://api.paddle.com",

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from flows.payments.declared.declaration import SellerDeclaration
+from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Holding, Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
@@ -35,7 +35,7 @@ _CHECKOUT = Reading(
     payment=None,
 )
 
-polar: Final = SellerDeclaration(
+polar: Final = ProviderDeclaration(
     name="polar",
     label="Polar",
     api="https://api.polar.sh",

@@ -12,13 +12,13 @@ by hand; where links stand (`checkout_origins`).
 from datetime import timedelta
 from typing import Final
 
-from flows.payments.declared.declaration import SellerDeclaration
+from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Holding, Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
 from flows.webhooks.schemes import SQUARE
 
-square: Final = SellerDeclaration(
+square: Final = ProviderDeclaration(
     name="square",
     label="Square",
     api="https://connect.squareup.com",
