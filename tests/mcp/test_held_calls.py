@@ -279,7 +279,8 @@ async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library: st
 async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(
     library: str, hours: int
 ) -> None:
-    # finding: R4, H2
+    # finding: R4
+    # finding: H2
     server = new_server(library)
     gate, began = asyncio.Event(), asyncio.Event()
 
