@@ -272,3 +272,58 @@ def test_no_public_class_has_the_name_of_another() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where.setdefault(node.name, []).append(path)
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
+# Where the verification is that a proof is named for; `completion` is the door for trusted code.
+PROOFS_ARE_MADE_IN = {
+    "Exchanged": {"webapp/oauth/code_exchange.py"},
+    "ConnectedBefore": {"webapp/oauth/code_exchange.py", "webapp/oauth/accounts.py"},
+    "PaidSession": {"webapp/payments/verification.py"},
+    "OnPage": {"webapp/routes/links.py", "webapp/routes/redirect.py"},
+    "InClient": {"webapp/mcp/forms.py"},
+    "TrustedCode": {"webapp/completion.py"},
+    "NamedByAuthor": {"webapp/completion.py"},
+    "ByModel": {"webapp/mcp/result_tool.py"},
+}
+
+
+def test_a_proof_is_made_where_it_was_verified_and_nowhere_else() -> None:
+    # finding: C1
+    made: dict[str, set[str]] = {}
+    for path, tree in SOURCES.items():
+        for node in ast.walk(tree):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if name in PROOFS_ARE_MADE_IN:
+                made.setdefault(name, set()).add(path)
+    assert made == PROOFS_ARE_MADE_IN
+    proofs = ast.walk(SOURCES["flows/elicitation/proof.py"])
+    declared = {node.name for node in proofs if isinstance(node, ast.ClassDef)}
+    assert declared - {"Proof"} == set(PROOFS_ARE_MADE_IN)
+
+
+def test_an_answer_goes_through_one_door() -> None:
+    # finding: C1
+    doors = {
+        path
+        for path, tree in SOURCES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("elicitations.accept")
+    }
+    assert doors == {"webapp/elicitations/complete.py"}
+
+
+def test_kinds_are_told_apart_by_their_traits() -> None:
+    # Its own room may ask whether an elicitation is of its kind.
+    own = ("webapp/oauth/", "webapp/payments/", "webapp/routes/callbacks.py", "webapp/cli/")
+    kinds = {"url", "oauth", "payment", "secret", "form", "confirm", "gate"}
+    told = [
+        f"{path}:{node.lineno}"
+        for path, tree in SOURCES.items()
+        if not path.startswith(own)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and ast.unparse(node.left).endswith(".kind")
+        for other in ast.walk(node)
+        if isinstance(other, ast.Constant) and other.value in kinds
+        if ast.unparse(node.left) not in ("way.kind", "field.kind", "self.kind")
+    ]
+    assert told == []

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -29,6 +29,7 @@ from webapp.http.workers import must_share
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
+from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
 from webapp.mcp.callers import issuer_of, sender_of
@@ -85,6 +86,7 @@ async def open_app(
     wires: ClientConnections | None = None,
     sandbox: Sandbox | None = None,
     plugins: Sequence[object] = (),
+    kinds: Collection[type[OwnKind]] = (),
     built: Callable[[Service], None] | None = None,
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
@@ -113,6 +115,7 @@ async def open_app(
                 clock=clock,
                 outbound=outbound,
                 plugins=plugins,
+                kinds=kinds,
                 limits=limits,
                 issuer=issuer,
             )

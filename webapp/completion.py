@@ -6,25 +6,23 @@ from typing import Any, NoReturn, TypeVar
 
 from flows.crypto.tokens import Purpose
 from flows.elicitation import states
-from flows.elicitation.states import Completion, Elicitation, Json, Status
-from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed, NotPossible
+from flows.elicitation.proof import NamedByAuthor, TrustedCode
+from flows.elicitation.states import Completion, Elicitation, Json
+from flows.elicitation.traits import traits_of
+from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed
 from flows.question import Outcome, Question, Reach, ReturningRequest
-from flows.schema.schema import Fault, check, without_blanks
-from webapp.elicitations.acceptance import accept
+from flows.schema.schema import Fault, Schema, check, without_blanks
 from webapp.elicitations.aliases import aliased
+from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.links import Links
 from webapp.elicitations.service import Elicitations
 from webapp.http.browser import Browser
 from webapp.http.requests import cookies_of
 from webapp.identity.identity import Identity
-from webapp.kinds.form import schema_in, terms_in
-from webapp.kinds.rules import Rules
+from webapp.kinds.page_kind import has_rules
+from webapp.kinds.registry import Kinds
 
 T = TypeVar("T")
-# A yes (confirm, gate) is nobody's but the person's, and so is what leads to a provider. A form is
-# the person's too, unless its author has given it a name for code of theirs.
-COMPLETED_BY_ID = frozenset({"url"})
-COMPLETED_BY_NAME = frozenset({"url", "form"})
 RETURN_PARAMETER = "elicitation"
 
 
@@ -38,10 +36,10 @@ class Completing:
         links: Links,
         browser: Browser,
         identity: Identity,
-        rules: Rules,
+        kinds: Kinds,
     ) -> None:
         self._elicitations = elicitations
-        self._rules = rules
+        self._kinds = kinds
         self._identity = identity
         self._links = links
         self._browser = browser
@@ -130,33 +128,30 @@ class Completing:
         return await self._elicitations.whole(self._settled(id, kept, owner=owner))
 
     async def _settled(self, id: str, content: Json, *, owner: str | None) -> Completion:
-        elicitations, kinds = self._elicitations, COMPLETED_BY_ID
+        elicitations, proof = self._elicitations, TrustedCode()
         current = await elicitations.get(id)
         if current is None:
-            current, kinds = await aliased(elicitations, id, owner=owner), COMPLETED_BY_NAME
-        if current is None or current.kind not in kinds or owner not in (None, current.owner):
+            current, proof = await aliased(elicitations, id, owner=owner), NamedByAuthor()
+        if current is None or owner not in (None, current.owner):
             return Completion.UNKNOWN
-        if current.kind == "form":
-            return await self._settled_form(current, content)
-        return await accept(elicitations, current, content)
+        if not traits_of(current.kind).goes_by(proof):
+            return Completion.UNKNOWN
+        if (kind := self._kinds.on_page(current.kind)) is not None:
+            if current.status.is_final or elicitations.clock() >= current.expires_at:
+                return Completion.ALREADY_SETTLED
+            content = await self._checked(current, content, kind.schema(current))
+        return await complete_elicitation(elicitations, current.id, content, proof)
 
-    async def _settled_form(self, current: Elicitation, content: Json) -> Completion:
-        """In time or not at all: a form that was declined, or is over, has its no."""
-        if current.status.is_final or self._elicitations.clock() >= current.expires_at:
-            return Completion.ALREADY_SETTLED
-        schema = schema_in(current)
+    async def _checked(self, current: Elicitation, content: Json, schema: Schema[Any]) -> Json:
+        """Raises InvalidAnswer."""
         given = without_blanks(schema, content)
         faults: Sequence[Fault] = check(schema, given)
-        if not faults and terms_in(current).has_rules:
-            faults = await self._rules.faults(current, given)
+        if not faults and has_rules(current):
+            faults = await self._kinds.rules.faults(current, given)
         if faults:
             details = [(fault.path, fault.message) for fault in faults]
             raise InvalidAnswer(details, elicitation_id=current.id)
-        try:
-            await self._elicitations.settle(current.id, Status.ACCEPTED, content=given)
-        except NotPossible:
-            return Completion.ALREADY_SETTLED
-        return Completion.ACCEPTED
+        return given
 
     async def _named(self, token: str, purpose: Purpose) -> Elicitation:
         claims = self._links.read(token, purpose=purpose, now=self._elicitations.clock())

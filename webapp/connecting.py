@@ -1,7 +1,7 @@
 """Connecting: the service without a server, for commands and trusted code in any process."""
 
 import ssl
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -13,6 +13,7 @@ from flows.question import asking
 from webapp.deadline import Clock
 from webapp.http.client import Outbound, no_proxy
 from webapp.identity.issuer import Issuer
+from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.service import Service, open_service
 from webapp.settings.key_usage import open_noted
@@ -50,6 +51,7 @@ def service_of(
     clock: Clock,
     outbound: Outbound,
     plugins: Sequence[object] = (),
+    kinds: Collection[type[OwnKind]] = (),
     limits: CallLimits | None = None,
     issuer: Issuer | None = None,
 ) -> AbstractAsyncContextManager[Service]:
@@ -69,6 +71,7 @@ def service_of(
         gate=settings.gate,
         policies=settings.policies,
         plugins=plugins,
+        kinds=kinds,
         sandbox_url=settings.sandbox_url,
         limits=limits,
         who=settings.identity,

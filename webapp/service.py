@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from flows.crypto.tokens import Tokens
 from flows.crypto.vault import Ring
+from flows.elicitation.traits import declared
 from flows.elicitation.user_code import Codes
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Provider
@@ -35,7 +36,7 @@ from webapp.identity.pairing import Pairing
 from webapp.identity.sessions import Sessions
 from webapp.identity.sign_in import SigningIn
 from webapp.identity.user_codes import UserCodes
-from webapp.kinds.registry import Kinds, open_kinds
+from webapp.kinds.registry import Kinds, OwnKind, open_kinds
 from webapp.limits import CallLimits
 from webapp.oauth.avatars import Avatars
 from webapp.payments.certificates import Certificates, Shelf
@@ -116,6 +117,7 @@ async def open_service(
     gate: GatePolicy | None = None,
     policies: PolicySettings | None = None,
     plugins: Sequence[object] = (),
+    kinds: Collection[type[OwnKind]] = (),
     sandbox_url: str | None = None,
     limits: CallLimits | None = None,
     who: IdentitySettings | None = None,
@@ -127,7 +129,8 @@ async def open_service(
     `unreached` are the payment providers whose webhooks do not reach us: they are asked.
     Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
     secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
-    of itself. Raises Unreadable if the store was made under secrets that the ring lacks.
+    of itself; `kinds` are beside the built-in ones. Raises Unreadable if the store was made under
+    secrets that the ring lacks.
     """
     owners = await open_owners(store=store, ring=ring)
     policies = policies or PolicySettings()
@@ -172,7 +175,7 @@ async def open_service(
             clock=clock,
         )
     codes = Codes(partial(ring.derive_all, "code"))
-    kinds = open_kinds(
+    built = open_kinds(
         elicitations=elicitations,
         outbound=outbound,
         providers=providers,
@@ -182,18 +185,19 @@ async def open_service(
         unreached=unreached,
         gate=gate or GatePolicy(),
         policies=policies,
+        others=kinds,
     )
     completing = Completing(
         elicitations=elicitations,
         links=links,
         browser=browser,
         identity=identity,
-        rules=kinds.rules,
+        kinds=built,
     )
     service = Service(
         elicitations=elicitations,
-        kinds=kinds,
-        hooks=Webhooks(elicitations=elicitations, payments=kinds.payments, outbound=outbound),
+        kinds=built,
+        hooks=Webhooks(elicitations=elicitations, payments=built.payments, outbound=outbound),
         inbox=WebhookLog(elicitations),
         outbound=outbound,
         links=links,
@@ -221,7 +225,8 @@ async def open_service(
         request_state_keys=partial(ring.derive_all, "request state"),
     )
     try:
-        yield service
+        with declared({kind.traits.name: kind.traits for kind in kinds}):
+            yield service
     finally:
         await service.bodies.aclose()
         await service.elicitations.aclose()

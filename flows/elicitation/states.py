@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.elicitation.calling_client import CallingClient
-from flows.elicitation.retention import JOINED_FROM_ANSWER, KEPT, KEPT_FROM_ANSWER
+from flows.elicitation.proof import ByModel, Proof
+from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import Binding
 from flows.errors import InvalidQuestion, NotPossible
 
@@ -30,7 +31,6 @@ else:
 LEASE = timedelta(seconds=30)
 EXCHANGE_AT_MOST = timedelta(seconds=60)
 INTERRUPTED = "interrupted"  # an exchange that nobody ended
-BY_MODEL = "answered by the model"  # a form that the operator lets it answer
 NOT_ARRIVED = "the payment did not arrive"  # from one page; another one may still be paid
 RECORD_KEPT = timedelta(days=30)
 CONTENT_BYTES_AT_MOST = 32 * 1024
@@ -70,8 +70,8 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.SUPERSEDED: frozenset(),
 }
 
-# What a provider's proof may still turn into a yes, only to be kept (see KEPT), never to undo
-# what a call was told.
+# What a provider's proof may still turn into a yes, only to be kept (see Traits.kept), never to
+# undo what a call was told.
 LATE: Mapping[Status, frozenset[Status]] = {
     Status.EXPIRED: frozenset({Status.ACCEPTED}),
     Status.CANCELLED: frozenset({Status.ACCEPTED}),
@@ -171,18 +171,22 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         """Until when an outcome that nobody used is there for the same question."""
         if self.status is not Status.ACCEPTED:
             return self.expires_at
-        if self.kind in KEPT_FROM_ANSWER and self.settled_at is not None:
-            return self.settled_at + KEPT_FROM_ANSWER[self.kind]
-        return self.expires_at + KEPT.get(self.kind, timedelta())
+        traits = traits_of(self.kind)
+        if traits.kept_from_answer is not None and self.settled_at is not None:
+            return self.settled_at + traits.kept_from_answer
+        return self.expires_at + traits.kept
 
     @property
     def joined_until(self) -> datetime:
         """Until when a later call of the same question may have an outcome that nobody used."""
         if self.status is not Status.ACCEPTED or self.settled_at is None:
             return self.kept_until
-        if self.kind in JOINED_FROM_ANSWER:
-            return min(self.kept_until, self.settled_at + JOINED_FROM_ANSWER[self.kind])
-        return self.kept_until
+        joined = traits_of(self.kind).joined_from_answer
+        return self.kept_until if joined is None else min(self.kept_until, self.settled_at + joined)
+
+    @property
+    def is_by_model(self) -> bool:
+        return self.why == ByModel.why
 
     @property
     def due_at(self) -> datetime | None:
@@ -253,6 +257,27 @@ def settle(
     )
 
 
+def accept(
+    elicitation: Elicitation,
+    proof: Proof,
+    *,
+    now: datetime,
+    content: Json,
+    take: Lease | None = None,
+) -> Elicitation:
+    """A yes, with its answer; where its time was over, it expires instead.
+
+    Raises NotPossible when it has ended already, ValueError for what its kind does not go by.
+    """
+    if not traits_of(elicitation.kind).goes_by(proof):
+        raise ValueError(f"{type(proof).__name__} completes no question of kind {elicitation.kind}")
+    # An exchange that began in time may end a little later.
+    is_over = now >= elicitation.expires_at and elicitation.status is not Status.EXCHANGING
+    if is_over and not elicitation.status.is_final:
+        return settle(elicitation, Status.EXPIRED, now=now, take=take)
+    return settle(elicitation, Status.ACCEPTED, now=now, content=content, why=proof.why, take=take)
+
+
 def settle_late(
     elicitation: Elicitation, *, now: datetime, content: Json, holds_key: bool
 ) -> Elicitation:
@@ -280,7 +305,7 @@ def settle_late(
 
 def is_kept(elicitation: Elicitation, now: datetime) -> bool:
     """Whether a yes that comes now is still kept for the same question."""
-    return now < elicitation.expires_at + KEPT.get(elicitation.kind, timedelta())
+    return now < elicitation.expires_at + traits_of(elicitation.kind).kept
 
 
 def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:

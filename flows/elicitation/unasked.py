@@ -8,10 +8,9 @@ module makes while it is imported belongs to no call, also where a call imports 
 
 import inspect
 
+from flows.elicitation.traits import traits_of
 from flows.errors import NotAsked
 
-# A tool that forgot the `await` of one of these acts on a yes that nobody gave.
-STOPS_WHAT_FOLLOWS = frozenset({"payment", "confirm", "gate"})
 _PASSED_OVER = ("flows", "dataclasses")
 
 
@@ -64,7 +63,8 @@ class Unasked:
     def stops_what_follows(self) -> list[Made]:
         """Those that nothing else may be asked or done before; those of the outer call too."""
         outer = self._outer.stops_what_follows if self._outer is not None else []
-        return [*outer, *(made for made in list(self._made) if made.kind in STOPS_WHAT_FOLLOWS)]
+        own = [made for made in list(self._made) if traits_of(made.kind).stops_what_follows]
+        return [*outer, *own]
 
     def take(self) -> list[Made]:
         """All of them, which are judged by this: nobody else hears of them."""

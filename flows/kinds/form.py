@@ -20,7 +20,6 @@ from flows.schema.schema import Field, Schema, schema_of
 from flows.schema.sensitive import asks_for_a_secret
 
 T = TypeVar("T")
-FORM_KINDS: Final = frozenset({"form", "confirm", "gate"})  # what a client's form mode can ask
 ARGUMENTS_BYTES_AT_MOST: Final = 16 * 1024
 _PASSES: Final = (
     "what is typed into a form passes through the client and the model: ask for it with "

@@ -117,7 +117,7 @@ false_answer = Attack(
     who="a client",
     how="answers a form with what was not asked for: other types, more fields, none, too much",
     stopped="content is checked against the schema before the tool sees it, whoever answered",
-    where=("flows/schema/schema.py", "webapp/kinds/form.py"),
+    where=("flows/schema/schema.py", "webapp/kinds/page_kind.py"),
     elsewhere=(
         "tests/mcp/test_forms.py::test_what_does_not_fit_ends_the_question_and_says_where",
         "tests/flows/test_schema.py::test_whatever_the_content_it_is_checked",

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from flows.elicitation import attempt as attempts
-from flows.elicitation import states
-from flows.elicitation.retention import KEPT
+from flows.elicitation import proof, states
 from flows.elicitation.states import (
     EXCHANGE_AT_MOST,
     LATE,
@@ -21,6 +20,7 @@ from flows.elicitation.states import (
     Lease,
     Status,
 )
+from flows.elicitation.traits import traits_of
 from flows.errors import NotPossible, TooManyAttempts
 from tests.clock import NOON, Clock
 
@@ -165,7 +165,7 @@ def test_an_end_keeps_its_reason() -> None:
 
 @pytest.mark.parametrize("kind", ["url", "oauth", "form"])
 def test_a_late_yes_is_kept_for_its_kind_until_the_last_moment(kind: str) -> None:
-    kept_until = NOON + LIFE + KEPT.get(kind, timedelta())
+    kept_until = NOON + LIFE + traits_of(kind).kept
     before = elicitation(Status.EXPIRED, kind=kind)
     in_time = states.settle_late(
         before, now=kept_until - timedelta(microseconds=1), content={"n": 1}, holds_key=True
@@ -327,7 +327,7 @@ def test_an_exchange_that_was_cut_off_fails_after_a_minute_and_not_with_the_elic
 @pytest.mark.parametrize("status", sorted(FINAL))
 def test_what_nobody_used_is_wiped_when_its_time_is_up(status: Status) -> None:
     before = elicitation(status, content={"n": 1} if status is Status.ACCEPTED else None)
-    kept_until = NOON + LIFE + (KEPT["url"] if status is Status.ACCEPTED else timedelta())
+    kept_until = NOON + LIFE + (traits_of("url").kept if status is Status.ACCEPTED else timedelta())
     kept, last = swept(before, until=kept_until - timedelta(microseconds=1))
     assert (kept.content, kept.holds_key, last) == (before.content, True, kept_until)
     after, last = swept(before, until=kept_until)
@@ -335,7 +335,7 @@ def test_what_nobody_used_is_wiped_when_its_time_is_up(status: Status) -> None:
 
 
 def test_nothing_is_wiped_under_a_body_that_uses_it() -> None:
-    until = NOON + LIFE + KEPT["url"] + LEASE
+    until = NOON + LIFE + traits_of("url").kept + LEASE
     before = elicitation(
         Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=until)
     )
@@ -344,7 +344,7 @@ def test_nothing_is_wiped_under_a_body_that_uses_it() -> None:
 
 
 def test_a_lease_that_was_renewed_after_the_sweeper_looked_counts() -> None:
-    out = NOON + LIFE + KEPT["url"]
+    out = NOON + LIFE + traits_of("url").kept
     before = elicitation(
         Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=NOON)
     )
@@ -398,3 +398,51 @@ def test_what_is_open_at_a_provider_is_due_with_the_end() -> None:
     paid = states.settle(twice, Status.ACCEPTED, now=later)
     assert paid.due_at == later, "the other attempt's checkout must close"
     assert attempts.close(paid).due_at != later
+
+
+GOES_BY = {
+    "url": {"OnPage", "InClient", "TrustedCode", "NamedByAuthor"},
+    "oauth": {"Exchanged", "ConnectedBefore"},
+    "payment": {"PaidSession"},
+    "secret": {"OnPage"},
+    "form": {"OnPage", "InClient", "NamedByAuthor", "ByModel"},
+    "confirm": {"OnPage", "InClient"},
+    "gate": {"OnPage", "InClient"},
+    "of another version": set[str](),
+}
+PROOFS = (
+    proof.Exchanged(account="a"),
+    proof.ConnectedBefore(account="a"),
+    proof.PaidSession(session="s"),
+    proof.OnPage(),
+    proof.InClient(),
+    proof.TrustedCode(),
+    proof.NamedByAuthor(),
+    proof.ByModel(),
+)
+
+
+def test_a_kind_is_completed_by_its_own_proofs_alone() -> None:
+    # finding: C1
+    for kind, goes_by in GOES_BY.items():
+        for shown in PROOFS:
+            asked = elicitation(kind=kind)
+            if type(shown).__name__ in goes_by:
+                accepted = states.accept(asked, shown, now=NOON, content={"n": 1})
+                assert (accepted.status, accepted.content) == (Status.ACCEPTED, {"n": 1})
+            else:
+                with pytest.raises(ValueError, match=f"completes no question of kind {kind}"):
+                    states.accept(asked, shown, now=NOON, content={})
+
+
+def test_an_answer_that_comes_too_late_expires_the_question_unless_an_exchange_is_under_way() -> (
+    None
+):
+    late = NOON + LIFE
+    ended = states.accept(elicitation(), proof.OnPage(), now=late, content={})
+    assert (ended.status, ended.content) == (Status.EXPIRED, None)
+    exchanging = elicitation(Status.EXCHANGING, kind="oauth")
+    shown = proof.Exchanged(account="a")
+    assert states.accept(exchanging, shown, now=late, content={}).status is Status.ACCEPTED
+    with pytest.raises(NotPossible):
+        states.accept(elicitation(Status.DECLINED), proof.OnPage(), now=late, content={})

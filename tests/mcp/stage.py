@@ -31,6 +31,7 @@ from tests.web.serving import serving_at
 from webapp.app import open_app
 from webapp.connecting import utc_now
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
 from webapp.service import Service, open_service
@@ -453,6 +454,7 @@ async def staged(
     gate: GatePolicy | None = None,
     policies: PolicySettings | None = None,
     plugins: Sequence[object] = (),
+    kinds: Sequence[type[OwnKind]] = (),
 ) -> AsyncIterator[Stage]:
     """Serve it as `elicit serve` does, with the lifespan under uvicorn.
 
@@ -472,7 +474,8 @@ async def staged(
             gate=gate or GatePolicy(),
             policies=policies or PolicySettings(),
         )
-        apps.append(_Lived(settings, server, store=opened, limits=limits, plugins=plugins))
+        more = {"limits": limits, "plugins": plugins, "kinds": kinds}
+        apps.append(_Lived(settings, server, store=opened, **more))
         return apps[0]
 
     async with serving_at(make) as url:
@@ -559,16 +562,11 @@ class _Lived:
         self,
         settings: Settings,
         server: Any,
-        *,
-        store: Store | None,
-        limits: CallLimits | None,
-        plugins: Sequence[object] = (),
+        **more: Any,
     ) -> None:
         self.settings = settings
         self._server = server
-        self._store = store
-        self._limits = limits
-        self._plugins = plugins
+        self._more = more
         self.posts: _Posts
         self.service: Service
 
@@ -577,14 +575,7 @@ class _Lived:
             await self.posts(scope, receive, send)
             return
         await receive()
-        opening = open_app(
-            self.settings,
-            self._server,
-            store=self._store,
-            limits=self._limits,
-            plugins=self._plugins,
-        )
-        async with opening as app:
+        async with open_app(self.settings, self._server, **self._more) as app:
             self.service = service_in(app)
             self.posts = _Posts(app)
             await send({"type": "lifespan.startup.complete"})

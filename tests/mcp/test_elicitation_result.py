@@ -10,8 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from flows import elicit
+from flows.elicitation.proof import ByModel
 from flows.elicitation.run import Run
-from flows.elicitation.states import BY_MODEL, Elicitation, Status
+from flows.elicitation.states import Elicitation, Status
 from flows.payments.money import Money
 from flows.providers import github
 from tests.mcp.fair import fair
@@ -312,7 +313,7 @@ async def test_a_models_answer_to_a_form_is_marked_as_the_models(
         )
         assert text_of(told) == "Ada True"
         row = await row_of(stage, id)
-        assert (row.status, row.why) == (Status.ACCEPTED, BY_MODEL)
+        assert (row.status, row.why) == (Status.ACCEPTED, ByModel.why)
         logged = [r for r in caplog.records if r.message == "elicitation.answered_by_model"]
         assert [vars(record)["id"] for record in logged] == [id]
         page = await (await stage.person()).visit(link)

@@ -14,8 +14,8 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from flows import elicit
-from flows.elicitation.retention import HOLDS_FOR_ITS_CALL
 from flows.elicitation.states import Completion, Status
+from flows.elicitation.traits import traits_of
 from flows.kinds.gate import APPROVED_FOR, GatePolicy
 from tests.mcp.fair import fair
 from tests.mcp.stage import (
@@ -914,4 +914,4 @@ async def test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_
 
 
 def test_a_yes_holds_for_its_call_as_long_as_an_approval_does() -> None:
-    assert HOLDS_FOR_ITS_CALL == {"gate": APPROVED_FOR}
+    assert traits_of("gate").holds_for_its_call == APPROVED_FOR

@@ -7,6 +7,7 @@ import mcp_types as types
 import pytest
 
 from flows import elicit
+from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Status
 from tests.mcp.stage import FORM, Caller, soon, staged, text_of
 from webapp.mcp.results import RESULT_TOOL
@@ -86,7 +87,7 @@ async def test_a_wide_yes_is_for_one_version_too(revision: str, *, is_mounted: b
     async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
         await shop.ask(caller, "wipe")
         (asked,) = await stage.elicitations()
-        await stage.service.kinds.gates.approve(asked, is_wide=True)
+        await stage.service.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"})
         assert text_of(await shop.call(caller, "wipe")) == "2.0 wiped"
         await shop.ask(caller, "wipe", version="1.0")
         assert shop.ran == ["2.0"]

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from flows.elicitation.traits import PageName
 from flows.elicitation.user_code import PAGE_WORDS
 from flows.schema.schema import schema_of
 from webapp.pages import views as module
@@ -22,7 +23,6 @@ from webapp.pages.views import (
     DoneAccount,
     Ended,
     Ending,
-    Kind,
     Late,
     NotPaid,
     PaymentPending,
@@ -245,7 +245,7 @@ def _variants() -> dict[str, View]:
     views = {view.__name__: _made(view, USUAL) for view in VIEWS}
     for ending in get_args(Ending):
         views[f"Ended {ending}"] = Ended(server="my tools", ending=ending)
-    for kind in get_args(Kind):
+    for kind in get_args(PageName):
         before = BeforeOpener(server="my tools", kind=kind, why="Open it on that computer.")
         views[f"BeforeOpener {kind}"] = before
         views[f"BeforeOpener {kind} code"] = replace(before, code=CODE)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flows.elicitation.traits import PageName
 from tests.pages.conftest import HOSTILE, USUAL
 from tests.pages.markup import Page
 from webapp.pages.renderer import Renderer
@@ -15,7 +16,6 @@ from webapp.pages.views import (
     DoneAccount,
     Ended,
     Finishing,
-    Kind,
     Late,
     ProviderTrouble,
     Scope,
@@ -301,7 +301,7 @@ def test_a_silent_provider_is_named_with_a_way_on_and_a_number(pages: Renderer) 
     ],
 )
 def test_what_came_late_is_kept_in_the_words_of_its_kind(
-    kind: Kind, words: str, pages: Renderer
+    kind: PageName, words: str, pages: Renderer
 ) -> None:
     said = _said(Page(pages.render(Late(server="my tools", kind=kind))))
     assert "Ask it to continue: nothing is lost" in said

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright, expect
 
+from flows.elicitation.traits import PageName
 from flows.elicitation.user_code import PAGE_WORDS
 from tests.pages.conftest import CODE, HOSTILE, SIGN_IN, USUAL
 from tests.pages.markup import Page
@@ -18,7 +19,6 @@ from webapp.pages.views import (
     BeforeOpener,
     CodePage,
     Done,
-    Kind,
     Pair,
     Paired,
     PairUsed,
@@ -96,9 +96,9 @@ def test_without_a_way_on_the_page_says_why_and_has_nothing_to_press(
     assert page.named("form") == page.named("a") == page.named("button") == []
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("kind", get_args(PageName))
 def test_every_kind_of_request_is_said_in_words(
-    kind: Kind, before: BeforeOpener, code: CodePage, pages: Renderer
+    kind: PageName, before: BeforeOpener, code: CodePage, pages: Renderer
 ) -> None:
     words = {"url": "open a page on another site", "secret": "enter something secret"}
     for view in (replace(before, kind=kind), replace(code, kind=kind)):

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from flows.elicitation.proof import OnPage
 from flows.elicitation.run import Called
 from flows.elicitation.states import Asked, Elicitation, Status, fall_due
 from flows.errors import Declined
@@ -72,7 +73,9 @@ async def approved(
     **about: Any,
 ) -> None:
     async with at_the_gate(service, arguments, **about) as (task, asked):
-        await service.kinds.gates.approve(asked, is_wide=is_wide, is_for_all=is_for_all)
+        given = {"remember": is_wide, "all_clients": is_for_all}
+        ticks = [name for name, is_ticked in given.items() if is_ticked]
+        await service.kinds.gates.complete(asked, {}, OnPage(), ticks=ticks)
         await task
 
 
@@ -200,11 +203,11 @@ async def test_a_no_is_remembered_for_nothing(service: Service) -> None:
 async def test_it_is_written_with_the_yes_or_not_at_all(service: Service, clock: Clock) -> None:
     async with at_the_gate(service) as (_, asked):
         await service.elicitations.settle(asked.id, Status.DECLINED)
-        ended = await service.kinds.gates.approve(asked, is_wide=True)
+        ended = await service.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"})
         assert ended.status is Status.DECLINED
     async with at_the_gate(service) as (_, asked):
         clock.tick(minutes=6)
-        ended = await service.kinds.gates.approve(asked)
+        ended = await service.kinds.gates.complete(asked, {}, OnPage())
         assert ended.status is Status.EXPIRED
     assert not await service.elicitations.store.list("approval")
 
@@ -231,7 +234,7 @@ async def test_a_yes_holds_for_its_call_when_its_content_is_long_wiped(
     await eventually(lambda: presenter.holds is not None)
     assert presenter.shown is not None
     asked = presenter.shown.elicitation
-    await service.kinds.gates.approve(asked)
+    await service.kinds.gates.complete(asked, {}, OnPage())
     await task
     run_id = call.run.value.id
     await call.run.keep_open()
@@ -258,7 +261,7 @@ async def test_after_a_crash_the_yes_waits_for_its_lease_and_is_not_asked_again(
         task = asyncio.create_task(passes(call))
         await eventually(lambda: presenter.holds is not None)
         assert presenter.shown is not None
-        await before.kinds.gates.approve(presenter.shown.elicitation)
+        await before.kinds.gates.complete(presenter.shown.elicitation, {}, OnPage())
         await task  # the body runs, and the process dies with it
     async with process(store.sibling(), clock) as after:
         clock.tick(seconds=31)
@@ -307,8 +310,8 @@ async def test_two_processes_that_write_the_same_one_agree(here: Service, there:
         at_the_gate(there, {"count": 6}) as (other, asked_there),
     ):
         await asyncio.gather(
-            here.kinds.gates.approve(asked, is_wide=True),
-            there.kinds.gates.approve(asked_there, is_wide=True),
+            here.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"}),
+            there.kinds.gates.complete(asked_there, {}, OnPage(), ticks={"remember"}),
         )
         await one
         await other
@@ -323,7 +326,7 @@ async def test_what_is_waited_for_is_told_by_owner(service: Service) -> None:
     async with at_the_gate(service) as (_, asked):
         assert [one.id for one in await service.elicitations.open_of(alice)] == [asked.id]
         assert not await service.elicitations.open_of(bob)
-        await service.kinds.gates.approve(asked)
+        await service.kinds.gates.complete(asked, {}, OnPage())
     assert not await service.elicitations.open_of(alice)
 
 
@@ -363,7 +366,7 @@ async def test_while_a_body_runs_under_a_yes_that_was_revoked_no_second_one_star
     task = asyncio.create_task(passes(first))
     await eventually(lambda: presenter.holds is not None)
     assert presenter.shown is not None
-    await service.kinds.gates.approve(presenter.shown.elicitation)
+    await service.kinds.gates.complete(presenter.shown.elicitation, {}, OnPage())
     await task  # its body runs from here on
     await service.kinds.gates.approvals.clear()
     again = Holding()
@@ -386,7 +389,7 @@ async def test_the_log_says_what_was_approved_and_revoked(
     caplog.set_level(logging.INFO, logger="webapp")
     async with at_the_gate(service) as (_, asked):
         for _ in range(2):
-            await service.kinds.gates.approve(asked, is_wide=True)
+            await service.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"})
     for _ in range(2):
         await service.kinds.gates.approvals.clear()
     given, revoked = [

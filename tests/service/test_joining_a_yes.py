@@ -6,11 +6,12 @@ import json
 import pytest
 
 from flows import elicit
-from flows.elicitation.states import Status
+from flows.elicitation.proof import OnPage
 from flows.question import asking
 from tests.clock import Clock
 from tests.mcp.stage import eventually
 from tests.service.world import Holding, call_of, process
+from webapp.elicitations.complete import complete_elicitation
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 
@@ -32,7 +33,7 @@ async def shown_to(service: Service, *, answers: bool) -> str | None:
     await asyncio.gather(task, return_exceptions=True)
     await call.finish(None if shown is not None else lambda: json.dumps({}))
     if shown is not None and answers:
-        await service.elicitations.settle(shown.elicitation.id, Status.ACCEPTED, content={})
+        await complete_elicitation(service.elicitations, shown.elicitation.id, {}, OnPage())
     return shown.elicitation.id if shown is not None else None
 
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.kinds.secret import SecretTerms
 from flows.schema.schema import schema_of
@@ -28,7 +29,7 @@ async def asked(service: Service, *, name: str | None = "door") -> Elicitation:
 async def test_what_is_typed_in_time_is_the_answer_and_is_kept_by_its_name(clock: Clock) -> None:
     async with process(MemoryStore(), clock) as here:
         question = await asked(here)
-        await here.kinds.secrets.save(question, TYPED)
+        await here.kinds.secrets.complete(question, TYPED, OnPage())
         stored = await here.elicitations.get(question.id)
         assert stored is not None
         assert (stored.status, stored.content) == (Status.ACCEPTED, TYPED)
@@ -42,7 +43,7 @@ async def test_what_is_typed_in_another_tab_does_not_undo_a_no(
     async with process(MemoryStore(), clock) as here:
         question = await asked(here)
         await here.elicitations.settle(question.id, ending)
-        await here.kinds.secrets.save(question, TYPED)
+        await here.kinds.secrets.complete(question, TYPED, OnPage())
         stored = await here.elicitations.get(question.id)
         assert stored is not None
         assert (stored.status, stored.content) == (ending, None)
@@ -53,7 +54,7 @@ async def test_what_is_typed_too_late_is_not_taken(clock: Clock) -> None:
     async with process(MemoryStore(), clock) as here:
         question = await asked(here)
         clock.tick(seconds=timedelta(minutes=6).total_seconds())
-        await here.kinds.secrets.save(question, TYPED)
+        await here.kinds.secrets.complete(question, TYPED, OnPage())
         stored = await here.elicitations.get(question.id)
         assert stored is not None
         assert stored.content is None

@@ -196,7 +196,7 @@ async def test_the_questions_of_one_run_do_not_supersede_each_other(
         await two_are_asked(service)
         assert await statuses(service) == ["pending", "pending"]
         for row in await rows(service):
-            await service.elicitations.settle(row.id, Status.ACCEPTED, content={})
+            await service.completing.complete(row.id, {})
         assert all(await soon(both))
         with asking(call):
             third = asyncio.ensure_future(going("Three.").outcome())
@@ -246,7 +246,7 @@ async def test_what_is_being_exchanged_goes_on_to_its_end(clock: Clock, store: M
         )
         await change(first.id, lambda e: attempts.come_back(e, state="s", now=clock()))
         second = await started(service, "second")
-        await service.elicitations.settle(first.id, Status.ACCEPTED, content={})
+        await service.completing.complete(first.id, {})
         assert (await soon(first.outcome)).accepted
         assert await statuses(service) == ["accepted", "pending"]
         await give_up(second)
@@ -366,7 +366,7 @@ async def test_answers_of_people_who_do_not_come_back_are_not_counted_as_open(
         for number in range(10):
             clock.tick(seconds=1)
             one = await started(service, 0, subject=f"person {number}")
-            await service.elicitations.settle(one.id, Status.ACCEPTED, content={})
+            await service.completing.complete(one.id, {})
             assert (await soon(one.outcome)).accepted
 
 

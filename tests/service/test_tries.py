@@ -35,8 +35,8 @@ async def test_an_answer_that_was_overtaken_many_times_is_kept() -> None:
     async with process(store, Clock()) as service:
         question = await asked(service)
         store.losses = MANY
-        settled = await service.elicitations.settle(question.id, Status.ACCEPTED, content={})
-        assert settled.status is Status.ACCEPTED
+        done = await service.completing.complete(question.id, {})
+        assert done is Completion.ACCEPTED
         assert store.lost == MANY
 
 
@@ -61,5 +61,5 @@ async def test_whoever_never_wins_is_told() -> None:
         question = await asked(service)
         store.losses = 10 * tries.TRIES_AT_MOST
         with pytest.raises(tries.Contended):
-            await service.elicitations.settle(question.id, Status.ACCEPTED, content={})
+            await service.completing.complete(question.id, {})
         assert store.lost == tries.TRIES_AT_MOST

@@ -77,8 +77,10 @@ def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before(
         listener.listen()
         "name".encode("idna")  # from here on nobody may read what Python loads late
         os.seteuid(NOBODY)
-        try:
-            client = socket.create_connection(listener.getsockname())
+        try:  # from an address of its own, whose ports nobody else is given meanwhile
+            client = socket.create_connection(
+                listener.getsockname(), source_address=("127.16.16.16", 0)
+            )
         finally:
             os.seteuid(ME)
         accepted, _ = listener.accept()

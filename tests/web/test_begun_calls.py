@@ -26,7 +26,6 @@ from tests.mcp.stage import (
 from tests.mcp.test_own_requests import size_form
 from tests.web.connecting import Town, approve, ends, town
 from tests.web.test_connections import connect_as, press, tail
-from webapp.elicitations import acceptance
 
 Said = Callable[["Shop"], Awaitable[None]]
 
@@ -72,7 +71,7 @@ class Shop:
     async def accept(self) -> None:
         rows = await self.here.service.elicitations.all(Elicitation)
         (asked,) = [each for each in rows if each.kind == "url" and not each.status.is_final]
-        await acceptance.accept(self.here.service.elicitations, asked, {})
+        await self.here.service.completing.complete(asked.id, {})
 
 
 @asynccontextmanager

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from msgspec.json import encode
 
 from flows.elicitation import run as runs
-from flows.elicitation.retention import HOLDS_FOR_ITS_CALL
 from flows.elicitation.run import AskedPlace, Place, Run
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.traits import traits_of
 from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported
-from flows.kinds.form import Form
 from flows.question import Outcome, Question
 from webapp.calls.delivery import is_error, is_taken_back, used_up
 from webapp.calls.leases import Leases
@@ -152,7 +151,7 @@ class Call(Verbs):
         try:
             await nothing_stands_before()
             outcome = await self._ask(question)
-            is_gate = question.request.kind in HOLDS_FOR_ITS_CALL
+            is_gate = traits_of(question.request.kind).is_gate
             if is_gate and outcome.accepted and self.run.value.result is not None:
                 await self._the_run()  # what is done is given, and no body starts for it again
         except ElicitError as error:
@@ -283,16 +282,16 @@ class Call(Verbs):
             return handed
         place = Place(kind=fact[0], digest=fact[1], nth=self._counts[fact])
         self._counts[fact] += 1
-        is_ordered = fact[0] not in HOLDS_FOR_ITS_CALL and asyncio.current_task() is self._task
+        is_gate = traits_of(fact[0]).is_gate
+        is_ordered = not is_gate and asyncio.current_task() is self._task
         await self._must_be_going_on()
         try:
-            request = question.request
-            about = request.arguments if isinstance(request, Form) else None
-            in_client = self._presenter.asks_in_client(fact[0], cast("Json", about))
+            about = cast("Json", getattr(question.request, "arguments", None))
+            in_client = self._presenter.asks_in_client(fact[0], about)
             self._must_be_askable(fact[0], in_client=in_client)
         except (NotAllowed, NotSupported) as error:
             return question.unasked(error)
-        run = await (self._a_gates_run() if fact[0] in HOLDS_FOR_ITS_CALL else self._the_run())
+        run = await (self._a_gates_run() if is_gate else self._the_run())
         later = self._asked_again(run, place)
         try:
             known = await self._known(question.request, place.digest, run.at(place))
@@ -316,7 +315,7 @@ class Call(Verbs):
 
     def _asked_again(self, run: Run, place: Place) -> Place | None:
         """Where an earlier leg asked for the same once more, as what it had got works no more."""
-        if not self.kinds[place.kind].may_know or place.kind in HOLDS_FOR_ITS_CALL:
+        if not self.kinds[place.kind].may_know or traits_of(place.kind).is_gate:
             return None
         latest = max(run.alike(place), default=place, key=attrgetter("nth"))
         return latest if latest.nth > place.nth else None
@@ -327,7 +326,7 @@ class Call(Verbs):
             return True
         asked = await self.elicitations.get(asking.elicitation_id)
         is_accepted = asked is not None and asked.status is Status.ACCEPTED
-        return is_accepted and asking.place.kind == "oauth"
+        return is_accepted and traits_of(asking.place.kind).gives == "account"
 
     async def ask_at(self, place: Place, question: Question[T], group: Prompts) -> Outcome[T]:
         """Ask it there; one group is shown together."""

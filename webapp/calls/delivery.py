@@ -12,6 +12,7 @@ from msgspec.json import decode
 from flows.elicitation import states
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
+from flows.elicitation.traits import traits_of
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.registry import Kinds
 from webapp.records.rows import Value
@@ -27,7 +28,7 @@ async def used_up(
         if before is None:
             continue
         kind = kinds[before.kind]
-        gone = before.kind == "payment" and await _gave_back(before, kinds, run=run.id)
+        gone = await _gave_back(before, kinds, run=run.id)
         if is_error and kind.outlives_errors and not gone:
             written += await elicitations.possible([id], lambda e: _released(e, run=run.id))
             continue
@@ -42,6 +43,8 @@ async def used_up(
 
 async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> bool:
     """Whether that very run gave its money back: nobody can use it any more."""
+    if traits_of(elicitation.kind).gives != "receipt":
+        return False
     paid = await kinds.payments.paid(elicitation)
     return paid is not None and paid.is_over and paid.refund_by == run
 
@@ -53,7 +56,7 @@ async def is_taken_back(elicitations: Elicitations, kinds: Kinds, run: Run) -> b
     """
     for asking in run.asked:
         asked = await elicitations.get(asking.elicitation_id)
-        if asked is None or asked.kind != "payment":
+        if asked is None or traits_of(asked.kind).gives != "receipt":
             continue
         paid = await kinds.payments.paid(asked)
         if paid is not None and paid.is_over:

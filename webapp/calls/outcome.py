@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from flows.elicitation.states import BY_MODEL, Elicitation, Json, Status
+from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.traits import traits_of
 from flows.errors import Cancelled, InvalidAnswer, Processing
 from flows.question import Outcome, Question, refusal
 from flows.schema.schema import Fault, Refused
@@ -33,7 +34,7 @@ def outcome_of(
         try:
             answer = question.answer(content)
         except Refused as refused:
-            if taken.kind != "form":  # what a person typed as a secret is in nobody's words
+            if traits_of(taken.kind).is_secret:  # what a person typed is in nobody's words
                 raise
             details = [(fault.path, fault.message) for fault in refused.faults]
             raise InvalidAnswer(details, elicitation_id=taken.id) from None
@@ -42,7 +43,7 @@ def outcome_of(
         content=answer,
         error=error,
         is_late=taken.is_late,
-        is_by_model=taken.why == BY_MODEL,
+        is_by_model=taken.is_by_model,
     )
 
 

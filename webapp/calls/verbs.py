@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from flows.elicitation.retention import HOLDS_FOR_ITS_CALL
 from flows.elicitation.run import AskedPlace, Place, Run
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, NotAllowed
 from flows.question import (
     Outcome,
@@ -178,12 +178,13 @@ class Verbs(ABC):
     def note(self, fact: Fact, content: Json) -> None:
         """Remember what is secret of an answer, and which account or receipt it is."""
         kind, digest = fact
-        if kind == "secret":
+        traits = traits_of(kind)
+        if traits.is_secret:
             self.hidden.update(_texts(content))
-        elif kind == "oauth" and isinstance(content, Mapping):
+        elif traits.gives == "account" and isinstance(content, Mapping):
             self.hidden.update(_texts(content.get("access_token")))
             self.accounts[digest] = str(content.get("connection"))
-        elif kind == "payment" and isinstance(content, Mapping):
+        elif traits.gives == "receipt" and isinstance(content, Mapping):
             self.has_paid = True
             # What is bought for good is used by many calls, each of which does its own work.
             is_for_good = bool(content.get("once"))
@@ -224,7 +225,7 @@ class Verbs(ABC):
         self.caller.must_be_answerable(kind, in_client=in_client)
 
     async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
-        if asked.kind in HOLDS_FOR_ITS_CALL and asked.status is Status.ACCEPTED:
+        if traits_of(asked.kind).is_gate and asked.status is Status.ACCEPTED:
             return await self.kinds.gates.still_stands(asked, by)
         return self.elicitations.clock() < asked.kept_until
 

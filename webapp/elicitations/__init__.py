@@ -1,8 +1,8 @@
 """The service of elicitations: start, open, settle, take; and who is waiting for them.
 
 `service` is the one retry loop over `Store.write`: it applies a function of `flows.elicitation` to
-what is there, and a loser decides again. `waiters` hold the calls of this process that wait,
-`watcher` wakes them for what others write, `acceptance` is how a yes is kept, in time or late,
+what is there, and a loser decides again. `complete` is the one door for an answer, in time or late.
+`waiters` hold the calls of this process that wait, `watcher` wakes them for what others write,
 `links` makes addresses, `aliases` keeps an author's own ids, `plugins` hear of what happened.
 
 The one path: a waiter is registered before the link leaves -> something settles the record -> the

@@ -70,6 +70,10 @@ class Kind(Protocol):
         """Where a provider sends the browser back to; empty where none does."""
         ...
 
+    def label(self, elicitation: Elicitation) -> str:
+        """What people call the provider that it leads to; nothing where it is not known here."""
+        ...
+
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         """What else is written when the result that used it went out."""
         ...

@@ -8,12 +8,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from flows.elicitation import attempt as attempts
 from flows.elicitation import states
+from flows.elicitation.proof import Proof
 from flows.elicitation.run import Run
 from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
 from flows.errors import ElicitError, NotPossible, Unreadable
@@ -214,27 +216,34 @@ class Elicitations:
         )
 
     async def settle(
-        self,
-        id: str,
-        status: Status,
-        *,
-        content: Json = None,
-        why: str | None = None,
-        also: Also | None = None,
+        self, id: str, status: Status, *, why: str | None = None, also: Also | None = None
     ) -> Elicitation:
-        """End it; the first end wins. If its leg waits here, the same write hands it the outcome.
+        """End it without an answer; the first end wins.
+
+        If its leg waits here, the same write hands it the outcome.
 
         Goes on to its end when cancelled: whoever waits must hear of what was written.
         Raises NotPossible when it has ended already.
         """
-        return await self.whole(self._settle(id, status, content=content, why=why, also=also))
+        assert status is not Status.ACCEPTED, "an answer goes through complete_elicitation"
+        return await self.whole(
+            self._end(id, partial(states.settle, status=status, why=why), also=also)
+        )
+
+    async def accept(self, id: str, proof: Proof, *, content: Json, also: Also) -> Elicitation:
+        """The same, with an answer, or expired: for `complete_elicitation` alone."""
+
+        async def rows(ended: Elicitation) -> Sequence[Value]:
+            return await also(ended) if ended.status is Status.ACCEPTED else ()
+
+        return await self._end(id, partial(states.accept, proof=proof, content=content), also=rows)
 
     async def end(
-        self, current: Elicitation, status: Status, *, content: Json = None, why: str | None = None
+        self, current: Elicitation, status: Status, *, why: str | None = None
     ) -> Elicitation:
         """End it, or see what ended it first."""
         try:
-            return await self.settle(current.id, status, content=content, why=why)
+            return await self.settle(current.id, status, why=why)
         except NotPossible:
             return await self.get(current.id) or current
 
@@ -326,14 +335,8 @@ class Elicitations:
         if not task.cancelled() and task.exception() is not None:
             _log.debug("elicitation.change_refused", exc_info=task.exception())
 
-    async def _settle(
-        self,
-        id: str,
-        status: Status,
-        *,
-        content: Json,
-        why: str | None,
-        also: Also | None,
+    async def _end(
+        self, id: str, end: Callable[..., Elicitation], *, also: Also | None
     ) -> Elicitation:
         waiter: Waiter | None = None
 
@@ -346,7 +349,7 @@ class Elicitations:
                 if waiter is not None
                 else None
             )
-            return states.settle(current, status, now=now, content=content, why=why, take=take)
+            return end(current, now=now, take=take)
 
         settled = await self.change(id, change, also=also)
         if waiter is not None and waiter.taker is not None:

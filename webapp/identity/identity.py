@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from flows.elicitation.states import Elicitation
+from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import Code, is_confirmed
 from flows.errors import NotAllowed
 from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
@@ -22,7 +23,6 @@ from webapp.identity.sessions import LOCAL_ISSUER, BrowserSession, Sessions
 from webapp.records.owners import Owners
 
 # What nobody in particular may be asked for: no account is kept, no secret typed for nobody.
-ANONYMOUS_KINDS = frozenset({"url", "payment", "form", "confirm", "gate"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Caller:
         """
         if self.refusal is not None and (self.is_anonymous or not in_client):
             raise NotAllowed(self.refusal)
-        if self.is_anonymous and kind not in ANONYMOUS_KINDS:
+        if self.is_anonymous and not traits_of(kind).may_be_anonymous:
             raise NotAllowed(
                 "This cannot be asked of a caller without a name: what is answered here is kept "
                 "for a person. Sign-in is set by ELICIT_ISSUER."
@@ -232,7 +232,7 @@ class Identity:
             return Opening(way=self._way_by_code(elicitation, cookies))
         viewer = await self.viewer(scope, cookies)
         is_local = elicitation.owner == self.local_owner
-        if elicitation.kind == "gate" and self.pairs_for_yes(elicitation.owner):
+        if traits_of(elicitation.kind).is_gate and self.pairs_for_yes(elicitation.owner):
             session = None if viewer is None else viewer.session
             if session is None or session.issuer != LOCAL_ISSUER:
                 return Opening(way=Way.PAIR if self._can_pair(scope) else Way.HERE_ONLY)

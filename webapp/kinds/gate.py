@@ -5,26 +5,26 @@ the call it was said to asks other things and goes on for days. So each leg of i
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
+import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.retention import HOLDS_FOR_ITS_CALL
 from flows.elicitation.states import Elicitation, Json, Status
-from flows.errors import NotPossible
-from flows.kinds.form import Form
+from flows.elicitation.traits import traits_of
+from flows.kinds.form import Form, FormTerms
 from flows.kinds.gate import Gate, GatePolicy
 from webapp.elicitations.kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.approvals import Approvals
-from webapp.kinds.form import AskedForms
+from webapp.kinds.page_kind import PageKind
 from webapp.records.rows import Value
 
 _log = logging.getLogger(__name__)
 
 
-class Gates(AskedForms):
+class Gates(PageKind):
     """Implements webapp.elicitations.kind.Kind for requests of type Form that are gates."""
 
     may_know = True
@@ -49,7 +49,7 @@ class Gates(AskedForms):
         One that was revoked is used up here, and the gate is asked again; but where a body runs
         under it, this leg waits for that one's result.
         """
-        now, terms = self._elicitations.clock(), self.terms(accepted)
+        now, terms = self._elicitations.clock(), _terms(accepted)
         if not holds(accepted, self._elicitations):
             return False
         if not terms.can_be_kept or terms.covers is None or not _is_recent(accepted, now=now):
@@ -69,34 +69,20 @@ class Gates(AskedForms):
         """A yes has no content that could be wiped."""
         return {}
 
-    async def approve(
-        self, elicitation: Elicitation, *, is_wide: bool = False, is_for_all: bool = False
-    ) -> Elicitation:
-        """The person says yes; what it is good for besides is written with it.
+    async def written_with(
+        self, accepted: Elicitation, answer: Json, ticks: Collection[str]
+    ) -> Sequence[Value]:
+        """What a yes is good for besides, by the boxes of its page."""
+        terms = _terms(accepted)
+        if not terms.can_be_kept:
+            return []
+        is_wide, is_for_all = _reach(ticks)
+        return [await self.approvals.given(accepted, terms, is_wide=is_wide, is_for_all=is_for_all)]
 
-        Returns what ended the question, which may be something else that was first.
-        """
-        if self._elicitations.clock() >= elicitation.expires_at:
-            return await self._elicitations.end(elicitation, Status.EXPIRED)
-        terms = self.terms(elicitation)
-
-        async def also(approved: Elicitation) -> Sequence[Value]:
-            if not terms.can_be_kept:
-                return []
-            given = await self.approvals.given(
-                approved, terms, is_wide=is_wide, is_for_all=is_for_all
-            )
-            return [given]
-
-        try:
-            approved = await self._elicitations.settle(
-                elicitation.id, Status.ACCEPTED, content={}, also=also
-            )
-        except NotPossible:
-            return await self._elicitations.get(elicitation.id) or elicitation
-        about = {"id": approved.id, "tool": approved.asked.tool}
+    def log(self, accepted: Elicitation, ticks: Collection[str]) -> None:
+        is_wide, is_for_all = _reach(ticks)
+        about = {"id": accepted.id, "tool": accepted.asked.tool}
         _log.info("approval.given", extra={**about, "is_wide": is_wide, "is_for_all": is_for_all})
-        return approved
 
 
 def holds(current: Elicitation, elicitations: Elicitations) -> bool:
@@ -104,11 +90,22 @@ def holds(current: Elicitation, elicitations: Elicitations) -> bool:
 
     Of the latter the same call, made again, waits for the result.
     """
-    if current.kind not in HOLDS_FOR_ITS_CALL or current.status is not Status.ACCEPTED:
+    if not traits_of(current.kind).is_gate or current.status is not Status.ACCEPTED:
         return False
     return elicitations.is_taken(current) or _is_recent(current, now=elicitations.clock())
 
 
 def _is_recent(accepted: Elicitation, *, now: datetime) -> bool:
+    holds_for = traits_of(accepted.kind).holds_for_its_call
     assert accepted.settled_at is not None
-    return now < accepted.settled_at + HOLDS_FOR_ITS_CALL[accepted.kind]
+    assert holds_for is not None
+    return now < accepted.settled_at + holds_for
+
+
+def _reach(ticks: Collection[str]) -> tuple[bool, bool]:
+    """Whether a yes is for any arguments, and whether for all of its person's clients."""
+    return "remember" in ticks, "all_clients" in ticks
+
+
+def _terms(elicitation: Elicitation) -> FormTerms:
+    return msgspec.convert(elicitation.asked.terms, FormTerms)

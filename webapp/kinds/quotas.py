@@ -24,6 +24,7 @@ from flows.elicitation import states
 from flows.elicitation.run import Run
 from flows.elicitation.states import TRANSITIONS, Elicitation, Status
 from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.traits import traits_of
 from flows.errors import NotSupported, TooManyPending
 from flows.question import Question
 from webapp.elicitations.service import Elicitations
@@ -35,7 +36,6 @@ BETWEEN_COUNTS = timedelta(seconds=10)
 # A count that reads a hundred thousand rows comes ten seconds later than the others.
 LONGER_FOR_EACH = timedelta(milliseconds=0.1)
 NO_FORM = "the client has no form for it, and this server asks for it nowhere else"
-_TYPED_IN_CLIENT = frozenset({"form", "confirm"})
 _ROWS_AT_ONCE = 1000
 _SESSION_BYTES = 9
 _log = logging.getLogger(__name__)
@@ -71,7 +71,9 @@ class Quotas:
 
     def is_for_client_only(self, kind: str) -> bool:
         """Whether only a form of the client's own may ask it."""
-        return kind in _TYPED_IN_CLIENT and not self._settings.forms_on_pages
+        traits = traits_of(kind)
+        is_plain_form = traits.fits_client_form and not traits.is_gate
+        return is_plain_form and not self._settings.forms_on_pages
 
     def turn(self, owner: str) -> asyncio.Lock:
         """Held while a question of this owner is started, so that its own calls never collide."""

@@ -1,18 +1,20 @@
 """The kinds of question that this server can carry out, each built once, in sight."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import ClassVar
 
 from flows.elicitation.states import Elicitation
+from flows.elicitation.traits import Traits, traits_of
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Client, Provider
 from flows.payments.gateway import MerchantAccount
 from webapp.elicitations.kind import Kind
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
-from webapp.kinds.form import AskedForms
 from webapp.kinds.gate import Gates
+from webapp.kinds.page_kind import PageKind
 from webapp.kinds.quotas import Quotas
 from webapp.kinds.rules import Rules
 from webapp.kinds.secret import KeptSecrets
@@ -28,10 +30,11 @@ class Kinds:
     accounts: Accounts
     payments: Payments
     secrets: KeptSecrets
-    forms: AskedForms
+    forms: PageKind
     gates: Gates
     policies: Quotas
     rules: Rules
+    others: Mapping[str, Kind] = field(default_factory=dict[str, Kind])
 
     def __getitem__(self, name: str) -> Kind:
         return self._by_name()[name]
@@ -39,25 +42,18 @@ class Kinds:
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name())
 
-    def typed(self, name: str) -> AskedForms | KeptSecrets | None:
+    def on_page(self, name: str) -> PageKind | None:
         """The kind, if our own page takes the answer."""
         kind = self._by_name()[name]
-        return kind if isinstance(kind, AskedForms | KeptSecrets) else None
+        return kind if isinstance(kind, PageKind) else None
 
     def client(self, elicitation: Elicitation) -> Client | None:
         """Ours at the provider of an account that it is about."""
-        return self.accounts.client_for(elicitation) if elicitation.kind == "oauth" else None
+        is_account = traits_of(elicitation.kind).gives == "account"
+        return self.accounts.client_for(elicitation) if is_account else None
 
     def label(self, elicitation: Elicitation) -> str:
-        """What people call the provider that it leads to; nothing where it is not known here."""
-        label: str | None = None
-        if elicitation.kind == "oauth":
-            client = self.client(elicitation)
-            label = None if client is None else client.provider.label
-        elif elicitation.kind == "payment":
-            seller = self.payments.seller(self.payments.seller_of(elicitation))
-            label = None if seller is None else seller.label
-        return label or ""
+        return self[elicitation.kind].label(elicitation)
 
     def _by_name(self) -> Mapping[str, Kind]:
         return {
@@ -68,7 +64,14 @@ class Kinds:
             "form": self.forms,
             "confirm": self.forms,
             "gate": self.gates,
+            **self.others,
         }
+
+
+class OwnKind(PageKind):
+    """A kind of question beside the built-in ones: its declaration, and what differs."""
+
+    traits: ClassVar[Traits]
 
 
 def open_kinds(
@@ -82,6 +85,7 @@ def open_kinds(
     unreached: Collection[str],
     gate: GatePolicy,
     policies: PolicySettings,
+    others: Collection[type[OwnKind]] = (),
 ) -> Kinds:
     """`credentials` are our client id and secret at a provider, by its name."""
     return Kinds(
@@ -100,8 +104,9 @@ def open_kinds(
             unreached=unreached,
         ),
         secrets=KeptSecrets(elicitations=elicitations),
-        forms=AskedForms(elicitations=elicitations),
+        forms=PageKind(elicitations=elicitations),
         gates=Gates(elicitations=elicitations, policy=gate),
         policies=Quotas(elicitations=elicitations, settings=policies),
         rules=Rules(elicitations),
+        others={kind.traits.name: kind(elicitations=elicitations) for kind in others},
     )

@@ -11,13 +11,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Unreadable
-from flows.kinds.form import Form
-from flows.kinds.secret import Secret
-from flows.schema.schema import Fault, Refused
+from flows.schema.schema import Fault, Refused, Schema
 from webapp.elicitations.service import Elicitations
 from webapp.records.rows import KINDS, Check
 from webapp.stores import Conflict, Record
@@ -46,8 +44,9 @@ class Rules:
 
     def know(self, asked: Elicitation, request: object) -> None:
         """A leg of this process asks it."""
-        if isinstance(request, Form | Secret) and request.schema.has_rules:
-            self._known[asked.id] = request.schema.typed
+        schema = getattr(request, "schema", None)
+        if isinstance(schema, Schema) and schema.has_rules:
+            self._known[asked.id] = cast("Schema[object]", schema).typed
             self._known.move_to_end(asked.id)
             if len(self._known) > _KNOWN_AT_MOST:
                 self._known.popitem(last=False)

@@ -4,19 +4,17 @@ What could go wrong: it outlives its use. Without a name it is in the elicitatio
 wiped on delivery or 10 minutes after the answer; with one it is the owner's and the server's.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
-import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.states import Elicitation, Json, Status
-from flows.errors import Failed, NotPossible
-from flows.kinds.secret import Secret, SecretTerms
-from flows.schema.schema import Schema, check, schema_of, with_secrets
+from flows.elicitation.states import Elicitation, Json
+from flows.errors import Failed
+from flows.kinds.secret import Secret
+from flows.schema.schema import Schema, check, with_secrets
 from webapp.elicitations.kind import AskedBy
-from webapp.kinds.typed import PageKind
+from webapp.kinds.page_kind import PageKind, terms_in
 from webapp.records.rows import KeptSecret, Value
 
 
@@ -38,28 +36,18 @@ class KeptSecrets(PageKind):
             return None
         return found.content
 
-    def terms(self, elicitation: Elicitation) -> SecretTerms:
-        return msgspec.convert(elicitation.asked.terms, SecretTerms)
+    def name(self, elicitation: Elicitation) -> str | None:
+        """Under which it is kept."""
+        return cast("str | None", terms_in(elicitation).get("name"))
 
     def schema(self, elicitation: Elicitation) -> Schema[Any]:
-        return with_secrets(schema_of(cast("Mapping[str, Json]", self.terms(elicitation).schema)))
+        return with_secrets(super().schema(elicitation))
 
-    async def save(self, elicitation: Elicitation, content: Json) -> None:
-        """The person has typed it; whoever calls this has checked it against the schema.
-
-        Does nothing once the question is over: what is typed here is no provider's proof, so it
-        never turns a no into a late yes.
-        """
-        name = self.terms(elicitation).name
-
-        async def also(current: Elicitation) -> Sequence[Value]:
-            return [] if name is None else [await self._named(current, name, content)]
-
-        if self._elicitations.clock() < elicitation.expires_at:
-            with suppress(NotPossible):
-                await self._elicitations.settle(
-                    elicitation.id, Status.ACCEPTED, content=content, also=also
-                )
+    async def written_with(
+        self, accepted: Elicitation, answer: Json, ticks: Collection[str]
+    ) -> Sequence[Value]:
+        name = self.name(accepted)
+        return [] if name is None else [await self._named(accepted, name, answer)]
 
     async def forget(self, *, owner: str, server: str, name: str) -> bool:
         async def wiped() -> Sequence[Value]:

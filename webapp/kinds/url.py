@@ -38,3 +38,6 @@ class Visits:
 
     def return_path(self, elicitation: Elicitation) -> str:
         return ""
+
+    def label(self, elicitation: Elicitation) -> str:
+        return ""

@@ -4,13 +4,16 @@ What could go wrong: a client, or the model behind it, answers what was not aske
 here before it settles anything; what does not fit ends the question and says where and why.
 """
 
-from collections.abc import Mapping
 from typing import Any, cast
 
+from flows.elicitation.proof import InClient
 from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.traits import traits_of
 from flows.kinds.form import on_the_wire
 from flows.schema.schema import check, without_blanks
 from webapp.calls.presenter import Leg
+from webapp.elicitations.complete import complete_elicitation
+from webapp.kinds.page_kind import PageKind, arguments_in
 from webapp.pages.builder_forms import arguments_of
 
 DOES_NOT_FIT = "the client's answer did not fit"
@@ -18,6 +21,12 @@ DOES_NOT_FIT = "the client's answer did not fit"
 _ARGUMENTS_AT_MOST = 20
 _LINE_AT_MOST = 300
 _LETTERS_AT_MOST = 2000
+
+
+def may_be_asked(kind: str, *, with_gates: bool = True) -> bool:
+    """Whether a client's form can ask it at all."""
+    traits = traits_of(kind)
+    return traits.fits_client_form and (with_gates or not traits.is_gate)
 
 
 def fits(arguments: Json) -> bool:
@@ -30,14 +39,14 @@ def fits(arguments: Json) -> bool:
     )
 
 
-def message_of(call: Leg, asked: Elicitation) -> str:
+def message_of(asked: Elicitation) -> str:
     """The question, and what it is about: a client shows no arguments by itself."""
-    arguments = arguments_of(call.kinds.forms.terms(asked).arguments, in_a_line=True)
+    arguments = arguments_of(arguments_in(asked), in_a_line=True)
     return "\n".join([asked.asked.message, *(f"{one.name}: {one.value}" for one in arguments)])
 
 
 def schema_of(call: Leg, asked: Elicitation) -> dict[str, Any]:
-    return on_the_wire(cast("Mapping[str, Json]", call.kinds.forms.terms(asked).schema))
+    return on_the_wire(_kind(call, asked).schema(asked).json)
 
 
 async def acted(call: Leg, asked: Elicitation, action: str, content: object) -> Elicitation | None:
@@ -55,16 +64,27 @@ async def answered(call: Leg, asked: Elicitation, content: object) -> Elicitatio
     """The client's yes: it settles the question, or ends it where it does not fit."""
     if call.now >= asked.expires_at:  # the sweeper is not there yet
         return await call.elicitations.end(asked, Status.EXPIRED)
-    schema = call.kinds.forms.schema(asked)
+    kind = _kind(call, asked)
+    schema = kind.schema(asked)
     given: Json = {}  # a yes says no more than that
     if schema.fields and content is not None:
         given = without_blanks(schema, cast("Json", content))
     faults = check(schema, given) or call.kinds.rules.here(asked, given)
-    if not faults and asked.kind == "gate":
-        return await call.kinds.gates.approve(asked)
     if not faults:
-        return await call.elicitations.end(asked, Status.ACCEPTED, content=given)
+        return await kind.complete(asked, given, InClient())
     ended = await call.elicitations.end(asked, Status.FAILED, why=DOES_NOT_FIT)
     if ended.why == DOES_NOT_FIT:
         call.faults[asked.id] = faults
     return ended
+
+
+async def agreed(call: Leg, asked: Elicitation) -> Elicitation:
+    """The person goes to the link, and the tool waits for no more than that."""
+    await complete_elicitation(call.elicitations, asked.id, {}, InClient())
+    return await call.elicitations.as_remembered(asked.id) or asked
+
+
+def _kind(call: Leg, asked: Elicitation) -> PageKind:
+    kind = call.kinds.on_page(asked.kind)
+    assert kind is not None, asked.kind
+    return kind

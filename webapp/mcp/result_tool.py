@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+from flows.elicitation.proof import ByModel
 from flows.elicitation.run import Called, Run
-from flows.elicitation.states import BY_MODEL, Elicitation, Json, Status, checked_content
+from flows.elicitation.states import Elicitation, Json, Status, checked_content
+from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, InvalidAnswer, NotAllowed, NotPossible
 from flows.schema.schema import check
 from webapp.identity.identity import Caller
@@ -188,16 +190,16 @@ class ResultTool:
         Raises NotAllowed, and InvalidAnswer, which ends nothing: it is not the person's.
         """
         service = self._service
-        if asked.kind != "form" or not service.identity.lets_model_answer:
+        kind = service.kinds.on_page(asked.kind)
+        may_answer = service.identity.lets_model_answer and traits_of(asked.kind).goes_by(ByModel())
+        if kind is None or not may_answer:
             raise NotAllowed(_NO_YES)
         if asked.status.is_final or service.clock() >= asked.expires_at:
             raise NotAllowed(_UNKNOWN)
-        faults = check(service.kinds.forms.schema(asked), content) or service.kinds.rules.here(
-            asked, content
-        )
+        faults = check(kind.schema(asked), content) or service.kinds.rules.here(asked, content)
         if faults:
             details = [(fault.path, fault.message) for fault in faults]
             raise InvalidAnswer(details, elicitation_id=asked.id)
         given = checked_content(content)
-        await service.elicitations.end(asked, Status.ACCEPTED, content=given, why=BY_MODEL)
+        await kind.complete(asked, given, ByModel())
         _log.info("elicitation.answered_by_model", extra={"id": asked.id})

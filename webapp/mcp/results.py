@@ -10,8 +10,9 @@ from mcp_types import INTERNAL_ERROR
 
 from flows.elicitation.run import REPEATED_FOR
 from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, Expired, InvalidAnswer, NotAccepted
-from flows.kinds.form import FORM_KINDS, on_the_wire
+from flows.kinds.form import on_the_wire
 from webapp.calls.presenter import PresentedQuestion, Prompt
 from webapp.logs.masking import masked, masked_in_short
 from webapp.payments.verification import ON_ITS_WAY
@@ -161,7 +162,8 @@ def _whole_letters(text: str) -> str:
 def _schema(elicitation: Elicitation) -> dict[str, Any] | None:
     """What a form asks for; None where the answer is no form's."""
     terms = elicitation.asked.terms
-    if elicitation.kind not in FORM_KINDS or not isinstance(terms, Mapping):
+    fits = traits_of(elicitation.kind).fits_client_form
+    if not fits or not isinstance(terms, Mapping):
         return None
     return on_the_wire(cast("Mapping[str, Json]", terms["schema"]))
 

@@ -7,18 +7,19 @@ it asks the person once. An account is not used up, so nothing of it is wiped on
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
+from flows.elicitation.proof import ConnectedBefore
 from flows.elicitation.states import Asked, Elicitation, Json, Status
-from flows.errors import Failed, NotPossible
+from flows.errors import Failed
 from flows.oauth.authorization_code import AccountTerms, Client, OauthFlow
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Provider
 from flows.question import Link
 from flows.requests import AccountRequest
+from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
@@ -208,6 +209,10 @@ class Accounts:
             ]
         )
 
+    def label(self, elicitation: Elicitation) -> str:
+        client = self.client_for(elicitation)
+        return "" if client is None else client.provider.label
+
     async def share(self, elicitation: Elicitation, *, account: str) -> None:
         """The person allows the tool that asks to use what is connected already.
 
@@ -235,11 +240,8 @@ class Accounts:
         async def also(_: Elicitation) -> Sequence[Value]:
             return await self.connections.chosen(offered, elicitation.asked, is_named=is_named)
 
-        with suppress(NotPossible):
-            content: Json = {"account": offered.id}
-            await self._elicitations.settle(
-                elicitation.id, Status.ACCEPTED, content=content, also=also
-            )
+        proof, answer = ConnectedBefore(account=offered.id), {"account": offered.id}
+        await complete_elicitation(self._elicitations, elicitation.id, answer, proof, also=also)
 
     async def list(self, owner: str) -> tuple[Connection, ...]:
         """All that this owner has connected, those that need connecting again too."""

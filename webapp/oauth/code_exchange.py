@@ -13,6 +13,7 @@ import msgspec
 
 from flows.elicitation.attempt import come_back
 from flows.elicitation.calling_client import seen
+from flows.elicitation.proof import ConnectedBefore, Exchanged
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.errors import Denied, Failed, NotAccepted, NotPossible
 from flows.oauth.authorization_code import AccountTerms, Grant, OauthFlow, StoredAttempt
@@ -20,7 +21,7 @@ from flows.oauth.connection import Connection
 from flows.oauth.device_flow import DeviceCode
 from flows.oauth.responses import Person
 from flows.oauth.revocation import revoke
-from webapp.elicitations.acceptance import accept
+from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.clients import Clients
@@ -102,7 +103,8 @@ class CodeExchange:
         async def also(_: Elicitation) -> Sequence[Value]:
             return await placed()
 
-        done = await accept(self._elicitations, current, {"account": connection.id}, also=also)
+        proof, answer = Exchanged(account=connection.id), {"account": connection.id}
+        done = await complete_elicitation(self._elicitations, current.id, answer, proof, also=also)
         if done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN):
             # Too late for the question; the account is there all the same, for the next one.
             await self._elicitations.write_afresh(placed)
@@ -146,8 +148,8 @@ class CodeExchange:
                 and connection.is_wanted(terms.account)
                 and self._connections.is_enough(connection, terms.scopes, client)
             ):
-                with suppress(NotPossible):
-                    await self._elicitations.settle(other.id, Status.ACCEPTED, content=content)
+                proof = ConnectedBefore(account=connection.id)
+                await complete_elicitation(self._elicitations, other.id, content, proof)
 
     def _connection(
         self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str

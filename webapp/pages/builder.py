@@ -14,6 +14,7 @@ from flows.elicitation.states import (
     Elicitation,
     Status,
 )
+from flows.elicitation.traits import PageName, traits_of
 from flows.oauth.connection import Connection
 from flows.payments.session import kept_of, terms_of
 from webapp.oauth.clients import is_at_sandbox
@@ -29,7 +30,6 @@ from webapp.pages.views import (
     Ended,
     Ending,
     Finishing,
-    Kind,
     Late,
     NotPaid,
     PaymentPending,
@@ -48,15 +48,6 @@ from webapp.payments.verification import ON_ITS_WAY
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.service import Service
 
-KINDS: dict[str, Kind] = {
-    "url": "url",
-    "oauth": "account",
-    "payment": "payment",
-    "secret": "secret",
-    "form": "form",
-    "confirm": "confirm",
-    "gate": "confirm",
-}
 ENDINGS: dict[Status, Ending] = {
     Status.DECLINED: "declined",
     Status.DENIED: "denied",
@@ -82,6 +73,7 @@ class PageBuilder:
         self._service = service
         self._elicitation = elicitation
         self._asked = elicitation.asked
+        self._page: PageName = traits_of(elicitation.kind).page
         self._here = here
         self._csrf = csrf
         self._locale = locale
@@ -114,15 +106,15 @@ class PageBuilder:
         return Ended(
             server=self._asked.server,
             ending=ENDINGS[status],
-            kind=KINDS[self._elicitation.kind],
+            kind=self._page,
             provider=self._label(),
             problem=self._problem(),
             remove_at=self._manage() if self._elicitation.why == INTERRUPTED else None,
         )
 
     async def start(self, *, offers: bool) -> View:
-        match self._elicitation.kind:
-            case "oauth":
+        match self._page:
+            case "account":
                 found = await self._service.kinds.accounts.offers(self._elicitation)
                 if offers and found:
                     return self._use_account(found)
@@ -217,7 +209,7 @@ class PageBuilder:
             again_action=self._here,
             csrf=self._csrf,
             trouble=attempt.trouble,
-            is_payment=self._elicitation.kind == "payment",
+            is_payment=self._page == "payment",
         )
 
     def _not_paid(self) -> NotPaid | None:
@@ -262,19 +254,19 @@ class PageBuilder:
         )
 
     async def _done(self) -> View:
-        server, kind = self._asked.server, self._elicitation.kind
-        if kind == "oauth":
+        server, page = self._asked.server, self._page
+        if page == "account":
             connected = await self._service.kinds.accounts.connected(self._elicitation)
             if connected is not None:
                 return await self._done_account(connected)
-        if kind == "payment":
+        if page == "payment":
             paid = await self._service.kinds.payments.paid(self._elicitation)
             if paid is not None:
                 is_late = self._elicitation.is_late
                 return view_of(paid, server=server, is_late=is_late, locale=self._locale)
         if self._elicitation.is_late:
-            return Late(server=server, kind=KINDS[kind])
-        if self._service.kinds.typed(kind) is not None:
+            return Late(server=server, kind=page)
+        if self._service.kinds.on_page(self._elicitation.kind) is not None:
             return done_view(self._elicitation, self._service.kinds)
         return Done(server=server)
 
@@ -340,8 +332,7 @@ class PageBuilder:
     def _problem(self) -> str | None:
         """What broke an account's exchange, or why a payment was refused, where it is known."""
         why = self._elicitation.why
-        kind = self._elicitation.kind
-        is_said = kind in ("oauth", "payment") and self._elicitation.status is Status.FAILED
+        is_said = self._page in ("account", "payment") and self._elicitation.status is Status.FAILED
         return why if is_said and why not in (INTERRUPTED, NOT_ARRIVED) else None
 
     def _label(self) -> str:
@@ -349,7 +340,7 @@ class PageBuilder:
 
     def _manage(self) -> str | None:
         """Where a person finds what we may be connected to without knowing it."""
-        if self._elicitation.kind != "oauth":
+        if self._page != "account":
             return None
         client = self._service.kinds.accounts.client_for(self._elicitation)
         return None if client is None else client.provider.manage

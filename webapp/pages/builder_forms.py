@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from flows.elicitation.states import BY_MODEL, Elicitation, Json
+from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.traits import traits_of
+from webapp.kinds.page_kind import arguments_in, terms_in
 from webapp.kinds.registry import Kinds
 from webapp.pages.form import PageForm, form_of
 from webapp.pages.renderer import PILED_MARKS
@@ -35,37 +37,29 @@ def start_view(
 
     `common` is what every page that asks says, and where it sends the answer.
     """
-    message = elicitation.asked.message
-    if elicitation.kind == "secret":
-        secrets = kinds.secrets
-        return StartSecret(
+    message, traits = elicitation.asked.message, traits_of(elicitation.kind)
+    if traits.page == "confirm":
+        return StartConfirm(
             **common,
             message=message,
-            form=form or form_of(secrets.schema(elicitation)),
-            name=secrets.terms(elicitation).name,
+            arguments=arguments_of(arguments_in(elicitation)),
+            is_gate=traits.is_gate,
+            can_be_kept=bool(terms_in(elicitation).get("can_be_kept")),
         )
-    if elicitation.kind == "form":
-        shown = form or form_of(kinds.forms.schema(elicitation))
-        return StartForm(**common, message=message, form=shown)
-    terms = kinds.forms.terms(elicitation)
-    return StartConfirm(
-        **common,
-        message=message,
-        arguments=arguments_of(terms.arguments),
-        is_gate=terms.covers is not None,
-        can_be_kept=terms.can_be_kept,
-    )
+    kind = kinds.on_page(elicitation.kind)
+    assert kind is not None, elicitation.kind
+    form = form or form_of(kind.schema(elicitation))
+    if traits.page == "secret":
+        name = kinds.secrets.name(elicitation)
+        return StartSecret(**common, message=message, form=form, name=name)
+    return StartForm(**common, message=message, form=form)
 
 
 def done_view(elicitation: Elicitation, kinds: Kinds) -> View:
-    server = elicitation.asked.server
-    if elicitation.kind == "secret":
-        return DoneSecret(server=server, kept=kinds.secrets.terms(elicitation).name is not None)
-    return DoneForm(
-        server=server,
-        is_approved=elicitation.kind != "form",
-        is_by_model=elicitation.why == BY_MODEL,
-    )
+    server, page = elicitation.asked.server, traits_of(elicitation.kind).page
+    if page == "secret":
+        return DoneSecret(server=server, kept=kinds.secrets.name(elicitation) is not None)
+    return DoneForm(server=server, is_approved=page != "form", is_by_model=elicitation.is_by_model)
 
 
 def arguments_of(arguments: Json, *, in_a_line: bool = False) -> tuple[Argument, ...]:

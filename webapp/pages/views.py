@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
-Kind = Literal["url", "account", "payment", "secret", "form", "confirm"]
+from flows.elicitation.traits import PageName
+
 Ending = Literal["declined", "cancelled", "expired", "superseded", "failed", "denied"]
 Theirs = Literal["connections", "payments"]  # what is shown only to the person that it belongs to
 
@@ -158,7 +159,7 @@ class BeforeOpener(View):
     """
 
     template: ClassVar[str] = "before_opener.html"
-    kind: Kind
+    kind: PageName
     why: str
     sign_in: SignInButton | None = None
     code: CodeButton | None = None
@@ -172,7 +173,7 @@ class CodePage(View):
     """
 
     template: ClassVar[str] = "code.html"
-    kind: Kind
+    kind: PageName
     letters: str
     words: str
     live_url: str
@@ -358,7 +359,7 @@ class Late(View):
     """It worked when nobody waited any more; of a payment, how much, as for DonePayment."""
 
     template: ClassVar[str] = "late.html"
-    kind: Kind = "url"
+    kind: PageName = "url"
     price: str | None = None
     is_test: bool = False
     returned: str | None = None
@@ -375,7 +376,7 @@ class Ended(View):
 
     template: ClassVar[str] = "ended.html"
     ending: Ending
-    kind: Kind = "url"
+    kind: PageName = "url"
     provider: str | None = None
     problem: str | None = None
     remove_at: str | None = None

@@ -156,6 +156,10 @@ class Payments:
     def return_path(self, elicitation: Elicitation) -> str:
         return f"/return/{terms_of(elicitation).seller}"
 
+    def label(self, elicitation: Elicitation) -> str:
+        seller = self.seller(self.seller_of(elicitation))
+        return "" if seller is None else seller.label
+
     async def paid(self, elicitation: Elicitation) -> Payment | None:
         """The payment that settled it; also when it was delivered."""
         return await self.ledger.paid(elicitation)

@@ -11,14 +11,15 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from flows.elicitation.proof import PaidSession
 from flows.elicitation.states import NOT_ARRIVED, Completion, Elicitation, Status
 from flows.errors import NotPossible
 from flows.payments.gateway import ProviderSession, State, forget_page, heard, judge
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
 from flows.payments.session import Mismatch, Verdict, sessions_of
-from webapp.elicitations.acceptance import accept
-from webapp.elicitations.service import Elicitations
+from webapp.elicitations.complete import complete_elicitation
+from webapp.elicitations.service import Also, Elicitations
 from webapp.payments.early_events import EarlyEvents
 from webapp.payments.ledger import Ledger
 from webapp.payments.unresolved import PAID_OTHERWISE, UnresolvedPayments
@@ -135,8 +136,7 @@ class Verification:
             case Verdict.PAID if elicitation.status is Status.ACCEPTED:
                 done = Completion.ALREADY_SETTLED
             case Verdict.PAID:
-                content = {"payment": payment_id}
-                done = await accept(self._elicitations, elicitation, content, also=rows)
+                done = await self._complete(elicitation, session, payment_id, rows)
                 if done is not Completion.ALREADY_SETTLED:
                     return done
             case Verdict.FAILED if is_latest:
@@ -151,6 +151,17 @@ class Verification:
                 await self._note(elicitation, session, verdict, is_latest=is_latest)
         # Paid twice, or told twice: the ledger has each paid session once.
         await self._elicitations.write_afresh(lambda: rows(elicitation))
+        return done
+
+    async def _complete(
+        self, elicitation: Elicitation, session: ProviderSession, payment_id: str, rows: Also
+    ) -> Completion:
+        """Raises KeyError where it was erased meanwhile: then it is looked for at the provider."""
+        proof, answer = PaidSession(session=session.id), {"payment": payment_id}
+        id = elicitation.id
+        done = await complete_elicitation(self._elicitations, id, answer, proof, also=rows)
+        if done is Completion.UNKNOWN:
+            raise KeyError(id)
         return done
 
     async def _unless_there(

@@ -17,14 +17,14 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, RawBody
 
 from flows.crypto.tokens import Purpose
+from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.traits import traits_of
 from flows.errors import Failed, InvalidToken, NotAllowed, NotConfigured, NotPossible
 from flows.schema.schema import Fault, parse
 from webapp.http.requests import Fields, cookies_of, parsed, query_of
-from webapp.kinds.form import AskedForms
-from webapp.kinds.gate import Gates
+from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.kinds.rules import Rules
-from webapp.kinds.secret import KeptSecrets
 from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of
 from webapp.pages.views import ProviderTrouble
@@ -34,6 +34,7 @@ from webapp.routes.openers import pace, refuse_opener, with_cookie
 from webapp.routes.redirect import depart, trouble_of
 from webapp.service import Service
 
+_TICKS = ("remember", "all_clients")  # the boxes beside a yes
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +74,7 @@ async def go_on(
     attempt = elicitation.attempt
     known = None if attempt is None else attempt.browser
     cookie = service.browser.cookie_of(cookies_of(request), known=known) or ""
-    typed = service.kinds.typed(elicitation.kind)
+    typed = service.kinds.on_page(elicitation.kind)
     if typed is not None:
         shown = _shown(service, elicitation, token=token, cookie=cookie)
         rules = service.kinds.rules
@@ -106,7 +107,7 @@ async def allow(
     refused = await _refuse(elicitation, request, parsed(body), service, answers, token=token)
     if refused is not None:
         return refused
-    if elicitation.kind == "oauth":
+    if traits_of(elicitation.kind).gives == "account":
         account = query_of(request).get("account", [""])[-1]
         try:
             await service.kinds.accounts.share(elicitation, account=account)
@@ -202,7 +203,7 @@ def _trouble(
         again_action=f"/e/{token}",
         csrf=service.browser.csrf(cookie, subject=elicitation.id),
         trouble=trouble_of(error),
-        is_payment=elicitation.kind == "payment",
+        is_payment=traits_of(elicitation.kind).page == "payment",
     )
     return answers.page(
         view, status=HTTPStatus.BAD_GATEWAY, form_targets=_form_targets(elicitation)
@@ -213,7 +214,7 @@ async def _take_answer(
     elicitation: Elicitation,
     shown: PageBuilder,
     fields: Fields,
-    typed: AskedForms | KeptSecrets,
+    typed: PageKind,
     answers: Answers,
     *,
     rules: Rules,
@@ -224,16 +225,13 @@ async def _take_answer(
     schema = typed.schema(elicitation)
     parsed = parse(schema, fields)
     faults: Sequence[Fault] = parsed.faults
-    if not faults and typed.terms(elicitation).has_rules:
+    if not faults and has_rules(elicitation):
         faults = await rules.faults(elicitation, parsed.content)
     if faults:
         view = shown.start_typed(form_of(schema, values=fields, faults=faults))
         return answers.page(view, status=HTTPStatus.UNPROCESSABLE_ENTITY)
-    if isinstance(typed, Gates):
-        is_wide, is_for_all = (fields.get(tick) == ["1"] for tick in ("remember", "all_clients"))
-        await typed.approve(elicitation, is_wide=is_wide, is_for_all=is_for_all)
-    else:
-        await typed.save(elicitation, parsed.content)
+    ticks = {tick for tick in _TICKS if fields.get(tick) == ["1"]}
+    await typed.complete(elicitation, parsed.content, OnPage(), ticks=ticks)
     return see_other(f"/e/{token}")
 
 

@@ -12,11 +12,12 @@ from typing import Any, assert_never
 from litestar import Request, Response
 
 from flows.elicitation.states import Elicitation
+from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import PAGE_WORDS, Code
 from webapp.http.rate_limit import address_key
 from webapp.http.requests import cookies_of
 from webapp.identity.identity import Opening, Way
-from webapp.pages.builder import ENDINGS, KINDS
+from webapp.pages.builder import ENDINGS
 from webapp.pages.views import (
     BeforeOpener,
     CodeButton,
@@ -138,7 +139,7 @@ def _view(
     here: str,
     cookie: str,
 ) -> View:
-    server, kind = elicitation.asked.server, KINDS[elicitation.kind]
+    server, kind = elicitation.asked.server, traits_of(elicitation.kind).page
     match opening.way:
         case Way.SIGN_IN:
             button = sign_in_button(service, back=here, cookie=cookie)

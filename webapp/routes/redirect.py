@@ -17,10 +17,12 @@ import msgspec
 from flows.crypto.tokens import Claims, Purpose
 from flows.elicitation import attempt as attempts
 from flows.elicitation.flow import Flow, RedirectContext
-from flows.elicitation.states import Attempt, Elicitation, Json, Status, Trouble
+from flows.elicitation.proof import OnPage
+from flows.elicitation.states import Attempt, Completion, Elicitation, Json, Status, Trouble
 from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
 from flows.payments.gateway import stands_in_the_way
 from flows.payments.session import StoredCheckout, kept_of
+from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.kind import Kind
 from webapp.service import Service
 
@@ -93,7 +95,9 @@ async def _depart(
         if opened.status.is_final or (kind.holds_open and _has_made_way(opened, kept)):
             raise NotPossible(status=opened.status, wanted="gone on with")
     if not opened.asked.waits:
-        await service.elicitations.settle(opened.id, Status.ACCEPTED, content={})
+        done = await complete_elicitation(service.elicitations, opened.id, {}, OnPage())
+        if done is not Completion.ACCEPTED:
+            raise NotPossible(status=opened.status, wanted="gone on with")
     return departure.url
 
 

@@ -1,19 +1,21 @@
 """Presenting: which way a call shows its questions, by the revision and what was declared."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
 
 from flows.elicitation.states import Elicitation, Json
-from flows.kinds.form import FORM_KINDS
 from webapp.calls.presenter import Leg, PresentedQuestion, Presenter
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
-from webapp.kinds.form import arguments_in
+from webapp.kinds.page_kind import arguments_in
 from webapp.mcp.asks import ClientAsks
 from webapp.mcp.declared import Declared
+from webapp.mcp.forms import may_be_asked
 from webapp.mcp.presenters.hold import Hold
 from webapp.mcp.presenters.hold_form import HoldForm
 from webapp.mcp.presenters.link import LinkInResult
@@ -36,9 +38,8 @@ def presenter_of(
 ) -> Presenter:
     """`dismissed` is a question that the model no longer waits for."""
     limits, letters, modes = service.limits, service.letters, declared.modes
-    form_kinds = FORM_KINDS
-    if service.identity.pairs_for_yes(caller.owner):  # a client is a program, too
-        form_kinds -= {"gate"}
+    # A client is a program, too.
+    in_form = partial(may_be_asked, with_gates=not service.identity.pairs_for_yes(caller.owner))
     ticks = service.elicitations.ticks
     held_until = Deadline(limits.call, ticks=ticks)
     shows = declared.shows(by_code=caller.by_code)
@@ -74,7 +75,7 @@ def presenter_of(
                 held_until=None if is_patient else held_until,
                 is_error=is_error,
             )
-            return ByKind(forms=forms, links=links, form_kinds=form_kinds)
+            return ByKind(forms=forms, links=links, in_form=in_form)
         return links
     if not (shows or declared.asks):
         return in_result
@@ -87,18 +88,20 @@ def presenter_of(
         limits=limits,
         letters=letters,
         is_error=is_error,
-        form_kinds=form_kinds,
+        in_form=in_form,
     )
-    return retry if shows else ByKind(forms=retry, links=in_result, form_kinds=form_kinds)
+    return retry if shows else ByKind(forms=retry, links=in_result, in_form=in_form)
 
 
 class ByKind:
     """Presents what a form can ask in one way, and what needs a link in another."""
 
-    def __init__(self, *, forms: Presenter, links: Presenter, form_kinds: frozenset[str]) -> None:
+    def __init__(
+        self, *, forms: Presenter, links: Presenter, in_form: Callable[[str], bool]
+    ) -> None:
         self._forms = forms
         self._links = links
-        self._form_kinds = form_kinds
+        self._in_form = in_form
 
     def can(self, mode: str) -> bool:
         return self._links.can(mode)
@@ -121,4 +124,4 @@ class ByKind:
         return await (self._forms if in_client else self._links).wait(call, shown, waiter)
 
     def _of(self, kind: str) -> Presenter:
-        return self._forms if kind in self._form_kinds else self._links
+        return self._forms if self._in_form(kind) else self._links

@@ -21,6 +21,7 @@ from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.user_codes import UserCodes
 from webapp.mcp.asks import ClientAsks
+from webapp.mcp.forms import agreed
 from webapp.mcp.presenters.on_stream import OnStream
 from webapp.mcp.user_code import LETTERS_SCHEMA, letters_in, typed_letters
 
@@ -84,7 +85,7 @@ class Hold(OnStream):
                 if action == "decline":
                     current = await call.elicitations.end(current, Status.DECLINED)
                 elif action == "accept" and not current.asked.waits:
-                    current = await call.elicitations.end(current, Status.ACCEPTED, content={})
+                    current = await agreed(call, current)
             elif self._held_until is not None and self._held_until.is_over:
                 await self._still_waiting(call, shown, asking)
             else:

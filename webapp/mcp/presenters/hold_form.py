@@ -3,11 +3,10 @@
 from mcp_types import ElicitRequestFormParams
 
 from flows.elicitation.states import Elicitation, Json, Status
-from flows.kinds.form import FORM_KINDS
 from webapp.calls.presenter import Leg, PresentedQuestion
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.quotas import NO_FORM
-from webapp.mcp.forms import acted, fits, message_of, schema_of
+from webapp.mcp.forms import acted, fits, may_be_asked, message_of, schema_of
 from webapp.mcp.presenters.on_stream import OnStream
 
 
@@ -15,13 +14,13 @@ class HoldForm(OnStream):
     """Presents by a form of the client's."""
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return kind in FORM_KINDS and fits(arguments)
+        return may_be_asked(kind) and fits(arguments)
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
         await self._unless_draining(call, shown)
         form = ElicitRequestFormParams(
-            message=message_of(call, asked), requested_schema=schema_of(call, asked)
+            message=message_of(asked), requested_schema=schema_of(call, asked)
         )
         async with self._asking(asked.id, lambda: self._send(form), waiter) as asking:
             until = self._at_most(asked.expires_at, now=call.now)

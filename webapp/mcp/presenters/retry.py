@@ -7,7 +7,7 @@ tool's own.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, cast
 
@@ -24,9 +24,9 @@ from webapp.deadline import Deadline
 from webapp.elicitations.links import LINK_OUTLIVES, Links
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.user_codes import UserCodes
-from webapp.kinds.form import arguments_in
+from webapp.kinds.page_kind import arguments_in
 from webapp.limits import CallLimits
-from webapp.mcp.forms import acted, fits, message_of, schema_of
+from webapp.mcp.forms import acted, agreed, fits, message_of, schema_of
 from webapp.mcp.results import MODERN, Result, busy_text, form_result, link_result, text_result
 from webapp.mcp.user_code import LETTERS_SCHEMA, letters_in, typed_letters
 
@@ -127,7 +127,7 @@ class Retry:
         limits: CallLimits,
         letters: UserCodes,
         is_error: bool,
-        form_kinds: frozenset[str],
+        in_form: Callable[[str], bool],
     ) -> None:
         self._chain = chain
         self._links = links
@@ -137,14 +137,14 @@ class Retry:
         self._limits = limits
         self._letters = letters
         self._is_error = is_error
-        self._form_kinds = form_kinds
+        self._in_form = in_form
         self._dismissed = set(chain.dismissed)
 
     def can(self, mode: str) -> bool:
         return mode in self._modes
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return kind in self._form_kinds and "form" in self._modes and fits(arguments)
+        return self._in_form(kind) and "form" in self._modes and fits(arguments)
 
     def _asks_in_client(self, asked: Elicitation) -> bool:
         return self.asks_in_client(asked.kind, arguments_in(asked))
@@ -172,7 +172,7 @@ class Retry:
             self._dismissed.add(shown.name)
             return None
         if action == "accept" and not current.asked.waits:
-            return await call.elicitations.end(current, Status.ACCEPTED, content={})
+            return await agreed(call, current)
         current = await call.hold(
             current,
             waiter,
@@ -286,7 +286,7 @@ class Retry:
         asked = shown.elicitation
         if self._asks_in_client(asked):
             schema = schema_of(call, asked)
-            return _asks_for(mode="form", message=message_of(call, asked), requestedSchema=schema)
+            return _asks_for(mode="form", message=message_of(asked), requestedSchema=schema)
         return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
 
     def _mode(self, part: Prompt, before: Mapping[int, str]) -> str:

@@ -1,8 +1,9 @@
-"""Acceptance: a yes, in time or late, and what is written with it.
+"""`complete_elicitation`: the one door for an answer, in time or late.
 
-What could go wrong: a yes that came for nothing, or one that answers two questions. A late one is
-kept for the same question; if somebody asks that at the moment, the newer elicitation makes way,
-and its waiter gets the answer.
+OAuth and payment callbacks, webhooks, pages, client forms and trusted code all end here, each with
+the proof of what it verified. What could go wrong: a yes that came for nothing, or one that answers
+two questions. A late one is kept for the same question; if somebody asks that at the moment, the
+newer elicitation makes way, and its waiter gets the answer.
 """
 
 from collections.abc import Sequence
@@ -11,30 +12,41 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from flows.elicitation import states
+from flows.elicitation.proof import Proof
 from flows.elicitation.states import Completion, Elicitation, Json, Status
+from flows.elicitation.traits import traits_of
 from flows.errors import NotPossible
 from webapp.elicitations.service import Also, Elicitations
 from webapp.records.rows import Value
 
 
-async def accept(
-    elicitations: Elicitations, current: Elicitation, content: Json, *, also: Also | None = None
+async def complete_elicitation(
+    elicitations: Elicitations, id: str, answer: Json, proof: Proof, *, also: Also | None = None
 ) -> Completion:
-    """Settle as accepted; whoever calls this goes on to its end when cancelled."""
-    also = also or _nothing
+    """Settle as accepted, with what `also` gives written beside; goes on when cancelled."""
+    work = _complete(elicitations, id, answer, proof, also=also or _nothing)
+    return await elicitations.whole(work)
+
+
+async def _complete(
+    elicitations: Elicitations, id: str, answer: Json, proof: Proof, *, also: Also
+) -> Completion:
     try:
-        if not current.status.is_final and _is_over(current, elicitations.clock()):
-            await elicitations.settle(current.id, Status.EXPIRED)
-        else:
-            await elicitations.settle(current.id, Status.ACCEPTED, content=content, also=also)
-            return Completion.ACCEPTED
+        ended = await elicitations.accept(id, proof, content=answer, also=also)
+    except KeyError:
+        return Completion.UNKNOWN
     except NotPossible:
         pass  # it has ended: what is left is to keep a late yes
-    return await _accept_late(elicitations, current.id, content, also=also)
+    else:
+        if ended.status is Status.ACCEPTED:
+            return Completion.ACCEPTED
+    if not proof.may_be_late:
+        return Completion.ALREADY_SETTLED
+    return await _keep_late(elicitations, id, answer, also=also)
 
 
-async def _accept_late(
-    elicitations: Elicitations, id: str, content: Json, *, also: Also
+async def _keep_late(
+    elicitations: Elicitations, id: str, answer: Json, *, also: Also
 ) -> Completion:
     """Keep a late yes for the same question; a newer elicitation of it makes way."""
 
@@ -42,13 +54,15 @@ async def _accept_late(
         current = await elicitations.get(id)
         if current is None:
             return []
+        if not traits_of(current.kind).kept:
+            raise NotPossible(status=current.status, wanted=Status.ACCEPTED)
         holder = await elicitations.find(owner=current.owner, join=current.join)
         moved: list[Elicitation] = []
         if holder is not None and holder.id != id and states.is_kept(current, elicitations.clock()):
             moved = _made_way(holder, now=elicitations.clock())
         is_mine = holder is None or holder.id == id or bool(moved)
         late = states.settle_late(
-            current, now=elicitations.clock(), content=content, holds_key=is_mine
+            current, now=elicitations.clock(), content=answer, holds_key=is_mine
         )
         return [*moved, late, *await also(late)]
 
@@ -57,11 +71,6 @@ async def _accept_late(
     except NotPossible:
         return Completion.ALREADY_SETTLED
     return Completion.LATE if written else Completion.UNKNOWN
-
-
-def _is_over(current: Elicitation, now: datetime) -> bool:
-    # An exchange that began in time may end a little later.
-    return current.status is not Status.EXCHANGING and now >= current.expires_at
 
 
 def _made_way(holder: Elicitation, *, now: datetime) -> list[Elicitation]:
