@@ -10,7 +10,6 @@ from flows.webhooks.schemes import (
     MOLLIE,
     PADDLE,
     POLAR,
-    RAZORPAY,
     SQUARE,
     STANDARD_WEBHOOKS,
     STRIPE,
@@ -31,6 +30,5 @@ SIGNERS: dict[Scheme, Callable[[bytes, str, datetime], Headers]] = {
     SQUARE: lambda body, secret, _: signing.square(body, secret=secret, url=URL),
     COINBASE: lambda body, secret, _: signing.coinbase(body, secret=secret),
     MOLLIE: lambda body, secret, _: signing.mollie(body, secrets=[secret]),
-    RAZORPAY: lambda body, secret, _: signing.razorpay(body, secret=secret),
     LEMON_SQUEEZY: lambda body, secret, _: signing.lemon_squeezy(body, secret=secret),
 }

@@ -1,10 +1,9 @@
 """The schemes by which senders sign their webhooks: a declaration for each.
 
 What could go wrong: a header, a border or a key that is read otherwise than its sender writes it.
-So the schemes are tested against their senders' own libraries and published examples, but Mollie's,
-Razorpay's and Lemon Squeezy's, which are as their documentation has them. What is no row here has a
-verifier of its own: Adyen's items, PayPal's certificates, and Mollie's older notices, which nothing
-signs.
+So the schemes are tested against their senders' own libraries and published examples, but Mollie's
+and Lemon Squeezy's, which are as their documentation has them. What is no row here has a verifier
+of its own: Adyen's items, PayPal's certificates, and Mollie's older notices, which nothing signs.
 """
 
 from dataclasses import dataclass, replace
@@ -101,7 +100,6 @@ MOLLIE: Final = Scheme(
     separator=",",
     is_repeatable=True,  # for the day on which a secret is rotated
 )
-RAZORPAY: Final = Scheme(name="razorpay", signature_header="x-razorpay-signature")
 LEMON_SQUEEZY: Final = Scheme(name="lemon-squeezy", signature_header="x-signature")
 SCHEMES: Final = (
     STRIPE,
@@ -112,6 +110,5 @@ SCHEMES: Final = (
     SQUARE,
     COINBASE,
     MOLLIE,
-    RAZORPAY,
     LEMON_SQUEEZY,
 )

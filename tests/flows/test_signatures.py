@@ -22,7 +22,6 @@ from flows.webhooks.schemes import (
     MOLLIE,
     PADDLE,
     POLAR,
-    RAZORPAY,
     SQUARE,
 )
 from flows.webhooks.signatures import (
@@ -56,7 +55,6 @@ SECRETS = {
     SQUARE: "square secret",
     COINBASE: "coinbase secret",
     MOLLIE: "mollie secret",
-    RAZORPAY: "razorpay secret",
     LEMON_SQUEEZY: "lemon secret",
     POLAR: "polar_whs_secret",
     IN_HEX: "00112233445566778899aabbccddeeff",
@@ -234,7 +232,6 @@ def test_square_is_not_read_without_a_configured_address() -> None:
     [
         (COINBASE, "X-CC-Webhook-Signature", ""),
         (MOLLIE, "X-Mollie-Signature", "sha256="),
-        (RAZORPAY, "X-Razorpay-Signature", ""),
         (LEMON_SQUEEZY, "X-Signature", ""),
     ],
 )
