@@ -16,19 +16,17 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from stripe import SignatureVerificationError, WebhookSignature
 
 from flows.errors import Unverified
-from flows.webhooks.schemes import (
-    COINBASE,
-    LEMON_SQUEEZY,
-    MOLLIE,
-    PADDLE,
-    POLAR,
-    SQUARE,
-)
+from flows.payments.declared.catalog.coinbase import COINBASE
+from flows.payments.declared.catalog.lemon_squeezy import LEMON_SQUEEZY
+from flows.payments.declared.catalog.paddle import PADDLE
+from flows.payments.declared.catalog.polar import POLAR
+from flows.payments.declared.catalog.square import SQUARE
+from flows.payments.mollie.gateway import MOLLIE
+from flows.payments.stripe.account import STRIPE
+from flows.providers.github import GITHUB
 from flows.webhooks.signatures import (
     BODY_BYTES_AT_MOST,
-    GITHUB,
     STANDARD_WEBHOOKS,
-    STRIPE,
     Delivery,
     Scheme,
     verify,
