@@ -60,7 +60,7 @@ def ours(service: Service, owner: str) -> Litestar:
 
     @get("/prepare")
     async def prepare(times: FromQuery[int]) -> list[tuple[str, str]]:
-        waiting = [_opened(owner) for _ in range(times)]
+        waiting = [opened_checkout(owner) for _ in range(times)]
         for one, _ in waiting:
             await service.elicitations.write(one)
             waiters.append(
@@ -85,7 +85,7 @@ def ours(service: Service, owner: str) -> Litestar:
     )
 
 
-def _opened(owner: str) -> tuple[Elicitation, str]:
+def opened_checkout(owner: str) -> tuple[Elicitation, str]:
     """A question whose person is at the checkout, and the session there."""
     now = utc_now()
     session = f"cs_test_{secrets.token_hex(24)}"

@@ -56,14 +56,13 @@ async def _our_rate(ours: httpx.AsyncClient, times: int) -> float:
     return rate
 
 
-def _delivery(url: str, reference: str, session: str) -> bytes:
-    """A whole HTTP request."""
-    now = utc_now()
+def paid_event(reference: str, session: str) -> bytes:
+    """What the provider says of a session that was paid."""
     event = {
         "id": f"evt_{secrets.token_hex(12)}",
         "object": "event",
         "type": "checkout.session.completed",
-        "created": int(now.timestamp()),
+        "created": int(utc_now().timestamp()),
         "livemode": False,
         "data": {
             "object": {
@@ -80,7 +79,12 @@ def _delivery(url: str, reference: str, session: str) -> bytes:
             }
         },
     }
-    body = json.dumps(event).encode()
+    return json.dumps(event).encode()
+
+
+def _delivery(url: str, reference: str, session: str) -> bytes:
+    """A whole HTTP request."""
+    body, now = paid_event(reference, session), utc_now()
     headers = signing.stripe(body, secret=SECRET, now=now)
     lines = [
         "POST /webhooks/stripe HTTP/1.1",

@@ -3,19 +3,15 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from flows.webhooks.schemes import (
-    COINBASE,
-    GITHUB,
-    LEMON_SQUEEZY,
-    MOLLIE,
-    PADDLE,
-    POLAR,
-    RAZORPAY,
-    SQUARE,
-    STANDARD_WEBHOOKS,
-    STRIPE,
-    Scheme,
-)
+from flows.payments.declared.catalog.coinbase import COINBASE
+from flows.payments.declared.catalog.lemon_squeezy import LEMON_SQUEEZY
+from flows.payments.declared.catalog.paddle import PADDLE
+from flows.payments.declared.catalog.polar import POLAR
+from flows.payments.declared.catalog.square import SQUARE
+from flows.payments.mollie.gateway import MOLLIE
+from flows.payments.stripe.account import STRIPE
+from flows.providers.github import GITHUB
+from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
 from webapp.sandbox import signing
 from webapp.sandbox.signing import Headers
 
@@ -31,6 +27,5 @@ SIGNERS: dict[Scheme, Callable[[bytes, str, datetime], Headers]] = {
     SQUARE: lambda body, secret, _: signing.square(body, secret=secret, url=URL),
     COINBASE: lambda body, secret, _: signing.coinbase(body, secret=secret),
     MOLLIE: lambda body, secret, _: signing.mollie(body, secrets=[secret]),
-    RAZORPAY: lambda body, secret, _: signing.razorpay(body, secret=secret),
     LEMON_SQUEEZY: lambda body, secret, _: signing.lemon_squeezy(body, secret=secret),
 }

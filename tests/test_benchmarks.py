@@ -1,10 +1,15 @@
 """The benchmarks run: tiny sizes, no bounds on time, since a busy machine proves nothing."""
 
+from pathlib import Path
+
 from benchmarks.calling import REVISIONS, tool_calls
 from benchmarks.figure import Figure, summary, table
 from benchmarks.hooking import webhooks
 from benchmarks.settling import lifecycles, settle_to_resumed
 from benchmarks.waiting import bytes_each, register_and_wake
+from benchmarks.walks import walks
+
+HOUSE = Path(__file__).parent.parent
 
 
 def is_measured(figure: Figure) -> bool:
@@ -31,6 +36,13 @@ async def test_lifecycles_are_measured_against_four_bare_writes(tmp_path):
 
 async def test_webhooks_are_measured_and_each_wakes_its_waiter():
     assert is_measured(await webhooks(seconds=0, times=10))
+
+
+async def test_each_walk_of_the_architecture_is_counted(tmp_path):
+    told = (HOUSE / "docs" / "architecture.md").read_text("utf-8").partition("## Five walks")[2]
+    for walk in await walks(tmp_path):
+        assert walk.name in told
+        assert walk.changes_of_room < walk.changes_of_file < len(walk.steps)
 
 
 async def test_tool_calls_are_measured_on_both_revisions():

@@ -91,6 +91,9 @@ def test_every_key_reaches_the_provider() -> None:
     assert acme.refresh == "https://acme.example/refresh"
     assert acme.rotates
     assert acme.revoke == Revocation(url="https://acme.example/revoke", kind="json")
+    text = WHOLE.replace('kind = "json"', 'kind = "github"')
+    renamed = read_declarations(text, source="a file").providers["acme"].revoke
+    assert renamed == Revocation(url="https://acme.example/revoke", kind="delete")
     assert acme.manage == "https://acme.example/apps"
     assert acme.device == "https://acme.example/device"
     assert acme.scope_parameter == "user_scope"

@@ -23,9 +23,9 @@ from flows.payments.declared.declaration import (
 from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import Dispute, RefundStatus
-from flows.payments.registry import BUILT_IN
-from flows.webhooks.items import ADYEN
-from flows.webhooks.schemes import SCHEMES, STANDARD_WEBHOOKS, STRIPE
+from flows.payments.registry import BUILT_IN, SCHEMES
+from flows.payments.stripe.account import STRIPE
+from flows.webhooks.signatures import STANDARD_WEBHOOKS
 from webapp.settings.config_file import BadDeclaration, read_declarations
 from webapp.settings.payment_providers import KEYS, SETTINGS, read_sellers
 from webapp.settings.settings import BadSettings, Settings, read_settings
@@ -787,7 +787,7 @@ def test_every_key_is_explained() -> None:
     assert {*KEYS, *inner, "{secret}"} - words == set()
     names = ASKED | KNOWN | GIVEN_BACK
     assert {f"{{{name}}}" for name in names} - words == set()
-    assert {scheme.name for scheme in (*SCHEMES, ADYEN)} <= words
+    assert set(SCHEMES) <= words
 
 
 def test_the_events_that_each_provider_has_to_send_are_listed() -> None:

@@ -28,8 +28,8 @@ ROOMS = (
     *(
         f"flows.{room}"
         for room in (
-            *("errors", "origin", "elicitation", "question", "oauth", "webhooks", "payments"),
-            *("requests", "schema", "kinds", "elicit", "providers", "crypto"),
+            *("errors", "origin", "elicitation", "question", "oauth", "webhooks", "providers"),
+            *("payments", "requests", "schema", "kinds", "elicit", "crypto"),
         )
     ),
     "flows",
@@ -43,6 +43,19 @@ ROOMS = (
         )
     ),
     "webapp",
+)
+# A vendor's name stands in these alone, and in what is written for people.
+VENDORS_ROOMS = (
+    *(f"flows/payments/{room}/" for room in ("stripe", "paypal", "mollie", "declared/catalog")),
+    *("flows/providers/", "webapp/sandbox/", "webapp/demo/"),
+    "flows/payments/registry.py",  # which gateway is whose
+    "webapp/settings/payments.py",  # each one's own settings
+    "webapp/settings/config_file.py",  # an older word of elicit.toml
+    "webapp/pages/views_home.py",  # how each client is told of this server
+)
+VENDORS = re.compile(
+    "adyen|atlassian|claude|coinbase|digicert|discord|dropbox|github|gitlab|google|lemon|linear|"
+    "microsoft|mollie|notion|openai|paddle|paypal|polar|razorpay|slack|square|stripe|vscode"
 )
 VAGUE = {"utils", "helpers", "common", "base", "manager", "context", "data"}
 WALL_CLOCKS = {
@@ -101,6 +114,15 @@ def at_import(node: ast.AST) -> Iterator[ast.AST]:
 def dotted(node: ast.AST) -> str:
     """The last two names of `a.b.c`, so that datetime.datetime.now reads as datetime.now."""
     return ".".join(ast.unparse(node).split(".")[-2:]) if isinstance(node, ast.Attribute) else ""
+
+
+def named_in(node: ast.AST) -> Iterator[str]:
+    """What code is called and compares: its names, and its texts but for sentences."""
+    for name in ("id", "attr", "arg", "name", "asname", "module"):
+        yield str(getattr(node, name, None) or "").lower()
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+        text = str(node.value).lower()
+        yield "" if " " in text.strip() else text
 
 
 def room_of(module: str) -> str:
@@ -263,6 +285,18 @@ def test_every_test_that_a_document_names_is_there() -> None:
     assert named
     for path, name in named:
         assert f"def {name}(" in (HOUSE / path).read_text("utf-8"), f"{path}::{name}"
+
+
+def test_a_vendors_name_stands_in_the_vendors_room_alone() -> None:
+    wrong = [
+        f"{path}:{getattr(node, 'lineno', '')} names {name}"
+        for path, tree in SOURCES.items()
+        if not path.startswith(VENDORS_ROOMS)
+        for node in ast.walk(tree)
+        for name in named_in(node)
+        if VENDORS.search(name)
+    ]
+    assert not wrong
 
 
 def test_no_public_class_has_the_name_of_another() -> None:

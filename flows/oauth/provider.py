@@ -72,12 +72,12 @@ class PersonProbe:
 class Revocation:
     """How a key is given back to the provider.
 
-    `form` is RFC 7009, and `json` the same in JSON. `github` is a DELETE with Basic and JSON, our
+    `form` is RFC 7009, and `json` the same in JSON. `delete` is a DELETE with Basic and JSON, our
     client id in the address as `{client_id}`. `bearer` is a POST with the key itself.
     """
 
     url: str
-    kind: Literal["form", "json", "github", "bearer"] = "form"
+    kind: Literal["form", "json", "delete", "bearer"] = "form"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,8 +239,8 @@ class Provider:
         url, kind = self.revoke.url.replace("{client_id}", "id"), self.revoke.kind
         if fault := _fault_of(url):
             return [f"revoke: {fault}"]
-        if kind not in ("form", "json", "github", "bearer"):
-            return ["revoke: its kind must be form, json, github or bearer."]
+        if kind not in ("form", "json", "delete", "bearer"):
+            return ["revoke: its kind must be form, json, delete or bearer."]
         if kind == "bearer" and origin_of(url) not in self.api_hosts:
             return ["revoke: its host is not among api_hosts, where alone the key may go."]
         return []

@@ -32,7 +32,7 @@ def revoke(client: Client, connection: Connection) -> Talk[bool]:
         return False
     way, client_auth = found
     match way.kind:
-        case "github":
+        case "delete":
             return (yield from _delete(client, connection, way))
         case "bearer":
             request = called("POST", way.url, client=client, token=connection.access_token)

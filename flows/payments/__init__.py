@@ -4,7 +4,7 @@ The words: a *provider* takes the money, a *merchant account* is ours there, a *
 checkout, a *receipt* is what a tool gets, an *event* is what a webhook told or a fetch found.
 
 The one path: `session` asks for a checkout, with an idempotency key of our id and attempt -> the
-person pays there -> `events` or a fetch says what became of it -> `gateway` holds amount, currency,
+person pays there -> an event or a fetch says what became of it -> `gateway` holds amount, currency,
 live mode, account and our own session against what was asked -> `receipt` opens, is taken, spent or
 refunded, by one table. `unresolved` is what may still be paid after its question ended.
 

@@ -20,9 +20,8 @@ from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.payments import receipt as receipts
-from flows.payments.events import News
 from flows.payments.money import Money
-from flows.payments.receipt import Dispute, Payment, Refund
+from flows.payments.receipt import Dispute, News, Payment, Refund
 from flows.payments.session import (
     CheckoutTerms,
     Mismatch,
@@ -253,6 +252,11 @@ class Certifies(HintsOnly, Protocol):
     def certificates(self) -> CertificateScheme: ...
     @property
     def webhook_ids(self) -> tuple[str, ...]: ...
+
+
+def fits_a_header(key: str) -> bool:
+    """Whether it is one word that can stand in a header."""
+    return key.isascii() and key.isprintable() and bool(key) and " " not in key
 
 
 def judge(

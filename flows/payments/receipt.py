@@ -57,6 +57,19 @@ class Dispute(StrEnum):
     GONE = "gone"  # for good, whatever is told besides
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What became of a payment afterwards.
+
+    `returned` is what was given back of it in all, in minor units of ISO 4217, or else `dispute`
+    is how far a bank's claim is; the event's `subject` is its id.
+    """
+
+    returned: int = 0
+    currency: str | None = None
+    dispute: Dispute | None = None
+
+
 _STEPS = tuple(Dispute)
 
 

@@ -5,7 +5,7 @@ the terms of the question, or in the receipt, and nowhere else.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
@@ -14,12 +14,14 @@ from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.gateway import Gateway, HintsOnly, MerchantAccount, ProviderSession, Signs
-from flows.payments.mollie.gateway import MollieAccount, MollieGateway
+from flows.payments.mollie.gateway import MOLLIE, MollieAccount, MollieGateway
 from flows.payments.paypal.gateway import PayPalAccount, PayPalGateway
 from flows.payments.receipt import Payment, Refund
 from flows.payments.session import StoredCheckout, terms_of
-from flows.payments.stripe.account import StripeAccount
+from flows.payments.stripe.account import STRIPE, StripeAccount
 from flows.payments.stripe.gateway import StripeGateway
+from flows.providers.github import GITHUB
+from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
 
 # A new sort of registration is one line here.
 _GATEWAYS: Mapping[type, Callable[[Any], Gateway]] = {
@@ -28,8 +30,22 @@ _GATEWAYS: Mapping[type, Callable[[Any], Gateway]] = {
     MollieAccount: MollieGateway,
     DeclaredAccount: DeclaredGateway,
 }
+# How a declaration of an operator's own may say that its webhooks are signed.
+SCHEMES: Final[Mapping[str, Scheme]] = {
+    one.name: one
+    for one in (
+        *(STANDARD_WEBHOOKS, GITHUB, MOLLIE, STRIPE),
+        *(seller.scheme for seller in SELLERS.values()),
+    )
+}
 # What stands in no declaration of an operator's own.
 BUILT_IN = frozenset({"stripe", "paypal", "mollie", *SELLERS})
+
+# What an operator sets for one of them, where that is not ELICIT_{NAME}_KEY alone.
+_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "stripe": ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"),
+    "paypal": ("ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET"),
+}
 
 
 class Gateways:
@@ -111,6 +127,11 @@ class Gateways:
     ) -> Talk[Refund]:
         gateway = self.named(payment.seller)
         return (yield from gateway.refund(payment, reason=reason, up_to=up_to))
+
+
+def settings_of(name: str = "stripe") -> tuple[str, ...]:
+    """What is to be set for this provider, or for one at all."""
+    return _SETTINGS.get(name, (f"ELICIT_{name.upper()}_KEY",))
 
 
 def gateway_of(seller: MerchantAccount) -> Gateway:

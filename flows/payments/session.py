@@ -1,17 +1,16 @@
-"""A checkout session: what is to be paid in it, what an attempt keeps of it, what Stripe says.
+"""A checkout session: what is to be paid in it, and what an attempt keeps of it.
 
 What could go wrong: somebody else's paid session, or a payment link that carries our reference,
 taken for ours. So which sessions an elicitation began stands in its attempts and nowhere else.
 """
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.elicitation.states import Attempt, Elicitation
 from flows.errors import ElicitError
 from flows.payments.money import Money
 
@@ -76,31 +75,6 @@ class StoredCheckout(Struct, frozen=True, kw_only=True):
         return f"Kept(session={self.session!r})"
 
 
-class CheckoutSession(Struct, frozen=True, kw_only=True):
-    """`amount_total` as the provider counts, `currency` in capitals.
-
-    Others of the same account may lack a status or an amount; one that we began has both. How its
-    payment stands, and what became of the charge, is there where the answer holds them whole, and
-    not by their ids alone.
-    """
-
-    id: Id
-    status: Literal["open", "complete", "expired"] | None
-    payment_status: Literal["paid", "unpaid", "no_payment_required"]
-    amount_total: Annotated[int, Meta(ge=0)] | None
-    currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")] | None
-    livemode: bool
-    client_reference_id: str | None = None
-    payment_intent: Id | None = None
-    payment_intent_status: str | None = None
-    amount_refunded: Annotated[int, Meta(ge=0)] = 0
-    is_disputed: bool = False  # or was once
-    url: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Session({self.id!r}, {self.status!r}, {self.payment_status!r})"
-
-
 class Verdict(StrEnum):
     PAID = "paid"
     PENDING = "pending"  # a delayed method is under way
@@ -129,29 +103,3 @@ def sessions_of(elicitation: Elicitation) -> tuple[str, ...]:
         for attempt in attempts
         if (kept := kept_of(attempt)) is not None and kept.session is not None
     )
-
-
-def read_session(data: Json) -> CheckoutSession:
-    """Raises Malformed."""
-    if not isinstance(data, Mapping):
-        raise Malformed("payment session")
-    currency, intent = data.get("currency"), data.get("payment_intent")
-    charge = intent.get("latest_charge") if isinstance(intent, Mapping) else None
-    about_charge: Mapping[str, Json] = charge if isinstance(charge, Mapping) else {}
-    fields = {
-        **data,
-        "currency": currency.upper() if isinstance(currency, str) else currency,
-        "payment_intent": id_of(intent),
-        "payment_intent_status": intent.get("status") if isinstance(intent, Mapping) else None,
-        "amount_refunded": about_charge.get("amount_refunded", 0),
-        "is_disputed": about_charge.get("disputed", False),
-    }
-    try:
-        return msgspec.convert(fields, CheckoutSession)
-    except msgspec.ValidationError:
-        raise Malformed("payment session") from None
-
-
-def id_of(value: Json) -> Json:
-    """The id of what an answer may name or contain."""
-    return value.get("id") if isinstance(value, Mapping) else value

@@ -1,8 +1,14 @@
 """GitHub, by an OAuth app."""
 
 from dataclasses import replace
+from typing import Final
 
 from flows.oauth.provider import PersonProbe, Provider, Revocation
+from flows.webhooks.signatures import Scheme
+
+GITHUB: Final = Scheme(
+    name="github", signature_header="x-hub-signature-256", signature_label="sha256="
+)
 
 
 def _in_sandbox(base: str) -> Provider:
@@ -12,7 +18,7 @@ def _in_sandbox(base: str) -> Provider:
         issuer=login,
         authorize=f"{login}/authorize",
         token=f"{login}/access_token",
-        revoke=Revocation(url=api + _DELETION, kind="github"),
+        revoke=Revocation(url=api + _DELETION, kind="delete"),
         manage=None,
         device=None,
         api=api,
@@ -34,7 +40,7 @@ github = Provider(
     authorize="https://github.com/login/oauth/authorize",
     token="https://github.com/login/oauth/access_token",  # noqa: S106  # an address
     rotates=True,  # where the app has chosen that keys expire
-    revoke=Revocation(url="https://api.github.com" + _DELETION, kind="github"),
+    revoke=Revocation(url="https://api.github.com" + _DELETION, kind="delete"),
     manage="https://github.com/settings/applications",
     device="https://github.com/login/device/code",
     switch=(("prompt", "select_account"),),

@@ -18,7 +18,7 @@ github_app = replace(
     # The token's own deletion would leave what renews it.
     revoke=Revocation(
         url="https://api.github.com/applications/{client_id}/grant",
-        kind="github",
+        kind="delete",
     ),
     manage="https://github.com/settings/apps/authorizations",
     sandbox=None,

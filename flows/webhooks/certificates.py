@@ -1,10 +1,10 @@
-"""PayPal's webhooks: signed with a certificate that the sender's header says where to get.
+"""Webhooks signed with a certificate that the sender's header says where to get, as at PayPal.
 
 What could go wrong: whoever chooses the certificate chooses whom we believe. So it is fetched from
-PayPal's own addresses only, its name is PayPal's, and it leads to a root that we were given. Of the
-body no more is signed than its CRC-32, for which anybody finds a second body. A Delivery of these
-tells which object to fetch; what that is worth, and whether it is paid, is in what is fetched.
-Experimental: as PayPal documents it, not yet seen with a certificate of theirs.
+the sender's own addresses only, its name is the sender's, and it leads to a root that we were
+given. Of the body no more is signed than its CRC-32, for which anybody finds a second body. A
+Delivery of these tells which object to fetch; what that is worth, and whether it is paid, is in
+what is fetched. Experimental: as PayPal documents it, not yet seen with a certificate of theirs.
 """
 
 import base64
@@ -59,34 +59,17 @@ _NOT_OURS = (
 class CertificateScheme:
     """A sender, where its certificates stand, the name in them, and who issues them.
 
-    A delivery that is sent again has the time at which it was sent first; PayPal tries for three
-    days.
+    A delivery that is sent again has the time at which it was sent first. `header_prefix` is how
+    all of its headers begin, `authority` an organization.
     """
 
     name: str
+    header_prefix: str
     certificate_addresses: tuple[str, ...]
     certificate_name: str
-    authority: str = "DigiCert Inc"  # an organization; PayPal's own library trusts no other
+    authority: str
     age_at_most: timedelta = timedelta(days=4)
     tolerance: timedelta = timedelta(minutes=5)  # for a clock that is ahead of ours
-
-
-PAYPAL: Final = CertificateScheme(
-    name="paypal",
-    certificate_addresses=(
-        "https://api.paypal.com/v1/notifications/certs/",
-        "https://api-m.paypal.com/v1/notifications/certs/",
-    ),
-    certificate_name="messageverificationcerts.paypal.com",
-)
-PAYPAL_SANDBOX: Final = CertificateScheme(
-    name="paypal-sandbox",
-    certificate_addresses=(
-        "https://api.sandbox.paypal.com/v1/notifications/certs/",
-        "https://api-m.sandbox.paypal.com/v1/notifications/certs/",
-    ),
-    certificate_name="messageverificationcerts.sandbox.paypal.com",
-)
 
 
 def roots_of(scheme: CertificateScheme, *, bundle: bytes) -> Store:
@@ -164,14 +147,14 @@ def sign_certified(
     now: datetime,
 ) -> list[tuple[str, str]]:
     """The headers with which the scheme's sender would send the body."""
-    time = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    prefix, time = scheme.header_prefix, now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     signature = key.sign(_message(id, time, webhook_id, body), PKCS1v15(), SHA256())
     return [
-        ("paypal-auth-algo", "SHA256withRSA"),
-        ("paypal-cert-url", scheme.certificate_addresses[0] + certificate_id),
-        ("paypal-transmission-id", id),
-        ("paypal-transmission-sig", base64.b64encode(signature).decode()),
-        ("paypal-transmission-time", time),
+        (prefix + "auth-algo", "SHA256withRSA"),
+        (prefix + "cert-url", scheme.certificate_addresses[0] + certificate_id),
+        (prefix + "transmission-id", id),
+        (prefix + "transmission-sig", base64.b64encode(signature).decode()),
+        (prefix + "transmission-time", time),
     ]
 
 
@@ -191,10 +174,11 @@ def _read(
 ) -> _Said:
     if len(body) > BODY_BYTES_AT_MOST:
         raise Unverified("too_large")
-    id = header_once(headers, "paypal-transmission-id", pattern=_ID)
-    time = header_once(headers, "paypal-transmission-time", pattern=_TIME)
-    text = header_once(headers, "paypal-transmission-sig", pattern=_SIGNATURE)
-    url = header_once(headers, "paypal-cert-url", pattern=_ADDRESS)
+    prefix = scheme.header_prefix
+    id = header_once(headers, prefix + "transmission-id", pattern=_ID)
+    time = header_once(headers, prefix + "transmission-time", pattern=_TIME)
+    text = header_once(headers, prefix + "transmission-sig", pattern=_SIGNATURE)
+    url = header_once(headers, prefix + "cert-url", pattern=_ADDRESS)
     try:
         sent_at = datetime.fromisoformat(time)
         signature = base64.b64decode(text, validate=True)

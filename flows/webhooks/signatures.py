@@ -12,33 +12,21 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Final, final
+from typing import Final, Literal, final
 
+import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from flows.elicitation.states import Json
 from flows.errors import Unverified
-from flows.webhooks.schemes import GITHUB, STANDARD_WEBHOOKS, STRIPE, Scheme
-
-__all__ = [
-    "BODY_BYTES_AT_MOST",
-    "GITHUB",
-    "HEADER_CHARACTERS_AT_MOST",
-    "PROOF",
-    "SIGNATURES_AT_MOST",
-    "STANDARD_WEBHOOKS",
-    "STRIPE",
-    "Delivery",
-    "Scheme",
-    "header_once",
-    "verify",
-]
 
 BODY_BYTES_AT_MOST: Final = 256 * 1024
 HEADER_CHARACTERS_AT_MOST: Final = 4096
 SIGNATURES_AT_MOST: Final = 16
+TOLERANCE: Final = timedelta(minutes=5)
 PROOF: Final = object()  # for the modules that verify; a test knows which they are
 
 _FIELD = re.compile(r"\{(id|ts|body|url)\}")
@@ -66,6 +54,77 @@ class Delivery:
 
     def __repr__(self) -> str:
         return f"Delivery({self.scheme!r}, id={self.id!r}, {len(self.body)} bytes)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """How one sender signs.
+
+    A header's value is `separator`-ed parts, each behind its label; parts with other labels are
+    ignored. `families` are the beginnings that all of the header names have, in order of choice.
+    """
+
+    name: str
+    signature_header: str
+    signature_label: str = ""
+    separator: str | None = None
+    is_repeatable: bool = False  # whether the header may come several times: a list, RFC 9110, 5.3
+    time_label: str | None = None  # where the time is a part of the signature's header
+    time_header: str | None = None  # where it has its own
+    id_header: str | None = None
+    families: tuple[str, ...] = ("",)
+    message: str = "{body}"  # over {id} {ts} {body} {url}; only what is in it is believed
+    encoding: Literal["hex", "base64"] = "hex"
+    digest: str = "sha256"
+    key: Literal["utf-8", "base64", "hex"] = "utf-8"
+    key_prefix: str = ""  # not a part of the key
+    ed25519_label: str | None = None
+    ed25519_key_prefix: str = "whpk_"
+    tolerance: timedelta = TOLERANCE  # both ways: clocks err both ways
+    accepted: str | None = None  # the very text that tells it that a delivery has arrived
+
+    def __post_init__(self) -> None:
+        has_time = self.time_label is not None or self.time_header is not None
+        if has_time != ("{ts}" in self.message) or (self.id_header is None) == (
+            "{id}" in self.message
+        ):
+            raise ValueError("a scheme reads a time or an id exactly where its message signs it")
+
+    def deliveries(
+        self,
+        *,
+        body: bytes,
+        headers: Sequence[tuple[str, str]],
+        secrets: Sequence[str],
+        now: datetime,
+        url: str,
+    ) -> Sequence[Delivery | Unverified]:
+        """What came, each by itself where each is signed by itself, or why it is none.
+
+        Raises Unverified for all of it; see `verify`.
+        """
+        return [verify(self, body=body, headers=headers, secrets=secrets, now=now, url=url)]
+
+    def decode(self, body: bytes) -> Json:
+        """What the body of a Delivery says. Raises ValueError or RecursionError."""
+        found: Json = msgspec.json.decode(body)
+        return found
+
+
+STANDARD_WEBHOOKS: Final = Scheme(
+    name="standard-webhooks",
+    signature_header="signature",
+    signature_label="v1,",
+    separator=" ",
+    time_header="timestamp",
+    id_header="id",
+    families=("webhook-", "svix-"),
+    message="{id}.{ts}.{body}",
+    encoding="base64",
+    key="base64",
+    key_prefix="whsec_",
+    ed25519_label="v1a,",
+)
 
 
 def verify(

@@ -15,19 +15,13 @@ from flows.elicitation import states
 from flows.elicitation.flow import RedirectContext
 from flows.elicitation.states import Attempt, Elicitation, Status
 from flows.errors import Failed, NotPossible
-from flows.payments.events import SETTLING_EVENTS, Event, read_event
 from flows.payments.gateway import Notice, judge, judge_notice
-from flows.payments.session import (
-    Malformed,
-    Mismatch,
-    StoredCheckout,
-    Verdict,
-    read_session,
-    sessions_of,
-)
-from flows.payments.stripe.account import stripe
+from flows.payments.session import Malformed, Mismatch, StoredCheckout, Verdict, sessions_of
+from flows.payments.stripe.account import STRIPE, stripe
+from flows.payments.stripe.events import SETTLING_EVENTS, Event, read_event
 from flows.payments.stripe.gateway import StripeGateway, neutral
-from flows.webhooks.signatures import STRIPE, Delivery, verify
+from flows.payments.stripe.session import read_session
+from flows.webhooks.signatures import Delivery, verify
 from tests.attacks.attack import Attack
 from tests.clock import NOON
 from tests.flows.gateway_stage import reply, run
@@ -38,7 +32,11 @@ another_session = Attack(
     who="whoever sells at the same account",
     how="pays another checkout session, payment link or question and says that it is ours",
     stopped="only a session that we began, for this question, counts",
-    where=("flows/payments/events.py", "flows/payments/session.py", "flows/payments/gateway.py"),
+    where=(
+        "flows/payments/stripe/events.py",
+        "flows/payments/session.py",
+        "flows/payments/gateway.py",
+    ),
 )
 other_terms = Attack(
     who="whoever can change a session at the provider",
@@ -62,7 +60,7 @@ signed_rubbish = Attack(
     who="whoever can cause an authentic event",
     how="makes one of another shape",
     stopped="what is no event is a bad request, what is none of ours is read and ignored",
-    where=("flows/payments/events.py",),
+    where=("flows/payments/stripe/events.py",),
 )
 
 SECRET = "whsec_of_this_test"

@@ -17,10 +17,10 @@ from standardwebhooks import Webhook as StandardWebhook
 
 from flows.elicitation.states import Elicitation
 from flows.payments.declared.catalog import SELLERS
+from flows.payments.declared.catalog.adyen_items import verify_items
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.session import Verdict
-from flows.webhooks.items import verify_items
 from flows.webhooks.signatures import Delivery, verify
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage

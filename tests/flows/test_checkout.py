@@ -26,7 +26,6 @@ from flows.payments.session import (
     Mismatch,
     StoredCheckout,
     Verdict,
-    read_session,
     sessions_of,
 )
 from flows.payments.stripe.account import (
@@ -37,6 +36,7 @@ from flows.payments.stripe.account import (
     stripe,
 )
 from flows.payments.stripe.gateway import StripeGateway, neutral
+from flows.payments.stripe.session import read_session
 from tests.clock import NOON
 from tests.flows.gateway_stage import reply, run
 

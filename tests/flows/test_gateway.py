@@ -16,7 +16,6 @@ from flows.elicitation.flow import Redirect
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.payments import receipt as receipts
-from flows.payments.events import read_event
 from flows.payments.gateway import (
     Gateway,
     HintsOnly,
@@ -37,9 +36,11 @@ from flows.payments.paypal.gateway import paypal
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.registry import Gateways, gateway_of
 from flows.payments.responses import is_refusal, minor_units, written
-from flows.payments.session import Malformed, Mismatch, StoredCheckout, Verdict, read_session
+from flows.payments.session import Malformed, Mismatch, StoredCheckout, Verdict
 from flows.payments.stripe.account import charge_amount, stripe
+from flows.payments.stripe.events import read_event
 from flows.payments.stripe.gateway import StripeGateway, neutral
+from flows.payments.stripe.session import read_session
 from flows.webhooks.signatures import verify
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage

@@ -19,11 +19,17 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.errors import Failed, InvalidQuestion
 from flows.payments.gateway import Hint, ProviderSession, State, heard, judge
 from flows.payments.money import Money
-from flows.payments.paypal.gateway import ORDER_LIFE, PayPalGateway, paypal, sandbox_paypal
+from flows.payments.paypal.gateway import (
+    ORDER_LIFE,
+    PAYPAL,
+    PAYPAL_SANDBOX,
+    PayPalGateway,
+    paypal,
+    sandbox_paypal,
+)
 from flows.payments.paypal.responses import has_lapsed
 from flows.payments.receipt import Dispute, Refund, RefundStatus, disputed
 from flows.payments.session import Malformed, Mismatch, Verdict
-from flows.webhooks.certificates import PAYPAL, PAYPAL_SANDBOX
 from tests.clock import NOON
 from tests.flows import gateway_stage as stage
 from tests.flows.gateway_stage import BACK, ID, NINE, TRIP, T, kept_in, reply

@@ -16,20 +16,17 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from stripe import SignatureVerificationError, WebhookSignature
 
 from flows.errors import Unverified
-from flows.webhooks.schemes import (
-    COINBASE,
-    LEMON_SQUEEZY,
-    MOLLIE,
-    PADDLE,
-    POLAR,
-    RAZORPAY,
-    SQUARE,
-)
+from flows.payments.declared.catalog.coinbase import COINBASE
+from flows.payments.declared.catalog.lemon_squeezy import LEMON_SQUEEZY
+from flows.payments.declared.catalog.paddle import PADDLE
+from flows.payments.declared.catalog.polar import POLAR
+from flows.payments.declared.catalog.square import SQUARE
+from flows.payments.mollie.gateway import MOLLIE
+from flows.payments.stripe.account import STRIPE
+from flows.providers.github import GITHUB
 from flows.webhooks.signatures import (
     BODY_BYTES_AT_MOST,
-    GITHUB,
     STANDARD_WEBHOOKS,
-    STRIPE,
     Delivery,
     Scheme,
     verify,
@@ -56,7 +53,6 @@ SECRETS = {
     SQUARE: "square secret",
     COINBASE: "coinbase secret",
     MOLLIE: "mollie secret",
-    RAZORPAY: "razorpay secret",
     LEMON_SQUEEZY: "lemon secret",
     POLAR: "polar_whs_secret",
     IN_HEX: "00112233445566778899aabbccddeeff",
@@ -234,7 +230,6 @@ def test_square_is_not_read_without_a_configured_address() -> None:
     [
         (COINBASE, "X-CC-Webhook-Signature", ""),
         (MOLLIE, "X-Mollie-Signature", "sha256="),
-        (RAZORPAY, "X-Razorpay-Signature", ""),
         (LEMON_SQUEEZY, "X-Signature", ""),
     ],
 )

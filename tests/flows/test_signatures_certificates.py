@@ -20,11 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.errors import Unverified
+from flows.payments.paypal.gateway import PAYPAL, PAYPAL_SANDBOX
 from flows.webhooks.certificates import (
     CERTIFICATE_BYTES_AT_MOST,
     CERTIFICATES_AT_MOST,
-    PAYPAL,
-    PAYPAL_SANDBOX,
     CertificateScheme,
     certificate_url,
     roots_of,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.errors import Unverified
-from flows.webhooks.items import ITEMS_AT_MOST, Item, item_in, verify_items
+from flows.payments.declared.catalog.adyen_items import ITEMS_AT_MOST, Item, item_in, verify_items
 from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery
 from tests.clock import NOON
 from webapp.sandbox import signing

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.errors import Unverified
-from flows.payments.unsigned_notices import NOTICE_BYTES_AT_MOST, read_id
+from flows.payments.mollie.responses import NOTICE_BYTES_AT_MOST, read_id
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,12 @@ from svix.webhooks import Webhook as SvixWebhook
 from svix.webhooks import WebhookVerificationError
 
 from flows.errors import Unverified
-from flows.webhooks.items import Item, item_in, verify_items
-from flows.webhooks.schemes import COINBASE, PADDLE, POLAR, SQUARE, STANDARD_WEBHOOKS
-from flows.webhooks.signatures import Delivery, verify
+from flows.payments.declared.catalog.adyen_items import Item, item_in, verify_items
+from flows.payments.declared.catalog.coinbase import COINBASE
+from flows.payments.declared.catalog.paddle import PADDLE
+from flows.payments.declared.catalog.polar import POLAR
+from flows.payments.declared.catalog.square import SQUARE
+from flows.webhooks.signatures import STANDARD_WEBHOOKS, Delivery, verify
 from tests.clock import NOON
 from webapp.sandbox import signing
 

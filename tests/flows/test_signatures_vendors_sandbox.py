@@ -23,17 +23,13 @@ from standardwebhooks import WebhookVerificationError
 from svix.webhooks import Webhook as SvixWebhook
 
 from flows.errors import Unverified
-from flows.webhooks.items import item_in, verify_items
-from flows.webhooks.schemes import (
-    COINBASE,
-    PADDLE,
-    POLAR,
-    SQUARE,
-    STANDARD_WEBHOOKS,
-    STRIPE,
-    Scheme,
-)
-from flows.webhooks.signatures import Delivery, verify
+from flows.payments.declared.catalog.adyen_items import item_in, verify_items
+from flows.payments.declared.catalog.coinbase import COINBASE
+from flows.payments.declared.catalog.paddle import PADDLE
+from flows.payments.declared.catalog.polar import POLAR
+from flows.payments.declared.catalog.square import SQUARE
+from flows.payments.stripe.account import STRIPE
+from flows.webhooks.signatures import STANDARD_WEBHOOKS, Delivery, Scheme, verify
 from tests.clock import NOON
 from webapp.sandbox import signing
 from webapp.sandbox.signing import Headers

@@ -8,7 +8,8 @@ import httpx
 import pytest
 import stripe
 
-from flows.webhooks.signatures import STRIPE, verify
+from flows.payments.stripe.account import STRIPE
+from flows.webhooks.signatures import verify
 from tests.clock import NOON
 from tests.sandbox.checkout_stage import KEY, SECRET, SHOP, Stage, staged
 from tests.web.serving import serving_at

@@ -8,8 +8,8 @@ from cryptography.x509.verification import Store
 from msgspec.structs import replace
 
 from flows.errors import Unverified
-from flows.payments.paypal.gateway import PayPalGateway, paypal
-from flows.webhooks.certificates import PAYPAL_SANDBOX, CertificateScheme, sign_certified
+from flows.payments.paypal.gateway import PAYPAL_SANDBOX, PayPalGateway, paypal
+from flows.webhooks.certificates import CertificateScheme, sign_certified
 from flows.webhooks.signatures import Delivery
 from tests.clock import Clock
 from tests.flows.test_signatures_certificates import issued, root, rsa_key

@@ -13,8 +13,8 @@ from cryptography.x509.verification import Store
 from flows.elicitation.states import Status
 from flows.payments.gateway import Hint
 from flows.payments.mollie.gateway import mollie
-from flows.payments.paypal.gateway import paypal
-from flows.webhooks.certificates import PAYPAL_SANDBOX, CertificateScheme, sign_certified
+from flows.payments.paypal.gateway import PAYPAL_SANDBOX, paypal
+from flows.webhooks.certificates import CertificateScheme, sign_certified
 from tests.clock import Clock
 from tests.flows.test_signatures_certificates import (
     Holder,

@@ -11,10 +11,10 @@ import pytest
 from flows import Money, Receipt, elicit
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed
+from flows.payments.declared.catalog.adyen_items import verify_items
 from flows.payments.mollie.gateway import mollie
 from flows.payments.receipt import ReceiptStatus
 from flows.question import asking
-from flows.webhooks.items import verify_items
 from flows.webhooks.signatures import Delivery
 from tests.service.acme import (
     Acme,

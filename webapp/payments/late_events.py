@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed
-from flows.payments.events import News
 from flows.payments.gateway import MerchantAccount, Notice, Signs
-from flows.payments.receipt import Payment
+from flows.payments.receipt import News, Payment
 from flows.payments.session import Mismatch
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound

@@ -19,7 +19,7 @@ from flows.errors import Failed, NotConfigured, NotPossible
 from flows.payments import receipt as receipts
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import Payment, ReceiptStatus
-from flows.payments.registry import Gateways
+from flows.payments.registry import Gateways, settings_of
 from flows.payments.session import CheckoutTerms, terms_of
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from flows.question import Link
@@ -35,16 +35,11 @@ from webapp.payments.unresolved import PAID_OTHERWISE, UnresolvedPayments
 from webapp.payments.verification import ON_ITS_WAY, Verification
 from webapp.records.rows import Value
 
-NO_SELLER = ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET")
 _BECAME: Mapping[ReceiptStatus, str] = {
     ReceiptStatus.SPENT: "used by an earlier call",
     ReceiptStatus.REFUNDING: "given back meanwhile",
     ReceiptStatus.REFUNDED: "given back meanwhile",
     ReceiptStatus.DISPUTED: "taken back by the bank that it came from",
-}
-_MISSING: Mapping[str, tuple[str, ...]] = {
-    "stripe": NO_SELLER,
-    "paypal": ("ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET"),
 }
 
 
@@ -214,11 +209,10 @@ class Payments:
     def _chosen(self, request: PaymentRequest) -> MerchantAccount:
         if request.seller is not None:
             if request.seller not in self._sellers:
-                plain = (f"ELICIT_{request.seller.upper()}_KEY",)
-                raise NotConfigured(*_MISSING.get(request.seller, plain))
+                raise NotConfigured(*settings_of(request.seller))
             return self._sellers[request.seller]
         if not self._sellers:
-            raise NotConfigured(*NO_SELLER)
+            raise NotConfigured(*settings_of())
         return next(iter(self._sellers.values()))
 
 

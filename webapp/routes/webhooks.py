@@ -23,8 +23,7 @@ from litestar.response.base import ASGIResponse
 from flows.errors import Failed, StoreUnavailable, Unverified
 from flows.payments.gateway import Certifies, HintsOnly, Signs
 from flows.payments.session import Malformed, Mismatch
-from flows.webhooks.items import ADYEN, verify_items
-from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery, verify
+from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery
 from webapp.http.rate_limit import address_key
 from webapp.service import Service
 
@@ -81,17 +80,16 @@ def _deliveries(
     gateway: Signs, body: bytes, *, headers: Sequence[tuple[str, str]], service: Service
 ) -> Sequence[Delivery | Unverified]:
     """What came, each by itself where each is signed by itself."""
-    name, secrets, now = gateway.seller.name, gateway.webhook_secrets, service.clock()
     try:
-        if gateway.scheme == ADYEN:
-            return verify_items(body=body, secrets=secrets, now=now)
-        url = f"{service.public_url}/webhooks/{name}"
-        delivery = verify(
-            gateway.scheme, body=body, headers=headers, secrets=secrets, now=now, url=url
+        return gateway.scheme.deliveries(
+            body=body,
+            headers=headers,
+            secrets=gateway.webhook_secrets,
+            now=service.clock(),
+            url=f"{service.public_url}/webhooks/{gateway.seller.name}",
         )
     except Unverified as error:
         return [error]
-    return [delivery]
 
 
 async def _hinted(

@@ -40,6 +40,7 @@ def sandbox_scheme(url: str) -> PlayedScheme:
     """Whom a server believes that takes webhooks of the sandbox at `url`."""
     return PlayedScheme(
         name="paypal",
+        header_prefix="paypal-",
         certificate_addresses=(f"{url}/paypal/v1/notifications/certs/",),
         certificate_name="messageverificationcerts.paypal.sandbox.invalid",
         authority="Elicit Sandbox",

@@ -5,12 +5,15 @@ made-up money in earnest. So both it and the server it serves stand on loopback,
 """
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from flows.origin import is_loopback
+from flows.payments.gateway import MerchantAccount
 from flows.payments.mollie.gateway import MollieAccount, sandbox_mollie
 from flows.payments.paypal.gateway import PayPalAccount, sandbox_paypal
+from flows.payments.stripe.account import sandbox_stripe
 from webapp.sandbox.paypal_certificates import sandbox_scheme
 
 _SECRET_BYTES = 24
@@ -34,6 +37,11 @@ class Sandbox:
     @property
     def paypal_webhook_url(self) -> str:
         return f"{self.redirect_origins[0]}/webhooks/paypal"
+
+    def sellers(self) -> Mapping[str, MerchantAccount]:
+        """The registrations at all of its payment providers."""
+        stripe = sandbox_stripe(f"{self.url}/stripe", self.stripe_key, [self.webhook_secret])
+        return {seller.name: seller for seller in (stripe, self.paypal(), self.mollie())}
 
     def paypal(self) -> PayPalAccount:
         """The registration at its PayPal, whose webhooks its own authority vouches for."""

@@ -87,10 +87,6 @@ def mollie(body: bytes, *, secrets: Sequence[str]) -> Headers:
     return [("X-Mollie-Signature", f"sha256={_hex(secret, '', body)}") for secret in secrets]
 
 
-def razorpay(body: bytes, *, secret: str) -> Headers:
-    return [("X-Razorpay-Signature", _hex(secret, "", body))]
-
-
 def lemon_squeezy(body: bytes, *, secret: str) -> Headers:
     return [("X-Signature", _hex(secret, "", body))]
 

@@ -248,7 +248,11 @@ def _query_faults(address: object, *, scope_parameter: object) -> Iterator[str]:
 def _revocation(declared: str | dict[str, Any] | None) -> Revocation | None:
     if declared is None:
         return None
-    return Revocation(url=declared) if isinstance(declared, str) else Revocation(**declared)
+    if isinstance(declared, str):
+        return Revocation(url=declared)
+    if declared.get("kind") == "github":  # as it was called before
+        declared["kind"] = "delete"
+    return Revocation(**declared)
 
 
 def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:

@@ -19,16 +19,13 @@ from flows.payments.declared.declaration import LIFE_AT_MOST, ProviderDeclaratio
 from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import Dispute, RefundStatus
-from flows.payments.registry import BUILT_IN
-from flows.webhooks.items import ADYEN
-from flows.webhooks.schemes import SCHEMES, Scheme
+from flows.payments.registry import BUILT_IN, SCHEMES
 
 # Of every provider: ELICIT_{NAME}_ and one of these, so nothing that one needs is called so.
 SETTINGS: Final = frozenset(
     {"key", "webhook_secret", "live", "checkout_origins", "client_id", "client_secret"}
 )
 
-_SCHEMES: Final[Mapping[str, Scheme]] = {one.name: one for one in (*SCHEMES, ADYEN)}
 _READINGS: Final = {"created": OURS_OPENED, "fetched": OURS, "told": OURS_TOLD}
 _MINUTES_AT_MOST = LIFE_AT_MOST // timedelta(minutes=1)
 _INTEGERS = range(-(2**63), 2**64)  # what can be written as JSON
@@ -193,9 +190,9 @@ def _settle_types(values: dict[str, Any], faults: list[str]) -> None:
     taken = sorted(SETTINGS.intersection(values.get("needs", ())))
     faults += [f"needs: {name} is a setting of every provider." for name in taken]
     if "scheme" in values:
-        scheme = _SCHEMES.get(values["scheme"])
+        scheme = SCHEMES.get(values["scheme"])
         if scheme is None:
-            faults.append(f"scheme: unknown; they are {', '.join(sorted(_SCHEMES))}.")
+            faults.append(f"scheme: unknown; they are {', '.join(sorted(SCHEMES))}.")
         values["scheme"] = scheme
     if "news" in values:
         try:

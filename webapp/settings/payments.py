@@ -18,8 +18,7 @@ from flows.payments.mollie.gateway import mollie
 from flows.payments.paypal.gateway import paypal
 from flows.payments.stripe.account import stripe
 from flows.webhooks.certificates import WEBHOOK_ID
-from flows.webhooks.schemes import Scheme
-from flows.webhooks.signatures import verify
+from flows.webhooks.signatures import Scheme, verify
 from webapp.settings.environment import words
 
 _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # what is not signed has none

@@ -16,7 +16,6 @@ from flows.oauth.provider import Provider
 from flows.origin import is_loopback, origin_of
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import UNUSED_KEPT
-from flows.payments.stripe.account import sandbox_stripe
 from flows.providers import PROVIDERS
 from webapp.http.guard import Network
 from webapp.http.hsts import read_hsts
@@ -171,16 +170,11 @@ def with_sandbox(settings: Settings, sandbox: Sandbox) -> Settings:
         if provider.sandbox is not None and name not in settings.credentials
     }
     credentials = dict.fromkeys(played, (sandbox.client_id, sandbox.client_secret))
-    sellers: tuple[MerchantAccount, ...] = (
-        sandbox_stripe(f"{sandbox.url}/stripe", sandbox.stripe_key, [sandbox.webhook_secret]),
-        sandbox.paypal(),
-        sandbox.mollie(),
-    )
     return replace(
         settings,
         providers={**settings.providers, **played},
         credentials={**settings.credentials, **credentials},
-        sellers=settings.sellers or {seller.name: seller for seller in sellers},
+        sellers=settings.sellers or sandbox.sellers(),
         sandbox_url=sandbox.url,
     )
 

@@ -18,10 +18,10 @@ from flows.oauth.provider import NAME
 from flows.origin import is_origin
 from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
 from flows.payments.declared.templates import fill_text, names_in, place_faults
+from flows.payments.gateway import fits_a_header
 from flows.payments.pace import PACE
 from flows.payments.receipt import Dispute, RefundStatus
-from flows.payments.stripe.account import fits_a_header
-from flows.webhooks.schemes import STANDARD_WEBHOOKS, Scheme
+from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
 
 LIFE_AT_MOST: Final = timedelta(days=7)
 # What can stand in a template, beside what the declaration itself needs.

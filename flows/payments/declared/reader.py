@@ -17,13 +17,11 @@ from flows.errors import Failed
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.mapping import Holding, Reading
 from flows.payments.declared.templates import at, first_of, text_at
-from flows.payments.events import News
 from flows.payments.gateway import Notice, ProviderSession
 from flows.payments.money import Money
-from flows.payments.receipt import CLAIM, Payment, Refund, RefundStatus
+from flows.payments.receipt import CLAIM, News, Payment, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
 from flows.payments.session import Malformed
-from flows.webhooks.items import ADYEN, as_json, item_in
 
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
@@ -118,12 +116,9 @@ def notice_in(body: bytes, seller: DeclaredAccount) -> Notice:
 
 def _event_in(body: bytes, declared: ProviderDeclaration) -> Json:
     try:
-        if declared.scheme == ADYEN:
-            return as_json(item_in(body))
-        data: Json = msgspec.json.decode(body)
+        return declared.scheme.decode(body)
     except (ValueError, RecursionError):
         raise Malformed("payment event") from None
-    return data
 
 
 def _news(data: Json, seller: DeclaredAccount, *, id: str, kind: str) -> Notice:

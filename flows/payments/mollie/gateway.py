@@ -13,6 +13,7 @@ method stays open; when `authorized` becomes `paid` by itself (it is not money b
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -23,7 +24,14 @@ from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.origin import is_origin
 from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
-from flows.payments.gateway import Hint, ProviderSession, State, payment_of, terms_for
+from flows.payments.gateway import (
+    Hint,
+    ProviderSession,
+    State,
+    fits_a_header,
+    payment_of,
+    terms_for,
+)
 from flows.payments.mollie.responses import (
     MollieRefunds,
     hint_in,
@@ -38,6 +46,7 @@ from flows.payments.pace import PACE
 from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import learned, written
 from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
+from flows.webhooks.signatures import Scheme
 
 MOLLIE_API = "https://api.mollie.com"
 MOLLIE_CHECKOUT = "https://www.mollie.com"
@@ -45,6 +54,15 @@ LIFE_WITHOUT_A_METHOD = timedelta(minutes=15)
 DESCRIPTION_AT_MOST = 255
 REASON_AT_MOST = 255
 _PAYMENTS = "/v2/payments"
+
+
+MOLLIE: Final = Scheme(
+    name="mollie",
+    signature_header="x-mollie-signature",
+    signature_label="sha256=",
+    separator=",",
+    is_repeatable=True,  # for the day on which a secret is rotated
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +256,5 @@ def _amount(price: Money) -> dict[str, str]:
 
 
 def _require_key(key: str, *kinds: str) -> None:
-    is_word = key.isascii() and key.isprintable() and " " not in key
-    if not key.startswith(kinds) or not is_word:
+    if not key.startswith(kinds) or not fits_a_header(key):
         raise ValueError(f"The key is no key of Mollie: it begins with {' or '.join(kinds)}.")

@@ -1,28 +1,30 @@
 """Mollie's replies and webhooks: what they are in neutral words.
 
 What could go wrong: an authorisation taken for money, a refund that was cancelled taken for one
-that stands, an id in a webhook that is a path.
+that stands, an id in a webhook that is a path. Anybody can send one: it makes no Delivery and tells
+nothing but where to look, so whoever reads the id asks Mollie about it, and only if we made it.
 """
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
-from urllib.parse import parse_qs
+from typing import Annotated, Final, Literal
+from urllib.parse import parse_qs, parse_qsl
 
 import httpx
 import msgspec
 from msgspec import Meta, Struct, field
 
 from flows.elicitation.states import Json
-from flows.errors import Failed
+from flows.errors import Failed, Unverified
 from flows.payments.gateway import Hint, ProviderSession, State
 from flows.payments.gateway import MerchantAccount as Seller
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
 from flows.payments.session import REFERENCE_KEY, Id, Malformed
-from flows.payments.unsigned_notices import read_id
 
+NOTICE_BYTES_AT_MOST: Final = 1024
 ASKING = "say what became of the payment"
 _STATES = {
     "open": State.OPEN,
@@ -34,8 +36,10 @@ _STATES = {
     "failed": State.FAILED,
 }
 _FIELDS_AT_MOST = 20
+_NOTICE_FIELDS_AT_MOST = 8
 _Reference = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,200}\Z")]
-_PaymentId = Annotated[str, Meta(pattern=r"^tr_[0-9A-Za-z]{1,64}\Z")]
+_PAYMENT_ID = re.compile(r"tr_[0-9A-Za-z]{1,64}")
+_PaymentId = Annotated[str, Meta(pattern=rf"^{_PAYMENT_ID.pattern}\Z")]
 
 
 class _Amount(Struct, frozen=True, kw_only=True):
@@ -204,6 +208,25 @@ def hint_in(body: bytes, *, query: str) -> Hint | None:
     except ValueError:  # a ValidationError is one
         return None
     return Hint(type="payment", reference=reference, session=payment)
+
+
+def read_id(body: bytes) -> str:
+    """The one id in a form's body, of an older webhook, which nothing signs.
+
+    Raises Unverified, with the reason too_large or malformed_body.
+    """
+    if len(body) > NOTICE_BYTES_AT_MOST:
+        raise Unverified("too_large")
+    try:
+        fields = parse_qsl(
+            body.decode("ascii"), keep_blank_values=True, max_num_fields=_NOTICE_FIELDS_AT_MOST
+        )
+    except ValueError:
+        raise Unverified("malformed_body") from None
+    ids = [value for name, value in fields if name == "id"]
+    if len(ids) != 1 or not _PAYMENT_ID.fullmatch(ids[0]):
+        raise Unverified("malformed_body")
+    return ids[0]
 
 
 def _units(refund: _Refund, payment: Payment) -> int:

@@ -16,9 +16,9 @@ names the order in `supplementary_data.related_ids`; how long a completed order 
 """
 
 import base64
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import httpx
@@ -54,7 +54,7 @@ from flows.payments.paypal.responses import (
 from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import learned, written
 from flows.payments.session import StoredCheckout, terms_of
-from flows.webhooks.certificates import PAYPAL, PAYPAL_SANDBOX, WEBHOOK_ID, CertificateScheme
+from flows.webhooks.certificates import WEBHOOK_ID, CertificateScheme
 
 PAYPAL_API = "https://api-m.paypal.com"
 PAYPAL_CHECKOUT = "https://www.paypal.com"
@@ -72,6 +72,27 @@ CURRENCIES = frozenset(_CODES.split())
 WITHOUT_DECIMALS = frozenset({"HUF", "JPY", "TWD"})
 _ORDERS = "/v2/checkout/orders"
 _CAPTURES = "/v2/payments/captures"
+
+
+PAYPAL: Final = CertificateScheme(
+    name="paypal",
+    header_prefix="paypal-",
+    certificate_addresses=(
+        "https://api.paypal.com/v1/notifications/certs/",
+        "https://api-m.paypal.com/v1/notifications/certs/",
+    ),
+    certificate_name="messageverificationcerts.paypal.com",
+    authority="DigiCert Inc",  # PayPal's own library trusts no other
+)
+PAYPAL_SANDBOX: Final = replace(
+    PAYPAL,
+    name="paypal-sandbox",
+    certificate_addresses=(
+        "https://api.sandbox.paypal.com/v1/notifications/certs/",
+        "https://api-m.sandbox.paypal.com/v1/notifications/certs/",
+    ),
+    certificate_name="messageverificationcerts.sandbox.paypal.com",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

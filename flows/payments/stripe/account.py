@@ -6,9 +6,12 @@ otherwise than ISO 4217 counts them, so an amount crosses here and nowhere else.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from flows.errors import InvalidQuestion
+from flows.payments.gateway import fits_a_header
 from flows.payments.money import Money
+from flows.webhooks.signatures import Scheme
 
 STRIPE_API = "https://api.stripe.com"
 STRIPE_CHECKOUT = "https://checkout.stripe.com"
@@ -17,6 +20,16 @@ STRIPE_CHECKOUT = "https://checkout.stripe.com"
 # otherwise (docs.stripe.com/currencies, "Special cases" and "Zero-decimal currencies").
 _SCALES: Mapping[str, tuple[int, int]] = {"ISK": (100, 1), "UGX": (100, 1), "MGA": (1, 100)}
 _LAST_DIGIT_IS_ZERO = frozenset({"BHD", "JOD", "KWD", "OMR", "TND"})
+
+
+STRIPE: Final = Scheme(
+    name="stripe",
+    signature_header="stripe-signature",
+    signature_label="v1=",
+    separator=",",
+    time_label="t=",
+    message="{ts}.{body}",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +94,6 @@ def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> Stripe
         webhook_secrets=_none_empty(webhook_secrets),
         is_live=False,
     )
-
-
-def fits_a_header(key: str) -> bool:
-    """Whether it is one word that can stand in a header."""
-    return key.isascii() and key.isprintable() and bool(key) and " " not in key
 
 
 def charge_amount(price: Money) -> int:

@@ -16,9 +16,7 @@ import httpx
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed, InvalidQuestion
-from flows.payments import session as checkout_session
 from flows.payments.checkout_page import asked, begun, prepared, ways_back
-from flows.payments.events import PAYMENT_FAILED, Event, kept_event, read_event
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
     Notice,
@@ -32,7 +30,8 @@ from flows.payments.pace import PACE
 from flows.payments.receipt import Dispute, Payment, Refund
 from flows.payments.responses import learned
 from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
-from flows.payments.stripe.account import StripeAccount, charge_amount, charged
+from flows.payments.stripe.account import STRIPE, StripeAccount, charge_amount, charged
+from flows.payments.stripe.events import PAYMENT_FAILED, Event, kept_event, read_event
 from flows.payments.stripe.responses import (
     claims_in,
     given_back,
@@ -42,7 +41,8 @@ from flows.payments.stripe.responses import (
     session_in,
     standing_refund,
 )
-from flows.webhooks.signatures import STRIPE, Delivery
+from flows.payments.stripe.session import CheckoutSession
+from flows.webhooks.signatures import Delivery
 
 STRIPE_VERSION = "2026-10-28.endive"
 LIFE_AT_LEAST = timedelta(minutes=30)
@@ -169,7 +169,7 @@ class StripeGateway:
 
 
 def neutral(
-    session: checkout_session.CheckoutSession,
+    session: CheckoutSession,
     *,
     has_failed: bool = False,
     is_now: bool = True,
@@ -239,7 +239,7 @@ def _notice(event: Event) -> Notice:
     )
 
 
-def _state(session: checkout_session.CheckoutSession) -> State:
+def _state(session: CheckoutSession) -> State:
     if session.payment_status == "paid":
         return State.PAID
     match session.status:

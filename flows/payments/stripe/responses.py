@@ -14,12 +14,13 @@ from msgspec import Meta, Struct
 from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidQuestion
 from flows.payments import responses as gateway_replies
-from flows.payments.events import dispute_in
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, problem, unreadable
-from flows.payments.session import REFERENCE_KEY, CheckoutSession, Id, Malformed, read_session
+from flows.payments.session import REFERENCE_KEY, Id, Malformed
 from flows.payments.stripe.account import StripeAccount, charge_amount, charged
+from flows.payments.stripe.events import dispute_in
+from flows.payments.stripe.session import CheckoutSession, read_session
 
 T = TypeVar("T")
 

@@ -20,11 +20,11 @@ fields and statuses of a link and of a refund, the names of the events, where li
 from datetime import timedelta
 from typing import Final
 
+from flows.payments.declared.catalog.adyen_items import ADYEN
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import Dispute, RefundStatus
-from flows.webhooks.items import ADYEN
 
 _CURRENCIES = (
     "AED AUD BGN BRL CAD CHF CNY CZK DKK EUR GBP HKD HUF ILS INR JPY KRW MXN MYR NOK NZD PLN RON"

@@ -16,7 +16,7 @@ from typing import Final
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Reading
 from flows.payments.gateway import State
-from flows.webhooks.schemes import COINBASE
+from flows.webhooks.signatures import Scheme
 
 _STATES = {
     "NEW": State.OPEN,
@@ -45,6 +45,7 @@ def _charge(place: str, *, url: str | None = None) -> Reading:
     )
 
 
+COINBASE: Final = Scheme(name="coinbase", signature_header="x-cc-webhook-signature")
 coinbase: Final = ProviderDeclaration(
     name="coinbase",
     label="Coinbase Commerce",

@@ -21,7 +21,7 @@ from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Holding, Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
-from flows.webhooks.schemes import LEMON_SQUEEZY
+from flows.webhooks.signatures import Scheme
 
 _CURRENCIES = (
     "AED AUD BRL CAD CHF CNY CZK DKK EUR GBP HKD ILS INR MXN MYR NOK NZD PHP PLN RON SEK SGD THB"
@@ -29,6 +29,7 @@ _CURRENCIES = (
 )
 _LIVE = {"data.attributes.test_mode=false": True, "data.attributes.test_mode=true": False}
 
+LEMON_SQUEEZY: Final = Scheme(name="lemon-squeezy", signature_header="x-signature")
 lemon_squeezy: Final = ProviderDeclaration(
     name="lemon_squeezy",
     label="Lemon Squeezy",

@@ -20,7 +20,7 @@ from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
-from flows.webhooks.schemes import PADDLE
+from flows.webhooks.signatures import Scheme
 
 _STATES = {
     "draft": State.OPEN,
@@ -59,6 +59,15 @@ def _transaction() -> Reading:
     )
 
 
+PADDLE: Final = Scheme(
+    name="paddle",
+    signature_header="paddle-signature",
+    signature_label="h1=",
+    separator=";",
+    time_label="ts=",
+    message="{ts}:{body}",
+    tolerance=timedelta(seconds=5),  # as Paddle's own library has it
+)
 paddle: Final = ProviderDeclaration(
     name="paddle",
     label="Paddle",

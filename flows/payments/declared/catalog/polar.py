@@ -19,7 +19,7 @@ from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Holding, Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
-from flows.webhooks.schemes import POLAR
+from flows.webhooks.signatures import STANDARD_WEBHOOKS
 
 _CHECKOUT = Reading(
     states={
@@ -35,6 +35,10 @@ _CHECKOUT = Reading(
     payment=None,
 )
 
+# Polar's secret is text that only looks like base64: it is the key as it is written.
+POLAR: Final = replace(
+    STANDARD_WEBHOOKS, name="polar", key="utf-8", key_prefix="", ed25519_label=None
+)
 polar: Final = ProviderDeclaration(
     name="polar",
     label="Polar",

@@ -16,8 +16,14 @@ from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Holding, Reading
 from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
-from flows.webhooks.schemes import SQUARE
+from flows.webhooks.signatures import Scheme
 
+SQUARE: Final = Scheme(
+    name="square",
+    signature_header="x-square-hmacsha256-signature",
+    message="{url}{body}",
+    encoding="base64",
+)
 square: Final = ProviderDeclaration(
     name="square",
     label="Square",

@@ -1,4 +1,4 @@
-"""Payment events: what a verified webhook says.
+"""Stripe's events: what a verified webhook says.
 
 What could go wrong: bytes that nobody signed, an event of another account or mode, one that comes
 twice, late or before an earlier one. An event is read from a verified delivery only, and the
@@ -15,16 +15,10 @@ from msgspec import Meta, Struct
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.payments.receipt import Dispute
-from flows.payments.session import (
-    REFERENCE_KEY,
-    CheckoutSession,
-    Id,
-    Malformed,
-    id_of,
-    read_session,
-)
+from flows.payments.receipt import Dispute, News
+from flows.payments.session import REFERENCE_KEY, Id, Malformed
 from flows.payments.stripe.account import charged
+from flows.payments.stripe.session import CheckoutSession, id_of, read_session
 from flows.webhooks.signatures import Delivery
 
 PAYMENT_FAILED = "checkout.session.async_payment_failed"
@@ -61,7 +55,7 @@ class Event:
     account: str | None = None
     subject: str | None = None
     session: CheckoutSession | None = None
-    news: "News | None" = None
+    news: News | None = None
     reference: str | None = None
     payment_intent: str | None = None
 
@@ -73,19 +67,6 @@ class Event:
         if self.news is not None:
             return f"{self.subject} {self.type} {self.news.returned} {self.news.dispute}"
         return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """What became of a payment afterwards.
-
-    `returned` is what was given back of it in all, in minor units of ISO 4217, or else `dispute`
-    is how far a bank's claim is; the event's `subject` is its id.
-    """
-
-    returned: int = 0
-    currency: str | None = None
-    dispute: Dispute | None = None
 
 
 class _Envelope(Struct, frozen=True, kw_only=True):

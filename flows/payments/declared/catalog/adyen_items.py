@@ -15,16 +15,8 @@ import msgspec
 
 from flows.elicitation.states import Json
 from flows.errors import Unverified
-from flows.webhooks.schemes import Scheme
-from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery, verify
+from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery, Scheme, verify
 
-ADYEN: Final = Scheme(
-    name="adyen",
-    signature_header="hmacsignature",
-    encoding="base64",
-    key="hex",
-    accepted="[accepted]",
-)
 ITEMS_AT_MOST: Final = 64
 
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
@@ -111,6 +103,34 @@ def as_json(item: Item) -> Json:
         "amount": item.amount,
         "currency": item.currency,
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemScheme(Scheme):
+    """Each item of a body is signed by itself."""
+
+    def deliveries(
+        self,
+        *,
+        body: bytes,
+        headers: Sequence[tuple[str, str]],  # nothing is signed in them
+        secrets: Sequence[str],
+        now: datetime,
+        url: str,
+    ) -> Sequence[Delivery | Unverified]:
+        return verify_items(body=body, secrets=secrets, now=now)
+
+    def decode(self, body: bytes) -> Json:
+        return as_json(item_in(body))
+
+
+ADYEN: Final = ItemScheme(
+    name="adyen",
+    signature_header="hmacsignature",
+    encoding="base64",
+    key="hex",
+    accepted="[accepted]",
+)
 
 
 class _Amount(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,64 @@
+"""A session of Stripe Checkout, as an answer or an event tells of it.
+
+What could go wrong: what an answer names by its id alone taken for what it says of it.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from flows.elicitation.states import Json
+from flows.payments.session import Id, Malformed
+
+
+class CheckoutSession(Struct, frozen=True, kw_only=True):
+    """`amount_total` as the provider counts, `currency` in capitals.
+
+    Others of the same account may lack a status or an amount; one that we began has both. How its
+    payment stands, and what became of the charge, is there where the answer holds them whole, and
+    not by their ids alone.
+    """
+
+    id: Id
+    status: Literal["open", "complete", "expired"] | None
+    payment_status: Literal["paid", "unpaid", "no_payment_required"]
+    amount_total: Annotated[int, Meta(ge=0)] | None
+    currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")] | None
+    livemode: bool
+    client_reference_id: str | None = None
+    payment_intent: Id | None = None
+    payment_intent_status: str | None = None
+    amount_refunded: Annotated[int, Meta(ge=0)] = 0
+    is_disputed: bool = False  # or was once
+    url: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Session({self.id!r}, {self.status!r}, {self.payment_status!r})"
+
+
+def read_session(data: Json) -> CheckoutSession:
+    """Raises Malformed."""
+    if not isinstance(data, Mapping):
+        raise Malformed("payment session")
+    currency, intent = data.get("currency"), data.get("payment_intent")
+    charge = intent.get("latest_charge") if isinstance(intent, Mapping) else None
+    about_charge: Mapping[str, Json] = charge if isinstance(charge, Mapping) else {}
+    fields = {
+        **data,
+        "currency": currency.upper() if isinstance(currency, str) else currency,
+        "payment_intent": id_of(intent),
+        "payment_intent_status": intent.get("status") if isinstance(intent, Mapping) else None,
+        "amount_refunded": about_charge.get("amount_refunded", 0),
+        "is_disputed": about_charge.get("disputed", False),
+    }
+    try:
+        return msgspec.convert(fields, CheckoutSession)
+    except msgspec.ValidationError:
+        raise Malformed("payment session") from None
+
+
+def id_of(value: Json) -> Json:
+    """The id of what an answer may name or contain."""
+    return value.get("id") if isinstance(value, Mapping) else value
