@@ -41,7 +41,7 @@ from webapp.demo.walker import Page
 from webapp.http.port import bind, listen
 from webapp.identity.accepting import Arrivals
 from webapp.sandbox import Sandbox, new_sandbox, signing
-from webapp.sandbox.app import create_sandbox
+from webapp.sandbox.app import SandboxApp
 from webapp.service import Service
 from webapp.settings.settings import Settings
 
@@ -167,7 +167,7 @@ async def _place(folder: Path) -> AsyncIterator[Place]:
             open_app(_settings(url, folder), _server(links), sandbox=sandbox, built=built.append)
         )
         browser = await stack.enter_async_context(httpx.AsyncClient())
-        outside = create_sandbox(sandbox, clock=utc_now, deliver=browser.send)
+        outside = SandboxApp(sandbox, clock=utc_now, deliver=browser.send)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         for its_listener, its_app in ((listener, app), (beside, outside)):
             listen(its_listener)

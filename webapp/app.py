@@ -7,11 +7,10 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from litestar import Litestar, Router
-from litestar.di import Provide
+from litestar import Litestar, Response, Router
 from litestar.exceptions import HTTPException
 
 from flows.errors import StoreUnavailable
@@ -23,6 +22,7 @@ from webapp.elicitations.watcher import listen
 from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send
 from webapp.http.guard import MACHINE_PATHS, Guard
 from webapp.http.hsts import StrictTransport
+from webapp.http.parts import AnyRequest, bring, nothing_to_begin, part, provided
 from webapp.http.rate_limit import Paced, Rates
 from webapp.http.requests import Bounded
 from webapp.http.workers import must_share
@@ -130,7 +130,9 @@ async def open_app(
             clock=clock,
             around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
         )
-        pages = _pages(service, served, settings=settings)
+        answers = Answers(
+            pages=Renderer(folders=[*settings.templates, template_folder()]), server=served.name
+        )
         background = await stack.enter_async_context(asyncio.TaskGroup())
         loops = (
             listen(service.elicitations),
@@ -141,7 +143,7 @@ async def open_app(
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)
         await stack.enter_async_context(served.running())
-        app: ASGIApp = Switch(ours=pages, served=served, service=service)
+        app: ASGIApp = Switch(answers=answers, served=served, service=service)
         if issuer is not None and not served.has_own_sign_in:
             app = _protected(app, issuer=issuer, settings=settings, name=served.name, clock=clock)
         if not settings.is_local:  # there everybody has the same address
@@ -159,23 +161,23 @@ async def open_app(
 class Switch:
     """Sends a request to our routes, or to the served library's application for paths we lack."""
 
-    def __init__(self, *, ours: Litestar, served: Served, service: Service) -> None:
-        self._ours = Bounded(ours)
+    def __init__(self, *, answers: Answers, served: Served, service: Service) -> None:
+        self._ours = Bounded(_routes())
         self._served = served
         self._service = service
+        self._parts = {"service": service, "answers": answers, "served": served}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket"):
-            self._service.identity.settle(scope)
-        if (
-            scope["type"] in ("http", "websocket")
-            and not _is_ours(scope["path"])
-            and self._served.has_route(scope)
-        ):
+        if scope["type"] == "lifespan":  # it all runs by now
+            await nothing_to_begin(receive, send)
+            return
+        self._service.identity.settle(scope)
+        if not _is_ours(scope["path"]) and self._served.has_route(scope):
             # A route of the author's may complete, in trusted code or with a return token.
             with asking(self._service.completing):
                 await self._served(scope, receive, send)
         else:
+            bring(scope, self._parts)
             await self._ours(scope, receive, send)
 
 
@@ -247,10 +249,20 @@ def _protected(
     )
 
 
-def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:
-    answers = Answers(
-        pages=Renderer(folders=[*settings.templates, template_folder()]), server=served.name
-    )
+@cache
+def _routes() -> Litestar:
+    """Our routes, compiled once; each request brings the parts of the server that it came to."""
+    answers_of: Callable[[AnyRequest], Answers] = part("answers")
+
+    def page(request: AnyRequest, error: Exception) -> Response[Any]:
+        return answers_of(request).page_for_error(request, error)
+
+    def problem(request: AnyRequest, error: Exception) -> Response[Any]:
+        return answers_of(request).problem_for_error(request, error)
+
+    def either(request: AnyRequest, error: Exception) -> Response[Any]:
+        return answers_of(request).for_error(request, error)
+
     # Handlers by type; those for HTTPException cover what the framework itself refuses.
     for_people = Router(
         "/",
@@ -278,27 +290,17 @@ def _pages(service: Service, served: Served, *, settings: Settings) -> Litestar:
             give_back,
             home,
         ],
-        exception_handlers={
-            Exception: answers.page_for_error,
-            HTTPException: answers.page_for_error,
-        },
+        exception_handlers={Exception: page, HTTPException: page},
     )
     for_programs = Router(
         "/",
         route_handlers=[live, called_back, hooked, alive, ready, static, picture],
-        exception_handlers={
-            Exception: answers.problem_for_error,
-            HTTPException: answers.problem_for_error,
-        },
+        exception_handlers={Exception: problem, HTTPException: problem},
     )
     return Litestar(
         [for_people, for_programs],
-        dependencies={
-            "service": Provide(lambda: service, sync_to_thread=False),
-            "answers": Provide(lambda: answers, sync_to_thread=False),
-            "served": Provide(lambda: served, sync_to_thread=False),
-        },
-        exception_handlers={Exception: answers.for_error, HTTPException: answers.for_error},
+        dependencies=provided(service="service", answers="answers", served="served"),
+        exception_handlers={Exception: either, HTTPException: either},
         openapi_config=None,
         logging_config=None,
         request_max_body_size=BODY_BYTES_AT_MOST,

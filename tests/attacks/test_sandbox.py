@@ -6,7 +6,6 @@ from itertools import product
 
 import httpx
 import pytest
-from litestar import Litestar
 
 from tests.attacks.attack import Attack
 from tests.clock import Clock
@@ -22,7 +21,7 @@ from tests.sandbox.stage import (
     told,
 )
 from webapp.sandbox import Sandbox, new_sandbox
-from webapp.sandbox.app import create_sandbox
+from webapp.sandbox.app import SandboxApp
 
 foreign_address = Attack(
     who="somebody who sends people to the sandbox",
@@ -95,8 +94,8 @@ async def person(sandbox: Sandbox) -> AsyncIterator[Person]:
         yield person
 
 
-def made(sandbox: Sandbox) -> Litestar:
-    return create_sandbox(sandbox, clock=Clock(), deliver=nobody_listens)
+def made(sandbox: Sandbox) -> SandboxApp:
+    return SandboxApp(sandbox, clock=Clock(), deliver=nobody_listens)
 
 
 @foreign_address

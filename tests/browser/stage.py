@@ -37,7 +37,7 @@ from tests.web.serving import bound, serving, serving_at
 from webapp.app import open_app
 from webapp.demo.tools import add_tools
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.sandbox.app import create_sandbox
+from webapp.sandbox.app import SandboxApp
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.service import Service
 from webapp.settings.settings import Settings
@@ -182,7 +182,7 @@ async def open_stage() -> AsyncIterator[Stage]:
 
         def outside(sandbox_url: str) -> ASGIApp:
             made.append(new_sandbox(url=sandbox_url, serves=url))
-            app = create_sandbox(made[0], clock=stage.clock, deliver=stage.post.deliver)
+            app = SandboxApp(made[0], clock=stage.clock, deliver=stage.post.deliver)
             return stage.tape.record(cast("ASGIApp", app))
 
         async with httpx.AsyncClient(verify=no_certificates()) as client:

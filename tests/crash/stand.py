@@ -30,7 +30,7 @@ from tests.web.serving import serving, transport_to
 from webapp.app import open_app
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.sandbox import Sandbox
-from webapp.sandbox.app import create_sandbox
+from webapp.sandbox.app import SandboxApp
 from webapp.sandbox.settings import new_sandbox
 from webapp.stores import Record, Store, open_store
 
@@ -80,7 +80,7 @@ async def serve(orders: StandOrders, line: socket.socket) -> None:
             asyncio.TaskGroup() as group,
         ):
             post = Post(client, group)
-            outside = create_sandbox(orders.settings, clock=clock, deliver=post.take)
+            outside = SandboxApp(orders.settings, clock=clock, deliver=post.take)
             async with serving(Withholding(outside, post), port=orders.port):
                 say("serving")
                 await reader.read()
@@ -277,7 +277,7 @@ async def warm_up() -> None:
     orders = StandOrders(port=80, public_port=80, folder="nowhere", sandbox=sandbox)
     settings = settings_of(public_port=80, folder="nowhere")
     store = await open_store("memory:")
-    outside: Any = create_sandbox(orders.settings, clock=_now, deliver=_nobody)
+    outside: Any = SandboxApp(orders.settings, clock=_now, deliver=_nobody)
     opening = open_app(
         settings, tools(orders), store=store, sandbox=orders.settings, limits=PATIENT
     )

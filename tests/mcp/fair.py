@@ -38,7 +38,7 @@ from webapp.demo.walker import Page as Forms
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox, new_sandbox
-from webapp.sandbox.app import create_sandbox
+from webapp.sandbox.app import SandboxApp
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.settings import Settings
 from webapp.stores import Store
@@ -180,7 +180,7 @@ async def fair(
 
         def make(address: str) -> ASGIApp:
             made.append(new_sandbox(url=address, serves=url))
-            app: Any = create_sandbox(made[0], clock=clock, deliver=post.send)
+            app: Any = SandboxApp(made[0], clock=clock, deliver=post.send)
             return cast("ASGIApp", app)
 
         await stack.enter_async_context(serving_at(make))

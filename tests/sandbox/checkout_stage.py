@@ -13,11 +13,10 @@ from typing import Any
 
 import httpx
 import stripe
-from litestar import Litestar
 
 from tests.clock import Clock
 from tests.web.serving import transport_to
-from webapp.sandbox.checkout import checkout_router
+from webapp.sandbox.app import SandboxApp
 from webapp.sandbox.deliveries import Deliver
 from webapp.sandbox.settings import Sandbox, new_sandbox
 
@@ -69,13 +68,12 @@ class Stage:
         self.clock = Clock()
         self.shop = Shop()
         self.settings = sandbox(url)
-        router = checkout_router(
+        self.app = SandboxApp(
             self.settings,
             clock=self.clock,
             deliver=deliver or self.shop.deliver,
             pause=self.shop.pause,
         )
-        self.app = Litestar([router], openapi_config=None, logging_config=None)
         self.browser = self.client()
         self._marks: dict[str, str] = {}
         self.stripe = stripe.StripeClient(

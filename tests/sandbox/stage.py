@@ -14,7 +14,7 @@ from authlib.oauth2.rfc7636 import create_s256_code_challenge  # type: ignore[im
 from tests.clock import Clock
 from tests.web.serving import transport_to
 from webapp.sandbox import Sandbox
-from webapp.sandbox.app import create_sandbox
+from webapp.sandbox.app import SandboxApp
 
 URL = "http://127.0.0.1:8766"
 MAIN = "http://127.0.0.1:8765"
@@ -149,7 +149,7 @@ async def nobody_listens(request: httpx.Request) -> httpx.Response:
 
 @asynccontextmanager
 async def person_at(sandbox: Sandbox, *, clock: Clock) -> AsyncIterator[Person]:
-    app = create_sandbox(sandbox, clock=clock, deliver=nobody_listens)
+    app = SandboxApp(sandbox, clock=clock, deliver=nobody_listens)
     transport = transport_to(app)
     async with httpx.AsyncClient(transport=transport, base_url=sandbox.url) as http:
         yield Person(http, sandbox)

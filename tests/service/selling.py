@@ -47,7 +47,7 @@ from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.limits import CallLimits
 from webapp.records.rows import StoredWebhook
 from webapp.sandbox import Sandbox, new_sandbox, signing
-from webapp.sandbox.app import create_sandbox
+from webapp.sandbox.app import SandboxApp
 from webapp.service import Service
 from webapp.settings.settings import Settings, with_sandbox
 from webapp.stores import Record, Store, open_store
@@ -525,7 +525,7 @@ async def open_shop(
 
         def make(at: str) -> ASGIApp:
             sandbox = new_sandbox(url=at, serves=url)
-            played = create_sandbox(sandbox, clock=clock, deliver=keep_post)
+            played = SandboxApp(sandbox, clock=clock, deliver=keep_post)
             lines.append((sandbox, Line(cast("Any", played))))
             return lines[0][1]
 

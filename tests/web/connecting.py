@@ -37,7 +37,7 @@ from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.identity.identity import Caller
 from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox, new_sandbox
-from webapp.sandbox.app import create_sandbox
+from webapp.sandbox.app import SandboxApp
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Store
@@ -213,7 +213,7 @@ async def town(
 
         def make(address: str) -> ASGIApp:
             sandbox = new_sandbox(url=address, serves=url)
-            app = create_sandbox(sandbox, clock=clock, deliver=nobody_listens)
+            app = SandboxApp(sandbox, clock=clock, deliver=nobody_listens)
             made.append((sandbox, Gate(cast("Any", app))))
             return made[0][1]
 

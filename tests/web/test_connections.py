@@ -28,7 +28,7 @@ from webapp.http.connection import ASGIApp
 from webapp.oauth.access_tokens import CLAIM, WAIT_AT_MOST
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.sandbox import Sandbox, new_sandbox
-from webapp.sandbox.app import create_sandbox
+from webapp.sandbox.app import SandboxApp
 from webapp.settings.settings import Settings
 from webapp.stores.memory import MemoryStore
 
@@ -98,7 +98,7 @@ async def _ground(stack: AsyncExitStack, clock: Clock) -> tuple[Settings, Gate, 
 
     def make(address: str) -> ASGIApp:
         sandbox = new_sandbox(url=address, serves=url)
-        app: Any = create_sandbox(sandbox, clock=clock, deliver=nobody_listens)
+        app: Any = SandboxApp(sandbox, clock=clock, deliver=nobody_listens)
         made.append((sandbox, Gate(cast("ASGIApp", app))))
         return made[0][1]
 

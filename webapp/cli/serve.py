@@ -192,7 +192,7 @@ async def _serve(
         )
         running = {listener: Pages(app, arrivals=settings.arrivals)}
         if annex is not None:
-            from webapp.sandbox.app import create_sandbox  # noqa: PLC0415 - most have none
+            from webapp.sandbox.app import SandboxApp  # noqa: PLC0415 - most have none
 
             client = await stack.enter_async_context(
                 # It delivers webhooks to this machine, where nothing speaks TLS.
@@ -202,7 +202,7 @@ async def _serve(
                     event_hooks={"response": [refuse_packed]},
                 )
             )
-            outside = create_sandbox(annex.sandbox, clock=utc_now, deliver=client.send)
+            outside = SandboxApp(annex.sandbox, clock=utc_now, deliver=client.send)
             running[annex.listener] = Pages(outside, arrivals=settings.arrivals)
         try:
             for its_listener in running:

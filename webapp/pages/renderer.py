@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,16 +27,7 @@ class Renderer:
     """Renders views by the templates of some folders; the first folder that has one wins."""
 
     def __init__(self, *, folders: Sequence[Path]) -> None:
-        self._environment = Environment(
-            loader=FileSystemLoader(folders),
-            autoescape=True,
-            undefined=StrictUndefined,
-            finalize=_printable,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-        )
-        self._environment.filters.update(_FILTERS)
+        self._environment = _environment(tuple(folders))
 
     def render(self, view: View) -> str:
         """The page as HTML that can always be encoded as UTF-8."""
@@ -47,6 +39,22 @@ def template_folder() -> Path:
     package = Path(__file__).resolve().parents[1]
     installed = package / "templates"
     return installed if installed.is_dir() else package.parent / "templates"
+
+
+@cache
+def _environment(folders: tuple[Path, ...]) -> Environment:
+    """One for the same folders, with each template compiled once."""
+    environment = Environment(
+        loader=FileSystemLoader(folders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters.update(_FILTERS)
+    return environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

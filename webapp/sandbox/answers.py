@@ -13,21 +13,22 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import msgspec
-from litestar import MediaType, Request, Response, Router, post
+from litestar import MediaType, Response, Router, post
 from litestar.background_tasks import BackgroundTask
+from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
 from flows.elicitation.states import Json
+from webapp.http.parts import AnyRequest, part, provided
 from webapp.sandbox.deliveries import Deliveries, SandboxEvent, Wish
 
 BODY_BYTES_AT_MOST = 64 * 1024
 _log = logging.getLogger(__name__)
-AnyRequest: TypeAlias = Request[Any, Any, Any]
 
 
 class SandboxRefused(Exception):
@@ -107,7 +108,7 @@ class SandboxAnswers:
     ) -> None:
         self._deliveries = deliveries
         self._clock = clock
-        self._refuse = refuse
+        self.refuse = refuse
         self._headers_of = headers_of
         self._kept: dict[str, _Kept] = {}
         self._troubles: deque[SandboxTrouble] = deque()
@@ -120,7 +121,7 @@ class SandboxAnswers:
             trouble = self._troubles.popleft() if asked.changes and self._troubles else None
             if trouble is SandboxTrouble.SERVER_ERROR:
                 words, status = "A trouble that was asked for.", HTTPStatus.INTERNAL_SERVER_ERROR
-                raise self._refuse(words, status)
+                raise self.refuse(words, status)
             answer, replayed = self._once(asked)
         except SandboxRefused as error:
             answer = Answer(body=error.as_json(), status=HTTPStatus(error.status))
@@ -144,57 +145,29 @@ class SandboxAnswers:
 
         return self.give(ask)
 
-    def router(
-        self, path: str, *handlers: HTTPRouteHandler, require_key: Callable[[AnyRequest], None]
-    ) -> Router:
-        """The provider's own routes, and one to control it with for whoever has the key."""
+    def control(self, check: Callable[[], None], body: bytes) -> Response[Any]:
+        """Change how events arrive, or plan a trouble; no provider has anything like it."""
+        released: list[SandboxEvent] = []
 
-        def refusal(_: AnyRequest, error: HTTPException) -> Response[Any]:
-            status = HTTPStatus(error.status_code)
-            refused = self._refuse(str(error.detail), status)
-            return Response(refused.as_json(), status_code=status)
+        def act() -> Answer:
+            try:
+                wish = msgspec.json.decode(body, type=Control)
+            except msgspec.DecodeError as error:
+                raise self.refuse(f"{error}.", HTTPStatus.BAD_REQUEST) from None
+            if wish.next is not None:
+                self._troubles.append(wish.next)
+            released.extend(self._deliveries.change(wish))
+            habits = msgspec.to_builtins(self._deliveries.habits)
+            return Answer(body={**habits, "held": self._deliveries.held})
 
-        def failure(_: AnyRequest, error: Exception) -> Response[Any]:
-            _log.error("sandbox.failed", exc_info=error)
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-            refused = self._refuse("Something broke in the sandbox.", status)
-            return Response(refused.as_json(), status_code=status)
+        def ask() -> SandboxAsked:
+            check()
+            return SandboxAsked(act=act, changes=False)
 
-        return Router(
-            path,
-            route_handlers=[*handlers, self._control(require_key)],
-            request_max_body_size=BODY_BYTES_AT_MOST,
-            # By type; that for HTTPException covers what the framework itself refuses.
-            exception_handlers={HTTPException: refusal, Exception: failure},
-        )
-
-    def _control(self, require_key: Callable[[AnyRequest], None]) -> HTTPRouteHandler:
-        @post("/control", status_code=HTTPStatus.OK)
-        async def control(request: AnyRequest, body: RawBody) -> Response[Any]:
-            """Change how events arrive, or plan a trouble; no provider has anything like it."""
-            released: list[SandboxEvent] = []
-
-            def act() -> Answer:
-                try:
-                    wish = msgspec.json.decode(body, type=Control)
-                except msgspec.DecodeError as error:
-                    raise self._refuse(f"{error}.", HTTPStatus.BAD_REQUEST) from None
-                if wish.next is not None:
-                    self._troubles.append(wish.next)
-                released.extend(self._deliveries.change(wish))
-                habits = msgspec.to_builtins(self._deliveries.habits)
-                return Answer(body={**habits, "held": self._deliveries.held})
-
-            def ask() -> SandboxAsked:
-                require_key(request)
-                return SandboxAsked(act=act, changes=False)
-
-            response = self.give(ask)
-            if released:
-                response.background = BackgroundTask(self._deliveries.post, released)
-            return response
-
-        return control
+        response = self.give(ask)
+        if released:
+            response.background = BackgroundTask(self._deliveries.post, released)
+        return response
 
     def _once(self, asked: SandboxAsked) -> tuple[Answer, bool]:
         """The answer, and whether it was given before. A refusal is not kept."""
@@ -214,6 +187,50 @@ class SandboxAnswers:
     def _behind(self, response: Response[Any]) -> Response[Any]:
         response.background = BackgroundTask(self._deliveries.send, self._deliveries.news())
         return response
+
+
+class ProviderApi(Protocol):
+    """What answers programs in a provider's place."""
+
+    @property
+    def answers(self) -> SandboxAnswers: ...
+
+    def require_key(self, request: AnyRequest, /) -> None:
+        """Raise Refused unless the request carries what the provider's routes ask for."""
+
+
+def provider_router(name: str, *handlers: HTTPRouteHandler) -> Router:
+    """The provider's own routes, and one to control it with for whoever has the key.
+
+    Each handler is given the provider's `api`, which the request brings under that name.
+    """
+    api_of: Callable[[AnyRequest], ProviderApi] = part(name)
+
+    def refusal(request: AnyRequest, error: HTTPException) -> Response[Any]:
+        status = HTTPStatus(error.status_code)
+        refused = api_of(request).answers.refuse(str(error.detail), status)
+        return Response(refused.as_json(), status_code=status)
+
+    def failure(request: AnyRequest, error: Exception) -> Response[Any]:
+        _log.error("sandbox.failed", exc_info=error)
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+        refused = api_of(request).answers.refuse("Something broke in the sandbox.", status)
+        return Response(refused.as_json(), status_code=status)
+
+    return Router(
+        f"/{name}",
+        route_handlers=[*handlers, control],
+        request_max_body_size=BODY_BYTES_AT_MOST,
+        # By type; that for HTTPException covers what the framework itself refuses.
+        exception_handlers={HTTPException: refusal, Exception: failure},
+        dependencies=provided(api=name),
+    )
+
+
+@post("/control", status_code=HTTPStatus.OK)
+async def control(request: AnyRequest, body: RawBody, api: NamedDependency[Any]) -> Response[Any]:
+    provider: ProviderApi = api
+    return provider.answers.control(lambda: provider.require_key(request), body)
 
 
 def trace() -> str:

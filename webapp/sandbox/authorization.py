@@ -4,13 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 
-from litestar import HttpMethod, Request, Response, Router, delete, get, post, route
+from litestar import HttpMethod, Response, Router, delete, get, post, route
+from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from webapp.http.browser import Browser
+from webapp.http.parts import AnyRequest, provided
 from webapp.sandbox.authorization_api import GitHubApi, SlackApi
 from webapp.sandbox.authorization_client import bearer_of
 from webapp.sandbox.authorization_consent import Consent
@@ -23,10 +25,11 @@ from webapp.sandbox.pages import NO_STORE, SandboxPages
 from webapp.sandbox.settings import Sandbox
 
 _READ = [HttpMethod.GET, HttpMethod.HEAD]
+_BOTH = [HttpMethod.GET, HttpMethod.POST]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Server:
+class AuthorizationServer:
     """One of the three, with its own codes and tokens."""
 
     habits: AuthorizationHabits
@@ -35,20 +38,26 @@ class _Server:
     tokens: SandboxTokens
 
 
-def authorization_router(
+Server: TypeAlias = NamedDependency[AuthorizationServer]
+Identity: TypeAlias = NamedDependency[SandboxIdentity]
+GitHub: TypeAlias = NamedDependency[GitHubApi]
+Slack: TypeAlias = NamedDependency[SlackApi]
+
+
+def authorization_parts(
     sandbox: Sandbox,
     *,
     clock: Callable[[], datetime],
     faults: Faults,
     pages: SandboxPages,
     browser: Browser,
-) -> Router:
-    """Everything below /oidc, /github and /slack, and what /.well-known says of it."""
+) -> dict[str, Any]:
+    """What the routes need, by name."""
     identity = SandboxIdentity(sandbox=sandbox, clock=clock)
 
-    def server(habits: AuthorizationHabits) -> _Server:
+    def server(habits: AuthorizationHabits) -> AuthorizationServer:
         grants = Grants(habits=habits, clock=clock)
-        return _Server(
+        return AuthorizationServer(
             habits=habits,
             grants=grants,
             consent=Consent(
@@ -65,110 +74,108 @@ def authorization_router(
         )
 
     oidc, github, slack = server(OIDC), server(GITHUB), server(SLACK)
-    github_api = GitHubApi(sandbox=sandbox, grants=github.grants)
-    slack_api = SlackApi(sandbox=sandbox, grants=slack.grants)
-    handlers = [
-        *(handler for one in (oidc, github, slack) for handler in _common(one)),
-        *_openid(oidc, identity),
-        *_github(github_api),
-        *_slack(slack_api),
+    return {
+        "oidc": oidc,
+        "github": github,
+        "slack": slack,
+        "identity": identity,
+        "github_api": GitHubApi(sandbox=sandbox, grants=github.grants),
+        "slack_api": SlackApi(sandbox=sandbox, grants=slack.grants),
+    }
+
+
+def authorization_routes() -> list[Router]:
+    """Everything below /oidc, /github and /slack, and what /.well-known says of it."""
+    return [
+        Router(
+            "/",
+            route_handlers=[*_common(OIDC), metadata, keys, userinfo, revoke],
+            dependencies=provided(server="oidc", identity="identity"),
+        ),
+        Router(
+            "/",
+            route_handlers=[*_common(GITHUB), user, repositories, delete_token],
+            dependencies=provided(server="github", api="github_api"),
+        ),
+        Router(
+            "/",
+            route_handlers=[*_common(SLACK), slack_test, slack_revoke],
+            dependencies=provided(server="slack", api="slack_api"),
+        ),
     ]
-    return Router("/", route_handlers=handlers)
 
 
-def _common(server: _Server) -> list[HTTPRouteHandler]:
-    @route(server.habits.authorize, http_method=_READ, sync_to_thread=False)
-    def ask(request: Request[Any, Any, Any]) -> Response[Any]:
+def _common(habits: AuthorizationHabits) -> list[HTTPRouteHandler]:
+    @route(habits.authorize, http_method=_READ, sync_to_thread=False)
+    def ask(request: AnyRequest, server: Server) -> Response[Any]:
         return server.consent.ask(request)
 
-    @post(server.habits.authorize, status_code=HTTPStatus.SEE_OTHER, sync_to_thread=False)
-    def decide(request: Request[Any, Any, Any], body: RawBody) -> Response[Any]:
+    @post(habits.authorize, status_code=HTTPStatus.SEE_OTHER, sync_to_thread=False)
+    def decide(request: AnyRequest, body: RawBody, server: Server) -> Response[Any]:
         return server.consent.decide(request, body)
 
-    @post(server.habits.token, status_code=HTTPStatus.OK)
-    async def give(request: Request[Any, Any, Any], body: RawBody) -> Response[Any]:
+    @post(habits.token, status_code=HTTPStatus.OK)
+    async def give(request: AnyRequest, body: RawBody, server: Server) -> Response[Any]:
         return await server.tokens.give(request, body)
 
     return [ask, decide, give]
 
 
-def _openid(server: _Server, identity: SandboxIdentity) -> list[HTTPRouteHandler]:
-    @get(
-        ["/oidc/.well-known/openid-configuration", "/.well-known/oauth-authorization-server/oidc"],
-        sync_to_thread=False,
-    )
-    def metadata() -> Response[Any]:
-        return Response(identity.metadata(), headers=NO_STORE)
-
-    @get("/oidc/jwks", sync_to_thread=False)
-    def keys() -> Response[Any]:
-        return Response(identity.keys(), headers=NO_STORE)
-
-    @route(
-        "/oidc/userinfo",
-        http_method=[HttpMethod.GET, HttpMethod.POST],
-        status_code=HTTPStatus.OK,
-        sync_to_thread=False,
-    )
-    def userinfo(request: Request[Any, Any, Any]) -> Response[Any]:
-        return _userinfo(request, server.grants, identity)
-
-    @post("/oidc/revoke", status_code=HTTPStatus.OK, sync_to_thread=False)
-    def revoke(request: Request[Any, Any, Any], body: RawBody) -> Response[Any]:
-        return server.tokens.revoke(request, body)
-
-    return [metadata, keys, userinfo, revoke]
+@get(
+    ["/oidc/.well-known/openid-configuration", "/.well-known/oauth-authorization-server/oidc"],
+    sync_to_thread=False,
+)
+def metadata(identity: Identity) -> Response[Any]:
+    return Response(identity.metadata(), headers=NO_STORE)
 
 
-def _github(api: GitHubApi) -> list[HTTPRouteHandler]:
-    @get("/github/api/user", sync_to_thread=False)
-    def user(request: Request[Any, Any, Any]) -> Response[Any]:
-        return api.user(request)
-
-    @get("/github/api/user/repos", sync_to_thread=False)
-    def repositories(request: Request[Any, Any, Any]) -> Response[Any]:
-        return api.repositories(request)
-
-    @delete(
-        "/github/api/applications/{client_id:str}/token",
-        status_code=HTTPStatus.OK,
-        sync_to_thread=False,
-    )
-    def delete_token(
-        request: Request[Any, Any, Any], *, client_id: FromPath[str], body: RawBody
-    ) -> Response[Any]:
-        return api.delete_token(request, client_id=client_id, body=body)
-
-    return [user, repositories, delete_token]
+@get("/oidc/jwks", sync_to_thread=False)
+def keys(identity: Identity) -> Response[Any]:
+    return Response(identity.keys(), headers=NO_STORE)
 
 
-def _slack(api: SlackApi) -> list[HTTPRouteHandler]:
-    both = [HttpMethod.GET, HttpMethod.POST]
-
-    @route(
-        "/slack/api/auth.test",
-        http_method=both,
-        status_code=HTTPStatus.OK,
-        sync_to_thread=False,
-    )
-    def test(request: Request[Any, Any, Any]) -> Response[Any]:
-        return api.test(request)
-
-    @route(
-        "/slack/api/auth.revoke",
-        http_method=both,
-        status_code=HTTPStatus.OK,
-        sync_to_thread=False,
-    )
-    def revoke(request: Request[Any, Any, Any]) -> Response[Any]:
-        return api.revoke(request)
-
-    return [test, revoke]
+@route("/oidc/userinfo", http_method=_BOTH, status_code=HTTPStatus.OK, sync_to_thread=False)
+def userinfo(request: AnyRequest, server: Server, identity: Identity) -> Response[Any]:
+    return _userinfo(request, server.grants, identity)
 
 
-def _userinfo(
-    request: Request[Any, Any, Any], grants: Grants, identity: SandboxIdentity
+@post("/oidc/revoke", status_code=HTTPStatus.OK, sync_to_thread=False)
+def revoke(request: AnyRequest, body: RawBody, server: Server) -> Response[Any]:
+    return server.tokens.revoke(request, body)
+
+
+@get("/github/api/user", sync_to_thread=False)
+def user(request: AnyRequest, api: GitHub) -> Response[Any]:
+    return api.user(request)
+
+
+@get("/github/api/user/repos", sync_to_thread=False)
+def repositories(request: AnyRequest, api: GitHub) -> Response[Any]:
+    return api.repositories(request)
+
+
+@delete(
+    "/github/api/applications/{client_id:str}/token",
+    status_code=HTTPStatus.OK,
+    sync_to_thread=False,
+)
+def delete_token(
+    request: AnyRequest, *, client_id: FromPath[str], body: RawBody, api: GitHub
 ) -> Response[Any]:
+    return api.delete_token(request, client_id=client_id, body=body)
+
+
+@route("/slack/api/auth.test", http_method=_BOTH, status_code=HTTPStatus.OK, sync_to_thread=False)
+def slack_test(request: AnyRequest, api: Slack) -> Response[Any]:
+    return api.test(request)
+
+
+@route("/slack/api/auth.revoke", http_method=_BOTH, status_code=HTTPStatus.OK, sync_to_thread=False)
+def slack_revoke(request: AnyRequest, api: Slack) -> Response[Any]:
+    return api.revoke(request)
+
+
+def _userinfo(request: AnyRequest, grants: Grants, identity: SandboxIdentity) -> Response[Any]:
     """OpenID Connect Core, 5.3; the errors are RFC 6750's."""
     token = bearer_of(request.headers)
     family = grants.family_of(token)

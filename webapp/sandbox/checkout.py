@@ -19,58 +19,62 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 from litestar import MediaType, Response, Router, get, post
 from litestar.background_tasks import BackgroundTask
-from litestar.di import NamedDependency, Provide
+from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException, NotFoundException
 from litestar.params import FromPath, RawBody
 
 from webapp.http.browser import Browser
+from webapp.http.parts import AnyRequest, part, provided
 from webapp.http.requests import cookies_of
-from webapp.sandbox.answers import BODY_BYTES_AT_MOST, AnyRequest
+from webapp.sandbox.answers import BODY_BYTES_AT_MOST
 from webapp.sandbox.deliveries import Pause
-from webapp.sandbox.mollie_api import mollie_counter
+from webapp.sandbox.mollie_api import mollie_counter, mollie_routes
 from webapp.sandbox.pages import SandboxPages
-from webapp.sandbox.paypal_api import paypal_counter
+from webapp.sandbox.paypal_api import paypal_counter, paypal_routes
 from webapp.sandbox.purchases import Counter, Purchase
 from webapp.sandbox.settings import Sandbox
-from webapp.sandbox.stripe_api import stripe_counter
+from webapp.sandbox.stripe_api import stripe_counter, stripe_routes
 
 _FIELDS_AT_MOST = 10
 _log = logging.getLogger(__name__)
 
 
-def checkout_router(
+def checkout_parts(
     sandbox: Sandbox,
     *,
     clock: Callable[[], datetime],
     deliver: Callable[[httpx.Request], Awaitable[httpx.Response]],
     pause: Pause = asyncio.sleep,
-) -> Router:
-    """The APIs under /stripe, /paypal and /mollie, and their pages under /pay.
+) -> dict[str, Any]:
+    """What the routes need, by name.
 
     `deliver` sends a webhook; `pause` passes the seconds before one is sent again.
     """
-    counters, routers = zip(
-        *(
-            open_counter(sandbox, clock=clock, deliver=deliver, pause=pause)
-            for open_counter in (stripe_counter, paypal_counter, mollie_counter)
-        ),
-        strict=True,
-    )
+    about: Any = {"clock": clock, "deliver": deliver, "pause": pause}
+    stripe, stripe_api = stripe_counter(sandbox, **about)
+    paypal, paypal_api = paypal_counter(sandbox, **about)
+    mollie, mollie_api = mollie_counter(sandbox, **about)
     csrf_key = secrets.token_bytes(32)
     checkout = Checkout(
-        counters=counters,
+        counters=(stripe, paypal, mollie),
         browser=Browser(public_url=sandbox.url, csrf_keys=lambda: [csrf_key]),
         # A shop's addresses come with each purchase, from whoever has the key.
         pages=SandboxPages(form_targets=("http:", "https:")),
         style=files("webapp.sandbox").joinpath("pay.css").read_bytes(),
     )
+    apis = {"stripe": stripe_api, "paypal": paypal_api, "mollie": mollie_api}
+    return {**apis, "checkout": checkout}
 
-    # Litestar copies what a method is bound to, and with it all the state; a function it does not.
+
+def checkout_routes() -> list[Router]:
+    """The APIs under /stripe, /paypal and /mollie, and their pages under /pay."""
+    checkout_of: Callable[[AnyRequest], Checkout] = part("checkout")
+
     def refusal(request: AnyRequest, error: HTTPException) -> Response[Any]:
-        return checkout.refusal(request, error)
+        return checkout_of(request).refusal(request, error)
 
     def failure(request: AnyRequest, error: Exception) -> Response[Any]:
-        return checkout.failure(request, error)
+        return checkout_of(request).failure(request, error)
 
     pages = Router(
         "/",
@@ -78,9 +82,9 @@ def checkout_router(
         request_max_body_size=BODY_BYTES_AT_MOST,
         # By type; that for HTTPException covers what the framework itself refuses.
         exception_handlers={HTTPException: refusal, Exception: failure},
-        dependencies={"checkout": Provide(lambda: checkout, sync_to_thread=False)},
+        dependencies=provided(checkout="checkout"),
     )
-    return Router("/", route_handlers=[*routers, pages])
+    return [stripe_routes(), paypal_routes(), mollie_routes(), pages]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,16 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
 from litestar import Response, Router, delete, get, post
-from litestar.handlers import HTTPRouteHandler
+from litestar.di import NamedDependency
 from litestar.params import FromPath, RawBody
 
 from flows.elicitation.states import Json
-from webapp.sandbox.answers import Answer, AnyRequest, Key, SandboxAnswers, SandboxAsked
+from webapp.http.parts import AnyRequest
+from webapp.sandbox.answers import Answer, Key, SandboxAnswers, SandboxAsked, provider_router
 from webapp.sandbox.authorization_client import bearer_of
 from webapp.sandbox.deliveries import Deliver, Deliveries, Pause
 from webapp.sandbox.mollie_counter import MollieCounter
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 def mollie_counter(
     sandbox: Sandbox, *, clock: Callable[[], datetime], deliver: Deliver, pause: Pause
-) -> tuple[MollieCounter, Router]:
+) -> tuple[MollieCounter, "MollieApi"]:
     """What a person meets of it, and what a program does."""
     deliveries = Deliveries(headers_of=lambda _: [_FORM], deliver=deliver, pause=pause)
     till = MollieTill(
@@ -47,8 +48,7 @@ def mollie_counter(
         headers_of=lambda _: {},
     )
     api = MollieApi(key=sandbox.mollie_key, till=till, answers=answers, clock=clock)
-    router = answers.router("/mollie", *_routes(api), require_key=api.require_key)
-    return MollieCounter(till=till, deliveries=deliveries), router
+    return MollieCounter(till=till, deliveries=deliveries), api
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,34 +104,41 @@ class MollieApi:
         return {"count": len(refunds), "_embedded": {"refunds": refunds}, "_links": {}}
 
 
-def _routes(api: MollieApi) -> list[HTTPRouteHandler]:
-    # Litestar copies what a method is bound to, and with it all the state; a function it does not.
-    till = api.till
+Api: TypeAlias = NamedDependency[MollieApi]
 
-    @post("/v2/payments")
-    async def create(request: AnyRequest, body: RawBody) -> Response[Any]:
-        return api.do(request, lambda: till.create(_read(body, PaymentWish)).as_json(), body=body)
 
-    @get("/v2/payments/{id:str}")
-    async def show(request: AnyRequest, id: FromPath[str]) -> Response[Any]:
-        return api.tell(request, lambda: till.known(id).as_json())
+@post("/v2/payments")
+async def create(request: AnyRequest, body: RawBody, api: Api) -> Response[Any]:
+    return api.do(request, lambda: api.till.create(_read(body, PaymentWish)).as_json(), body=body)
 
-    @delete("/v2/payments/{id:str}", status_code=HTTPStatus.OK)
-    async def cancel(request: AnyRequest, id: FromPath[str]) -> Response[Any]:
-        return api.do(request, lambda: till.cancel(id).as_json(), status=HTTPStatus.OK)
 
-    @post("/v2/payments/{id:str}/refunds")
-    async def refund(request: AnyRequest, id: FromPath[str], body: RawBody) -> Response[Any]:
-        def act() -> Json:
-            return till.refund(id, _read(body, MollieRefundWish)).as_json(now=api.clock())
+@get("/v2/payments/{id:str}")
+async def show(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
+    return api.tell(request, lambda: api.till.known(id).as_json())
 
-        return api.do(request, act, body=body)
 
-    @get("/v2/payments/{id:str}/refunds")
-    async def list_refunds(request: AnyRequest, id: FromPath[str]) -> Response[Any]:
-        return api.tell(request, lambda: api.refunds(id, request.scope["query_string"]))
+@delete("/v2/payments/{id:str}", status_code=HTTPStatus.OK)
+async def cancel(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
+    return api.do(request, lambda: api.till.cancel(id).as_json(), status=HTTPStatus.OK)
 
-    return [create, show, cancel, refund, list_refunds]
+
+@post("/v2/payments/{id:str}/refunds")
+async def refund(
+    request: AnyRequest, id: FromPath[str], *, body: RawBody, api: Api
+) -> Response[Any]:
+    def act() -> Json:
+        return api.till.refund(id, _read(body, MollieRefundWish)).as_json(now=api.clock())
+
+    return api.do(request, act, body=body)
+
+
+@get("/v2/payments/{id:str}/refunds")
+async def list_refunds(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
+    return api.tell(request, lambda: api.refunds(id, request.scope["query_string"]))
+
+
+def mollie_routes() -> Router:
+    return provider_router("mollie", create, show, cancel, refund, list_refunds)
 
 
 def _read(body: bytes, shape: type[T]) -> T:

@@ -1,6 +1,7 @@
 """The sandbox's pages and the headers that go with everything it answers."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,6 @@ class SandboxPages:
     def __init__(self, *, form_targets: tuple[str, ...]) -> None:
         # Browsers hold every redirect after a form to form-action.
         self._headers = page_headers(form_targets=form_targets)
-        self._environment = Environment(
-            loader=FileSystemLoader(_FOLDER / "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-        )
 
     def page(
         self,
@@ -42,7 +35,7 @@ class SandboxPages:
         sets: Sequence[str] = (),
     ) -> Response[Any]:
         return Reply(
-            self._environment.get_template(template).render(values),
+            _environment().get_template(template).render(values),
             sets=sets,
             status_code=status,
             media_type=MediaType.HTML,
@@ -56,6 +49,20 @@ class SandboxPages:
         return self.page("error.html", {"title": title, "detail": detail}, status=status)
 
 
+@cache
+def _environment() -> Environment:
+    """With each template compiled once."""
+    return Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+
+
+@cache
 def assets() -> dict[str, tuple[bytes, str]]:
     """What the pages load, by name: the bytes and their media type."""
     types = {".css": "text/css", ".svg": "image/svg+xml"}

@@ -11,18 +11,26 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
 from litestar import MediaType, Response, Router, get, post
+from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from flows.elicitation.states import Json
 from flows.webhooks.certificates import CertificateScheme, sign_certified
-from webapp.sandbox.answers import Answer, AnyRequest, Key, SandboxAnswers, SandboxAsked, trace
+from webapp.http.parts import AnyRequest
+from webapp.sandbox.answers import (
+    Answer,
+    Key,
+    SandboxAnswers,
+    SandboxAsked,
+    provider_router,
+    trace,
+)
 from webapp.sandbox.authorization_client import basic_of, bearer_of
 from webapp.sandbox.deliveries import Deliver, Deliveries, Pause, SandboxEvent
 from webapp.sandbox.paypal_certificates import CERTIFICATE_ID, CertificateAuthority, sandbox_scheme
@@ -45,7 +53,7 @@ T = TypeVar("T")
 
 def paypal_counter(
     sandbox: Sandbox, *, clock: Callable[[], datetime], deliver: Deliver, pause: Pause
-) -> tuple[PayPalCounter, Router]:
+) -> tuple[PayPalCounter, "PayPalApi"]:
     """What a person meets of it, and what a program does."""
     scheme = sandbox_scheme(sandbox.url)
     authority = CertificateAuthority(scheme, clock=clock)
@@ -71,10 +79,9 @@ def paypal_counter(
         till=till,
         answers=answers,
         clock=clock,
+        authority=authority,
     )
-    counter = PayPalCounter(till=till, deliveries=deliveries)
-    handlers = [*_order_routes(api), *_certificate_routes(authority)]
-    return counter, answers.router("/paypal", *handlers, require_key=api.require_secret)
+    return PayPalCounter(till=till, deliveries=deliveries), api
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +93,7 @@ class PayPalApi:
     till: PayPalTill
     answers: SandboxAnswers
     clock: Callable[[], datetime]
+    authority: CertificateAuthority
     _tokens: dict[str, datetime] = field(default_factory=dict[str, datetime], repr=False)
 
     def grant(self, request: AnyRequest, body: bytes) -> Response[Any]:
@@ -141,7 +149,7 @@ class PayPalApi:
 
         return self.answers.give(ask)
 
-    def require_secret(self, request: AnyRequest) -> None:
+    def require_key(self, request: AnyRequest) -> None:
         """Raise PayPalError unless the bearer is the client's password: for the control."""
         if not _is_same(bearer_of(request.headers) or "", self.client_secret):
             raise PayPalTokenError("invalid_client", status=401)
@@ -152,65 +160,76 @@ class PayPalApi:
             raise PayPalTokenError("invalid_token", status=401)
 
 
-def _order_routes(api: PayPalApi) -> list[HTTPRouteHandler]:
-    # Litestar copies what a method is bound to, and with it all the state; a function it does not.
-    till = api.till
-
-    @post("/v1/oauth2/token")
-    async def token(request: AnyRequest, body: RawBody) -> Response[Any]:
-        return api.grant(request, body)
-
-    @post("/v2/checkout/orders")
-    async def create(request: AnyRequest, body: RawBody) -> Response[Any]:
-        def act() -> Callable[[], Json]:
-            id = till.create(_read(body, OrderWish)).id
-            return lambda: till.known(id).as_json()
-
-        return api.do(request, act, body=body, kept=_ORDER_KEYS_KEPT)
-
-    @get("/v2/checkout/orders/{id:str}")
-    async def show(request: AnyRequest, id: FromPath[str]) -> Response[Any]:
-        return api.tell(request, lambda: till.known(id).as_json())
-
-    @post("/v2/checkout/orders/{id:str}/capture")
-    async def capture(request: AnyRequest, id: FromPath[str], body: RawBody) -> Response[Any]:
-        def act() -> Callable[[], Json]:
-            till.capture(id)
-            return lambda: till.known(id).as_json()
-
-        return api.do(request, act, body=body, kept=_ORDER_KEYS_KEPT)
-
-    @get("/v2/payments/captures/{id:str}")
-    async def show_capture(request: AnyRequest, id: FromPath[str]) -> Response[Any]:
-        return api.tell(request, lambda: till.captured(id).capture_as_json())
-
-    @post("/v2/payments/captures/{id:str}/refund")
-    async def refund(request: AnyRequest, id: FromPath[str], body: RawBody) -> Response[Any]:
-        def act() -> Callable[[], Json]:
-            made = till.refund(id, _read(body, PayPalRefundWish))
-            return made.as_json
-
-        return api.do(request, act, body=body, kept=_REFUND_KEYS_KEPT)
-
-    return [token, create, show, capture, show_capture, refund]
+Api: TypeAlias = NamedDependency[PayPalApi]
 
 
-def _certificate_routes(authority: CertificateAuthority) -> list[HTTPRouteHandler]:
-    def pem(content: bytes) -> Response[Any]:
-        return Response(content.decode(), media_type=MediaType.TEXT)
+@post("/v1/oauth2/token")
+async def token(request: AnyRequest, body: RawBody, api: Api) -> Response[Any]:
+    return api.grant(request, body)
 
-    @get("/v1/notifications/certs/{id:str}")
-    async def certificate(id: FromPath[str]) -> Response[Any]:
-        if id != CERTIFICATE_ID:
-            raise NotFoundException
-        return pem(authority.certificate)
 
-    @get("/root.pem")
-    async def root() -> Response[Any]:
-        """Whom to trust for this sandbox's webhooks; PayPal has nothing like it."""
-        return pem(authority.root)
+@post("/v2/checkout/orders")
+async def create(request: AnyRequest, body: RawBody, api: Api) -> Response[Any]:
+    def act() -> Callable[[], Json]:
+        id = api.till.create(_read(body, OrderWish)).id
+        return lambda: api.till.known(id).as_json()
 
-    return [certificate, root]
+    return api.do(request, act, body=body, kept=_ORDER_KEYS_KEPT)
+
+
+@get("/v2/checkout/orders/{id:str}")
+async def show(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
+    return api.tell(request, lambda: api.till.known(id).as_json())
+
+
+@post("/v2/checkout/orders/{id:str}/capture")
+async def capture(
+    request: AnyRequest, id: FromPath[str], *, body: RawBody, api: Api
+) -> Response[Any]:
+    def act() -> Callable[[], Json]:
+        api.till.capture(id)
+        return lambda: api.till.known(id).as_json()
+
+    return api.do(request, act, body=body, kept=_ORDER_KEYS_KEPT)
+
+
+@get("/v2/payments/captures/{id:str}")
+async def show_capture(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
+    return api.tell(request, lambda: api.till.captured(id).capture_as_json())
+
+
+@post("/v2/payments/captures/{id:str}/refund")
+async def refund(
+    request: AnyRequest, id: FromPath[str], *, body: RawBody, api: Api
+) -> Response[Any]:
+    def act() -> Callable[[], Json]:
+        made = api.till.refund(id, _read(body, PayPalRefundWish))
+        return made.as_json
+
+    return api.do(request, act, body=body, kept=_REFUND_KEYS_KEPT)
+
+
+@get("/v1/notifications/certs/{id:str}")
+async def certificate(id: FromPath[str], api: Api) -> Response[Any]:
+    if id != CERTIFICATE_ID:
+        raise NotFoundException
+    return _pem(api.authority.certificate)
+
+
+@get("/root.pem")
+async def root(api: Api) -> Response[Any]:
+    """Whom to trust for this sandbox's webhooks; PayPal has nothing like it."""
+    return _pem(api.authority.root)
+
+
+def paypal_routes() -> Router:
+    return provider_router(
+        "paypal", token, create, show, capture, show_capture, refund, certificate, root
+    )
+
+
+def _pem(content: bytes) -> Response[Any]:
+    return Response(content.decode(), media_type=MediaType.TEXT)
 
 
 def _signer(

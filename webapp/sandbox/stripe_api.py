@@ -8,10 +8,19 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from litestar import Response, Router, get, post
+from litestar.di import NamedDependency
 from litestar.params import FromPath, RawBody
 
 from flows.elicitation.states import Json
-from webapp.sandbox.answers import Answer, AnyRequest, Key, SandboxAnswers, SandboxAsked, trace
+from webapp.http.parts import AnyRequest
+from webapp.sandbox.answers import (
+    Answer,
+    Key,
+    SandboxAnswers,
+    SandboxAsked,
+    provider_router,
+    trace,
+)
 from webapp.sandbox.authorization_client import basic_of, bearer_of
 from webapp.sandbox.deliveries import Deliver, Deliveries, Pause
 from webapp.sandbox.settings import Sandbox
@@ -27,7 +36,7 @@ Act: TypeAlias = Callable[[CheckoutForm], Json]
 
 def stripe_counter(
     sandbox: Sandbox, *, clock: Callable[[], datetime], deliver: Deliver, pause: Pause
-) -> tuple[StripeCounter, Router]:
+) -> tuple[StripeCounter, "StripeApi"]:
     """What a person meets of it, and what a program does."""
     deliveries = Deliveries(
         headers_of=signer(sandbox.webhook_secret, clock=clock), deliver=deliver, pause=pause
@@ -40,7 +49,7 @@ def stripe_counter(
         headers_of=_headers,
     )
     api = StripeApi(key=sandbox.stripe_key, till=till, answers=answers)
-    return StripeCounter(till=till, deliveries=deliveries), _router(api)
+    return StripeCounter(till=till, deliveries=deliveries), api
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,46 +87,54 @@ class StripeApi:
             raise StripeError("Invalid API Key provided.", status=401)
 
 
-def _router(api: StripeApi) -> Router:
-    # Litestar copies what a method is bound to, and with it all the state; a function it does not.
-    till = api.till
+Api: TypeAlias = NamedDependency[StripeApi]
 
-    @post("/v1/checkout/sessions")
-    async def create_session(request: AnyRequest, body: RawBody) -> Response[Any]:
-        return api.answer(request, till.create, body=body)
 
-    @get("/v1/checkout/sessions/{id:str}")
-    async def retrieve_session(request: AnyRequest, id: FromPath[str]) -> Response[Any]:
-        return api.answer(request, lambda form: till.retrieve(id, form))
+@post("/v1/checkout/sessions")
+async def create_session(request: AnyRequest, body: RawBody, api: Api) -> Response[Any]:
+    return api.answer(request, api.till.create, body=body)
 
-    @post("/v1/checkout/sessions/{id:str}/expire")
-    async def expire_session(
-        request: AnyRequest, id: FromPath[str], body: RawBody
-    ) -> Response[Any]:
-        return api.answer(request, lambda form: till.expire(id, form), body=body)
 
-    @get("/v1/payment_intents/{id:str}")
-    async def retrieve_payment(request: AnyRequest, id: FromPath[str]) -> Response[Any]:
-        return api.answer(request, lambda form: till.retrieve_payment(id, form))
+@get("/v1/checkout/sessions/{id:str}")
+async def retrieve_session(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
+    return api.answer(request, lambda form: api.till.retrieve(id, form))
 
-    @post("/v1/refunds")
-    async def create_refund(request: AnyRequest, body: RawBody) -> Response[Any]:
-        return api.answer(request, till.refund, body=body)
 
-    @get("/v1/refunds")
-    async def list_refunds(request: AnyRequest) -> Response[Any]:
-        return api.answer(request, till.list_refunds)
+@post("/v1/checkout/sessions/{id:str}/expire")
+async def expire_session(
+    request: AnyRequest, id: FromPath[str], *, body: RawBody, api: Api
+) -> Response[Any]:
+    return api.answer(request, lambda form: api.till.expire(id, form), body=body)
 
-    @get("/v1/disputes")
-    async def list_disputes(request: AnyRequest) -> Response[Any]:
-        return api.answer(request, till.list_disputes)
 
-    @get("/v1/refunds/{id:str}")
-    async def retrieve_refund(request: AnyRequest, id: FromPath[str]) -> Response[Any]:
-        return api.answer(request, lambda form: till.retrieve_refund(id, form))
+@get("/v1/payment_intents/{id:str}")
+async def retrieve_payment(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
+    return api.answer(request, lambda form: api.till.retrieve_payment(id, form))
 
-    return api.answers.router(
-        "/stripe",
+
+@post("/v1/refunds")
+async def create_refund(request: AnyRequest, body: RawBody, api: Api) -> Response[Any]:
+    return api.answer(request, api.till.refund, body=body)
+
+
+@get("/v1/refunds")
+async def list_refunds(request: AnyRequest, api: Api) -> Response[Any]:
+    return api.answer(request, api.till.list_refunds)
+
+
+@get("/v1/disputes")
+async def list_disputes(request: AnyRequest, api: Api) -> Response[Any]:
+    return api.answer(request, api.till.list_disputes)
+
+
+@get("/v1/refunds/{id:str}")
+async def retrieve_refund(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
+    return api.answer(request, lambda form: api.till.retrieve_refund(id, form))
+
+
+def stripe_routes() -> Router:
+    return provider_router(
+        "stripe",
         create_session,
         retrieve_session,
         expire_session,
@@ -126,7 +143,6 @@ def _router(api: StripeApi) -> Router:
         list_refunds,
         list_disputes,
         retrieve_refund,
-        require_key=api.require_key,
     )
 
 
