@@ -129,7 +129,7 @@ class Completing:
 
     async def _settled(self, id: str, content: Json, *, owner: str | None) -> Completion:
         elicitations, proof = self._elicitations, TrustedCode()
-        current = await elicitations.get(id)
+        current = await elicitations.as_remembered(id)
         if current is None:
             current, proof = await aliased(elicitations, id, owner=owner), NamedByAuthor()
         if current is None or owner not in (None, current.owner):

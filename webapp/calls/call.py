@@ -62,7 +62,7 @@ class Call(Verbs):
         completing: Completing,
         kinds: Kinds,
         outbound: Outbound,
-        landed: Callable[..., Awaitable[None]],
+        landed: Callable[..., Awaitable[bool]],
         caller: Caller,
         tool: ToolCall,
         presenter: Presenter,

@@ -24,7 +24,7 @@ async def used_up(
     """What is written together with the run's own delivery."""
     written: list[Value] = []
     for id in [asking.elicitation_id for asking in run.asked]:
-        before = await elicitations.get(id)
+        before = elicitations.recent.get(id) or await elicitations.get(id)
         if before is None:
             continue
         kind = kinds[before.kind]

@@ -31,7 +31,7 @@ def run_of(
     *,
     caller: Caller,
     tool: ToolCall,
-    landed: Callable[[str], Awaitable[None]],
+    landed: Callable[[str], Awaitable[bool]],
     leg: str,
     named: str | None,
     named_key: str | None = None,
@@ -73,7 +73,7 @@ class CurrentRun:
         self,
         *,
         elicitations: Elicitations,
-        landed: Callable[[str], Awaitable[None]],
+        landed: Callable[[str], Awaitable[bool]],
         owner: str,
         key: str,
         named: str | None,
@@ -173,15 +173,14 @@ class CurrentRun:
     async def _find(self) -> Run | None:
         named = await self._find_named()
         if named is not None and not named.version:
-            await self._landed(named.id)  # its end may be arriving this very moment
-            named = await self._find_named()
+            if await self._landed(named.id):  # its end was arriving this very moment
+                named = await self._find_named()
             if named is not None and not named.version:
                 self.is_continued = True
                 return named
         found = named or await self._elicitations.find_run(owner=self._owner, key=self._key)
-        if found is not None:
-            # Its result may be arriving this very moment; if it does, this is a new wish.
-            await self._landed(found.id)
+        # Its result may be arriving this very moment; if it does, this is a new wish.
+        if found is not None and await self._landed(found.id):
             found = await self._elicitations.run(owner=self._owner, id=found.id)
         if found is None:
             return None

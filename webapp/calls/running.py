@@ -127,11 +127,11 @@ class RunningTools:
         else:
             wire.on_end(end)
 
-    async def landed(self, run_id: str, *, wait: Wait | None = None) -> None:
+    async def landed(self, run_id: str, *, wait: Wait | None = None) -> bool:
         """Wait until the response of that run, if one is on its way, has arrived or has not.
 
-        An orphan is waited for, too, by `wait`, which may give up: but for one that holds an
-        outcome, as that is waited for.
+        False where nothing was waited for. An orphan is waited for, too, by `wait`, which may give
+        up: but for one that holds an outcome, as that is waited for.
         """
         orphans = [task for task, call in self._orphans.items() if _only_works(call, run_id)]
         if orphans:
@@ -139,6 +139,7 @@ class RunningTools:
         over = self._in_flight.get(run_id)
         if over is not None:
             await asyncio.wait({over}, timeout=ARRIVAL_SECONDS)
+        return bool(orphans) or over is not None
 
     async def renew_leases(self) -> None:
         """Keep what running bodies have taken; runs until cancelled."""

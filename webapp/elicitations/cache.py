@@ -1,4 +1,4 @@
-"""What this process wrote last of the elicitations that are going on, and which it saw end.
+"""What this process wrote last of each elicitation that nobody has used up, and which ones ended.
 
 A change may be decided on it, since the compare-and-set has the last word; whoever needs the truth
 reads the store.
@@ -32,8 +32,8 @@ class Cache:
         known = self._by_id.get(value.id)
         if known is not None and known.version > value.version:
             return False
-        is_going_on = not value.status.is_final or value.take is not None
-        if is_going_on and value.delivered_at is None:
+        is_for_somebody = not value.status.is_final or value.holds_key or value.take is not None
+        if is_for_somebody and value.delivered_at is None:
             self._by_id[value.id] = value
             if len(self._by_id) > REMEMBERED_AT_MOST:
                 self._by_id.popitem(last=False)

@@ -114,8 +114,9 @@ class Elicitations:
         return await self.read(Elicitation, owner=owner_of(id), id=id)
 
     async def as_remembered(self, id: str) -> Elicitation | None:
-        """As this process wrote it last, if it did: good for a decision that a write follows."""
-        return self.recent.get(id) or await self.get(id)
+        """While it goes on, as this process wrote it last, if it did: a write has to follow."""
+        known = self.recent.get(id)
+        return known if known is not None and not known.status.is_final else await self.get(id)
 
     async def run(self, *, owner: str, id: str) -> Run | None:
         return await self.read(Run, owner=owner, id=id)
