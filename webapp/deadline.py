@@ -25,7 +25,7 @@ def ticks_of(clock: Callable[[], datetime]) -> Ticks:
 
 
 STEP = timedelta(seconds=10)  # less is what clocks drift, and what a lease of 30 s can bear
-_RECENT = timedelta(seconds=15)
+UNSURE = timedelta(seconds=15)
 
 
 class Steps:
@@ -39,13 +39,13 @@ class Steps:
         self._clock = clock
         self._ticks = ticks_of(clock)
         self._between = self._distance()
-        self._until = self._ticks() + _RECENT.total_seconds()
+        self._until = self._ticks() + UNSURE.total_seconds()
 
     @property
     def is_recent(self) -> bool:
         now = self._ticks()
         if abs((between := self._distance()) - self._between) > STEP.total_seconds():
-            self._until = now + _RECENT.total_seconds()
+            self._until = now + UNSURE.total_seconds()
         self._between = between
         return now < self._until
 

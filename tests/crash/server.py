@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,8 +25,10 @@ from flows.crypto.vault import Ring
 from flows.elicitation.states import Json
 from tests.web.serving import serving, transport_to
 from webapp.app import open_app
+from webapp.deadline import UNSURE
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.limits import CallLimits
+from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
 
@@ -107,23 +110,48 @@ async def serve_orders(text: bytes, line: socket.socket) -> None:
 async def serve(orders: Orders, line: socket.socket) -> None:
     """Serve until killed; what is read and written is said in lines, `later N` moves the clock."""
     reader, writer = await asyncio.open_connection(sock=line)
-    later = timedelta(seconds=orders.later)
+    clock = ChildClock(later=orders.later)
 
     def say(what: str) -> None:
         writer.write(f"{what}\n".encode())
 
-    def clock() -> datetime:
-        return datetime.now(UTC) + later
-
     settings = settings_of(public_port=orders.public_port, folder=orders.folder)
     store = DyingStore(await open_store(settings.store), die=orders.die, say=say)
     async with (
-        open_app(settings, _tools(orders, say), store=store, clock=clock, limits=PATIENT) as app,
+        open_app(
+            settings,
+            _tools(orders, say),
+            store=store,
+            clock=clock,
+            limits=PATIENT,
+            built=clock.settle,
+        ) as app,
         serving(Dying(app, die=orders.die), port=orders.port),
     ):
         say("serving")
         while order := await reader.readline():
-            later = timedelta(seconds=int(order.split()[1]))
+            clock.pass_until(int(order.split()[1]))
+
+
+class ChildClock:
+    """What time it is in a child: a step of it is time that passes, for whatever counts it."""
+
+    def __init__(self, *, later: int) -> None:
+        self._later = float(later)
+        self._up = 0.0
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self._later + self._up)
+
+    def ticks(self) -> float:
+        return time.monotonic() + self._later + self._up
+
+    def settle(self, _: Service) -> None:
+        """Let it run for so long that no lease is left alone any more because it has just begun."""
+        self._up = UNSURE.total_seconds()
+
+    def pass_until(self, later: int) -> None:
+        self._later = float(later)
 
 
 async def warm_up() -> None:

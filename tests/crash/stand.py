@@ -24,7 +24,7 @@ from flows.elicitation.states import Json
 from flows.providers import github
 from tests.crash.nursery import raise_children
 from tests.crash.post import Door, Post
-from tests.crash.server import PATIENT, Dying, DyingStore, Orders, die, settings_of
+from tests.crash.server import PATIENT, ChildClock, Dying, DyingStore, Orders, die, settings_of
 from tests.crash.shop import no_certificates
 from tests.web.serving import serving, transport_to
 from webapp.app import open_app
@@ -62,13 +62,10 @@ async def serve_orders(text: bytes, line: socket.socket) -> None:
 async def serve(orders: StandOrders, line: socket.socket) -> None:
     """Serve until killed, as the other server does; the sandbox's clock is never moved."""
     reader, writer = await asyncio.open_connection(sock=line)
-    later = timedelta(seconds=orders.later)
+    clock = ChildClock(later=orders.later)
 
     def say(what: str) -> None:
         writer.write(f"{what}\n".encode())
-
-    def clock() -> datetime:
-        return datetime.now(UTC) + later
 
     if orders.is_sandbox:
         # A connection is not used again: whoever held it may be dead by then.
@@ -98,6 +95,7 @@ async def serve(orders: StandOrders, line: socket.socket) -> None:
         clock=clock,
         sandbox=orders.settings,
         limits=PATIENT,
+        built=clock.settle,
     )
     async with opening as opened:
         app: ASGIApp = Dying(opened, die=orders.die)
@@ -109,7 +107,7 @@ async def serve(orders: StandOrders, line: socket.socket) -> None:
                 if order == b"sweep\n":
                     may_sweep.set()
                 else:
-                    later = timedelta(seconds=int(order.split()[1]))
+                    clock.pass_until(int(order.split()[1]))
 
 
 def tools(orders: StandOrders) -> MCPServer:
