@@ -8,7 +8,7 @@ step, and a dataclass takes ten times as long for each.
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -29,6 +29,7 @@ else:
     Json: TypeAlias = Any  # a decoder that reads annotations cannot follow a recursive one
 
 LEASE = timedelta(seconds=30)
+LEASE_ENDED = datetime.fromtimestamp(0, UTC)
 EXCHANGE_AT_MOST = timedelta(seconds=60)
 INTERRUPTED = "interrupted"  # an exchange that nobody ended
 NOT_ARRIVED = "the payment did not arrive"  # from one page; another one may still be paid
@@ -132,6 +133,11 @@ class Lease(Struct, frozen=True, kw_only=True):
     run: str
     leg: str
     until: datetime
+
+    @property
+    def is_ended(self) -> bool:
+        """By its leg itself: no doubt of any clock keeps the next one waiting."""
+        return self.until == LEASE_ENDED
 
 
 class Elicitation(Struct, frozen=True, kw_only=True):
@@ -342,9 +348,9 @@ def release(elicitation: Elicitation, *, leg: str) -> Elicitation:
     return replace(elicitation, take=None)
 
 
-def lay_down(elicitation: Elicitation, *, leg: str, now: datetime) -> Elicitation:
+def end_lease(elicitation: Elicitation, *, leg: str) -> Elicitation:
     """The leg used it and the run goes on: only its lease is over."""
-    return replace(elicitation, take=replace(_taken(elicitation, leg=leg), until=now))
+    return replace(elicitation, take=replace(_taken(elicitation, leg=leg), until=LEASE_ENDED))
 
 
 def deliver(elicitation: Elicitation, *, run: str, now: datetime) -> Elicitation:

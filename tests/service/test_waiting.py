@@ -406,6 +406,18 @@ async def test_no_second_body_starts_when_the_machine_wakes_up(
         await settled_loop()
 
 
+async def test_a_process_that_has_just_begun_does_not_wait_for_a_leg_that_said_it_is_over(
+    here: Service, store: MemoryStore, clock: Clock
+) -> None:
+    call, presenter, waiting = await leg(here)
+    await here.completing.complete(id_of(presenter), {"n": 1})
+    await soon(waiting)
+    await call.go_on()
+    async with process(store.sibling(), clock) as begun:
+        outcome = await soon(asyncio.ensure_future(answer(call_of(begun))))
+        assert outcome.status is Status.ACCEPTED
+
+
 async def test_a_process_that_has_just_begun_does_not_know_and_waits(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:

@@ -240,7 +240,7 @@ class Call(Verbs):
         await self.taken.release_unused()
         if self.taken.used or (self.again is not None and self.run.is_loaded):
             await self.run.change(
-                lambda run: runs.use(self._noted(run), self.taken.used), also=self.taken.laid_down
+                lambda run: runs.use(self._noted(run), self.taken.used), also=self.taken.ended
             )
 
     async def delivered(self) -> None:

@@ -73,11 +73,10 @@ class Leases:
         """The leg ended without a result; the next one may use them."""
         await self._release(self.used)
 
-    async def laid_down(self) -> list[Elicitation]:
+    async def ended(self) -> list[Elicitation]:
         """The used ones with their lease over, not yet written: the run goes on in another leg."""
-        now = self._elicitations.clock()
         return await self._elicitations.possible(
-            self.used, lambda e: states.lay_down(e, leg=self._leg, now=now)
+            self.used, lambda e: states.end_lease(e, leg=self._leg)
         )
 
     async def renew(self) -> None:

@@ -265,8 +265,7 @@ class Elicitations:
         """Raises NotPossible if another leg uses the outcome."""
 
         def free(current: Elicitation) -> Elicitation:
-            another = current.take is not None and current.take.leg != leg
-            if another and self.steps.is_recent:
+            if (lease := current.take) is not None and lease.leg != leg and self._is_unsure(lease):
                 raise NotPossible(status=current.status, wanted="taken")
             return states.take(current, run=run, leg=leg, now=self.clock())
 
@@ -279,7 +278,11 @@ class Elicitations:
     def is_taken(self, current: Elicitation) -> bool:
         """Whether a body may be using its outcome, and will have renewed its lease if it is."""
         lease = current.take
-        return lease is not None and (self.clock() < lease.until or self.steps.is_recent)
+        return lease is not None and (self.clock() < lease.until or self._is_unsure(lease))
+
+    def _is_unsure(self, lease: Lease) -> bool:
+        """Whether it may be out by this clock alone."""
+        return not lease.is_ended and self.steps.is_recent
 
     async def each(
         self,
