@@ -64,7 +64,6 @@ class Trials:
             picked = {test for test in picked if test.startswith(self._paths)}
         if self._reach and not picked:
             return Outcome(word="not reached")
-        files = self._reach.cheapest_first(picked) if self._reach else self._files
         killer = self.known.get(fault.id, {}).get("test", "")
         its_file = killer.split("::")[0]
         until = time.monotonic() + self._seconds
@@ -75,10 +74,10 @@ class Trials:
                     one = {killer} if "::" in killer else ()
                     if (outcome := copy.first_failure([its_file], one)).is_killed:
                         return outcome
-                for portion in in_portions(files):
-                    if time.monotonic() > until:
-                        return Outcome(word="undecided", test=portion[0])
-                    if (outcome := copy.first_failure(portion, picked)).is_killed:
+                for portion, of_it in self._in_order(picked):
+                    left = max(0.0, until - time.monotonic())
+                    outcome = copy.first_failure(portion, of_it, seconds=left)
+                    if outcome.word != "survived":
                         return outcome
         finally:
             self.copies.put(copy)
@@ -91,6 +90,16 @@ class Trials:
         outcome = copy.first_failure(sorted({one.split("::")[0] for one in names}), names)
         self.copies.put(copy)
         return outcome
+
+    def _in_order(self, picked: set[str]) -> Iterator[tuple[Sequence[str], set[str]]]:
+        """Some files at a time, with the tests of theirs; what is slow comes last."""
+        if not self._reach:
+            yield from ((portion, set[str]()) for portion in in_portions(self._files))
+            return
+        slow = self._reach.slow(picked)
+        for tests in (picked - slow, slow):
+            for portion in in_portions(self._reach.cheapest_first(tests)):
+                yield portion, tests
 
     def _has(self, file: str) -> bool:
         return not self._paths or file.startswith(self._paths)
@@ -117,7 +126,8 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="into outcomes.json")
     arguments = parser.parse_args()
     faults = [Fault.read(one) for one in json.loads(FAULTS.read_text())["faults"]]
-    faults = [fault for fault in faults if not arguments.only or fault.id in arguments.only]
+    if arguments.only:
+        faults = [fault for id in arguments.only for fault in faults if fault.id == id]
     reach = Reach(json.loads(arguments.reach.read_text())) if arguments.reach else None
     trials = Trials(reach=reach, paths=arguments.tests, seconds=arguments.seconds)
     os.chdir(HOUSE)

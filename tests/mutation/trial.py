@@ -15,18 +15,21 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Final
 
 import pytest
+from hypothesis import Phase, settings
 
 from tests.mutation.fault import Fault, Place
 from tests.mutation.reach import FOLDERS, QUIETLY, forget_the_tree
 from tests.mutation.subjects import HOUSE
 
+SLOW_SECONDS: Final = 2  # tests that take longer are run after all others
 HANG_SECONDS: Final = 90  # of one test, or of collecting
 MEMORY_AT_MOST_BYTES: Final = 6 * 1024**3
-FILES_AT_ONCE: Final = (2, 4, 8)  # and so on: what is not killed early is seldom killed late
+FILES_AT_ONCE: Final = (6, 12, 24)  # and so on: what is not killed early is seldom killed late
 NOT_COPIED: Final = (".git", ".venv", ".venv-*", "__pycache__", ".*_cache", "node_modules*")
 KILLED, ENDED = "killed ", "ended"
 
@@ -49,6 +52,13 @@ class Teller:
     def __init__(self, told: Path, picked: Collection[str]) -> None:
         self._told = told.open("a", buffering=1)
         self._picked = picked
+
+    def pytest_sessionstart(self) -> None:
+        """A failure need not be made smaller to count."""
+        phases = (Phase.explicit, Phase.generate)
+        house = settings.get_profile("house")
+        settings.register_profile("mutation", parent=house, phases=phases, print_blob=False)
+        settings.load_profile("mutation")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._picked:
@@ -87,22 +97,27 @@ class Copy:
             path.write_bytes(whole)
             _forget_compiled(path)
 
-    def first_failure(self, files: Sequence[str], picked: Collection[str] = ()) -> Outcome:
+    def first_failure(
+        self, files: Sequence[str], picked: Collection[str] = (), *, seconds: float = inf
+    ) -> Outcome:
         """Run test files, of them only those picked if any are, until one fails."""
         self._told.write_text("")
         child = os.fork()
         if not child:
             self._run(files, picked)
-        seen, since = "", time.monotonic()
+        seen, begun = "", time.monotonic()
+        since = begun
         while not os.waitpid(child, os.WNOHANG)[0]:
             time.sleep(0.02)
             told = self._told.read_text()
             if told != seen:
                 seen, since = told, time.monotonic()
-            elif time.monotonic() - since > HANG_SECONDS:
+            is_hung = time.monotonic() - since > HANG_SECONDS
+            if is_hung or time.monotonic() - begun > seconds:
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                return Outcome(word="timed out", test=(seen.splitlines() or [files[0]])[-1])
+                on = (seen.splitlines() or [files[0]])[-1]
+                return Outcome(word="timed out" if is_hung else "undecided", test=on)
         lines = self._told.read_text().splitlines()
         for line in lines:
             if line.startswith(KILLED):
@@ -153,6 +168,9 @@ class Reach:
             return {test for tests in reached.values() for test in tests} - self._bad
         return {test for line in wanted for test in reached.get(str(line), ())} - self._bad
 
+    def slow(self, tests: Iterable[str]) -> set[str]:
+        return {test for test in tests if self._seconds.get(test, 0) > SLOW_SECONDS}
+
     def cheapest_first(self, tests: Iterable[str]) -> list[str]:
         """Their files: by folder, then by what these tests take in each."""
         seconds: dict[str, float] = {}
@@ -174,7 +192,7 @@ def _statement(lines: Sequence[str], changed: range) -> range | None:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for one in ast.walk(node):
-            if not isinstance(one, ast.stmt) or one is node:
+            if not isinstance(one, ast.stmt | ast.ExceptHandler) or one is node:
                 continue
             body = getattr(one, "body", None)
             until = (body[0].lineno - 1) if body else (one.end_lineno or one.lineno)
