@@ -12,5 +12,5 @@ or that it survives, and why that may be.
     python -m tests.mutation --reach MAP         is each killed by any of those?
     python -m tests.mutation --tests PATH ...    is each killed by these files and folders?
 
-Nothing here is run by pytest: it takes minutes, and two tools that the tests need not have.
+None of this is run by pytest: it takes minutes, and two tools that the tests need not have.
 """
