@@ -67,6 +67,11 @@ def test_one_plain_text_is_never_sealed_to_the_same_bytes() -> None:
     assert len({locker.seal(ROW, b"plain") for _ in range(2000)}) == 2000
 
 
+def test_a_nonce_has_96_bits_and_a_tag_128() -> None:
+    # NIST SP 800-38D, 5.2.1.1; and what was sealed before has to open tomorrow.
+    assert len(Locker(KEY).seal(ROW, b"plain")) == 12 + len(b"plain") + 16
+
+
 @pytest.mark.parametrize("size", [0, 1, 16, 31])
 def test_a_short_secret_is_refused_with_the_command_that_makes_one(size: int) -> None:
     with pytest.raises(WeakSecret, match="elicit keys new") as refused:

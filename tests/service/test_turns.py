@@ -270,6 +270,20 @@ async def test_a_process_wakes_for_what_it_expects(till: Till) -> None:
     await asyncio.wait_for(expecting.come(within=3600), 60)
 
 
+async def test_what_is_overdue_wakes_it_once_and_takes_nothing_along(till: Till) -> None:
+    asked = await till.asked()
+    expecting = till.service.kinds.payments.checkouts.turns
+    expecting.expect(structs.replace(asked, ask_at=till.clock() - timedelta(seconds=1)))
+    expecting.expect(structs.replace(asked, ask_at=till.clock() + timedelta(hours=1)))
+    await asyncio.wait_for(expecting.come(within=3600), 60)
+    waiting = asyncio.create_task(expecting.come(within=3600))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()
+    till.clock.tick(hours=1)
+    await asyncio.wait_for(expecting.come(within=3600), 60)
+
+
 async def test_continue_wakes_it_and_so_does_each_answer(till: Till, acme: Acme) -> None:
     # finding: M3
     await begun(till)

@@ -1,0 +1,171 @@
+"""Do the tests kill the faults? 1 as status if one that was killed is not any more.
+
+    python -m tests.mutation                          each by the test that killed it
+    python -m tests.mutation --reach MAP              by the tests that reach its line
+    python -m tests.mutation --tests tests/flows ...  by these files and folders
+
+MAP is measured by `python -m tests.mutation.reach MAP`, on the same tree.
+"""
+
+import argparse
+import json
+import os
+import queue
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tests.mutation.fault import Fault, sources_of
+from tests.mutation.reach import import_what_takes_long
+from tests.mutation.subjects import HOUSE
+from tests.mutation.trial import Copy, Outcome, Reach, in_portions, rank
+
+HERE: Final = Path(__file__).parent
+FAULTS: Final = HERE / "faults.json"
+OUTCOMES: Final = HERE / "outcomes.json"
+MORTAL: Final = ("flows/elicitation/states.py", "tests/flows/test_run.py")
+
+Outcomes = dict[str, dict[str, str]]
+
+
+class Trials:
+    """Tries faults, each in whichever copy is free."""
+
+    def __init__(self, *, reach: Reach | None, paths: Sequence[str], seconds: float) -> None:
+        self.known: Outcomes = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
+        self._reach = reach
+        self._files = [*_files(paths)]
+        self._paths = tuple(paths)
+        self._seconds = seconds
+        self._sources = sources_of()
+        self.copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+
+    def prove(self) -> None:
+        """Nothing outlives a module that cannot be imported; without it the same tests pass."""
+        copy = self.copies.get()
+        module, test = MORTAL
+        with copy.broken(module, ["raise RuntimeError"]):
+            assert copy.first_failure([test]).is_killed, "what is tested is not the copy"
+        assert copy.first_failure([test]).word == "survived", "the copy fails without a fault"
+        self.copies.put(copy)
+
+    def try_out(self, fault: Fault) -> Outcome:
+        place = fault.place(self._sources)
+        if place is None:
+            return Outcome(word="cannot be applied")
+        lines = self._sources[place.module]
+        picked = self._reach.tests(fault, place, lines) if self._reach else set[str]()
+        if self._paths and picked:
+            picked = {test for test in picked if test.startswith(self._paths)}
+        if self._reach and not picked:
+            return Outcome(word="not reached")
+        killer = self.known.get(fault.id, {}).get("test", "")
+        its_file = killer.split("::")[0]
+        until = time.monotonic() + self._seconds
+        copy = self.copies.get()
+        try:
+            with copy.broken(place.module, fault.applied(lines, place)):
+                if its_file and (HOUSE / its_file).exists() and self._has(its_file):
+                    one = {killer} if "::" in killer else ()
+                    if (outcome := copy.first_failure([its_file], one)).is_killed:
+                        return outcome
+                for portion, of_it in self._in_order(picked):
+                    left = max(0.0, until - time.monotonic())
+                    outcome = copy.first_failure(portion, of_it, seconds=left)
+                    if outcome.word != "survived":
+                        return outcome
+        finally:
+            self.copies.put(copy)
+        return Outcome(word="survived")
+
+    def unsound(self, killers: Sequence[str]) -> Outcome:
+        """Run the tests that killed on the tree as it is: none may fail."""
+        copy = self.copies.get()
+        names = {one for one in killers if "::" in one}
+        outcome = copy.first_failure(sorted({one.split("::")[0] for one in names}), names)
+        self.copies.put(copy)
+        return outcome
+
+    def _in_order(self, picked: set[str]) -> Iterator[tuple[Sequence[str], set[str]]]:
+        """Some files at a time, with the tests of theirs; what is slow comes last."""
+        if not self._reach:
+            yield from ((portion, set[str]()) for portion in in_portions(self._files))
+            return
+        slow = self._reach.slow(picked)
+        for tests in (picked - slow, slow):
+            for portion in in_portions(self._reach.cheapest_first(tests)):
+                yield portion, tests
+
+    def _has(self, file: str) -> bool:
+        return not self._paths or file.startswith(self._paths)
+
+
+def _files(paths: Sequence[str]) -> Iterator[str]:
+    found = {
+        one.relative_to(HOUSE).as_posix()
+        for path in paths
+        for one in (
+            (HOUSE / path).rglob("test_*.py") if (HOUSE / path).is_dir() else [HOUSE / path]
+        )
+    }
+    yield from sorted(found, key=lambda file: (rank(file), file))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[], help="faults, by their ids")
+    parser.add_argument("--tests", nargs="*", default=[], help="files and folders of tests")
+    parser.add_argument("--reach", type=Path, help="a map of which tests reach which lines")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=600, help="at most, for one fault")
+    parser.add_argument("--write", action="store_true", help="into outcomes.json")
+    arguments = parser.parse_args()
+    faults = [Fault.read(one) for one in json.loads(FAULTS.read_text())["faults"]]
+    if arguments.only:
+        faults = [fault for id in arguments.only for fault in faults if fault.id == id]
+    reach = Reach(json.loads(arguments.reach.read_text())) if arguments.reach else None
+    trials = Trials(reach=reach, paths=arguments.tests, seconds=arguments.seconds)
+    os.chdir(HOUSE)
+    import_what_takes_long()
+    lost: list[str] = []
+    outcomes: dict[str, Outcome] = {}
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.workers) as pool:
+        for number in range(arguments.workers):
+            trials.copies.put(Copy(Path(folder) / str(number)))
+        trials.prove()
+        running = {pool.submit(trials.try_out, fault): fault for fault in faults}
+        for done in as_completed(running):
+            fault, outcome = running[done], done.result()
+            outcomes[fault.id] = outcome
+            before = trials.known.get(fault.id, {})
+            if before.get("outcome") in ("killed", "timed out") and not outcome.is_killed:
+                lost.append(fault.id)
+            print(fault.id, fault.subject, outcome.word, outcome.test or "", flush=True)  # noqa: T201 -- the counts are what it is for
+            if arguments.write:
+                _write(trials.known, fault, outcome)
+        killers = [one.test for one in outcomes.values() if one.is_killed and one.test]
+        unsound = trials.unsound(killers) if killers else Outcome(word="survived")
+    print(dict(Counter(one.word for one in outcomes.values())))  # noqa: T201
+    if unsound.is_killed:
+        print("fails without a fault too:", unsound.test)  # noqa: T201
+    if lost:
+        print("killed before, and not now:", *sorted(lost))  # noqa: T201
+    return 1 if lost or unsound.is_killed else 0
+
+
+def _write(known: Outcomes, fault: Fault, outcome: Outcome) -> None:
+    """What was noted of a survivor stays, until it is killed."""
+    note = "" if outcome.is_killed else known.get(fault.id, {}).get("note", "")
+    told = {"outcome": outcome.word, "test": outcome.test or "", "note": note}
+    known[fault.id] = {name: text for name, text in told.items() if text}
+    written = json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False)
+    OUTCOMES.write_text(written + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

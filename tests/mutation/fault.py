@@ -1,0 +1,96 @@
+"""A fault: a line of ours and the wrong one in its place, found again by its text."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tests.mutation.subjects import HOUSE
+
+PACKAGES: Final = ("flows", "webapp")
+_SAME_MODULE: Final = 0.5  # of a neighbour: of two places that are alike, the one at home
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a fault goes now: lines from `start` on, in the module of that path."""
+
+    module: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """`original` lines of a module that become `faulty`, between lines that tell which they are.
+
+    All are kept without the indentation of the first of `original`.
+    """
+
+    id: str
+    subject: str
+    module: str
+    operator: str
+    before: tuple[str, ...]
+    original: tuple[str, ...]
+    faulty: tuple[str, ...]
+    after: tuple[str, ...]
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> Self:
+        lines: dict[str, Any] = {
+            name: tuple(written[name]) for name in ("before", "original", "faulty", "after")
+        }
+        return cls(**{**written, **lines})
+
+    def written(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def place(self, sources: Mapping[str, Sequence[str]]) -> Place | None:
+        """Where its lines are, or None: gone, or in several places that are as like.
+
+        `sources` are the lines of each module. Lines that stand in another module, or elsewhere
+        in their own, count only with a neighbour.
+        """
+        found: list[tuple[float, Place]] = []
+        wanted = [line.strip() for line in self.original]
+        for module, lines in sources.items():
+            stripped = [line.strip() for line in lines]
+            for start, line in enumerate(stripped):
+                if line == wanted[0] and stripped[start : start + len(wanted)] == wanted:
+                    near = self._neighbours(stripped, start)
+                    at_home = _SAME_MODULE if module == self.module else 0
+                    found.append((near + at_home, Place(module=module, start=start)))
+        found.sort(key=lambda one: one[0], reverse=True)
+        if not found or (len(found) > 1 and found[0][0] in (0, _SAME_MODULE, found[1][0])):
+            return None
+        return found[0][1] if found[0][0] else None
+
+    def applied(self, lines: Sequence[str], place: Place) -> list[str]:
+        first = lines[place.start]
+        indentation = first[: len(first) - len(first.lstrip())]
+        faulty = [indentation + line if line else line for line in self.faulty]
+        return [*lines[: place.start], *faulty, *lines[place.start + len(self.original) :]]
+
+    def _neighbours(self, stripped: Sequence[str], start: int) -> int:
+        """How many of its neighbours still stand there: counted outward, until one does not."""
+        end = start + len(self.original)
+        above = reversed(stripped[max(0, start - len(self.before)) : start])
+        return _alike(reversed(self.before), above) + _alike(self.after, stripped[end:])
+
+
+def _alike(these: Iterable[str], those: Iterable[str]) -> int:
+    count = 0
+    for one, other in zip(these, those, strict=False):
+        if one.strip() != other:
+            return count
+        count += 1
+    return count
+
+
+def sources_of(top: Path = HOUSE) -> dict[str, list[str]]:
+    """The lines of every module that a fault may be in."""
+    return {
+        path.relative_to(top).as_posix(): path.read_text("utf-8").split("\n")
+        for package in PACKAGES
+        for path in sorted((top / package).rglob("*.py"))
+    }
