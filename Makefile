@@ -4,14 +4,17 @@ UV ?= uv
 VENV := .venv
 WORKERS ?= auto
 BIN := $(VENV)/bin
+# The tests start hundreds of processes: each would compile every module anew.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench clean pins pythons lowest
+.PHONY: help run test test-slow check bench clean pins pythons lowest
 
 help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
-	@echo 'make test     all tests'
+	@echo 'make test     the tests, but for the slow ones'
+	@echo 'make test-slow  those that start processes, browsers and clients of another language'
 	@echo 'make check    ruff, mypy, pyright'
 	@echo 'make pythons  the quick tests on the other Pythons here'
 	@echo 'make bench    the cost, beside its baselines'
@@ -20,8 +23,13 @@ help:
 run: $(VENV)/run.stamp
 	$(BIN)/elicit serve
 
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/dev.stamp
+	$(PYTEST) -m slow
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check

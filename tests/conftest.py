@@ -20,6 +20,9 @@ settings.load_profile("house")
 
 pytest_plugins = ("tests.leaks",)
 
+# What starts processes of ours, a browser or a client of another language: `make test-slow`.
+SLOW_FOLDERS = ("browser", "crash", "oidc", "outside", "typescript")
+SLOW_COMMANDS = ("backups", "commands", "demo", "keys", "mac", "serve", "servers", "stdio")
 NO_BROWSER = "no browser on this machine"
 BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome")
 ASK_PLAYWRIGHT = """
@@ -47,6 +50,23 @@ def chromium() -> str:
     if path and Path(path).exists():
         return path
     pytest.skip(NO_BROWSER)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: starts a process, a browser or a foreign client")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow by where it stands, or by the browser that it asks for."""
+    here = Path(__file__).parent
+    slow = {
+        *(here / folder for folder in SLOW_FOLDERS),
+        *(here / "cli" / f"test_{name}.py" for name in SLOW_COMMANDS),
+    }
+    for item in items:
+        has_browser = "chromium" in getattr(item, "fixturenames", ())
+        if has_browser or slow & {item.path, *item.path.parents}:
+            item.add_marker("slow")
 
 
 def skipped_reports(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:

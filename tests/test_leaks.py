@@ -492,6 +492,8 @@ MAY_START = {
     "cli/test_start.py": {"subprocess.run": "ends before it serves"},
     "cli/test_stdio.py": {"stdio_client": "with a standard error that is heard"},
     "crash/nursery.py": {"fork": "a child has the standard error of the nursery, and its ears"},
+    "mutation/reach.py": {"fork": "a run of tests, which has ears of its own"},
+    "mutation/trial.py": {"fork": "the same"},
     "oidc/official_clients.py": {
         "create_subprocess_exec": "a client, which ends by itself",
         "stdio_client": "the same",
