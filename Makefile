@@ -38,7 +38,7 @@ check: $(VENV)/dev.stamp
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 # The tests that need neither a browser nor a client of another language: three minutes.
-FAST := tests/flows tests/stores tests/service tests/test_*.py
+FAST := tests/flows tests/webapp/stores tests/webapp/calls tests/webapp/elicitations tests/webapp/records tests/test_*.py
 PYTHONS ?= $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')=%,$(shell .ci/pythons))
 
 # They again on every other Python that is installed, each as VERSION=PROGRAM.

@@ -18,7 +18,7 @@ from hypothesis import settings
 settings.register_profile("house", deadline=None, database=None, print_blob=True)
 settings.load_profile("house")
 
-pytest_plugins = ("tests.leaks",)
+pytest_plugins = ("tests.support.leaks",)
 
 # What starts processes of ours, a browser or a client of another language: `make test-slow`.
 SLOW_FOLDERS = ("browser", "crash", "oidc", "outside", "typescript")
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     slow = {
         *(here / folder for folder in SLOW_FOLDERS),
-        *(here / "cli" / f"test_{name}.py" for name in SLOW_COMMANDS),
+        *(here / "webapp" / "cli" / f"test_{name}.py" for name in SLOW_COMMANDS),
     }
     for item in items:
         has_browser = "chromium" in getattr(item, "fixturenames", ())

@@ -361,3 +361,26 @@ def test_kinds_are_told_apart_by_their_traits() -> None:
         if ast.unparse(node.left) not in ("way.kind", "field.kind", "self.kind")
     ]
     assert told == []
+
+
+TESTS = {
+    path.relative_to(HOUSE).as_posix(): ast.parse(path.read_text("utf-8"))
+    for path in sorted((HOUSE / "tests").rglob("*.py"))
+    if "node_modules" not in path.parts
+}
+
+
+def test_no_test_module_imports_another() -> None:
+    modules = {module_of(path) for path in TESTS if path.split("/")[-1].startswith("test_")}
+    for path, tree in TESTS.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                named = {str(node.module), *(f"{node.module}.{one.name}" for one in node.names)}
+                assert not named & modules, f"{path}:{node.lineno}: put it into tests/support"
+
+
+def test_the_tests_of_a_room_stand_in_a_folder_of_its_name() -> None:
+    for half in ("flows", "webapp"):
+        rooms = {path.parent.name for path in (HOUSE / half).glob("*/__init__.py")}
+        folders = {path.parent.name for path in (HOUSE / "tests" / half).glob("*/__init__.py")}
+        assert folders <= rooms

@@ -17,13 +17,15 @@ from mcp import MCPError
 from flows.crypto.tokens import Claims, Purpose, Tokens
 from flows.crypto.vault import Ring
 from flows.errors import Failed
-from tests import processes
-from tests.cli.running import run
-from tests.cli.running import serving as serving_elicit
-from tests.cli.test_stdio import Desktop
 from tests.crash.server import Orders
-from tests.crash.shop import open_nursery
-from tests.leaks import (
+from tests.crash.shop_env import open_nursery
+from tests.oidc.env import OpenIdProvider
+from tests.support import processes
+from tests.support.cli import run
+from tests.support.cli import serving as serving_elicit
+from tests.support.contenders import contender
+from tests.support.desktop import Desktop
+from tests.support.leaks import (
     EARS,
     Deaf,
     Ears,
@@ -34,12 +36,10 @@ from tests.leaks import (
     overheard,
     visible,
 )
-from tests.oidc.stage import OpenIdProvider
-from tests.stores.test_sqlite_processes import contender
-from tests.test_readme import finish_at_the_till
-from tests.typescript.stage import CLIENTS, calling
-from tests.typescript.test_conformance import checked
-from tests.web.serving import serving, transport_to
+from tests.support.readme import finish_at_the_till
+from tests.support.serving import serving, transport_to
+from tests.typescript.conformance import checked
+from tests.typescript.env import CLIENTS, calling
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 
 HOUSE = Path(__file__).parent.parent
@@ -315,12 +315,12 @@ def test_deaf():
     logging.getLogger().handlers.clear()
 
 async def test_a_child_that_is_heard():
-    from tests import processes
+    from tests.support import processes
     child = await processes.start(sys.executable, "-I", "-S", "-c", CHILD, name="the child")
     await processes.ended(child)
 
 async def test_a_child_of_a_test_that_fails():
-    from tests import processes
+    from tests.support import processes
     said = "import sys; print('out ' + 'of tea', file=sys.stderr)"
     child = await processes.start(sys.executable, "-I", "-S", "-c", said, name="the child")
     await processes.ended(child)
@@ -333,7 +333,15 @@ async def test_a_test_in_which_something_leaks_fails_and_says_where(tmp_path: Pa
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
     )
-    options = ("-q", "-ra", "--show-capture=stderr", "-p", "no:cacheprovider", "-p", "tests.leaks")
+    options = (
+        "-q",
+        "-ra",
+        "--show-capture=stderr",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.support.leaks",
+    )
     ran = await processes.start(
         *(sys.executable, "-m", "pytest", *options, "--rootdir", str(tmp_path), str(tmp_path)),
         name="pytest",
@@ -489,9 +497,11 @@ STARTING = {
 MAY_START = {
     "browser/test_origins.py": {"create_subprocess_exec": "another program, and nothing of ours"},
     "conftest.py": {"subprocess.run": "asks where the browser is"},
-    "cli/test_start.py": {"subprocess.run": "ends before it serves"},
-    "cli/test_stdio.py": {"stdio_client": "with a standard error that is heard"},
-    "crash/nursery.py": {"fork": "a child has the standard error of the nursery, and its ears"},
+    "webapp/cli/test_start.py": {"subprocess.run": "ends before it serves"},
+    "support/desktop.py": {"stdio_client": "with a standard error that is heard"},
+    "crash/process_pool.py": {
+        "fork": "a child has the standard error of the nursery, and its ears"
+    },
     "mutation/reach.py": {"fork": "a run of tests, which has ears of its own"},
     "mutation/trial.py": {"fork": "the same"},
     "oidc/official_clients.py": {
@@ -499,17 +509,19 @@ MAY_START = {
         "stdio_client": "the same",
     },
     "oidc/private_network.py": {"subprocess.run": "makes a network"},
-    "oidc/stage.py": {"subprocess.run": "installs the provider"},
-    "processes.py": {
+    "oidc/env.py": {"subprocess.run": "installs the provider"},
+    "support/processes.py": {
         "create_subprocess_exec": "with a standard error that is heard",
         "Popen": "with a standard error that is heard",
     },
     "test_leaks.py": {"ASGITransport": "with ears of its own"},
     "typescript/packages.py": {"subprocess.run": "installs the clients"},
-    "web/test_accepting.py": {"Config": "nothing is served with it"},
-    "web/serving.py": {"ASGITransport": "overheard", "Config": "overheard"},
-    "web/test_workers.py": {"create_subprocess_exec": "each line of it is heard"},
-    "web/test_locality.py": {"create_subprocess_exec": "bash and nginx, and nothing of ours"},
+    "webapp/identity/test_accepting.py": {"Config": "nothing is served with it"},
+    "support/serving.py": {"ASGITransport": "overheard", "Config": "overheard"},
+    "webapp/test_workers.py": {"create_subprocess_exec": "each line of it is heard"},
+    "webapp/identity/test_local_peer.py": {
+        "create_subprocess_exec": "bash and nginx, and nothing of ours"
+    },
 }
 
 

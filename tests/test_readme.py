@@ -3,8 +3,6 @@
 import asyncio
 import re
 import socket
-import sys
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -13,14 +11,11 @@ import pytest
 from mcp import Client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
-from tests.cli.running import HOUSE, serving
-from tests.processes import ended, start
+from tests.support.cli import HOUSE, serving
+from tests.support.readme import BLOCKS, PROGRAM, README, finish_at_the_till
 from webapp.demo.client import ANSWERS, text_of
 from webapp.demo.walker import Page, walk
 
-README = (HOUSE / "README.md").read_text("utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-PROGRAM = next(block for block in BLOCKS if "# finish.py" in block)
 TOOL_NAMES = (
     "list_my_repositories",
     "buy_report",
@@ -35,17 +30,6 @@ TOOLS = "\n".join(block for block in BLOCKS if block is not PROGRAM)
 
 def variables(text: str, pattern: str) -> set[str]:
     return set(re.findall(pattern, text))
-
-
-async def finish_at_the_till(folder: Path, order: str, environment: dict[str, str]) -> str:
-    program = folder / "finish.py"
-    program.write_text(PROGRAM)
-    process = await start(
-        *(sys.executable, str(program), order),
-        name="finish.py",
-        env={"HOME": str(folder), "PYTHONPATH": str(HOUSE), **environment},
-    )
-    return (await ended(process)).out.strip()
 
 
 @pytest.mark.parametrize("revision", ["legacy", "2026-07-28"])

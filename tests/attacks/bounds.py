@@ -18,8 +18,8 @@ from flows.errors import InvalidArguments, InvalidToken
 from flows.kinds.gate import arguments_text
 from flows.oauth.access_token import BadBearer, key_id_of
 from flows.oauth.responses import TOKEN_BYTES_AT_MOST
-from tests.clock import NOON
-from tests.mcp.stage import RING
+from tests.support.clock import NOON
+from tests.support.mcp_server import RING
 from webapp.app import BODY_BYTES_AT_MOST
 from webapp.http.httptools_reader import HEAD_BYTES_AT_MOST
 from webapp.http.requests import QUERY_BYTES_AT_MOST, cookies_of, parsed, query_of

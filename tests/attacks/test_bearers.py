@@ -20,8 +20,7 @@ from flows.oauth.access_token import BadBearer, Resource, verify
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.sign_in import SignedIn
 from tests.attacks.attack import Attack
-from tests.clock import NOON, Clock
-from tests.flows.test_access_token import (
+from tests.support.access_tokens import (
     HERE,
     ISSUER,
     KEY,
@@ -33,20 +32,12 @@ from tests.flows.test_access_token import (
     refusal,
     token,
 )
-from tests.flows.test_signin import arrived, came_back, departed
-from tests.mcp.stage import LIBRARIES, new_browser, new_server
-from tests.service.test_sessions import (
-    ALICE,
-    KEPT,
-    LOCAL,
-    RING,
-    URL,
-    jar,
-    sessions_of,
-    signed_in,
-)
-from tests.web.serving import serving_at
-from tests.web.test_protected import Door, bearer
+from tests.support.bearers import Door, bearer
+from tests.support.clock import NOON, Clock
+from tests.support.mcp_server import LIBRARIES, new_browser, new_server
+from tests.support.serving import serving_at
+from tests.support.sessions import ALICE, KEPT, LOCAL, RING, URL, jar, sessions_of, signed_in
+from tests.support.sign_in_flow import arrived, came_back, departed
 from webapp.connecting import utc_now
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.sessions import Sessions

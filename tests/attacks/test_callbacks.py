@@ -16,9 +16,9 @@ from flows.elicitation.states import Status
 from flows.errors import Declined
 from flows.providers import github, openid
 from tests.attacks.attack import Attack
-from tests.mcp.stage import LEGACY, MODERN, Page, Person, Stage, _Posts, soon
-from tests.web.connecting import (
-    Asking,
+from tests.support.callers import is_untouched, sent_out, staged_caller
+from tests.support.mcp_server import LEGACY, MODERN, Page, soon
+from tests.support.oauth_env import (
     Town,
     approve,
     changed,
@@ -152,25 +152,6 @@ attackers_words = Attack(
 )
 
 SECRETS = ("gho_sandbox_", "ghr_sandbox_", "sandbox_at_", "sandbox_rt_")
-
-
-async def sent_out(here: Town, *scopes: str, **about: Any) -> tuple[Asking, Person, str, str]:
-    """A tool that asks, a person who said yes at the provider, the link, and the way back."""
-    asked, person = here.ask(*scopes or ("repo",), **about), await here.person()
-    link = await asked.link()
-    return asked, person, link, await approve(person, await person.go_on(link))
-
-
-async def is_untouched(here: Town, link: str) -> bool:
-    """Whether nothing has come of it: no exchange, no account, still to be answered."""
-    row = await here.row(link)
-    return (
-        here.gate.exchanges == 0
-        and row.status is Status.OPENED
-        and row.attempt is not None
-        and row.attempt.state is not None
-        and not await here.connections()
-    )
 
 
 @made_up_state
@@ -617,16 +598,6 @@ async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(
         if page.location is not None and "code=" in page.location:
             code = parameter(page.location, "code")
             assert not any(code in f"{each.getMessage()} {each.__dict__}" for each in ours)
-
-
-def staged_caller(here: Town, revision: str) -> Any:
-    stage = Stage(
-        url=here.url,
-        service=here.service,
-        settings=here.settings,
-        posts=_Posts(here.gate),
-    )
-    return stage.caller(revision)
 
 
 async def answer_one(here: Town, link: str, pages: list[Page]) -> None:

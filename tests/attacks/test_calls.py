@@ -12,8 +12,9 @@ from flows.crypto.tokens import Claims, Purpose
 from flows.elicitation.states import Json
 from flows.elicitation.tool_call import ToolCall
 from tests.attacks.attack import Attack
-from tests.clock import Clock
-from tests.mcp.stage import (
+from tests.support.clock import Clock
+from tests.support.legs import answer, settled_loop
+from tests.support.mcp_server import (
     FORM,
     LEGACY,
     LIBRARIES,
@@ -28,8 +29,7 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from tests.service.test_waiting import answer, settled_loop
-from tests.service.world import Holding, process
+from tests.support.service_env import Holding, process
 from webapp.calls.call import Call
 from webapp.identity.identity import Caller
 from webapp.limits import CallLimits
@@ -49,8 +49,8 @@ foreign_stream = Attack(
     "every other is refused",
     where=("webapp/mcp/resuming.py",),
     elsewhere=(
-        "tests/mcp/test_resuming.py::test_an_event_that_is_not_this_sessions_is_refused",
-        "tests/mcp/test_resuming.py::test_ids_of_events_are_not_to_be_guessed",
+        "tests/webapp/mcp/test_resuming.py::test_an_event_that_is_not_this_sessions_is_refused",
+        "tests/webapp/mcp/test_resuming.py::test_ids_of_events_are_not_to_be_guessed",
     ),
 )
 again_refunded = Attack(
@@ -60,9 +60,9 @@ again_refunded = Attack(
     "money has gone back",
     where=("webapp/calls/call.py", "webapp/calls/delivery.py"),
     elsewhere=(
-        "tests/service/test_given_again_paid.py::test_what_was_given_back_is_not_given_again",
+        "tests/webapp/calls/test_repeated_paid_results.py::test_what_was_given_back_is_not_given_again",
         (
-            "tests/mcp/test_given_again.py"
+            "tests/webapp/mcp/test_repeated_results.py"
             "::test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps"
         ),
     ),
@@ -82,9 +82,9 @@ foreign_state = Attack(
     stopped="it is sealed, names its run, and a run is continued by its owner and very call only",
     where=("webapp/mcp/presenters/retry.py", "webapp/calls/run.py"),
     elsewhere=(
-        "tests/mcp/test_clients.py::test_a_damaged_state_is_refused",
-        "tests/mcp/test_clients.py::test_the_state_of_another_call_is_refused",
-        "tests/service/test_waiting.py::test_an_outcome_is_used_by_its_owner_tool_and_arguments_only",
+        "tests/webapp/mcp/test_clients.py::test_a_damaged_state_is_refused",
+        "tests/webapp/mcp/test_clients.py::test_the_state_of_another_call_is_refused",
+        "tests/webapp/calls/test_waiting.py::test_an_outcome_is_used_by_its_owner_tool_and_arguments_only",
     ),
 )
 replayed_state = Attack(
@@ -95,7 +95,9 @@ replayed_state = Attack(
     ),
     stopped="the run's result is kept and given again; the body does not run",
     where=("webapp/calls/run.py",),
-    elsewhere=("tests/service/test_waiting.py::test_a_result_is_repeated_for_ten_minutes_only",),
+    elsewhere=(
+        "tests/webapp/calls/test_waiting.py::test_a_result_is_repeated_for_ten_minutes_only",
+    ),
 )
 parallel_legs = Attack(
     who="a client",
@@ -106,11 +108,11 @@ parallel_legs = Attack(
     stopped="an outcome is taken by one run, in one compare-and-set, before the line returns",
     where=("flows/elicitation/states.py", "webapp/calls/leases.py"),
     elsewhere=(
-        "tests/mcp/test_clients.py::test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told",
-        "tests/mcp/test_clients.py::test_two_legs_after_the_answer_run_one_body_and_get_one_result",
-        "tests/service/test_waiting.py::test_while_a_body_runs_no_second_one_starts",
-        "tests/service/test_interleavings.py::test_in_every_order_one_outcome_moves_one_run",
-        "tests/mcp/test_wishes.py::test_two_identical_calls_at_one_moment_do_the_work_once",
+        "tests/webapp/mcp/test_clients.py::test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told",
+        "tests/webapp/mcp/test_clients.py::test_two_legs_after_the_answer_run_one_body_and_get_one_result",
+        "tests/webapp/calls/test_waiting.py::test_while_a_body_runs_no_second_one_starts",
+        "tests/webapp/elicitations/test_interleavings.py::test_in_every_order_one_outcome_moves_one_run",
+        "tests/webapp/mcp/test_identical_calls.py::test_two_identical_calls_at_one_moment_do_the_work_once",
     ),
 )
 foreign_id = Attack(
@@ -119,11 +121,11 @@ foreign_id = Attack(
     stopped="an id is looked up whole, with its owner, and finishes visits only",
     where=("webapp/kinds/url.py", "webapp/completion.py"),
     elsewhere=(
-        "tests/mcp/test_path.py::test_a_completion_by_a_foreign_id_does_nothing",
-        "tests/service/test_completion.py::test_an_id_under_another_owners_tag_is_unknown",
-        "tests/service/test_completion.py::test_the_beginning_of_an_id_and_the_owners_tag_are_unknown",
-        "tests/service/test_completion.py::test_by_its_id_only_a_visit_is_completed",
-        "tests/service/test_completion.py::test_an_id_of_the_authors_own_cannot_be_another_questions_id",
+        "tests/webapp/mcp/test_path.py::test_a_completion_by_a_foreign_id_does_nothing",
+        "tests/webapp/elicitations/test_completion.py::test_an_id_under_another_owners_tag_is_unknown",
+        "tests/webapp/elicitations/test_completion.py::test_the_beginning_of_an_id_and_the_owners_tag_are_unknown",
+        "tests/webapp/elicitations/test_completion.py::test_by_its_id_only_a_visit_is_completed",
+        "tests/webapp/elicitations/test_completion.py::test_an_id_of_the_authors_own_cannot_be_another_questions_id",
     ),
 )
 foreign_return = Attack(
@@ -132,9 +134,9 @@ foreign_return = Attack(
     stopped="the return token and the browser that pressed Continue, and its person",
     where=("webapp/completion.py",),
     elsewhere=(
-        "tests/mcp/test_path.py::test_a_route_of_the_authors_completes_for_no_other_browser",
-        "tests/service/test_completion.py::test_a_return_completes_in_the_browser_that_pressed_continue_only",
-        "tests/service/test_completion.py::test_only_a_return_token_returns",
+        "tests/webapp/mcp/test_path.py::test_a_route_of_the_authors_completes_for_no_other_browser",
+        "tests/webapp/elicitations/test_completion.py::test_a_return_completes_in_the_browser_that_pressed_continue_only",
+        "tests/webapp/elicitations/test_completion.py::test_only_a_return_token_returns",
     ),
 )
 another_client = Attack(
@@ -158,10 +160,10 @@ another_version = Attack(
     ),
     where=("webapp/mcp/versions.py", "webapp/calls/run.py", "webapp/kinds/approvals.py"),
     elsewhere=(
-        "tests/mcp/test_versions.py::test_a_wide_yes_is_for_one_version_too",
-        "tests/mcp/test_versions.py::test_a_call_of_another_version_joins_no_run_that_waits",
-        "tests/mcp/test_versions.py::test_the_version_that_was_called_is_gone_on_with",
-        "tests/mcp/test_versions.py::test_a_version_that_came_since_does_not_run_in_its_place",
+        "tests/webapp/mcp/test_versions.py::test_a_wide_yes_is_for_one_version_too",
+        "tests/webapp/mcp/test_versions.py::test_a_call_of_another_version_joins_no_run_that_waits",
+        "tests/webapp/mcp/test_versions.py::test_the_version_that_was_called_is_gone_on_with",
+        "tests/webapp/mcp/test_versions.py::test_a_version_that_came_since_does_not_run_in_its_place",
     ),
 )
 waited_again = Attack(
@@ -173,9 +175,9 @@ waited_again = Attack(
     ),
     where=("flows/elicitation/run.py", "webapp/mcp/result_tool.py"),
     elsewhere=(
-        "tests/mcp/test_elicitation_result.py::test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_again",
-        "tests/mcp/test_elicitation_result.py::test_when_the_result_is_wiped_nothing_is_run",
-        "tests/service/test_long_results.py::test_one_that_arrived_ends_its_run_and_the_same_call_asks_anew",
+        "tests/webapp/mcp/test_elicitation_result.py::test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_again",
+        "tests/webapp/mcp/test_elicitation_result.py::test_when_the_result_is_wiped_nothing_is_run",
+        "tests/webapp/calls/test_long_results.py::test_one_that_arrived_ends_its_run_and_the_same_call_asks_anew",
     ),
 )
 nameless = Attack(
@@ -184,8 +186,8 @@ nameless = Attack(
     stopped="a server with a name that its library made up is not served",
     where=("webapp/mcp/naming.py",),
     elsewhere=(
-        "tests/cli/test_serve.py::test_a_server_without_a_name_is_refused_in_a_sentence",
-        "tests/mcp/test_naming.py::test_a_server_without_a_name_is_refused_and_told_to_have_one",
+        "tests/webapp/cli/test_serve.py::test_a_server_without_a_name_is_refused_in_a_sentence",
+        "tests/webapp/mcp/test_naming.py::test_a_server_without_a_name_is_refused_and_told_to_have_one",
     ),
 )
 changed_price = Attack(
@@ -194,9 +196,9 @@ changed_price = Attack(
     stopped="the digest of a question covers every word that the person was shown",
     where=("flows/question.py", "webapp/calls/call.py"),
     elsewhere=(
-        "tests/mcp/test_kinds.py::test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_taken",
-        "tests/service/test_waiting.py::test_a_question_that_changed_between_two_legs_is_noticed",
-        "tests/service/test_waiting.py::test_another_question_of_the_same_call_is_not_answered_by_it",
+        "tests/webapp/mcp/test_kinds.py::test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_taken",
+        "tests/webapp/calls/test_waiting.py::test_a_question_that_changed_between_two_legs_is_noticed",
+        "tests/webapp/calls/test_waiting.py::test_another_question_of_the_same_call_is_not_answered_by_it",
     ),
 )
 

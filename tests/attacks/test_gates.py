@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field
 from flows import elicit
 from flows.elicitation.states import Json, Status
 from tests.attacks.attack import Attack
-from tests.mcp.fair import fair
-from tests.mcp.issuing import issuing, sign_in
-from tests.mcp.stage import (
+from tests.support.issuer import issuing, sign_in
+from tests.support.mcp_sandbox import fair
+from tests.support.mcp_server import (
     FORM,
     LEGACY,
     LIBRARIES,
@@ -43,9 +43,9 @@ models_yes = Attack(
     stopped="a model can wait, decline or cancel; a yes comes from our page or a client's form",
     where=("webapp/mcp/result_tool.py", "webapp/kinds/gate.py"),
     elsewhere=(
-        "tests/mcp/test_gate.py::test_the_model_approves_by_no_tool",
-        "tests/mcp/test_elicitation_result.py::test_the_model_cannot_say_yes_to_any_kind",
-        "tests/mcp/test_elicitation_result.py::test_without_the_operators_word_no_form_is_the_models",
+        "tests/webapp/mcp/test_gate.py::test_the_model_approves_by_no_tool",
+        "tests/webapp/mcp/test_elicitation_result.py::test_the_model_cannot_say_yes_to_any_kind",
+        "tests/webapp/mcp/test_elicitation_result.py::test_without_the_operators_word_no_form_is_the_models",
     ),
 )
 anothers_yes = Attack(
@@ -54,8 +54,8 @@ anothers_yes = Attack(
     stopped="an approval is its owner's, and only whoever asked opens the page",
     where=("webapp/kinds/approvals.py", "webapp/identity/identity.py"),
     elsewhere=(
-        "tests/service/test_approvals.py::test_it_covers_no_other_arguments_tool_or_person",
-        "tests/mcp/test_gate.py::test_a_caller_without_a_name_has_no_approval_beyond_its_call",
+        "tests/webapp/kinds/test_approvals.py::test_it_covers_no_other_arguments_tool_or_person",
+        "tests/webapp/mcp/test_gate.py::test_a_caller_without_a_name_has_no_approval_beyond_its_call",
     ),
 )
 anothers_client = Attack(
@@ -64,8 +64,8 @@ anothers_client = Attack(
     stopped="an approval is for the client that asked; for all only by the person's own tick",
     where=("webapp/kinds/approvals.py", "flows/elicitation/calling_client.py"),
     elsewhere=(
-        "tests/service/test_approvals.py::test_it_is_for_the_client_that_asked_and_for_no_other",
-        "tests/service/test_accounts_by_client.py::test_every_client_of_its_person_may_use_it_until_it_is_kept_to_some",
+        "tests/webapp/kinds/test_approvals.py::test_it_is_for_the_client_that_asked_and_for_no_other",
+        "tests/webapp/oauth/test_accounts_by_client.py::test_every_client_of_its_person_may_use_it_until_it_is_kept_to_some",
     ),
 )
 other_arguments = Attack(
@@ -74,9 +74,9 @@ other_arguments = Attack(
     stopped="a yes covers the digest of all arguments, for one tool of one server",
     where=("flows/kinds/gate.py", "webapp/kinds/approvals.py"),
     elsewhere=(
-        "tests/mcp/test_gate.py::test_the_answer_to_one_gate_opens_no_other_call",
-        "tests/mcp/test_gate.py::test_what_is_long_is_read_and_covered_whole",
-        "tests/flows/test_gating.py::test_other_arguments_are_another_question",
+        "tests/webapp/mcp/test_gate.py::test_the_answer_to_one_gate_opens_no_other_call",
+        "tests/webapp/mcp/test_gate.py::test_what_is_long_is_read_and_covered_whole",
+        "tests/flows/kinds/test_gate.py::test_other_arguments_are_another_question",
     ),
 )
 old_yes = Attack(
@@ -85,8 +85,8 @@ old_yes = Attack(
     stopped="each call and each leg looks whether an approval is in force now",
     where=("webapp/kinds/approvals.py", "webapp/kinds/gate.py"),
     elsewhere=(
-        "tests/mcp/test_gate.py::test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_revoked",
-        "tests/service/test_approvals.py::test_a_leg_that_starts_after_the_approval_is_over_asks_again",
+        "tests/webapp/mcp/test_gate.py::test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_revoked",
+        "tests/webapp/kinds/test_approvals.py::test_a_leg_that_starts_after_the_approval_is_over_asks_again",
     ),
 )
 false_show = Attack(
@@ -98,8 +98,8 @@ false_show = Attack(
     stopped="each argument stands on one line of its own, and signs that are no letters as such",
     where=("flows/kinds/gate.py", "webapp/mcp/forms.py"),
     elsewhere=(
-        "tests/mcp/test_forms.py::test_what_stands_in_one_argument_does_not_look_like_another",
-        "tests/pages/test_gate_page.py::test_every_argument_is_on_the_page",
+        "tests/webapp/mcp/test_forms.py::test_what_stands_in_one_argument_does_not_look_like_another",
+        "tests/webapp/pages/test_gate_page.py::test_every_argument_is_on_the_page",
     ),
 )
 asked_secret = Attack(
@@ -108,9 +108,9 @@ asked_secret = Attack(
     stopped="what looks like a secret is refused before anybody is asked; `secret` is our page",
     where=("flows/schema/sensitive.py", "flows/kinds/form.py"),
     elsewhere=(
-        "tests/flows/test_form.py::test_a_name_that_says_secret_is_refused",
-        "tests/flows/test_form.py::test_a_title_that_says_secret_is_refused",
-        "tests/flows/test_form.py::test_a_question_for_one_text_is_its_label_and_is_refused_as_one",
+        "tests/flows/kinds/test_form.py::test_a_name_that_says_secret_is_refused",
+        "tests/flows/kinds/test_form.py::test_a_title_that_says_secret_is_refused",
+        "tests/flows/kinds/test_form.py::test_a_question_for_one_text_is_its_label_and_is_refused_as_one",
     ),
 )
 false_answer = Attack(
@@ -119,9 +119,9 @@ false_answer = Attack(
     stopped="content is checked against the schema before the tool sees it, whoever answered",
     where=("flows/schema/schema.py", "webapp/kinds/page_kind.py"),
     elsewhere=(
-        "tests/mcp/test_forms.py::test_what_does_not_fit_ends_the_question_and_says_where",
-        "tests/flows/test_schema.py::test_whatever_the_content_it_is_checked",
-        "tests/flows/test_schema.py::test_an_answer_is_at_most_16_kilobytes_all_together",
+        "tests/webapp/mcp/test_forms.py::test_what_does_not_fit_ends_the_question_and_says_where",
+        "tests/flows/schema/test_schema.py::test_whatever_the_content_it_is_checked",
+        "tests/flows/schema/test_schema.py::test_an_answer_is_at_most_16_kilobytes_all_together",
     ),
 )
 hidden_way = Attack(
@@ -130,8 +130,8 @@ hidden_way = Attack(
     stopped="a call is looked up as it runs, not as it is listed; hiding protects nothing",
     where=("webapp/mcp/tools.py", "webapp/mcp/before.py"),
     elsewhere=(
-        "tests/mcp/test_gate.py::test_a_tool_that_is_not_listed_is_gated_all_the_same",
-        "tests/mcp/test_hiding.py::test_a_hidden_tool_that_is_called_asks_and_is_shown_then",
+        "tests/webapp/mcp/test_gate.py::test_a_tool_that_is_not_listed_is_gated_all_the_same",
+        "tests/webapp/mcp/test_hiding.py::test_a_hidden_tool_that_is_called_asks_and_is_shown_then",
     ),
 )
 

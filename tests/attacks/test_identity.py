@@ -15,8 +15,8 @@ from flows.elicitation.user_code import LETTERS, SHOWN_AT_MOST, WRONG_AT_MOST, B
 from flows.errors import InvalidToken, NotAllowed, TooManyAttempts
 from flows.oauth.sign_in import SignedIn
 from tests.attacks.attack import Attack
-from tests.clock import NOON, Clock
-from tests.service.test_sessions import ALICE, ISSUER, RING, jar
+from tests.support.clock import NOON, Clock
+from tests.support.sessions import ALICE, ISSUER, RING, jar
 from webapp.http.browser import Browser
 from webapp.identity.identity import Caller, Identity, IdentityRules, Subject, Way
 from webapp.identity.local_peer import LocalPeers
@@ -42,8 +42,8 @@ forwarded_signed_in = Attack(
     stopped="the browser's issuer and subject are the asker's, or the page offers a sign-in",
     where=("webapp/identity/identity.py", "webapp/identity/sessions.py"),
     elsewhere=(
-        "tests/mcp/test_callers.py::test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in",
-        "tests/mcp/test_turned_away.py::test_a_link_that_was_passed_on_to_another_person",
+        "tests/webapp/mcp/test_callers.py::test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in",
+        "tests/webapp/mcp/test_turned_away.py::test_a_link_that_was_passed_on_to_another_person",
     ),
 )
 forwarded_local = Attack(
@@ -55,9 +55,9 @@ forwarded_local = Attack(
     stopped="the browser's connection belongs to our own user, or was paired by them",
     where=("webapp/identity/identity.py", "webapp/identity/local_peer.py"),
     elsewhere=(
-        "tests/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",
-        "tests/mcp/test_turned_away.py::test_a_link_that_was_passed_on_from_this_machine",
-        "tests/service/test_completion.py::test_the_cookie_in_another_users_hands_completes_nothing",
+        "tests/webapp/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",
+        "tests/webapp/mcp/test_turned_away.py::test_a_link_that_was_passed_on_from_this_machine",
+        "tests/webapp/elicitations/test_completion.py::test_the_cookie_in_another_users_hands_completes_nothing",
     ),
 )
 forwarded_nowhere = Attack(
@@ -78,9 +78,9 @@ forwarded_by_code = Attack(
     stopped="letters are for one browser, and it alone goes on",
     where=("flows/elicitation/user_code.py", "webapp/identity/identity.py"),
     elsewhere=(
-        "tests/flows/test_binding.py::test_another_browser_before_the_confirmation_gets_letters_of_its_own",
-        "tests/flows/test_binding.py::test_another_browser_after_the_confirmation_gets_none",
-        "tests/mcp/test_turned_away.py::test_a_link_by_code_in_another_browser",
+        "tests/flows/elicitation/test_user_code.py::test_another_browser_before_the_confirmation_gets_letters_of_its_own",
+        "tests/flows/elicitation/test_user_code.py::test_another_browser_after_the_confirmation_gets_none",
+        "tests/webapp/mcp/test_turned_away.py::test_a_link_by_code_in_another_browser",
     ),
 )
 guessed_code = Attack(
@@ -90,9 +90,9 @@ guessed_code = Attack(
     "million for each secret of the ring",
     where=("flows/elicitation/user_code.py",),
     elsewhere=(
-        "tests/flows/test_binding.py::test_the_fifth_wrong_guess_makes_other_letters",
-        "tests/flows/test_binding.py::test_after_the_last_code_not_even_the_right_letters_help",
-        "tests/flows/test_binding.py::test_another_browser_gives_nobody_more_guesses",
+        "tests/flows/elicitation/test_user_code.py::test_the_fifth_wrong_guess_makes_other_letters",
+        "tests/flows/elicitation/test_user_code.py::test_after_the_last_code_not_even_the_right_letters_help",
+        "tests/flows/elicitation/test_user_code.py::test_another_browser_gives_nobody_more_guesses",
     ),
 )
 namesake = Attack(
@@ -101,10 +101,10 @@ namesake = Attack(
     stopped="an owner is issuer and subject under a keyed hash; names are shown, never compared",
     where=("webapp/records/owners.py", "webapp/identity/identity.py"),
     elsewhere=(
-        "tests/flows/test_vault.py::test_a_tag_depends_on_the_key_the_purpose_and_where_the_parts_end",
-        "tests/service/test_sessions.py::test_people_of_another_issuer_are_nobody_here",
-        "tests/service/test_accounts.py::test_another_owner_never_gets_it",
-        "tests/test_settings_identity.py::test_nobody_is_known_by_what_somebody_can_give_themselves",
+        "tests/flows/crypto/test_vault.py::test_a_tag_depends_on_the_key_the_purpose_and_where_the_parts_end",
+        "tests/webapp/identity/test_sessions.py::test_people_of_another_issuer_are_nobody_here",
+        "tests/webapp/oauth/test_accounts.py::test_another_owner_never_gets_it",
+        "tests/webapp/settings/test_identity.py::test_nobody_is_known_by_what_somebody_can_give_themselves",
     ),
 )
 as_local = Attack(
@@ -124,7 +124,9 @@ anonymous_join = Attack(
     how="makes the same call as another, to join its question or get its answer (anonymous join)",
     stopped="without an owner there is only the run: nothing of it is joined, kept or handed on",
     where=("webapp/calls/call.py", "webapp/identity/identity.py"),
-    elsewhere=("tests/mcp/test_wishes.py::test_nothing_is_begun_for_a_caller_that_is_refused",),
+    elsewhere=(
+        "tests/webapp/mcp/test_identical_calls.py::test_nothing_is_begun_for_a_caller_that_is_refused",
+    ),
 )
 
 

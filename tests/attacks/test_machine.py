@@ -13,10 +13,10 @@ import pytest
 from flows.oauth.account import BearerAuth
 from flows.providers import github
 from tests.attacks.attack import Attack
-from tests.attacks.test_callbacks import is_untouched, sent_out
-from tests.mcp.stage import Page
-from tests.web.connecting import town
-from tests.web.serving import serving
+from tests.support.callers import is_untouched, sent_out
+from tests.support.mcp_server import Page
+from tests.support.oauth_env import town
+from tests.support.serving import serving
 from webapp.http.client import no_proxy
 from webapp.http.connection import Receive, Scope, Send
 from webapp.settings.settings import read_settings
@@ -30,12 +30,12 @@ another_user = Attack(
     stopped="the kernel is asked whose socket it is when it is accepted; a closed one is nobody's",
     where=("webapp/identity/local_peer.py", "webapp/identity/accepting.py"),
     elsewhere=(
-        "tests/web/test_accepting.py::test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before",
-        "tests/web/test_locality.py::test_another_user_of_the_machine_is_not_local_to_a_real_server",
-        "tests/web/test_locality.py::test_the_kernel_knows_another_users_connection",
-        "tests/web/test_locality.py::test_a_connection_that_no_process_holds_has_no_owner",
-        "tests/web/test_locality.py::test_another_or_an_unknown_user_is_not_local",
-        "tests/web/test_locality.py::test_nobody_is_no_user_to_share_a_machine_with",
+        "tests/webapp/identity/test_accepting.py::test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before",
+        "tests/webapp/identity/test_local_peer.py::test_another_user_of_the_machine_is_not_local_to_a_real_server",
+        "tests/webapp/identity/test_local_peer.py::test_the_kernel_knows_another_users_connection",
+        "tests/webapp/identity/test_local_peer.py::test_a_connection_that_no_process_holds_has_no_owner",
+        "tests/webapp/identity/test_local_peer.py::test_another_or_an_unknown_user_is_not_local",
+        "tests/webapp/identity/test_local_peer.py::test_nobody_is_no_user_to_share_a_machine_with",
     ),
 )
 relay = Attack(
@@ -44,10 +44,10 @@ relay = Attack(
     stopped="a relay of another user is that user; ours show themselves by a header or HTTP/1.0",
     where=("webapp/identity/local_peer.py",),
     elsewhere=(
-        "tests/web/test_locality.py::test_a_one_line_nginx_of_another_user_is_not_local",
-        "tests/web/test_locality.py::test_a_one_line_nginx_of_our_own_user_gives_itself_away_by_http_1_0",
-        "tests/web/test_locality.py::test_whatever_was_relayed_is_not_local",
-        "tests/mcp/test_callers.py::test_a_caller_that_was_relayed_cannot_have_anybody_asked",
+        "tests/webapp/identity/test_local_peer.py::test_a_one_line_nginx_of_another_user_is_not_local",
+        "tests/webapp/identity/test_local_peer.py::test_a_one_line_nginx_of_our_own_user_gives_itself_away_by_http_1_0",
+        "tests/webapp/identity/test_local_peer.py::test_whatever_was_relayed_is_not_local",
+        "tests/webapp/mcp/test_callers.py::test_a_caller_that_was_relayed_cannot_have_anybody_asked",
     ),
 )
 forged_address = Attack(
@@ -56,9 +56,9 @@ forged_address = Attack(
     stopped="forwarded headers are read from configured proxies only",
     where=("webapp/http/guard.py",),
     elsewhere=(
-        "tests/web/test_guard.py::test_a_stranger_cannot_say_who_it_is",
-        "tests/web/test_guard.py::test_over_a_real_connection_nobody_names_his_own_address",
-        "tests/web/test_locality.py::test_what_a_configured_proxy_handed_on_is_not_local",
+        "tests/webapp/http/test_guard.py::test_a_stranger_cannot_say_who_it_is",
+        "tests/webapp/http/test_guard.py::test_over_a_real_connection_nobody_names_his_own_address",
+        "tests/webapp/identity/test_local_peer.py::test_what_a_configured_proxy_handed_on_is_not_local",
     ),
 )
 another_port = Attack(
@@ -66,7 +66,9 @@ another_port = Attack(
     how="reads or overwrites our cookies in a browser that visits both (cookie from another port)",
     stopped="a cookie says which browser, never who: connection and keyed field are looked at",
     where=("webapp/http/browser.py", "webapp/http/guard.py", "webapp/identity/local_peer.py"),
-    elsewhere=("tests/web/test_browser.py::test_on_loopback_two_servers_do_not_share_a_cookie",),
+    elsewhere=(
+        "tests/webapp/routes/test_security_headers.py::test_on_loopback_two_servers_do_not_share_a_cookie",
+    ),
 )
 our_port = Attack(
     who="another user's program",
@@ -74,11 +76,11 @@ our_port = Attack(
     stopped="whoever holds the port must prove that it has our store and address",
     where=("webapp/http/port.py",),
     elsewhere=(
-        "tests/cli/test_port.py::test_a_port_of_another_program_is_refused_in_a_sentence",
-        "tests/cli/test_port.py::test_a_server_of_another_store_or_address_cannot_prove_itself",
-        "tests/cli/test_port.py::test_a_proof_is_for_one_nonce_only",
-        "tests/cli/test_port.py::test_before_a_link_leaves_the_port_proves_itself_anew",
-        "tests/cli/test_stdio.py::test_no_link_leaves_to_a_port_that_another_program_has_taken",
+        "tests/webapp/cli/test_port.py::test_a_port_of_another_program_is_refused_in_a_sentence",
+        "tests/webapp/cli/test_port.py::test_a_server_of_another_store_or_address_cannot_prove_itself",
+        "tests/webapp/cli/test_port.py::test_a_proof_is_for_one_nonce_only",
+        "tests/webapp/cli/test_port.py::test_before_a_link_leaves_the_port_proves_itself_anew",
+        "tests/webapp/cli/test_stdio.py::test_no_link_leaves_to_a_port_that_another_program_has_taken",
     ),
 )
 folder = Attack(
@@ -90,9 +92,9 @@ folder = Attack(
     stopped="nothing is read from the working directory, and it stands behind what is installed",
     where=("webapp/settings/settings.py", "webapp/cli/serve.py", "webapp/pages/renderer.py"),
     elsewhere=(
-        "tests/test_settings.py::test_a_file_in_the_working_directory_declares_nothing",
-        "tests/cli/test_serve.py::test_folders_of_the_author_named_like_ours_do_no_harm",
-        "tests/cli/test_serve.py::test_a_foreign_flows_in_front_of_ours_is_refused_by_name",
+        "tests/webapp/settings/test_settings.py::test_a_file_in_the_working_directory_declares_nothing",
+        "tests/webapp/cli/test_serve.py::test_folders_of_the_author_named_like_ours_do_no_harm",
+        "tests/webapp/cli/test_serve.py::test_a_foreign_flows_in_front_of_ours_is_refused_by_name",
     ),
 )
 former_holder = Attack(
@@ -110,10 +112,10 @@ former_holder = Attack(
     ),
     where=("webapp/http/guard.py", "webapp/http/browser.py"),
     elsewhere=(
-        "tests/web/test_guard.py::test_no_page_calls_tools_one_of_our_name_neither",
-        "tests/web/test_guard.py::test_a_call_that_a_browser_says_is_a_pages_is_refused",
-        "tests/web/test_guard.py::test_a_service_worker_that_was_left_behind_takes_itself_away",
-        "tests/web/test_browser.py::test_a_cookie_that_another_port_planted_does_not_keep_what_it_stored",
+        "tests/webapp/http/test_guard.py::test_no_page_calls_tools_one_of_our_name_neither",
+        "tests/webapp/http/test_guard.py::test_a_call_that_a_browser_says_is_a_pages_is_refused",
+        "tests/webapp/http/test_guard.py::test_a_service_worker_that_was_left_behind_takes_itself_away",
+        "tests/webapp/routes/test_security_headers.py::test_a_cookie_that_another_port_planted_does_not_keep_what_it_stored",
     ),
 )
 costly_address = Attack(
@@ -122,9 +124,9 @@ costly_address = Attack(
     stopped="they are read in one pass, within bounds, and nothing of them is kept",
     where=("webapp/http/requests.py", "webapp/identity/local_peer.py"),
     elsewhere=(
-        "tests/web/test_requests.py::test_cookies_are_read_in_the_time_of_their_length",
+        "tests/webapp/http/test_requests.py::test_cookies_are_read_in_the_time_of_their_length",
         (
-            "tests/web/test_requests.py::"
+            "tests/webapp/http/test_requests.py::"
             "test_an_address_longer_than_ours_is_refused_before_anybody_reads_it"
         ),
     ),
@@ -134,7 +136,9 @@ declared_name = Attack(
     how="takes the name of a provider that comes with us, to lead its people elsewhere",
     stopped="those names are taken, and no value of the file is repeated in what is said of it",
     where=("webapp/settings/config_file.py",),
-    elsewhere=("tests/test_settings.py::test_what_is_wrong_with_the_declarations_is_named",),
+    elsewhere=(
+        "tests/webapp/settings/test_settings.py::test_what_is_wrong_with_the_declarations_is_named",
+    ),
 )
 key_file = Attack(
     who="another user of this machine",
@@ -142,9 +146,9 @@ key_file = Attack(
     stopped="it is made for one user's eyes, and refused where others can read it",
     where=("webapp/settings/settings.py",),
     elsewhere=(
-        "tests/test_settings.py::test_the_key_of_a_local_server_is_made_once_for_this_user_only",
-        "tests/test_settings.py::test_a_key_file_that_others_can_read_is_refused",
-        "tests/cli/test_serve.py::test_it_says_where_it_is_and_keeps_its_files_to_its_user",
+        "tests/webapp/settings/test_settings.py::test_the_key_of_a_local_server_is_made_once_for_this_user_only",
+        "tests/webapp/settings/test_settings.py::test_a_key_file_that_others_can_read_is_refused",
+        "tests/webapp/cli/test_serve.py::test_it_says_where_it_is_and_keeps_its_files_to_its_user",
     ),
 )
 store = Attack(
@@ -153,11 +157,11 @@ store = Attack(
     stopped="rows are sealed under a key of their owner, bound to place, status and version",
     where=("flows/crypto/vault.py", "webapp/records/rows.py"),
     elsewhere=(
-        "tests/service/test_rows.py::test_the_store_sees_nothing_of_the_question",
-        "tests/service/test_rows.py::test_bytes_of_one_row_do_not_open_in_another",
-        "tests/service/test_rows.py::test_a_flipped_status_is_noticed",
-        "tests/service/test_rows.py::test_an_older_version_of_a_row_does_not_open_in_its_newer_place",
-        "tests/flows/test_vault.py::test_another_owners_key_opens_nothing",
+        "tests/webapp/records/test_rows.py::test_the_store_sees_nothing_of_the_question",
+        "tests/webapp/records/test_rows.py::test_bytes_of_one_row_do_not_open_in_another",
+        "tests/webapp/records/test_rows.py::test_a_flipped_status_is_noticed",
+        "tests/webapp/records/test_rows.py::test_an_older_version_of_a_row_does_not_open_in_its_newer_place",
+        "tests/flows/crypto/test_vault.py::test_another_owners_key_opens_nothing",
     ),
 )
 inward = Attack(
@@ -169,12 +173,12 @@ inward = Attack(
     ),
     where=("webapp/http/client.py",),
     elsewhere=(
-        "tests/web/test_outbound.py::test_nobody_inside_is_talked_to",
-        "tests/web/test_outbound.py::test_an_inner_address_in_an_outer_one_is_not_talked_to",
-        "tests/web/test_outbound.py::test_every_request_of_a_talk_is_looked_at",
-        "tests/web/test_outbound.py::test_a_redirect_is_a_reply_and_is_not_followed",
-        "tests/web/test_outbound.py::test_an_endless_reply_is_cut_off",
-        "tests/web/test_outbound.py::test_what_is_packed_is_refused_unread_and_costs_no_memory",
+        "tests/webapp/http/test_outbound.py::test_nobody_inside_is_talked_to",
+        "tests/webapp/http/test_outbound.py::test_an_inner_address_in_an_outer_one_is_not_talked_to",
+        "tests/webapp/http/test_outbound.py::test_every_request_of_a_talk_is_looked_at",
+        "tests/webapp/http/test_outbound.py::test_a_redirect_is_a_reply_and_is_not_followed",
+        "tests/webapp/http/test_outbound.py::test_an_endless_reply_is_cut_off",
+        "tests/webapp/http/test_outbound.py::test_what_is_packed_is_refused_unread_and_costs_no_memory",
     ),
 )
 foul_picture = Attack(
@@ -189,14 +193,14 @@ foul_picture = Attack(
     ),
     where=("webapp/oauth/avatars.py", "webapp/http/client.py", "webapp/routes/pictures.py"),
     elsewhere=(
-        "tests/service/test_pictures.py::test_nobody_else_is_asked_for_one",
-        "tests/service/test_pictures.py::test_a_redirect_leads_nowhere_else",
-        "tests/service/test_pictures.py::test_nothing_else_is_one_whatever_it_is_called",
-        "tests/service/test_pictures.py::test_what_has_no_end_is_cut_off",
-        "tests/service/test_pictures.py::test_what_is_packed_is_not_unpacked",
-        "tests/service/test_pictures.py::test_the_request_says_nothing_of_anybody",
-        "tests/web/test_pictures.py::test_nobody_on_this_machine_is_asked_but_the_provider_itself",
-        "tests/web/test_pictures.py::test_it_can_be_shown_and_nothing_else_and_is_kept_nowhere",
+        "tests/webapp/oauth/test_avatars.py::test_nobody_else_is_asked_for_one",
+        "tests/webapp/oauth/test_avatars.py::test_a_redirect_leads_nowhere_else",
+        "tests/webapp/oauth/test_avatars.py::test_nothing_else_is_one_whatever_it_is_called",
+        "tests/webapp/oauth/test_avatars.py::test_what_has_no_end_is_cut_off",
+        "tests/webapp/oauth/test_avatars.py::test_what_is_packed_is_not_unpacked",
+        "tests/webapp/oauth/test_avatars.py::test_the_request_says_nothing_of_anybody",
+        "tests/webapp/routes/test_pictures.py::test_nobody_on_this_machine_is_asked_but_the_provider_itself",
+        "tests/webapp/routes/test_pictures.py::test_it_can_be_shown_and_nothing_else_and_is_kept_nowhere",
     ),
 )
 lookalike_host = Attack(
@@ -217,9 +221,9 @@ shown_secret = Attack(
     stopped="what holds a secret has a repr without it, and cannot be serialised",
     where=("flows/oauth/account.py", "webapp/elicitations/links.py", "flows/elicitation/states.py"),
     elsewhere=(
-        "tests/mcp/test_reprs.py::test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token",
-        "tests/service/test_rows.py::test_nothing_that_is_printed_shows_a_secret",
-        "tests/test_settings.py::test_nothing_printed_of_settings_shows_a_secret",
+        "tests/webapp/mcp/test_reprs.py::test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token",
+        "tests/webapp/records/test_rows.py::test_nothing_that_is_printed_shows_a_secret",
+        "tests/webapp/settings/test_settings.py::test_nothing_printed_of_settings_shows_a_secret",
     ),
 )
 

@@ -17,11 +17,11 @@ from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.user_code import Codes
 from flows.kinds.form import FormTerms
 from tests.attacks.attack import Open
-from tests.clock import NOON, Clock
-from tests.mcp.stage import FORM, LIBRARIES, MODERN, URL, new_server, soon, staged, text_of
-from tests.service.world import asked, process
-from tests.web.connecting import approve, ends, town
-from tests.web.serving import serving
+from tests.support.clock import NOON, Clock
+from tests.support.mcp_server import FORM, LIBRARIES, MODERN, URL, new_server, soon, staged, text_of
+from tests.support.oauth_env import approve, ends, town
+from tests.support.service_env import asked, process
+from tests.support.serving import serving
 from webapp.http.client import Outbound
 from webapp.http.connection import Receive, Scope, Send
 from webapp.logs.events import Events
@@ -37,7 +37,7 @@ own_relay = Open(
     instead="let people sign in (ELICIT_ISSUER) on a server that others shall reach",
     where=("webapp/identity/local_peer.py",),
     elsewhere=(
-        "tests/web/test_locality.py::test_a_relay_of_our_own_user_that_shows_nothing_passes_for_us",
+        "tests/webapp/identity/test_local_peer.py::test_a_relay_of_our_own_user_that_shows_nothing_passes_for_us",
     ),
 )
 one_user = Open(
@@ -59,7 +59,7 @@ same_store = Open(
     instead="give servers that do not trust each other a store and a secret of their own",
     where=("webapp/cli/servers.py",),
     elsewhere=(
-        "tests/cli/test_servers.py::test_another_server_of_the_same_name_is_not_served_until_the_operator_says_so",
+        "tests/webapp/cli/test_servers.py::test_another_server_of_the_same_name_is_not_served_until_the_operator_says_so",
     ),
 )
 leaked = Open(
@@ -69,7 +69,7 @@ leaked = Open(
     "connect accounts again, and replace what people typed",
     where=("webapp/cli/resealing.py", "webapp/cli/keys.py"),
     elsewhere=(
-        "tests/service/test_resealing.py::test_the_old_secret_and_an_old_copy_open_nothing_afterwards",
+        "tests/webapp/records/test_resealing.py::test_the_old_secret_and_an_old_copy_open_nothing_afterwards",
     ),
 )
 shell = Open(
@@ -81,8 +81,8 @@ shell = Open(
     "person's own browser needs a user of its own, or a sandbox that has neither",
     where=("webapp/identity/identity.py", "webapp/mcp/presenters/choice.py"),
     elsewhere=(
-        "tests/mcp/test_pairing.py::test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_must_be_paired",
-        "tests/mcp/test_pairing.py::test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers",
+        "tests/webapp/mcp/test_pairing.py::test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_must_be_paired",
+        "tests/webapp/mcp/test_pairing.py::test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers",
     ),
 )
 lent_connection = Open(
@@ -108,7 +108,9 @@ printed_key = Open(
     why="where this machine cannot tell its users apart, they stand for who runs the server",
     instead="print them into your own terminal only; removing their secret from the ring ends them",
     where=("webapp/identity/pairing.py",),
-    elsewhere=("tests/mcp/test_pairing.py::test_with_the_key_and_a_paired_browser_it_works",),
+    elsewhere=(
+        "tests/webapp/mcp/test_pairing.py::test_with_the_key_and_a_paired_browser_it_works",
+    ),
 )
 device_phishing = Open(
     what="a device code that is sent to somebody else to enter",
@@ -127,7 +129,7 @@ stolen_browser = Open(
     why="it is all that a browser has to show",
     instead="sign out: that ends every copy; else eight idle hours or seven days do",
     where=("webapp/identity/sessions.py",),
-    elsewhere=("tests/service/test_sessions.py::test_a_signed_in_browser_is_known",),
+    elsewhere=("tests/webapp/identity/test_sessions.py::test_a_signed_in_browser_is_known",),
 )
 stolen_bearer = Open(
     what="an access token of a caller that was stolen, until it expires",
@@ -138,7 +140,7 @@ stolen_bearer = Open(
     instead="short lives at the issuer",
     where=("webapp/identity/bearer_auth.py",),
     elsewhere=(
-        "tests/web/test_protected.py::test_a_caller_with_a_good_token_goes_through_and_is_known",
+        "tests/webapp/identity/test_bearer_auth.py::test_a_caller_with_a_good_token_goes_through_and_is_known",
     ),
 )
 callback_address = Open(
@@ -146,7 +148,9 @@ callback_address = Open(
     why="it completes by itself, for services that have no browser: whoever reads it can say done",
     instead="complete by the return token, which needs the browser too",
     where=("webapp/routes/returns.py", "webapp/completion.py"),
-    elsewhere=("tests/service/test_completion.py::test_a_callback_works_once_the_link_was_opened",),
+    elsewhere=(
+        "tests/webapp/elicitations/test_completion.py::test_a_callback_works_once_the_link_was_opened",
+    ),
 )
 authors_route = Open(
     what="a public route of an author's that completes by an id from its request",
@@ -154,7 +158,7 @@ authors_route = Open(
     instead="give it the request, not the id: then the return token and the browser count",
     where=("webapp/completion.py",),
     elsewhere=(
-        "tests/mcp/test_path.py::test_a_route_of_the_authors_completes_by_id_in_trusted_code",
+        "tests/webapp/mcp/test_path.py::test_a_route_of_the_authors_completes_by_id_in_trusted_code",
     ),
 )
 tools_code = Open(
@@ -189,7 +193,9 @@ tools_words = Open(
     why="they are shown as a quotation, plain and short, and may still persuade",
     instead="read what the page says in its own words: who, where and how much",
     where=("webapp/pages/renderer.py",),
-    elsewhere=("tests/pages/test_words.py::test_the_tools_message_is_a_quotation_with_its_lines",),
+    elsewhere=(
+        "tests/webapp/pages/test_words.py::test_the_tools_message_is_a_quotation_with_its_lines",
+    ),
 )
 exception_text = Open(
     what="a secret in an author's exception",
@@ -236,7 +242,7 @@ many_addresses = Open(
     instead="a limit in front of the server",
     where=("webapp/http/rate_limit.py",),
     elsewhere=(
-        "tests/service/test_rates.py::test_no_more_keys_are_kept_than_allowed_and_the_idlest_makes_room",
+        "tests/webapp/http/test_rates.py::test_no_more_keys_are_kept_than_allowed_and_the_idlest_makes_room",
     ),
 )
 form_targets = Open(
@@ -244,7 +250,9 @@ form_targets = Open(
     why="browsers hold every redirect after a form to `form-action`, so all of https is allowed",
     instead="nothing: no text of others becomes markup on our pages",
     where=("webapp/routes/links.py",),
-    elsewhere=("tests/web/test_browser.py::test_a_form_that_leads_on_names_where",),
+    elsewhere=(
+        "tests/webapp/routes/test_security_headers.py::test_a_form_that_leads_on_names_where",
+    ),
 )
 home_page = Open(
     what="the names of a server's tools, where nobody signs in",
@@ -264,7 +272,9 @@ row_put_back = Open(
     "revoked is given again, an account that was disconnected is connected here, a receipt unspent",
     instead="keep others from the file: it is refused when they can write it",
     where=("flows/crypto/vault.py", "webapp/stores/permissions.py"),
-    elsewhere=("tests/flows/test_vault.py::test_what_was_moved_to_another_row_does_not_open",),
+    elsewhere=(
+        "tests/flows/crypto/test_vault.py::test_what_was_moved_to_another_row_does_not_open",
+    ),
 )
 times_moved = Open(
     what="whoever writes the store's file moves when a row is due, or erased",
@@ -279,7 +289,7 @@ keys_kept = Open(
     instead="start the server again: it has no keys until the issuer answers",
     where=("webapp/identity/issuer.py",),
     elsewhere=(
-        "tests/service/test_issuer.py::test_an_issuer_that_is_down_leaves_its_keys_for_a_day",
+        "tests/webapp/identity/test_issuer.py::test_an_issuer_that_is_down_leaves_its_keys_for_a_day",
     ),
 )
 windows = Open(

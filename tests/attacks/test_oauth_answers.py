@@ -19,8 +19,8 @@ from flows.oauth.authorization_code import Mixed
 from flows.oauth.responses import TOKEN_BYTES_AT_MOST
 from flows.providers import github, openid
 from tests.attacks.attack import Attack
-from tests.clock import NOON
-from tests.flows.test_oauth import (
+from tests.support.clock import NOON
+from tests.support.oauth_flow import (
     ACME,
     ISSUER,
     KEY,

@@ -15,18 +15,27 @@ from flows.elicitation import states
 from flows.elicitation.flow import RedirectContext
 from flows.elicitation.states import Attempt, Elicitation, Status
 from flows.errors import Failed, NotPossible
-from flows.payments.gateway import Notice, judge, judge_notice
+from flows.payments.gateway import judge, judge_notice
 from flows.payments.session import Malformed, Mismatch, StoredCheckout, Verdict, sessions_of
-from flows.payments.stripe.account import STRIPE, stripe
+from flows.payments.stripe.account import stripe
 from flows.payments.stripe.events import SETTLING_EVENTS, Event, read_event
 from flows.payments.stripe.gateway import StripeGateway, neutral
 from flows.payments.stripe.session import read_session
-from flows.webhooks.signatures import Delivery, verify
 from tests.attacks.attack import Attack
-from tests.clock import NOON
-from tests.flows.gateway_stage import reply, run
-from tests.flows.test_checkout import ID, KEY, asked, begun, prepared, session
-from webapp.sandbox import signing
+from tests.support.checkouts import ID, KEY, asked, begun, prepared, session
+from tests.support.clock import NOON
+from tests.support.gateway_env import reply, run
+from tests.support.payment_events import (
+    COMPLETED,
+    EXPIRED,
+    FAILED,
+    SECRET,
+    SELLER,
+    SUCCEEDED,
+    delivery,
+    event,
+    told,
+)
 
 another_session = Attack(
     who="whoever sells at the same account",
@@ -63,37 +72,8 @@ signed_rubbish = Attack(
     where=("flows/payments/stripe/events.py",),
 )
 
-SECRET = "whsec_of_this_test"
-SELLER = stripe(KEY, [SECRET])
 LIVE = stripe("sk_live_notAKey", [SECRET])
 PAID = {"status": "complete", "payment_status": "paid", "payment_intent": "pi_1"}
-COMPLETED = "checkout.session.completed"
-SUCCEEDED = "checkout.session.async_payment_succeeded"
-FAILED = "checkout.session.async_payment_failed"
-EXPIRED = "checkout.session.expired"
-
-
-def delivery(body: bytes) -> Delivery:
-    headers = signing.stripe(body, secret=SECRET, now=NOON)
-    return verify(STRIPE, body=body, headers=headers, secrets=[SECRET], now=NOON)
-
-
-def told(kind: str, about: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """An event as the provider sends it."""
-    return {
-        "id": "evt_1",
-        "object": "event",
-        "type": kind,
-        "created": 1772366400,
-        "livemode": False,
-        "data": {"object": about},
-        **changes,
-    }
-
-
-def event(kind: str, about: dict[str, Any], **changes: Any) -> Notice:
-    body = json.dumps(told(kind, about, **changes)).encode()
-    return StripeGateway(SELLER).read_notice(delivery(body))
 
 
 def mismatch(elicitation: Elicitation, about: dict[str, Any]) -> str:

@@ -20,9 +20,9 @@ from flows.crypto.tokens import Claims, Purpose
 from flows.errors import InvalidQuestion
 from flows.question import Link
 from tests.attacks.attack import Attack
-from tests.attacks.test_callbacks import is_untouched, sent_out
-from tests.mcp.stage import LEGACY, Person, soon, staged, text_of
-from tests.web.connecting import Asking, Town, town
+from tests.support.callers import is_untouched, sent_out
+from tests.support.mcp_server import LEGACY, Person, soon, staged, text_of
+from tests.support.oauth_env import Asking, Town, town
 from webapp.app import open_app
 
 FORWARDED = "203.0.113.9"
@@ -99,7 +99,7 @@ stolen_link = Attack(
     ),
     stopped="whoever opens is whoever asked, before any detail is shown or anything is done",
     where=("webapp/identity/identity.py", "webapp/routes/links.py", "webapp/routes/callbacks.py"),
-    elsewhere=("tests/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",),
+    elsewhere=("tests/webapp/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",),
 )
 stolen_account = Attack(
     who="whoever knows the id of an account, from an address or a page",
@@ -110,9 +110,9 @@ stolen_account = Attack(
     stopped="an account is looked up by whoever is at the browser and its id; there is no other",
     where=("webapp/routes/connections.py", "webapp/routes/pictures.py"),
     elsewhere=(
-        "tests/web/test_pictures.py::test_somebody_elses_is_not_there_and_nothing_is_told_of_it",
-        "tests/service/test_accounts.py::test_another_owner_never_gets_it",
-        "tests/service/test_accounts.py::test_another_served_server_never_gets_it",
+        "tests/webapp/routes/test_pictures.py::test_somebody_elses_is_not_there_and_nothing_is_told_of_it",
+        "tests/webapp/oauth/test_accounts.py::test_another_owner_never_gets_it",
+        "tests/webapp/oauth/test_accounts.py::test_another_served_server_never_gets_it",
     ),
 )
 clickjacking = Attack(
@@ -121,8 +121,8 @@ clickjacking = Attack(
     stopped="every page of every route, its errors too, stands in no frame and runs nothing inline",
     where=("webapp/http/browser.py", "webapp/http/guard.py"),
     elsewhere=(
-        "tests/web/test_browser.py::test_a_page_loads_nothing_from_elsewhere_and_stands_in_no_frame",
-        "tests/pages/test_words.py::test_nothing_is_inline_and_nothing_comes_from_elsewhere",
+        "tests/webapp/routes/test_security_headers.py::test_a_page_loads_nothing_from_elsewhere_and_stands_in_no_frame",
+        "tests/webapp/pages/test_words.py::test_nothing_is_inline_and_nothing_comes_from_elsewhere",
     ),
 )
 leaking_address = Attack(
@@ -130,7 +130,9 @@ leaking_address = Attack(
     how="takes the token from the address of a page",
     stopped="no page is kept, indexed or named to where it leads",
     where=("webapp/http/browser.py", "webapp/routes/answers.py"),
-    elsewhere=("tests/web/test_browser.py::test_a_page_leaks_no_address_and_is_kept_nowhere",),
+    elsewhere=(
+        "tests/webapp/routes/test_security_headers.py::test_a_page_leaks_no_address_and_is_kept_nowhere",
+    ),
 )
 open_redirect = Attack(
     who="somebody who wants our name before their address",
@@ -138,8 +140,8 @@ open_redirect = Attack(
     stopped="a redirect leads to an address of ours or to one that is stored with the question",
     where=("webapp/routes/links.py", "webapp/routes/redirect.py", "webapp/http/guard.py"),
     elsewhere=(
-        "tests/service/test_sessions.py::test_the_way_back_is_a_path_of_ours_or_home",
-        "tests/web/test_guard.py::test_people_are_sent_to_the_one_address_with_path_and_query",
+        "tests/webapp/identity/test_sessions.py::test_the_way_back_is_a_path_of_ours_or_home",
+        "tests/webapp/http/test_guard.py::test_people_are_sent_to_the_one_address_with_path_and_query",
     ),
 )
 header_injection = Attack(
@@ -151,8 +153,8 @@ header_injection = Attack(
     ),
     where=("webapp/http/guard.py", "flows/kinds/url.py"),
     elsewhere=(
-        "tests/flows/test_visit.py::test_an_address_leaves_in_letters_that_a_header_can_carry",
-        "tests/flows/test_visit.py::test_no_control_character_of_any_kind_passes",
+        "tests/flows/test_origin.py::test_an_address_leaves_in_letters_that_a_header_can_carry",
+        "tests/flows/test_origin.py::test_no_control_character_of_any_kind_passes",
     ),
 )
 foreign_host = Attack(
@@ -161,9 +163,9 @@ foreign_host = Attack(
     stopped="one layer around everything answers to our Host only",
     where=("webapp/http/guard.py",),
     elsewhere=(
-        "tests/web/test_guard.py::test_a_foreign_host_is_told_that_it_is_wrong_here",
-        "tests/web/test_guard.py::test_over_a_real_connection_only_our_own_host_is_served",
-        "tests/mcp/test_callers.py::test_another_host_reaches_no_tool",
+        "tests/webapp/http/test_guard.py::test_a_foreign_host_is_told_that_it_is_wrong_here",
+        "tests/webapp/http/test_guard.py::test_over_a_real_connection_only_our_own_host_is_served",
+        "tests/webapp/mcp/test_callers.py::test_another_host_reaches_no_tool",
     ),
 )
 foreign_origin = Attack(
@@ -172,10 +174,10 @@ foreign_origin = Attack(
     stopped="a foreign Origin is refused for everything, and each form carries a field of its own",
     where=("webapp/http/guard.py", "webapp/http/browser.py"),
     elsewhere=(
-        "tests/web/test_guard.py::test_a_page_of_another_site_is_refused",
-        "tests/web/test_guard.py::test_a_null_origin_is_our_own_form_or_nothing",
-        "tests/web/test_browser.py::test_a_field_is_good_for_one_cookie_and_one_subject",
-        "tests/mcp/test_callers.py::test_another_site_reaches_no_tool",
+        "tests/webapp/http/test_guard.py::test_a_page_of_another_site_is_refused",
+        "tests/webapp/http/test_guard.py::test_a_null_origin_is_our_own_form_or_nothing",
+        "tests/webapp/routes/test_security_headers.py::test_a_field_is_good_for_one_cookie_and_one_subject",
+        "tests/webapp/mcp/test_callers.py::test_another_site_reaches_no_tool",
     ),
 )
 

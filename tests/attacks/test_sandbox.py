@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from tests.attacks.attack import Attack
-from tests.clock import Clock
-from tests.sandbox.stage import (
+from tests.support.clock import Clock
+from tests.support.sandbox import (
     CALLBACK,
     GITHUB,
     MAIN,

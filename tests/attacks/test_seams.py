@@ -8,8 +8,8 @@ import pytest
 
 from flows import elicit
 from tests.attacks.attack import Attack
-from tests.mcp.issuing import issuing
-from tests.mcp.stage import (
+from tests.support.issuer import issuing
+from tests.support.mcp_server import (
     MODERN,
     RING,
     UID,
@@ -20,7 +20,7 @@ from tests.mcp.stage import (
     staged,
     text_of,
 )
-from tests.web.serving import transport_to
+from tests.support.serving import transport_to
 from webapp.app import open_app
 from webapp.http.rate_limit import TooOften
 from webapp.routes.openers import pace
@@ -49,9 +49,9 @@ held_back = Attack(
     "right, and in a third she presses again; wrong guesses alone use any up",
     where=("webapp/routes/openers.py", "flows/elicitation/user_code.py"),
     elsewhere=(
-        "tests/flows/test_binding.py::test_other_browsers_use_up_nothing_of_hers",
-        "tests/flows/test_binding.py::test_letters_in_two_other_browsers_leave_hers_right_and_count_nothing",
-        "tests/flows/test_binding.py::test_at_most_three_browsers_have_letters_and_the_oldest_loses_them",
+        "tests/flows/elicitation/test_user_code.py::test_other_browsers_use_up_nothing_of_hers",
+        "tests/flows/elicitation/test_user_code.py::test_letters_in_two_other_browsers_leave_hers_right_and_count_nothing",
+        "tests/flows/elicitation/test_user_code.py::test_at_most_three_browsers_have_letters_and_the_oldest_loses_them",
     ),
 )
 

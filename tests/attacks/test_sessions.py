@@ -8,9 +8,9 @@ import pytest
 
 from flows import elicit
 from tests.attacks.attack import Attack
-from tests.mcp.guarded import guarded_by_tokens
-from tests.mcp.stage import LIBRARIES, new_server, staged
-from tests.users import AS_ROOT, ME, NOBODY, answered, calling, opened_session, sent
+from tests.support.guarded_server import guarded_by_tokens
+from tests.support.mcp_server import LIBRARIES, new_server, staged
+from tests.support.users import AS_ROOT, ME, NOBODY, answered, calling, opened_session, sent
 
 another_users = Attack(
     who="another user of this machine, or another person with a token, who knows a session's id",
@@ -27,8 +27,8 @@ many = Attack(
     stopped="an address, a person and all without a name have shares; unused ones end",
     where=("webapp/mcp/shares.py",),
     elsewhere=(
-        "tests/mcp/test_sessions.py::test_those_without_a_name_leave_room_for_everybody_else",
-        "tests/mcp/test_sessions.py::test_a_flood_of_sessions_keeps_the_owner_out_of_nothing",
+        "tests/webapp/mcp/test_sessions.py::test_those_without_a_name_leave_room_for_everybody_else",
+        "tests/webapp/mcp/test_sessions.py::test_a_flood_of_sessions_keeps_the_owner_out_of_nothing",
     ),
 )
 

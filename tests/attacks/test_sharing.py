@@ -12,10 +12,10 @@ from flows.errors import Failed
 from flows.oauth.account import Account
 from flows.providers import github
 from tests.attacks.attack import Attack
-from tests.attacks.test_callbacks import staged_caller
-from tests.mcp.stage import LEGACY, Person, cut, eventually, soon, text_of
-from tests.web.connecting import Town, approve, ends, town
-from tests.web.test_connections import connect_as, press, tail, the_one
+from tests.support.callers import staged_caller
+from tests.support.connections_page import connect_as, press, tail, the_one
+from tests.support.mcp_server import LEGACY, Person, cut, eventually, soon, text_of
+from tests.support.oauth_env import Town, approve, ends, town
 
 IN_USE = "Another account is in use now; call again to ask for it."
 
@@ -33,12 +33,12 @@ kept_yes = Attack(
     ),
     where=("webapp/oauth/accounts.py", "flows/oauth/connection.py"),
     elsewhere=(
-        "tests/web/test_begun_calls.py::test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun",
-        "tests/web/test_begun_calls.py::test_what_is_taken_away_is_gone_and_no_other_takes_its_place",
-        "tests/web/test_begun_calls.py::test_of_a_call_that_was_signed",
-        "tests/web/test_begun_calls.py::test_of_a_call_that_asked_by_the_protocol_s_own_means",
-        "tests/service/test_account_keys.py::test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too",
-        "tests/service/test_several_accounts.py::test_a_yes_to_another_question_takes_no_answer_away",
+        "tests/webapp/routes/test_begun_calls.py::test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun",
+        "tests/webapp/routes/test_begun_calls.py::test_what_is_taken_away_is_gone_and_no_other_takes_its_place",
+        "tests/webapp/routes/test_begun_calls.py::test_of_a_call_that_was_signed",
+        "tests/webapp/routes/test_begun_calls.py::test_of_a_call_that_asked_by_the_protocol_s_own_means",
+        "tests/webapp/oauth/test_access_tokens.py::test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too",
+        "tests/webapp/oauth/test_several_accounts.py::test_a_yes_to_another_question_takes_no_answer_away",
     ),
 )
 

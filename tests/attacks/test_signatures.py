@@ -30,13 +30,13 @@ from flows.webhooks.signatures import (
     verify,
 )
 from tests.attacks.attack import Attack
-from tests.clock import NOON
-from tests.signers import SIGNERS, URL
+from tests.support.clock import NOON
+from tests.support.signers import SIGNERS, URL
 from webapp.sandbox import signing
 from webapp.sandbox.signing import Headers
 
-over_http = "tests/web/test_webhooks_changed.py"
-own_seller = "tests/service/test_own_seller.py"
+over_http = "tests/webapp/routes/test_webhooks_changed.py"
+own_seller = "tests/webapp/payments/test_own_provider.py"
 changed = Attack(
     who="a stranger on the way",
     how=(
@@ -67,8 +67,8 @@ replayed = Attack(
     ),
     elsewhere=(
         f"{over_http}::test_a_clock_may_be_wrong_by_the_tolerance_and_by_no_second_more",
-        "tests/web/test_webhooks.py::test_a_second_webhook_changes_nothing",
-        "tests/web/test_webhooks.py::test_two_events_about_one_payment_make_one_row",
+        "tests/webapp/routes/test_webhooks.py::test_a_second_webhook_changes_nothing",
+        "tests/webapp/routes/test_webhooks.py::test_two_events_about_one_payment_make_one_row",
         f"{own_seller}::test_the_same_event_twice_and_the_same_news_again_change_nothing",
     ),
 )
@@ -116,8 +116,8 @@ another_address = Attack(
     stopped="the address that is signed is the one in our settings, never the request's",
     where=("flows/webhooks/signatures.py",),
 )
-items = "tests/flows/test_signatures_items.py"
-sandbox = "tests/flows/test_signatures_vendors_sandbox.py"
+items = "tests/flows/webhooks/test_items.py"
+sandbox = "tests/flows/webhooks/test_vendors_sandbox.py"
 another_item = Attack(
     who="whoever can change a delivery of several items",
     how="puts an item beside a good one, changes what stands in it unsigned, moves a border",
@@ -134,7 +134,7 @@ another_item = Attack(
         f"{sandbox}::test_of_an_item_with_one_bit_changed_nothing_else_is_believed",
     ),
 )
-certificates = "tests/flows/test_signatures_certificates.py"
+certificates = "tests/flows/webhooks/test_certificates.py"
 own_certificate = Attack(
     who="a stranger with a certificate of their own",
     how="names its address in a header, or puts PayPal's name into it",
@@ -166,7 +166,7 @@ another_webhook = Attack(
         f"{certificates}::test_whatever_is_sent_nothing_but_unverified_is_raised",
     ),
 )
-notices = "tests/flows/test_signatures_unsigned.py"
+notices = "tests/flows/webhooks/test_unsigned.py"
 made_up = Attack(
     who="anybody, where a provider signs nothing",
     how="makes up a notice: another payment's id, a path in it, a status beside it",

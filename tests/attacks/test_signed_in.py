@@ -8,10 +8,10 @@ import pytest
 
 from flows.elicitation.states import Status
 from tests.attacks.attack import Attack
-from tests.mcp.issuing import Issuing, come_back_as, issuing, leave_to_sign_in, sign_in
-from tests.mcp.stage import LEGACY, Page, Person
-from tests.mcp.test_who_is_who import HER_WORDS, Town, town
-from tests.web.connecting import changed
+from tests.support.issuer import Issuing, come_back_as, issuing, leave_to_sign_in, sign_in
+from tests.support.mcp_server import LEGACY, Page, Person
+from tests.support.oauth_env import changed
+from tests.support.signed_in_people import HER_WORDS, Town, town
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 ACCEPT = {"accept": "application/json, text/event-stream"}
@@ -22,9 +22,9 @@ forwarded = Attack(
     stopped="the page of another person, without a detail; nothing ends for the one who asked",
     where=("webapp/routes/openers.py", "webapp/identity/identity.py"),
     elsewhere=(
-        "tests/mcp/test_who_is_who.py::test_a_link_passed_on_shows_nothing_and_ends_nothing",
-        "tests/mcp/test_by_code.py::test_letters_in_another_browser_leave_the_askers_right",
-        "tests/mcp/test_pairing.py::test_a_paired_browser_of_another_user_is_still_another_users",
+        "tests/webapp/mcp/test_who_is_who.py::test_a_link_passed_on_shows_nothing_and_ends_nothing",
+        "tests/webapp/mcp/test_user_code.py::test_letters_in_another_browser_leave_the_askers_right",
+        "tests/webapp/mcp/test_pairing.py::test_a_paired_browser_of_another_user_is_still_another_users",
     ),
 )
 scanner = Attack(
@@ -32,14 +32,14 @@ scanner = Attack(
     how="opens a link that needs a sign-in, first and often (link opened by a scanner first)",
     stopped="nothing is begun by a GET; the sign-in is a press",
     where=("webapp/routes/links.py", "webapp/routes/signin.py"),
-    elsewhere=("tests/mcp/test_pairing.py::test_looking_at_an_address_pairs_nothing",),
+    elsewhere=("tests/webapp/mcp/test_pairing.py::test_looking_at_an_address_pairs_nothing",),
 )
 login_csrf = Attack(
     who="somebody who can sign in",
     how="leads the victim's browser to the end of a sign-in of their own (login CSRF)",
     stopped="what a browser left with is sealed in a cookie of its own",
     where=("webapp/identity/sign_in.py", "flows/oauth/sign_in.py"),
-    elsewhere=("tests/mcp/test_pairing.py::test_a_form_of_another_page_pairs_nothing",),
+    elsewhere=("tests/webapp/mcp/test_pairing.py::test_a_form_of_another_page_pairs_nothing",),
 )
 fixation = Attack(
     who="somebody who can plant a cookie",
@@ -62,7 +62,7 @@ mixed_up = Attack(
     stopped="nothing of it is acted upon, and the browser's own sign-in goes on",
     where=("flows/oauth/sign_in.py",),
     elsewhere=(
-        "tests/flows/test_signin.py::test_an_issuer_that_promises_its_name_must_give_it",
+        "tests/flows/oauth/test_sign_in.py::test_an_issuer_that_promises_its_name_must_give_it",
         "tests/oidc/test_signin.py::test_an_answer_of_another_issuer_is_not_acted_upon",
     ),
 )
@@ -84,9 +84,9 @@ bearers = Attack(
     stopped="the endpoint lets in who brings a token of this issuer for this address",
     where=("webapp/identity/bearer_auth.py",),
     elsewhere=(
-        "tests/mcp/test_who_is_who.py::test_a_call_without_a_token_is_told_where_to_get_one",
-        "tests/mcp/test_who_is_who.py::test_a_token_without_a_subject_is_anonymous",
-        "tests/mcp/test_by_code.py::test_two_callers_without_a_name_share_nothing",
+        "tests/webapp/mcp/test_who_is_who.py::test_a_call_without_a_token_is_told_where_to_get_one",
+        "tests/webapp/mcp/test_who_is_who.py::test_a_token_without_a_subject_is_anonymous",
+        "tests/webapp/mcp/test_user_code.py::test_two_callers_without_a_name_share_nothing",
         "tests/oidc/test_signin.py::test_a_token_for_another_server_is_refused_here",
         "tests/oidc/test_signin.py::test_the_same_name_at_another_issuer_is_somebody_else",
     ),
@@ -97,15 +97,15 @@ letters = Attack(
     stopped="wrong letters are counted, and only the asker's own call is listened to",
     where=("webapp/identity/user_codes.py", "webapp/mcp/result_tool.py"),
     elsewhere=(
-        "tests/mcp/test_by_code.py::test_wrong_letters_open_nothing_and_are_asked_for_again",
-        "tests/mcp/test_by_code.py::test_letters_that_nobody_was_shown_open_nothing",
-        "tests/mcp/test_elicitation_result.py::test_the_model_cannot_say_yes_to_any_kind",
+        "tests/webapp/mcp/test_user_code.py::test_wrong_letters_open_nothing_and_are_asked_for_again",
+        "tests/webapp/mcp/test_user_code.py::test_letters_that_nobody_was_shown_open_nothing",
+        "tests/webapp/mcp/test_elicitation_result.py::test_the_model_cannot_say_yes_to_any_kind",
         (
-            "tests/mcp/test_elicitation_result.py::"
+            "tests/webapp/mcp/test_elicitation_result.py::"
             "test_another_client_of_the_same_person_gets_nothing_by_the_id"
         ),
-        "tests/mcp/test_elicitation_result.py::test_another_person_gets_nothing_by_the_id",
-        "tests/mcp/test_by_code.py::test_whoever_has_no_name_is_not_asked_for_what_is_kept_for_a_person",
+        "tests/webapp/mcp/test_elicitation_result.py::test_another_person_gets_nothing_by_the_id",
+        "tests/webapp/mcp/test_user_code.py::test_whoever_has_no_name_is_not_asked_for_what_is_kept_for_a_person",
     ),
 )
 framed = Attack(

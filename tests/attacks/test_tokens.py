@@ -14,7 +14,7 @@ from flows.crypto.tokens import MAXIMUM_LIFE, MAXIMUM_TEXT_BYTES, Claims, Purpos
 from flows.crypto.vault import Ring
 from flows.errors import InvalidToken
 from tests.attacks.attack import Attack
-from tests.clock import NOON, Clock
+from tests.support.clock import NOON, Clock
 
 changed = Attack(
     who="a stranger",

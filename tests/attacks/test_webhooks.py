@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from flows import Money
 from tests.attacks.attack import Attack
-from tests.attacks.test_payments import COMPLETED, EXPIRED, FAILED, SUCCEEDED, told
-from tests.mcp.stage import LEGACY, cut, eventually
-from tests.service.selling import CREATE, Buying, Shop, buying, open_shop
+from tests.support.mcp_server import LEGACY, cut, eventually
+from tests.support.payment_events import COMPLETED, EXPIRED, FAILED, SUCCEEDED, told
+from tests.support.shop_env import CREATE, Buying, Shop, buying, open_shop
 from webapp.cli.payments import list_payments
 
 other_terms = Attack(

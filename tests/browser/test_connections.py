@@ -4,8 +4,8 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.browser.chrome import Scheme, Visitor, press, reads
-from tests.browser.stage import Stage
-from tests.browser.test_kinds import Way, at_sandbox, connect, meeting, opened
+from tests.browser.env import Stage
+from tests.browser.visits import Way, at_sandbox, connect, meeting, opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,74 +6,24 @@ anything but the server and its sandbox?
 
 import logging
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
-from tests.browser.chrome import DESKTOP, PHONE, Scheme, Visitor, press, reads, visitor
-from tests.browser.shop import Calling
-from tests.browser.stage import SERVER, Stage, open_stage
+from tests.browser.chrome import PHONE, press, reads
+from tests.browser.env import SERVER, Stage
+from tests.browser.visits import NEW, REPOSITORIES, Way, at_sandbox, connect, meeting, opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How somebody comes: the client's revision (as its `mode` names it) and their browser."""
-
-    mode: str
-    size: tuple[int, int]
-    scheme: Scheme
-
-
 OLD = Way(mode="legacy", size=PHONE, scheme="dark")
-NEW = Way(mode="2026-07-28", size=DESKTOP, scheme="light")
 both_ways = pytest.mark.parametrize(
     "way", [OLD, NEW], ids=["2025-11-25-phone-dark", "2026-07-28-desktop-light"]
 )
-REPOSITORIES = "octocat has 3 repositories: octocat/hello-sandbox, octocat/secret-plans, "
 REPORT = "The premium report is yours; 9.00 EUR was paid."
 PAYMENT_TIME = timedelta(minutes=30)
-
-
-@asynccontextmanager
-async def meeting(
-    browser: Browser, way: Way = NEW, **options: Any
-) -> AsyncIterator[tuple[Stage, Visitor]]:
-    async with (
-        open_stage() as stage,
-        visitor(browser, size=way.size, scheme=way.scheme, **options) as ann,
-    ):
-        yield stage, ann
-        assert ann.complaints == []
-        assert ann.origins <= {stage.url, stage.sandbox_url}
-
-
-async def opened(call: Calling, ann: Visitor) -> Page:
-    page = await ann.page()
-    await page.goto(await call.link())
-    return page
-
-
-async def at_sandbox(call: Calling, ann: Visitor) -> Page:
-    """Open the link and press Continue."""
-    page = await opened(call, ann)
-    await press(page, "Continue")
-    await expect(page.get_by_text("Sandbox: nothing here is real.")).to_be_visible()
-    return page
-
-
-async def connect(stage: Stage, ann: Visitor, *, mode: str) -> None:
-    async with stage.calling("list_my_repositories", mode=mode) as call:
-        page = await at_sandbox(call, ann)
-        await press(page, "Approve")
-        await reads(page, "GitHub is connected")
-        assert (await call.text()).startswith(REPOSITORIES)
 
 
 async def asks_nothing(stage: Stage, tool: str, *, mode: str) -> str:

@@ -10,9 +10,9 @@ from playwright.async_api import Browser, Page
 
 from flows import elicit
 from tests.browser.chrome import press, reads, visitor
-from tests.browser.shop import open_shop
-from tests.mcp.stage import LEGACY, URL, new_server, soon, staged, text_of
-from tests.users import AS_ROOT, ME, NOBODY
+from tests.browser.shop_env import open_shop
+from tests.support.mcp_server import LEGACY, URL, new_server, soon, staged, text_of
+from tests.support.users import AS_ROOT, ME, NOBODY
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,8 +9,8 @@ import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.browser.chrome import ARGUMENTS, DESKTOP, PHONE, Scheme, is_untroubled, reads, visitor
-from tests.browser.shop import TIMEOUT, open_shop
-from tests.crash.shop import no_certificates
+from tests.browser.shop_env import TIMEOUT, open_shop
+from tests.crash.shop_env import no_certificates
 
 OLD, NEW = "legacy", "2026-07-28"  # as the client's `mode` names the two revisions
 

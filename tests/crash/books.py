@@ -3,7 +3,7 @@
 from collections import Counter
 
 from flows.payments.receipt import Payment
-from tests.crash.market import REFUNDS, Market
+from tests.crash.account_env import REFUNDS, Market
 from tests.crash.server import settings_of
 from webapp.records.owners import open_owners
 from webapp.records.rows import Rows, StoredWebhook

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.crash.shop import Nursery, Person, Shop, open_nursery, open_person, open_shop
+from tests.crash.shop_env import Nursery, Person, Shop, open_nursery, open_person, open_shop
 
 REVISIONS = {"2025-11-25": "legacy", "2026-07-28": "2026-07-28"}
 

@@ -11,9 +11,9 @@ import sys
 
 import httpx
 
-from tests.crash.nursery import raise_children
+from tests.crash.process_pool import raise_children
 from tests.crash.server import Orders, die
-from tests.web.serving import serving
+from tests.support.serving import serving
 from webapp.http.connection import Receive, Scope, Send
 
 _LOG = logging.getLogger("webapp.shop")

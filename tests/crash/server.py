@@ -23,7 +23,7 @@ from mcp.server.mcpserver import MCPServer
 from flows import elicit
 from flows.crypto.vault import Ring
 from flows.elicitation.states import Json
-from tests.web.serving import serving, transport_to
+from tests.support.serving import serving, transport_to
 from webapp.app import open_app
 from webapp.deadline import UNSURE
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send

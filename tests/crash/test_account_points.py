@@ -9,10 +9,10 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from tests.crash.market import TOKEN, Customer, Market
-from tests.crash.shop import GIVEN_AGAIN_OVER, LEASE_OVER, calling, held
+from tests.crash.account_env import TOKEN, Customer, Market
+from tests.crash.shop_env import GIVEN_AGAIN_OVER, LEASE_OVER, calling, held
 
-pytest_plugins = ("tests.crash.opening",)
+pytest_plugins = ("tests.crash.fixtures",)
 
 INTERRUPTED = 61
 WIPED = 601

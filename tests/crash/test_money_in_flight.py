@@ -13,12 +13,12 @@ import httpx
 import pytest
 
 from flows.payments.receipt import Payment
+from tests.crash.account_env import REFUNDS, SESSIONS, Customer, Market
 from tests.crash.books import COMPLETED, agreed
-from tests.crash.market import REFUNDS, SESSIONS, Customer, Market
 from tests.crash.post import TIMES_AGAIN
-from tests.crash.shop import LEASE_OVER, calling, held
+from tests.crash.shop_env import LEASE_OVER, calling, held
 
-pytest_plugins = ("tests.crash.opening",)
+pytest_plugins = ("tests.crash.fixtures",)
 
 NOTHING = "nothing"
 REFUNDED = "charge.refunded"

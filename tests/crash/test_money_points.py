@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.crash.market import REFUNDS, SESSIONS, Customer, Market
-from tests.crash.shop import GIVEN_AGAIN_OVER, LEASE_OVER, calling, held
+from tests.crash.account_env import REFUNDS, SESSIONS, Customer, Market
+from tests.crash.shop_env import GIVEN_AGAIN_OVER, LEASE_OVER, calling, held
 
-pytest_plugins = ("tests.crash.opening",)
+pytest_plugins = ("tests.crash.fixtures",)
 
 
 async def paid(

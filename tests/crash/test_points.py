@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from flows import complete_elicitation
-from tests.crash.shop import GIVEN_AGAIN_OVER, LEASE_OVER, Person, Shop, calling, held
+from tests.crash.shop_env import GIVEN_AGAIN_OVER, LEASE_OVER, Person, Shop, calling, held
 from webapp.connecting import connect
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.crash.shop import LEASE_OVER, Person, Shop, calling, held
-from tests.web.serving import bound
+from tests.crash.shop_env import LEASE_OVER, Person, Shop, calling, held
+from tests.support.serving import bound
 
 
 @pytest.fixture

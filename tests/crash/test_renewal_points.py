@@ -12,12 +12,12 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.crash.market import TOKEN, Customer, Market
-from tests.crash.shop import Road, Server, calling, no_certificates
-from tests.crash.stand import StandOrders
-from tests.web.serving import bound
+from tests.crash.account_env import TOKEN, Customer, Market
+from tests.crash.account_server import StandOrders
+from tests.crash.shop_env import Road, Server, calling, no_certificates
+from tests.support.serving import bound
 
-pytest_plugins = ("tests.crash.opening",)
+pytest_plugins = ("tests.crash.fixtures",)
 
 DUE = 3600
 CLAIM_OVER = 61

@@ -8,11 +8,11 @@ import pytest
 
 from flows import elicit
 from flows.elicitation.states import Completion, Json, Status
-from flows.errors import ElicitError, InvalidQuestion, NoAsker, NotAccepted
+from flows.errors import InvalidQuestion, NoAsker, NotAccepted
 from flows.kinds.url import Visit
 from flows.question import TIMEOUT_AT_MOST, Link, Outcome, Question, asking, refusal
+from tests.support.askers import URL, Told, question
 
-URL = "https://example.com/go"
 LINK = Link(
     id="e",
     public_url="https://elicit.example",
@@ -21,58 +21,9 @@ LINK = Link(
 )
 
 
-def question(message: str = "Please go there.", url: str = URL, **more: Any) -> Question[Any]:
-    return elicit.url(message, url, **more)
-
-
 def visit(of: Question[Any]) -> Visit:
     assert isinstance(of.request, Visit)
     return of.request
-
-
-class Told:
-    """An asker that answers what it is told."""
-
-    def __init__(self, outcome: Outcome[Any]) -> None:
-        self.outcome = outcome
-        self.asked: list[Question[Any]] = []
-
-    async def ask(self, question: Question[Any]) -> Outcome[Any]:
-        self.asked.append(question)
-        return self.outcome
-
-    async def ask_together(self, questions: Any, *, stops_at_no: bool) -> Any:
-        return tuple([await self.ask(question) for question in questions])
-
-    async def once(self, name: str, work: Any, *, key: Any, again: bool) -> Json:
-        return await work("idempotency-key")  # type: ignore[no-any-return]  # what a test gives
-
-    @property
-    def reach(self) -> Any:
-        raise AssertionError("nothing here reaches out")
-
-    async def forget(self, name: str) -> bool:
-        return False
-
-    def can(self, mode: str) -> bool:
-        return mode == "url"
-
-    def token(self, elicitation_id: str, *, timeout: timedelta) -> str:
-        return f"sealed {elicitation_id}"
-
-    def read_token(self, text: str) -> str:
-        return text.removeprefix("sealed ")
-
-    def failed(self, error: ElicitError) -> None:
-        self.error = error
-
-    async def complete(
-        self, elicitation_id: str, content: Json, *, owner: str | None = None
-    ) -> Completion:
-        return Completion.ACCEPTED
-
-    async def complete_return(self, request: Any, content: Json) -> Completion:
-        return Completion.LATE
 
 
 def test_a_question_that_was_not_awaited_has_no_truth() -> None:

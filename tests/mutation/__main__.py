@@ -28,7 +28,7 @@ from tests.mutation.trial import Copy, Outcome, Reach, in_portions, rank
 HERE: Final = Path(__file__).parent
 FAULTS: Final = HERE / "faults.json"
 OUTCOMES: Final = HERE / "outcomes.json"
-MORTAL: Final = ("flows/elicitation/states.py", "tests/flows/test_run.py")
+MORTAL: Final = ("flows/elicitation/states.py", "tests/flows/elicitation/test_run.py")
 
 Outcomes = dict[str, dict[str, str]]
 

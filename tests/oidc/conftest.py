@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.mcp.stage import new_browser
-from tests.oidc.stage import NO_NODE, NO_PACKAGE, Guest, Missing, Newcomer, OpenIdProvider, install
+from tests.oidc.env import NO_NODE, NO_PACKAGE, Guest, Missing, Newcomer, OpenIdProvider, install
+from tests.support.mcp_server import new_browser
 
 
 @pytest.fixture(scope="session")

@@ -35,11 +35,11 @@ from pydantic import AnyUrl
 
 from flows import elicit
 from tests.browser.chrome import ARGUMENTS, visitor
-from tests.cli.running import serving
-from tests.oidc.stage import ASSISTANT, OpenIdProvider, install, sign_in_for
+from tests.oidc.env import ASSISTANT, OpenIdProvider, install, sign_in_for
+from tests.support.cli import serving
+from tests.support.serving import bound
+from tests.typescript.env import CLIENTS, Official
 from tests.typescript.packages import HERE as PACKAGES
-from tests.typescript.stage import CLIENTS, Official
-from tests.web.serving import bound
 from webapp.demo.client import text_of
 
 STEPS_AT_MOST = 10

@@ -26,9 +26,7 @@ from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
 from flows.providers import openid
-from tests.cli.running import serving
-from tests.mcp.stage import MODERN, Page, Person
-from tests.oidc.stage import (
+from tests.oidc.env import (
     OUR_ID,
     OUR_SECRET,
     Guest,
@@ -39,7 +37,9 @@ from tests.oidc.stage import (
     sign_in_for,
 )
 from tests.outside.by_hand import ByHand, texts_in
-from tests.web.serving import bound
+from tests.support.cli import serving
+from tests.support.mcp_server import MODERN, Page, Person
+from tests.support.serving import bound
 
 NAME = "elicit-test"
 HERE, THERE = "10.213.7.1", "10.213.7.2"

@@ -3,8 +3,6 @@
 The application is the real one; who attacks holds real answers of real providers.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -23,36 +21,17 @@ from flows.oauth.device_flow import DeviceCode, Pending
 from flows.oauth.provider import Client
 from flows.oauth.refresh import RefreshTokenGone, refresh, refreshed
 from flows.oauth.revocation import revoke
-from tests.flows.account_life import led
-from tests.mcp.stage import Page, Person, eventually, new_browser
-from tests.oidc.stage import Guest, Newcomer, OpenIdProvider, real_time, registration
-from tests.web.connecting import Asking, Town, changed, ends, parameter, town
-from tests.web.test_connections import press, said
+from tests.oidc.connected import office, ours
+from tests.oidc.env import Guest, Newcomer, OpenIdProvider, real_time, registration
+from tests.support.account_life import led
+from tests.support.connections_page import press, said
+from tests.support.mcp_server import Page, Person, eventually, new_browser
+from tests.support.oauth_env import Asking, Town, changed, ends, parameter
 
 T = TypeVar("T")
 # OpenID Connect Core, 11: without this a provider leaves offline_access out.
 LASTING = {"extra": (("prompt", "consent"),)}
 DEVICE = [registration(grant_types=[oauth_device.GRANT_TYPE, "refresh_token"], response_types=[])]
-
-
-@asynccontextmanager
-async def office(*providers: OpenIdProvider, **declared: Any) -> AsyncIterator[Town]:
-    """The application, registered at the providers: `acme` and, if there is another, `rival`."""
-    names = ("acme", "rival")[: len(providers)]
-    declarations = [
-        each.declared(name, **declared) for name, each in zip(names, providers, strict=True)
-    ]
-    async with town(providers=declarations, clock=real_time(), played=False) as here:
-        for name, each in zip(names, providers, strict=True):
-            each.configure(clients=[ours(here, f"/callback/{name}")])
-        yield here
-
-
-def ours(here: Town, *paths: str, **changes: Any) -> dict[str, Any]:
-    """The application's registration."""
-    id, secret = here.settings.credentials["acme"]
-    addresses = [f"{here.url}{path}" for path in paths]
-    return registration(*addresses, client_id=id, client_secret=secret, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

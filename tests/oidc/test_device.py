@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Declined, Denied, Failed
 from flows.oauth import device_flow as oauth_device
-from tests.oidc.stage import Guest, Newcomer, OpenIdProvider
-from tests.oidc.test_accounts import office, ours
-from tests.web.connecting import Asking, Town
+from tests.oidc.connected import office, ours
+from tests.oidc.env import Guest, Newcomer, OpenIdProvider
+from tests.support.oauth_env import Asking, Town
 from webapp.cli.device_flow import Terminal, connect_by_code, open_questions
 from webapp.routes.reconnect import reconnect
 

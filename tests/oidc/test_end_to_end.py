@@ -6,9 +6,19 @@ from collections.abc import Callable
 import httpx
 
 from flows import elicit
-from tests.mcp.issuing import leave_to_sign_in
-from tests.mcp.stage import LEGACY, MODERN, Page, Person, Stage, new_server, soon, staged, text_of
-from tests.oidc.stage import Guest, Newcomer, OpenIdProvider, bearer_of, sign_in_for
+from tests.oidc.env import Guest, Newcomer, OpenIdProvider, bearer_of, sign_in_for
+from tests.support.issuer import leave_to_sign_in
+from tests.support.mcp_server import (
+    LEGACY,
+    MODERN,
+    Page,
+    Person,
+    Stage,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
 from webapp.settings.identity import IdentitySettings, read_identity
 
 WORDS = "Only for the eyes of alice"

@@ -21,10 +21,7 @@ from flows.oauth.access_token import BadBearer, Resource, Verified, key_id_of, v
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.responses import Metadata
 from flows.oauth.sign_in import SignedIn, SignIn
-from tests.clock import Clock
-from tests.flows.account_life import led
-from tests.mcp.stage import new_browser
-from tests.oidc.stage import (
+from tests.oidc.env import (
     OUR_ID,
     Guest,
     Newcomer,
@@ -34,8 +31,11 @@ from tests.oidc.stage import (
     registration,
     sign_in_for,
 )
-from tests.web.connecting import changed, parameter
-from tests.web.serving import transport_to
+from tests.support.account_life import led
+from tests.support.clock import Clock
+from tests.support.mcp_server import new_browser
+from tests.support.oauth_env import changed, parameter
+from tests.support.serving import transport_to
 from webapp.http.connection import Receive, Scope, Send
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection

@@ -7,7 +7,7 @@ from pathlib import Path
 from mcp import Client
 from mcp_types import TextContent
 
-from tests.cli.running import serving
+from tests.support.cli import serving
 
 FINDING = "A1"
 TOOLS = """

@@ -12,7 +12,7 @@ from mcp import Client, MCPError
 from mcp.client import ClientRequestContext
 from mcp_types import ElicitRequestParams, ElicitResult
 
-from tests.cli.running import Server, ended, serving
+from tests.support.cli import Server, ended, serving
 from webapp.demo.client import text_of
 
 FINDING = "R5"

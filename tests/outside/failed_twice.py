@@ -10,16 +10,16 @@ from typing import Any
 
 import httpx
 
-from tests.crash.market import open_customer, open_market
-from tests.crash.shop import Nursery, no_certificates, open_nursery
-from tests.mcp.stage import LEGACY, CutOffCaller
+from tests.crash.account_env import open_customer, open_market
+from tests.crash.shop_env import Nursery, no_certificates, open_nursery
+from tests.support.mcp_server import LEGACY, CutOffCaller
 
 FINDING = "M10"
 _LINK = re.compile(r'"url": ?"(http://[^"]+/e/[^"]+)"')
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
-    with open_nursery("tests.crash.stand") as nursery:
+    with open_nursery("tests.crash.account_server") as nursery:
         for _ in range(times):
             yield "a failure is told twice, and nobody pays twice", await _is_paid_once(nursery)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.cli.running import serving
-from tests.mcp.stage import LIBRARIES
-from tests.users import ME, NOBODY, Answer, answered, calling, opened_session, sent
+from tests.support.cli import serving
+from tests.support.mcp_server import LIBRARIES
+from tests.support.users import ME, NOBODY, Answer, answered, calling, opened_session, sent
 
 FINDING = "S1"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tests.cli.running import serving
+from tests.support.cli import serving
 
 LIBRARIES = ("mcp", "fastmcp")
 # What is not answered is over soon, so that a leg that is held comes to its end.

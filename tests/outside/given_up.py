@@ -17,9 +17,9 @@ from mcp.client.session import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
 
 from flows import Completion, complete_elicitation
-from tests.cli.running import environment_of, serving
-from tests.crash.shop import no_certificates
-from tests.mcp.stage import LIBRARIES
+from tests.crash.shop_env import no_certificates
+from tests.support.cli import environment_of, serving
+from tests.support.mcp_server import LIBRARIES
 from webapp.connecting import connect
 from webapp.settings.settings import read_settings
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
-from tests.cli.running import serving
-from tests.mcp.stage import LIBRARIES
-from tests.users import ACCEPT, answered, calling, opened_session
+from tests.support.cli import serving
+from tests.support.mcp_server import LIBRARIES
+from tests.support.users import ACCEPT, answered, calling, opened_session
 
 FINDING = "R1"
 

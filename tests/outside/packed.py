@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.cli.running import serving
-from tests.web.serving import serving_at
+from tests.support.cli import serving
+from tests.support.serving import serving_at
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 
 FINDING = "S9"

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tests.cli.running import Server, serving
 from tests.outside.by_hand import LEGACY, MODERN, PATIENCE_SECONDS, ByHand, losing, texts_in
+from tests.support.cli import Server, serving
 from webapp.demo.walker import walk
 
 FINDING = "R2"

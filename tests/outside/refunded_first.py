@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.crash.market import SESSIONS, Market, open_customer, open_market
-from tests.crash.shop import Nursery, calling, held, open_nursery
+from tests.crash.account_env import SESSIONS, Market, open_customer, open_market
+from tests.crash.shop_env import Nursery, calling, held, open_nursery
 from webapp.sandbox import signing
 
 FINDING = "M1"
@@ -18,7 +18,7 @@ REVISIONS = {"2025-11-25": "legacy", "2026-07-28": "2026-07-28"}
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
-    with open_nursery("tests.crash.stand") as nursery:
+    with open_nursery("tests.crash.account_server") as nursery:
         for _ in range(times):
             for revision, mode in REVISIONS.items():
                 yield f"refunded, then paid ({revision})", await _is_kept_back(nursery, mode)

@@ -11,7 +11,7 @@ import httpx
 from mcp import Client
 from mcp_types import ElicitResult
 
-from tests.cli.running import serving
+from tests.support.cli import serving
 from webapp.demo.client import text_of
 from webapp.sandbox import signing
 

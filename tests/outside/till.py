@@ -12,8 +12,8 @@ import mcp_types as types
 
 from flows import elicit
 from flows.elicitation.states import Json
-from tests.mcp.guarded import guarded_by_tokens
-from tests.mcp.stage import new_server
+from tests.support.guarded_server import guarded_by_tokens
+from tests.support.mcp_server import new_server
 
 ISSUER = "https://login.example.com"
 

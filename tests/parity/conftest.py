@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.mcp.stage import LEGACY, MODERN
+from tests.support.mcp_server import LEGACY, MODERN
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from flows import InvalidAnswer, elicit
 from flows.question import DEFAULT_TIMEOUT, Outcome
-from tests.mcp.stage import FORM, URL, new_server, soon, staged, text_of
+from tests.support.mcp_server import FORM, URL, new_server, soon, staged, text_of
 
 if TYPE_CHECKING:
     from flows.elicitation.states import Json

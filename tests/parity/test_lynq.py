@@ -8,10 +8,10 @@ import pytest
 
 from flows import elicit
 from flows.elicitation.states import Completion, Status
-from tests.clock import Clock
-from tests.mcp.stage import LEGACY, eventually, link_in, new_server, soon, staged, text_of
-from tests.service.selling import buying, open_shop
-from tests.service.world import Holding, call_of, process
+from tests.support.clock import Clock
+from tests.support.mcp_server import LEGACY, eventually, link_in, new_server, soon, staged, text_of
+from tests.support.service_env import Holding, call_of, process
+from tests.support.shop_env import buying, open_shop
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 

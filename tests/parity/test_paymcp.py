@@ -2,8 +2,8 @@
 
 import json
 
-from tests.mcp.stage import LEGACY, soon
-from tests.service.selling import open_shop
+from tests.support.mcp_server import LEGACY, soon
+from tests.support.shop_env import open_shop
 
 
 async def test_whoever_takes_the_money_is_told_nothing_of_the_callers_session() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.typescript.env import CLIENTS
 from tests.typescript.packages import (
     FOR_CLIENTS,
     FOR_CONFORMANCE,
@@ -10,7 +11,6 @@ from tests.typescript.packages import (
     Missing,
     install,
 )
-from tests.typescript.stage import CLIENTS
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.cli.running import run, serving
+from tests.support.cli import run, serving
+from tests.typescript.env import CLIENTS, URL, Official, calling, text_of
 from tests.typescript.packages import FOR_CLIENTS, install
-from tests.typescript.stage import CLIENTS, URL, Official, calling, text_of
 from webapp.demo.walker import walk
 
 CALLS_AT_MOST = 20

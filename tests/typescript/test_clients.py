@@ -16,9 +16,9 @@ from pydantic import BaseModel, Field
 
 from flows import elicit
 from flows.elicitation.states import Json, Status
-from tests.cli.running import serving
-from tests.mcp.stage import new_server, staged
-from tests.typescript.stage import BOTH, FORM, OLDER, URL, Official, calling, text_of
+from tests.support.cli import serving
+from tests.support.mcp_server import new_server, staged
+from tests.typescript.env import BOTH, FORM, OLDER, URL, Official, calling, text_of
 from webapp.demo.client import ANSWERS, EXPECTED
 from webapp.demo.walker import walk
 from webapp.limits import CallLimits

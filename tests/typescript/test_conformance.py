@@ -4,21 +4,17 @@ What a revision requires and the server has fails nowhere; what it lacks fails b
 """
 
 import asyncio
-import json
-import re
 import socket
 from pathlib import Path
 
 import pytest
 
-from tests.cli import running
-from tests.processes import ended, start
+from tests.support import cli as running
+from tests.support.serving import serving
+from tests.typescript.conformance import Checks, checked
+from tests.typescript.env import NEWER, OLDER
 from tests.typescript.everything import everything
-from tests.typescript.packages import CONFORMANCE
-from tests.typescript.stage import NEWER, OLDER
-from tests.web.serving import serving
 
-DEADLINE_SECONDS = 300.0
 EVERYTHING = "tests.typescript.everything"
 # What the suite must find to be about us at all.
 EXPECTED = {
@@ -39,12 +35,9 @@ EXPECTED = {
         "tools-list",
     },
 }
-PROBLEMS = {"FAILURE": 2, "WARNING": 1}  # all others are none
 
 # What only a page whose origin is in ELICIT_ORIGINS gets.
 OF_A_PAGE = {"dns-rebinding-protection: localhost-host-valid-accepted"}
-
-Checks = dict[str, dict[str, int]]  # by scenario, how bad each check ended
 
 
 @pytest.mark.parametrize("revision", [OLDER, NEWER])
@@ -86,31 +79,6 @@ def test_what_is_compared_is_all_that_either_has() -> None:
     assert worse(without, than=without) == []
     with_us = {"a": {"1": 1, "2": 1, "3": 1, "5": 2, "6": 0}, "new": {"1": 1, "2": 0}}
     assert worse(with_us, than=without) == ["a: 1", "a: 5", "gone: 1", "new: 1"]
-
-
-async def checked(node: str, url: str, revision: str, folder: Path) -> Checks:
-    """Run everything that the revision requires of a server."""
-    process = await start(
-        *(node, str(CONFORMANCE), "server", "--url", url),
-        *("--requirements", revision, "--output-dir", str(folder)),
-        name="the conformance suite",
-    )
-    end = await ended(process, within_seconds=DEADLINE_SECONDS)
-    assert "=== SUMMARY ===" in end.out, end.err
-    return {scenario_of(path): read(path) for path in sorted(folder.glob("*/checks.json"))}  # noqa: ASYNC240 - it is all written
-
-
-def scenario_of(path: Path) -> str:
-    """Its name, out of that of its folder: `server-NAME-TIME`."""
-    return re.sub(r"^server-|-\d{4}-\d\d-\d\dT.*$", "", path.parent.name)
-
-
-def read(path: Path) -> dict[str, int]:
-    checks: dict[str, int] = {}
-    for check in json.loads(path.read_text("utf-8")):
-        problem = PROBLEMS.get(check["status"], 0)
-        checks[check["id"]] = max(problem, checks.get(check["id"], 0))
-    return checks
 
 
 def worse(checks: Checks, *, than: Checks) -> list[str]:

@@ -1,0 +1,242 @@
+"""The demo's tools served with the sandbox, as `elicit serve` does: two origins and a caller.
+
+Everything that the server and the sandbox heard and said is kept, so that a test can look whether
+something that was typed is anywhere in it.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Literal, TypeAlias, cast
+
+import httpx
+import httpx2
+from mcp import Client
+from mcp.client.session import ClientRequestContext
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver import MCPServer
+from mcp_types import (
+    CallToolResult,
+    ElicitRequestParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    Implementation,
+)
+
+from flows import elicit
+from flows.crypto.vault import Ring
+from flows.elicitation.states import Elicitation
+from flows.providers import github
+from tests.browser.shop_env import Calling
+from tests.crash.shop_env import no_certificates
+from tests.support.mcp_server import service_in
+from tests.support.serving import bound, serving, serving_at
+from webapp.app import open_app
+from webapp.demo.tools import add_tools
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.sandbox.app import SandboxApp
+from webapp.sandbox.settings import Sandbox, new_sandbox
+from webapp.service import Service
+from webapp.settings.settings import Settings
+from webapp.stores import open_store
+from webapp.sweeper import fall_due
+
+Action: TypeAlias = Literal["accept", "decline", "cancel"]
+SERVER = "Field notes"
+
+
+class Tape:
+    """Every address, header and body that went into the recorded apps and came out of them."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[str, bytes]] = []
+
+    def places_of(self, text: str) -> list[str]:
+        """In what it was, each time: an address, a header, or a body that was heard or said."""
+        return [place for place, part in self._parts if text.encode() in part]
+
+    def record(self, app: ASGIApp) -> ASGIApp:
+        async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                self._add("address", scope["raw_path"], scope["query_string"])
+                self._add("header", *(value for _, value in scope["headers"]))
+
+            async def hear() -> Message:
+                message = await receive()
+                self._add(f"{scope.get('method')} heard", message.get("body", b""))
+                return message
+
+            async def say(message: Message) -> None:
+                self._add("header", *(value for _, value in message.get("headers", ())))
+                self._add("said", message.get("body", b""))
+                await send(message)
+
+            await app(scope, hear, say)
+
+        return recorded
+
+    def _add(self, place: str, *parts: bytes) -> None:
+        self._parts += [(place, part) for part in parts if part]
+
+
+class Post:
+    """Carries the sandbox's webhooks; while it is `held` they lie there."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+        self._goes = asyncio.Event()
+        self._goes.set()
+        self._carried: set[asyncio.Task[httpx.Response]] = set()
+
+    async def deliver(self, request: httpx.Request) -> httpx.Response:
+        carrying = asyncio.create_task(self._carry(request))
+        self._carried.add(carrying)
+        return await carrying
+
+    def hold(self) -> None:
+        self._goes.clear()
+
+    async def arrive(self) -> list[str]:
+        """Let go what lies there, and wait until it has arrived; what it was answered."""
+        self._goes.set()
+        return [(await one).text for one in tuple(self._carried)]
+
+    async def _carry(self, request: httpx.Request) -> httpx.Response:
+        await self._goes.wait()
+        return await self._client.send(request)
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """`later` moves the clocks of the server and of the sandbox."""
+
+    url: str
+    sandbox_url: str
+    later: timedelta = timedelta()
+    service: Service = field(init=False)
+    tape: Tape = field(default_factory=Tape)
+    post: Post = field(init=False)
+
+    def clock(self) -> datetime:
+        return datetime.now(UTC) + self.later
+
+    async def pass_time(self, time: timedelta) -> None:
+        """Let it pass, and whatever falls due by it."""
+        self.later += time
+        await fall_due(self.service)
+
+    async def elicitations(self) -> list[Elicitation]:
+        """All there are, oldest first."""
+        found = self.service.elicitations
+        rows = [
+            await found.rows.open(record, Elicitation)
+            for record in await found.store.list("elicitation")
+        ]
+        return sorted(rows, key=lambda row: row.created_at)
+
+    @asynccontextmanager
+    async def calling(
+        self, tool: str, *, mode: str = "legacy", action: Action = "accept"
+    ) -> AsyncIterator[Calling]:
+        """Call the tool; what is left of the call ends with the block."""
+        call = Calling()
+
+        async def agree(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+            assert isinstance(params, ElicitRequestURLParams)
+            call.links.put_nowait(params.url)
+            return ElicitResult(action=action)
+
+        async def run() -> CallToolResult:
+            async with (
+                httpx2.AsyncClient(verify=no_certificates(), timeout=300) as http_client,
+                Client(
+                    streamable_http_client(f"{self.url}/mcp", http_client=http_client),
+                    mode=mode,
+                    elicitation_callback=agree,
+                    client_info=Implementation(name="Claude", version="1"),
+                ) as client,
+            ):
+                return await client.call_tool(tool, {})
+
+        call.task = asyncio.create_task(run())
+        try:
+            yield call
+        finally:
+            call.task.cancel()
+            await asyncio.gather(call.task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def open_stage() -> AsyncIterator[Stage]:
+    """The server and the sandbox, each on a port of 127.0.0.1."""
+    store = await open_store("memory:")
+    with bound("127.0.0.1") as reserved:
+        port = reserved.getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        stage = Stage(url=url, sandbox_url="")
+        settings = Settings(url=url, ring=Ring([b"s" * 32]), store="memory:", uid=os.getuid())
+        made: list[Sandbox] = []
+
+        def outside(sandbox_url: str) -> ASGIApp:
+            made.append(new_sandbox(url=sandbox_url, serves=url))
+            app = SandboxApp(made[0], clock=stage.clock, deliver=stage.post.deliver)
+            return stage.tape.record(cast("ASGIApp", app))
+
+        async with httpx.AsyncClient(verify=no_certificates()) as client:
+            stage.post = Post(client)
+            async with serving_at(outside) as stage.sandbox_url:
+                (sandbox,) = made
+                async with open_app(
+                    settings, _server(), store=store, clock=stage.clock, sandbox=sandbox
+                ) as app:
+                    stage.service = service_in(app)
+                    async with serving(stage.tape.record(app), port=port):
+                        try:
+                            yield stage
+                        finally:
+                            await stage.post.arrive()
+    await store.aclose()
+
+
+def _server() -> MCPServer:
+    """The demo's tools, another one that wants the same account, and one with a fuller form."""
+    server = MCPServer(SERVER, log_level="WARNING")
+    add_tools(server)
+
+    @server.tool()
+    async def export_all() -> str:
+        """Export everything from GitHub."""
+        account = await elicit.oauth(
+            github, scopes=["repo"], reason="To copy your repositories into one archive."
+        )
+        return f"Exported everything of {account.label}."
+
+    @server.tool()
+    async def add_station() -> str:
+        """Add a weather station."""
+        given = await elicit.secret(
+            "Which station is yours, and what is its key?",
+            {
+                "type": "object",
+                "properties": {
+                    "station": {"type": "string", "title": "Station"},
+                    "key": {
+                        "type": "string",
+                        "title": "Key",
+                        "description": "Twelve letters at least, from the back of the station.",
+                        "minLength": 12,
+                        "writeOnly": True,
+                    },
+                },
+                "required": ["station", "key"],
+            },
+            name="station",
+        )
+        return (
+            f"Station {given['station']} was added with a key of {len(str(given['key']))} letters."
+        )
+
+    return server

@@ -1,0 +1,195 @@
+"""A served shop, the till on another origin that it sends people to, and its caller."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from html import escape
+from urllib.parse import parse_qs, urlencode
+
+import httpx2
+from mcp import Client
+from mcp.client.session import ClientRequestContext
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver import MCPServer
+from mcp_types import (
+    CallToolResult,
+    ElicitRequestParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    Implementation,
+    TextContent,
+)
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+
+from flows import Link, complete_elicitation, elicit
+from flows.crypto.vault import Ring
+from tests.crash.shop_env import no_certificates
+from tests.support.serving import bound, serving
+from webapp.app import open_app
+from webapp.http.connection import Receive, Scope, Send
+from webapp.settings.settings import Settings
+from webapp.stores import Record, Store, open_store
+
+TIMEOUT = timedelta(minutes=5)
+
+
+def till_page(*, done: str) -> HTMLResponse:
+    """What stands for the service's own page: nothing of it is ours."""
+    return HTMLResponse(
+        '<!doctype html><html lang="en"><meta name="viewport" content="width=device-width">'
+        '<link rel="icon" href="data:,"><title>Till</title>'
+        f'<h1>Till</h1><p><a href="{escape(done)}">Pay</a></p>'
+    )
+
+
+async def till(scope: Scope, receive: Receive, send: Send) -> None:
+    """The service of another origin; `/hop` leads on to yet another one, as sign-ins do."""
+    query = parse_qs(scope["query_string"].decode())
+    answer: Response
+    if scope["type"] != "http":
+        return
+    if scope["path"] == "/hop":
+        answer = RedirectResponse(query["to"][0])
+    elif scope["path"] == "/till":
+        answer = till_page(done=query["back"][0])
+    else:
+        answer = PlainTextResponse("no such page", status_code=404)
+    await answer(scope, receive, send)
+
+
+@dataclass(slots=True, kw_only=True)
+class Calling:
+    """A tool call that is under way."""
+
+    task: asyncio.Task[CallToolResult] = field(init=False)
+    links: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+
+    async def link(self) -> str:
+        async with asyncio.timeout(300):
+            return await self.links.get()
+
+    async def result(self) -> CallToolResult:
+        async with asyncio.timeout(300):
+            return await self.task
+
+    async def text(self) -> str:
+        (content,) = (await self.result()).content
+        assert isinstance(content, TextContent)
+        return content.text
+
+
+@dataclass(slots=True, kw_only=True)
+class Shop:
+    """The served server; `later` moves its clock."""
+
+    url: str
+    store: Store
+    later: timedelta = timedelta()
+
+    def clock(self) -> datetime:
+        return datetime.now(UTC) + self.later
+
+    async def records(self) -> list[Record]:
+        return list(await self.store.list("elicitation"))
+
+    @asynccontextmanager
+    async def calling(self, *, mode: str = "legacy", way: str = "till") -> AsyncIterator[Calling]:
+        """Call the tool; what is left of the call ends with the block."""
+        call = Calling()
+
+        async def agree(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+            assert isinstance(params, ElicitRequestURLParams)
+            call.links.put_nowait(params.url)
+            return ElicitResult(action="accept")
+
+        async def run() -> CallToolResult:
+            async with (
+                httpx2.AsyncClient(verify=no_certificates(), timeout=300) as http_client,
+                Client(
+                    streamable_http_client(f"{self.url}/mcp", http_client=http_client),
+                    mode=mode,
+                    elicitation_callback=agree,
+                    client_info=Implementation(name="Claude", version="1"),
+                ) as client,
+            ):
+                return await client.call_tool("book_a_table", {"way": way})
+
+        call.task = asyncio.create_task(run())
+        try:
+            yield call
+        finally:
+            call.task.cancel()
+            await asyncio.gather(call.task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def open_shop(*, port: int = 0) -> AsyncIterator[Shop]:
+    """The shop at 127.0.0.1, its till at localhost: for a browser these are two sites.
+
+    What the till's `/hop` leads to is the same till under another name, so of a third origin.
+    """
+    store = await open_store("memory:")
+    async with serving(till) as address:
+        with bound("127.0.0.1", port=port) as reserved:
+            port = reserved.getsockname()[1]
+            shop = Shop(url=f"http://127.0.0.1:{port}", store=store)
+            settings = Settings(
+                url=shop.url, ring=Ring([b"s" * 32]), store="memory:", uid=os.getuid()
+            )
+            tools = _tools(
+                shop=shop.url,
+                till=address.replace("127.0.0.1", "localhost"),
+                other=address,
+            )
+            async with (
+                open_app(settings, tools, store=store, clock=shop.clock) as app,
+                serving(app, port=port),
+            ):
+                yield shop
+    await store.aclose()
+
+
+def _tools(*, shop: str, till: str, other: str) -> MCPServer:
+    server = MCPServer("Table service")
+
+    def to_till(link: Link) -> str:
+        query = {"back": link.return_url, "callback": link.callback_url}
+        return f"{till}/till?{urlencode(query)}"
+
+    def over_a_hop(link: Link) -> str:
+        there = f"{other}/till?{urlencode({'back': link.return_url})}"
+        return f"{till}/hop?{urlencode({'to': there})}"
+
+    def to_route(link: Link) -> str:
+        return f"{shop}/till?{urlencode({'elicitation': link.return_token})}"
+
+    ways = {"till": (to_till, till), "hop": (over_a_hop, till), "route": (to_route, shop)}
+
+    @server.tool()
+    async def book_a_table(way: str) -> str:
+        """Book a table at a restaurant."""
+        address, origin = ways[way]
+        answer = await elicit.url(
+            "Please pay the deposit of 9 € for the table for four at 19:30.",
+            address,
+            origins=[origin],
+            timeout=TIMEOUT,
+        )
+        return f"Booked: {dict(answer)}"
+
+    @server.custom_route("/till", methods=["GET"])
+    async def show_till(request: Request) -> Response:
+        return till_page(done=f"/paid?{request.url.query}")
+
+    @server.custom_route("/paid", methods=["GET"])
+    async def paid(request: Request) -> Response:
+        return HTMLResponse(
+            '<!doctype html><html lang="en"><link rel="icon" href="data:,"><title>Paid</title>'
+            f"<h1>Completion: {await complete_elicitation(request, {'paid': 9})}</h1>"
+        )
+
+    return server

@@ -1,0 +1,65 @@
+"""A process that has imported and used everything once and forks a child for each order.
+
+Its input is a socket: an order comes with the child's own line as a file descriptor and is
+answered with a process id; a process id is answered with what that process ended with.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from tests.crash.server import serve_orders, warm_up
+from tests.support.leaks import EARS
+
+ORDER_BYTES_AT_MOST = 4096
+Serve: TypeAlias = Callable[[bytes, socket.socket], Coroutine[Any, Any, None]]
+
+
+def raise_children(warming: Coroutine[Any, Any, None], *, serve: Serve) -> None:
+    """Warm up, and then fork a child that serves for each order, until the input ends."""
+    EARS.pass_on()
+    asyncio.run(warming)
+    control = socket.socket(fileno=sys.stdin.fileno())
+    control.send(b"ready")
+    children: set[int] = set()
+    while True:
+        text, descriptors, _, _ = socket.recv_fds(control, ORDER_BYTES_AT_MOST, 1)
+        if not text:
+            break
+        if descriptors:
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                _live(serve, text, descriptors[0])
+            os.close(descriptors[0])
+            children.add(pid)
+            control.send(str(pid).encode())
+        else:
+            pid = int(text)
+            _, status = os.waitpid(pid, 0)
+            children.discard(pid)
+            control.send(str(os.waitstatus_to_exitcode(status)).encode())
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _live(serve: Serve, text: bytes, descriptor: int) -> None:
+    warnings.simplefilter("ignore")
+    EARS.begin()
+    code = 0
+    try:
+        asyncio.run(serve(text, socket.socket(fileno=descriptor)))
+    except BaseException:  # noqa: BLE001 - nothing may get back into the nursery's own loop
+        traceback.print_exc()
+        code = 1
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    raise_children(warm_up(), serve=serve_orders)

@@ -1,0 +1,448 @@
+"""The tables of an elicitation, and every change that follows from them."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from flows.elicitation import attempt as attempts
+from flows.elicitation import proof, states
+from flows.elicitation.states import (
+    EXCHANGE_AT_MOST,
+    LATE,
+    LEASE,
+    NOT_ARRIVED,
+    RECORD_KEPT,
+    TRANSITIONS,
+    Asked,
+    Attempt,
+    Elicitation,
+    Lease,
+    Status,
+)
+from flows.elicitation.traits import traits_of
+from flows.errors import NotPossible, TooManyAttempts
+from tests.support.clock import NOON, Clock
+
+LIFE = timedelta(minutes=5)
+OPEN = {Status.PENDING, Status.OPENED, Status.EXCHANGING}
+FINAL = set(Status) - OPEN
+ENDS_FROM_OPEN = {
+    Status.ACCEPTED,
+    Status.DECLINED,
+    Status.CANCELLED,
+    Status.EXPIRED,
+    Status.FAILED,
+    Status.SUPERSEDED,
+}
+# Written out once more and by hand: a row that is changed by mistake is changed twice or noticed.
+ALLOWED = {
+    Status.PENDING: ENDS_FROM_OPEN | {Status.OPENED},
+    Status.OPENED: ENDS_FROM_OPEN | {Status.OPENED, Status.EXCHANGING, Status.DENIED},
+    Status.EXCHANGING: {Status.ACCEPTED, Status.DENIED, Status.FAILED},
+}
+
+
+def elicitation(
+    status: Status = Status.PENDING,
+    *,
+    kind: str = "url",
+    attempt: Attempt | None = None,
+    take: Lease | None = None,
+    content: states.Json = None,
+) -> Elicitation:
+    return Elicitation(
+        id="o" * 20 + "1",
+        owner="o" * 20,
+        kind=kind,
+        asked=Asked(server="s", tool="t", client=None, message="m", digest="d"),
+        join="j",
+        created_at=NOON,
+        expires_at=NOON + LIFE,
+        status=status,
+        waiter="leg-1",
+        attempt=attempt,
+        take=take,
+        content=content,
+        settled_at=NOON if status in FINAL else None,
+    )
+
+
+def accepted(*, run: str = "run-1", leg: str | None = None) -> Elicitation:
+    take = None if leg is None else Lease(run=run, leg=leg, until=NOON + LEASE)
+    return elicitation(Status.ACCEPTED, content={"n": 1}, take=take)
+
+
+def swept(before: Elicitation, *, until: datetime) -> tuple[Elicitation, datetime | None]:
+    """It after every look of a sweeper that is never late; and when it has to look next."""
+    while before.due_at is not None and before.due_at <= until:
+        after = states.fall_due(before, now=before.due_at)
+        assert after != before, "the sweeper would look for ever"
+        before = after
+    return before, before.due_at
+
+
+def pairs() -> list[tuple[Status, Status]]:
+    return [(before, after) for before in Status for after in Status]
+
+
+@pytest.mark.parametrize(("before", "after"), pairs())
+def test_each_pair_of_statuses_is_allowed_or_not_possible(before: Status, after: Status) -> None:
+    is_allowed = after in ALLOWED.get(before, set())
+    assert (after in TRANSITIONS[before]) == is_allowed
+    if after not in FINAL:
+        return
+    if is_allowed:
+        settled = states.settle(elicitation(before), after, now=NOON, content={"n": 1})
+        assert settled.status is after
+        assert settled.settled_at == NOON
+    else:
+        with pytest.raises(NotPossible) as refused:
+            states.settle(elicitation(before), after, now=NOON)
+        assert (refused.value.status, refused.value.wanted) == (before, after)
+
+
+@pytest.mark.parametrize("status", Status)
+def test_exactly_the_final_statuses_lead_nowhere(status: Status) -> None:
+    assert status.is_final == (status in FINAL) == (TRANSITIONS[status] == frozenset())
+
+
+def test_every_status_has_a_row_and_can_be_reached() -> None:
+    assert set(TRANSITIONS) == set(Status)
+    assert {Status.PENDING}.union(*TRANSITIONS.values()) == set(Status)
+
+
+@pytest.mark.parametrize("status", sorted(OPEN))
+def test_nothing_is_settled_with_a_status_that_is_not_final(status: Status) -> None:
+    for before in Status:
+        with pytest.raises(NotPossible):
+            states.settle(elicitation(before), status, now=NOON)
+
+
+def test_a_late_yes_follows_five_kinds_of_no_and_nothing_else() -> None:
+    assert {
+        Status.EXPIRED: {Status.ACCEPTED},
+        Status.CANCELLED: {Status.ACCEPTED},
+        Status.DECLINED: {Status.ACCEPTED},
+        Status.DENIED: {Status.ACCEPTED},
+        Status.SUPERSEDED: {Status.ACCEPTED},
+    } == LATE
+    for status in Status:
+        before = elicitation(status)
+        if status in LATE:
+            late = states.settle_late(before, now=NOON, content={"n": 1}, holds_key=True)
+            assert (late.status, late.is_late, late.content) == (Status.ACCEPTED, True, {"n": 1})
+        else:
+            with pytest.raises(NotPossible):
+                states.settle_late(before, now=NOON, content={}, holds_key=True)
+
+
+@pytest.mark.parametrize("why", [NOT_ARRIVED, states.INTERRUPTED, "no such letters", None])
+def test_of_the_failures_only_a_delayed_payments_may_be_followed_by_a_yes(why: str | None) -> None:
+    failed = states.settle(elicitation(kind="payment"), Status.FAILED, now=NOON, why=why)
+    if why == NOT_ARRIVED:
+        paid = states.settle_late(failed, now=NOON, content={"payment": "p"}, holds_key=True)
+        assert (paid.status, paid.is_late, paid.why) == (Status.ACCEPTED, True, None)
+        assert (paid.holds_key, paid.content) == (True, {"payment": "p"})
+    else:
+        with pytest.raises(NotPossible):
+            states.settle_late(failed, now=NOON, content={}, holds_key=True)
+
+
+def test_no_rule_for_a_late_yes_undoes_a_final_yes() -> None:
+    assert not set(LATE) & {Status.ACCEPTED, *OPEN}
+
+
+def test_only_a_yes_has_content() -> None:
+    for status in ENDS_FROM_OPEN - {Status.ACCEPTED}:
+        assert states.settle(elicitation(), status, now=NOON, content={"n": 1}).content is None
+
+
+def test_an_end_keeps_its_reason() -> None:
+    failed = states.settle(elicitation(), Status.FAILED, now=NOON, why="interrupted")
+    assert failed.why == "interrupted"
+
+
+@pytest.mark.parametrize("kind", ["url", "oauth", "form"])
+def test_a_late_yes_is_kept_for_its_kind_until_the_last_moment(kind: str) -> None:
+    kept_until = NOON + LIFE + traits_of(kind).kept
+    before = elicitation(Status.EXPIRED, kind=kind)
+    in_time = states.settle_late(
+        before, now=kept_until - timedelta(microseconds=1), content={"n": 1}, holds_key=True
+    )
+    too_late = states.settle_late(before, now=kept_until, content={"n": 1}, holds_key=True)
+    assert (in_time.content, in_time.holds_key) == ({"n": 1}, True)
+    assert (too_late.content, too_late.holds_key) == (None, False)
+    assert too_late.status is Status.ACCEPTED
+
+
+def test_a_late_yes_is_free_whoever_had_taken_the_no() -> None:
+    no = replace(
+        elicitation(Status.SUPERSEDED, take=Lease(run="r", leg="l", until=NOON + LEASE)),
+        delivered_at=NOON,
+        why="newer",
+    )
+    late = states.settle_late(no, now=NOON, content={}, holds_key=True)
+    assert (late.take, late.delivered_at, late.why) == (None, None, None)
+    assert states.take(late, run="other", leg="other", now=NOON).take is not None
+
+
+def test_ten_attempts_are_allowed_and_the_eleventh_is_not() -> None:
+    current = elicitation()
+    for number in range(1, attempts.ATTEMPTS_AT_MOST + 1):
+        current = attempts.open_attempt(current, browser=f"b{number}", state="s", now=NOON)
+        assert current.status is Status.OPENED
+        assert current.attempt is not None
+        assert (current.attempt.number, current.attempt.browser) == (number, f"b{number}")
+    assert attempts.ATTEMPTS_AT_MOST == 10
+    with pytest.raises(TooManyAttempts) as refused:
+        attempts.open_attempt(current, browser="b11", now=NOON)
+    assert refused.value.limit == 10
+
+
+def test_an_attempt_voids_the_one_before() -> None:
+    first = attempts.open_attempt(elicitation(), browser="b1", state="s1", now=NOON)
+    second = attempts.open_attempt(first, browser="b2", now=NOON + timedelta(seconds=1))
+    assert second.attempt == Attempt(
+        number=2, browser="b2", started_at=NOON + timedelta(seconds=1), state=None
+    )
+
+
+@pytest.mark.parametrize("status", sorted(set(Status) - {Status.PENDING, Status.OPENED}))
+def test_what_is_over_or_being_exchanged_is_not_opened_again(status: Status) -> None:
+    with pytest.raises(NotPossible):
+        attempts.open_attempt(elicitation(status), browser="b", now=NOON)
+
+
+def test_nothing_is_opened_from_the_very_moment_that_its_time_is_up() -> None:
+    last = NOON + LIFE - timedelta(microseconds=1)
+    assert attempts.open_attempt(elicitation(), browser="b", now=last).status is Status.OPENED
+    with pytest.raises(NotPossible) as refused:
+        attempts.open_attempt(elicitation(), browser="b", now=NOON + LIFE)
+    assert refused.value.status == Status.EXPIRED
+
+
+@pytest.mark.parametrize("status", sorted(OPEN))
+def test_a_newer_leg_takes_over_the_wait(status: Status) -> None:
+    joined = states.join(elicitation(status), leg="leg-2", run="run-2")
+    assert (joined.waiter, joined.status) == ("leg-2", status)
+
+
+@pytest.mark.parametrize("status", sorted(FINAL))
+def test_nobody_waits_for_what_is_over(status: Status) -> None:
+    with pytest.raises(NotPossible):
+        states.join(elicitation(status), leg="leg-2", run="run-2")
+
+
+@pytest.mark.parametrize("status", sorted(OPEN))
+def test_what_is_open_cannot_be_taken_or_let_go(status: Status) -> None:
+    with pytest.raises(NotPossible):
+        states.take(elicitation(status), run="r", leg="l", now=NOON)
+    with pytest.raises(NotPossible):
+        states.let_go(elicitation(status))
+
+
+@pytest.mark.parametrize("status", sorted(FINAL))
+def test_every_end_is_taken_by_one_leg_at_a_time(status: Status) -> None:
+    taken = states.take(elicitation(status), run="r1", leg="l1", now=NOON)
+    assert taken.take == Lease(run="r1", leg="l1", until=NOON + LEASE)
+    for run in ("r1", "r2"):
+        with pytest.raises(NotPossible):
+            states.take(taken, run=run, leg="l2", now=NOON + LEASE - timedelta(microseconds=1))
+
+
+def test_settling_hands_the_outcome_to_the_leg_that_waits() -> None:
+    take = Lease(run="r1", leg="leg-1", until=NOON + LEASE)
+    settled = states.settle(elicitation(), Status.ACCEPTED, now=NOON, content={}, take=take)
+    assert settled.take == take
+    with pytest.raises(NotPossible):
+        states.take(settled, run="r2", leg="l2", now=NOON)
+
+
+def test_a_lease_that_is_out_frees_the_outcome() -> None:
+    other = states.take(accepted(leg="l1"), run="r2", leg="l2", now=NOON + LEASE)
+    assert other.take == Lease(run="r2", leg="l2", until=NOON + 2 * LEASE)
+    with pytest.raises(NotPossible):
+        states.renew(other, leg="l1", now=NOON + LEASE)
+    with pytest.raises(NotPossible):
+        states.release(other, leg="l1")
+
+
+def test_a_renewed_lease_holds_from_the_renewal_on() -> None:
+    renewed = states.renew(accepted(leg="l1"), leg="l1", now=NOON + LEASE / 2)
+    assert renewed.take is not None
+    assert renewed.take.until == NOON + LEASE / 2 + LEASE
+    with pytest.raises(NotPossible):
+        states.take(renewed, run="r2", leg="l2", now=NOON + LEASE)
+
+
+def test_a_released_outcome_is_taken_at_once() -> None:
+    released = states.release(accepted(leg="l1"), leg="l1")
+    assert states.take(released, run="r2", leg="l2", now=NOON).take is not None
+    with pytest.raises(NotPossible):
+        states.renew(released, leg="l1", now=NOON)
+    with pytest.raises(NotPossible):
+        states.release(released, leg="l1")
+
+
+def test_only_the_run_that_took_it_delivers_it() -> None:
+    for other in (accepted(), accepted(leg="l1", run="r1")):
+        with pytest.raises(NotPossible):
+            states.deliver(other, run="r2", now=NOON)
+
+
+def test_what_was_delivered_is_used_up() -> None:
+    delivered = states.deliver(accepted(leg="l1", run="r1"), run="r1", now=NOON)
+    assert delivered.delivered_at == NOON
+    assert (delivered.content, delivered.holds_key, delivered.due_at) == (None, False, None)
+    for leg in ("l1", "l2"):
+        with pytest.raises(NotPossible):
+            states.take(delivered, run="r1", leg=leg, now=NOON + 2 * LEASE)
+
+
+def test_letting_go_frees_the_question_and_wipes_the_answer() -> None:
+    gone = states.let_go(accepted())
+    assert (gone.holds_key, gone.content, gone.due_at) == (False, None, None)
+
+
+@pytest.mark.parametrize("status", [Status.PENDING, Status.OPENED])
+def test_time_alone_expires_what_is_open(status: Status) -> None:
+    before = elicitation(status)
+    assert before.due_at == NOON + LIFE
+    just = NOON + LIFE - timedelta(microseconds=1)
+    assert states.fall_due(before, now=just) is before
+    assert states.fall_due(before, now=NOON + LIFE).status is Status.EXPIRED
+
+
+def test_an_exchange_that_was_cut_off_fails_after_a_minute_and_not_with_the_elicitation() -> None:
+    started = NOON + LIFE - timedelta(seconds=1)
+    before = elicitation(
+        Status.EXCHANGING, attempt=Attempt(number=1, browser="b", started_at=started)
+    )
+    assert states.fall_due(before, now=NOON + LIFE) is before
+    failed = states.fall_due(before, now=started + EXCHANGE_AT_MOST)
+    assert (failed.status, failed.why) == (Status.FAILED, "interrupted")
+
+
+@pytest.mark.parametrize("status", sorted(FINAL))
+def test_what_nobody_used_is_wiped_when_its_time_is_up(status: Status) -> None:
+    before = elicitation(status, content={"n": 1} if status is Status.ACCEPTED else None)
+    kept_until = NOON + LIFE + (traits_of("url").kept if status is Status.ACCEPTED else timedelta())
+    kept, last = swept(before, until=kept_until - timedelta(microseconds=1))
+    assert (kept.content, kept.holds_key, last) == (before.content, True, kept_until)
+    after, last = swept(before, until=kept_until)
+    assert (after.content, after.holds_key, after.status, last) == (None, False, status, None)
+
+
+def test_nothing_is_wiped_under_a_body_that_uses_it() -> None:
+    until = NOON + LIFE + traits_of("url").kept + LEASE
+    before = elicitation(
+        Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=until)
+    )
+    assert swept(before, until=until - timedelta(microseconds=1))[0].content == {"n": 1}
+    assert swept(before, until=until)[0].content is None
+
+
+def test_a_lease_that_was_renewed_after_the_sweeper_looked_counts() -> None:
+    out = NOON + LIFE + traits_of("url").kept
+    before = elicitation(
+        Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=NOON)
+    )
+    looked, _ = swept(before, until=out - timedelta(seconds=1))
+    renewed = states.renew(looked, leg="l", now=out - timedelta(seconds=1))
+    assert swept(renewed, until=out + LEASE - timedelta(seconds=2))[0].content == {"n": 1}
+    assert swept(renewed, until=out + LEASE)[0].content is None
+
+
+def test_falling_due_always_ends() -> None:
+    clock = Clock()
+    current = elicitation()
+    seen: list[datetime] = []
+    while current.due_at is not None:
+        clock.now = current.due_at
+        seen.append(clock.now)
+        current = states.fall_due(current, now=clock())
+        assert len(seen) < 5
+    assert current.status is Status.EXPIRED
+
+
+def test_a_record_is_kept_thirty_days_after_its_end() -> None:
+    assert timedelta(days=30) == RECORD_KEPT
+    assert elicitation().erase_at == NOON + LIFE + RECORD_KEPT
+    late = states.settle_late(
+        elicitation(Status.EXPIRED), now=NOON + timedelta(days=2), content={}, holds_key=True
+    )
+    assert late.erase_at == NOON + timedelta(days=2) + RECORD_KEPT
+
+
+def test_no_change_touches_what_it_is_not_about() -> None:
+    before = accepted(leg="l1", run="r1")
+    kept = {"id", "owner", "kind", "asked", "join", "created_at", "expires_at", "version"}
+    for after in (
+        states.renew(before, leg="l1", now=NOON),
+        states.release(before, leg="l1"),
+        states.deliver(before, run="r1", now=NOON),
+        states.let_go(before),
+    ):
+        assert {name: getattr(after, name) for name in kept} == {
+            name: getattr(before, name) for name in kept
+        }
+
+
+def test_what_is_open_at_a_provider_is_due_with_the_end() -> None:
+    opened = attempts.hold_open(attempts.open_attempt(elicitation(), browser="b", now=NOON))
+    later = NOON + timedelta(seconds=9)
+    assert states.settle(opened, Status.DECLINED, now=later).due_at == later
+    assert states.settle(opened, Status.ACCEPTED, now=later).due_at != later
+    twice = attempts.open_attempt(opened, browser="b", kept={"n": 2}, now=NOON)
+    paid = states.settle(twice, Status.ACCEPTED, now=later)
+    assert paid.due_at == later, "the other attempt's checkout must close"
+    assert attempts.close(paid).due_at != later
+
+
+GOES_BY = {
+    "url": {"OnPage", "InClient", "TrustedCode", "NamedByAuthor"},
+    "oauth": {"Exchanged", "ConnectedBefore"},
+    "payment": {"PaidSession"},
+    "secret": {"OnPage"},
+    "form": {"OnPage", "InClient", "NamedByAuthor", "ByModel"},
+    "confirm": {"OnPage", "InClient"},
+    "gate": {"OnPage", "InClient"},
+    "of another version": set[str](),
+}
+PROOFS = (
+    proof.Exchanged(account="a"),
+    proof.ConnectedBefore(account="a"),
+    proof.PaidSession(session="s"),
+    proof.OnPage(),
+    proof.InClient(),
+    proof.TrustedCode(),
+    proof.NamedByAuthor(),
+    proof.ByModel(),
+)
+
+
+def test_a_kind_is_completed_by_its_own_proofs_alone() -> None:
+    # finding: C1
+    for kind, goes_by in GOES_BY.items():
+        for shown in PROOFS:
+            asked = elicitation(kind=kind)
+            if type(shown).__name__ in goes_by:
+                accepted = states.accept(asked, shown, now=NOON, content={"n": 1})
+                assert (accepted.status, accepted.content) == (Status.ACCEPTED, {"n": 1})
+            else:
+                with pytest.raises(ValueError, match=f"completes no question of kind {kind}"):
+                    states.accept(asked, shown, now=NOON, content={})
+
+
+def test_an_answer_that_comes_too_late_expires_the_question_unless_an_exchange_is_under_way() -> (
+    None
+):
+    late = NOON + LIFE
+    ended = states.accept(elicitation(), proof.OnPage(), now=late, content={})
+    assert (ended.status, ended.content) == (Status.EXPIRED, None)
+    exchanging = elicitation(Status.EXCHANGING, kind="oauth")
+    shown = proof.Exchanged(account="a")
+    assert states.accept(exchanging, shown, now=late, content={}).status is Status.ACCEPTED
+    with pytest.raises(NotPossible):
+        states.accept(elicitation(Status.DECLINED), proof.OnPage(), now=late, content={})

@@ -1,0 +1,117 @@
+"""Runs: what was asked at which place, and what is kept of the result."""
+
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from flows.elicitation import run as runs
+from flows.elicitation.run import RESULT_KEPT, AskedPlace, Place, Run
+from flows.elicitation.states import RECORD_KEPT
+from tests.support.clock import NOON
+
+OPEN_UNTIL = NOON + timedelta(minutes=10)
+
+
+def run() -> Run:
+    return Run(id="r", owner="o", key="k", created_at=NOON, open_until=OPEN_UNTIL)
+
+
+def asking(nth: int, *, id: str | None = None, digest: str = "d") -> AskedPlace:
+    place = Place(kind="url", digest=digest, nth=nth)
+    return AskedPlace(
+        place=place, elicitation_id=id or f"{digest}{nth}", is_ordered=True, says="Please."
+    )
+
+
+def ids(of: Run) -> list[str]:
+    return [each.elicitation_id for each in of.asked]
+
+
+def test_questions_stand_in_the_order_in_which_they_were_asked() -> None:
+    current = run()
+    for nth in range(4):
+        current = runs.ask(current, asking(nth), open_until=OPEN_UNTIL)
+    assert ids(current) == ["d0", "d1", "d2", "d3"]
+
+
+def test_asking_again_at_a_place_keeps_the_index_of_every_question() -> None:
+    current = run()
+    for nth in range(3):
+        current = runs.ask(current, asking(nth), open_until=OPEN_UNTIL)
+    for nth, expected in (
+        (0, ["new", "d1", "d2"]),
+        (1, ["d0", "new", "d2"]),
+        (2, ["d0", "d1", "new"]),
+    ):
+        assert ids(runs.ask(current, asking(nth, id="new"), open_until=OPEN_UNTIL)) == expected
+
+
+def test_a_place_is_found_by_kind_digest_and_number() -> None:
+    current = runs.ask(run(), asking(0), open_until=OPEN_UNTIL)
+    assert current.at(Place(kind="url", digest="d", nth=0)) == asking(0)
+    for other in (
+        Place(kind="form", digest="d", nth=0),
+        Place(kind="url", digest="e", nth=0),
+        Place(kind="url", digest="d", nth=1),
+    ):
+        assert current.at(other) is None
+
+
+def test_no_two_places_read_the_same() -> None:
+    places = [
+        Place(kind=kind, digest=digest, nth=nth)
+        for kind in ("url", "form")
+        for digest in ("1", "11")
+        for nth in (1, 11, 111)
+    ]
+    assert len({str(place) for place in places}) == len(places)
+
+
+def test_a_question_keeps_the_run_open_and_never_shortens_it() -> None:
+    longer = runs.ask(run(), asking(0), open_until=OPEN_UNTIL + timedelta(hours=1))
+    assert longer.open_until == OPEN_UNTIL + timedelta(hours=1)
+    assert runs.ask(longer, asking(1), open_until=NOON).open_until == longer.open_until
+
+
+def test_another_elicitation_may_stand_for_a_question() -> None:
+    current = runs.ask(run(), asking(0), open_until=OPEN_UNTIL)
+    current = runs.ask(current, asking(1), open_until=OPEN_UNTIL)
+    assert ids(runs.move(current, "d0", "late")) == ["late", "d1"]
+    assert runs.move(current, "unknown", "late") == current
+
+
+def test_an_open_run_is_due_when_nobody_can_join_it_any_more() -> None:
+    assert run().due_at == OPEN_UNTIL
+    assert run().erase_at == OPEN_UNTIL + RECORD_KEPT
+    assert (run().status, run().holds_key) == ("open", True)
+
+
+def test_a_result_is_kept_ten_minutes() -> None:
+    done = runs.finish(run(), result="{}", now=NOON)
+    assert timedelta(minutes=10) == RESULT_KEPT
+    assert (done.status, done.result, done.due_at) == ("finished", "{}", NOON + RESULT_KEPT)
+    assert done.holds_key
+
+
+def test_after_delivery_the_same_call_is_a_new_wish_and_the_run_may_repeat() -> None:
+    over = runs.deliver(runs.finish(run(), result="{}", now=NOON), now=NOON)
+    assert (over.status, over.result, over.holds_key) == ("delivered", "{}", False)
+    assert over.due_at == NOON + RESULT_KEPT
+
+
+def test_a_wiped_run_is_never_due_again() -> None:
+    for before in (run(), runs.finish(run(), result="{}", now=NOON)):
+        wiped = runs.wipe(before)
+        assert (wiped.result, wiped.holds_key, wiped.due_at) == (None, False, None)
+        assert runs.wipe(wiped) == wiped
+
+
+def test_a_result_that_was_too_long_to_be_kept_ends_its_run_when_it_went_out() -> None:
+    over = runs.deliver(run(), now=NOON)
+    assert (over.status, over.called, over.finished_at) == ("delivered", None, NOON)
+    assert (over.holds_key, over.due_at) == (False, None)
+    assert runs.deliver(over, now=OPEN_UNTIL) == over
+
+
+def test_a_run_without_a_result_is_not_due_for_wiping() -> None:
+    assert replace(run(), finished_at=NOON).due_at is None

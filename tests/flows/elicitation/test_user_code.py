@@ -1,0 +1,176 @@
+"""The letters on the page: who sees them, who may guess, and how often."""
+
+import re
+
+import msgspec
+import pytest
+
+from flows.elicitation.user_code import (
+    ALPHABET,
+    SHOWN_AT_MOST,
+    TRIES_AT_MOST,
+    WRONG_AT_MOST,
+    Binding,
+    Code,
+    Codes,
+    bind,
+    is_confirmed,
+)
+from flows.errors import NotAllowed, TooManyAttempts
+from tests.support.clock import NOON
+
+CODES = Codes(lambda: [b"k" * 32])
+BOUND = bind(None, browser="her browser")
+
+
+def letters(binding: Binding, *, browser: str = "her browser", of: str = "e1") -> str:
+    code = binding.code_of(browser)
+    assert code is not None
+    return CODES.letters(of, code)
+
+
+def typed(binding: Binding, text: str) -> Binding:
+    return CODES.confirm("e1", binding, typed=text, now=NOON)
+
+
+def test_the_letters_are_eight_and_none_looks_like_another() -> None:
+    shown = letters(BOUND)
+    assert re.fullmatch(rf"[{ALPHABET}]{{4}}-[{ALPHABET}]{{4}}", shown)
+    assert len(set(ALPHABET)) == 20
+    assert not set(ALPHABET) & set("AEIOUY" + "0158")
+
+
+def test_a_page_that_is_loaded_again_shows_the_same_letters() -> None:
+    stored = msgspec.json.decode(msgspec.json.encode(BOUND), type=Binding)
+    assert letters(stored) == letters(bind(BOUND, browser="her browser"))
+
+
+def test_other_letters_for_another_browser_question_number_or_server() -> None:
+    code = Code(browser="her browser", number=1)
+    shown = {
+        letters(BOUND),
+        letters(bind(BOUND, browser="another"), browser="another"),
+        letters(BOUND, of="e2"),
+        CODES.letters("e1", msgspec.structs.replace(code, number=7)),
+        CODES.letters("e1", msgspec.structs.replace(code, browser="another")),
+        Codes(lambda: [b"j" * 32]).letters("e1", code),
+    }
+    assert len(shown) == 6
+
+
+def test_what_is_kept_does_not_hold_the_letters() -> None:
+    shown = letters(BOUND)
+    kept = msgspec.json.encode(BOUND).decode()
+    assert shown not in kept
+    assert shown.replace("-", "") not in kept
+
+
+@pytest.mark.parametrize("spelt", ["{}", "  {} ", "({})", "{}."])
+def test_the_asker_types_them_in_any_spelling(spelt: str) -> None:
+    shown = letters(BOUND)
+    for text in (shown, shown.lower(), shown.replace("-", ""), " ".join(shown)):
+        confirmed = typed(BOUND, spelt.format(text))
+        assert is_confirmed(confirmed, browser="her browser")
+        assert not is_confirmed(confirmed, browser="another")
+
+
+def test_nobody_is_confirmed_before_that() -> None:
+    assert not is_confirmed(None, browser="her browser")
+    assert not is_confirmed(BOUND, browser="her browser")
+
+
+@pytest.mark.parametrize("text", ["", "BCDF-GHJK", "x" * 10_000, "\ud800", "ﬀﬀﬀﬀ", "\x00"])
+def test_a_wrong_guess_is_counted(text: str) -> None:
+    assert typed(BOUND, text).tries == 1
+
+
+def test_the_fifth_wrong_guess_makes_other_letters() -> None:
+    guessed = BOUND
+    for _ in range(TRIES_AT_MOST - 1):
+        guessed = typed(guessed, "nonsense")
+    assert letters(guessed) == letters(BOUND)
+    fresh = typed(guessed, "nonsense")
+    assert (fresh.number, fresh.tries) == (2, 0)
+    assert letters(fresh) != letters(BOUND)
+    assert not is_confirmed(typed(fresh, letters(BOUND)), browser="her browser")
+
+
+def test_after_the_last_code_not_even_the_right_letters_help() -> None:
+    guessed = BOUND
+    for _ in range(WRONG_AT_MOST):
+        guessed = typed(guessed, "nonsense")
+    for text in ("nonsense", letters(guessed)):
+        with pytest.raises(TooManyAttempts):
+            typed(guessed, text)
+
+
+def test_another_browser_before_the_confirmation_gets_letters_of_its_own() -> None:
+    other = bind(BOUND, browser="another")
+    assert not is_confirmed(typed(other, letters(BOUND)), browser="another")
+    confirmed = typed(other, letters(other, browser="another"))
+    assert is_confirmed(confirmed, browser="another")
+    assert not is_confirmed(confirmed, browser="her browser")
+
+
+def test_letters_in_two_other_browsers_leave_hers_right_and_count_nothing() -> None:
+    # finding: S21
+    bound = bind(bind(BOUND, browser="another"), browser="a third")
+    assert letters(bound) == letters(BOUND)
+    confirmed = typed(bound, letters(BOUND))
+    assert is_confirmed(confirmed, browser="her browser")
+    assert (confirmed.tries, confirmed.wrong) == (0, 0)
+
+
+def test_at_most_three_browsers_have_letters_and_the_oldest_loses_them() -> None:
+    bound = BOUND
+    for number in range(SHOWN_AT_MOST):
+        bound = bind(bound, browser=f"browser {number}")
+    assert len(bound.codes) == SHOWN_AT_MOST
+    assert bound.code_of("her browser") is None
+    again = bind(bound, browser="her browser")
+    assert letters(again) != letters(BOUND)
+    assert again.code_of("browser 0") is None
+
+
+def test_the_fifth_wrong_guess_makes_other_letters_in_each_browser() -> None:
+    bound = bind(BOUND, browser="another")
+    guessed = bound
+    for _ in range(TRIES_AT_MOST):
+        guessed = typed(guessed, "nonsense")
+    browsers = ("her browser", "another")
+    shown = {letters(each, browser=browser) for each in (bound, guessed) for browser in browsers}
+    assert len(shown) == 4
+
+
+def test_another_browser_after_the_confirmation_gets_none() -> None:
+    confirmed = typed(BOUND, letters(BOUND))
+    with pytest.raises(NotAllowed):
+        bind(confirmed, browser="another")
+    assert bind(confirmed, browser="her browser") is confirmed
+    assert typed(confirmed, "nonsense") is confirmed
+
+
+def test_other_browsers_use_up_nothing_of_hers() -> None:
+    bound = BOUND
+    for number in range(100):
+        bound = bind(bound, browser=f"browser {number}")
+    hers = bind(bound, browser="her browser")
+    assert is_confirmed(typed(hers, letters(hers)), browser="her browser")
+
+
+def test_another_browser_gives_nobody_more_guesses() -> None:
+    guessed = BOUND
+    for number in range(WRONG_AT_MOST):
+        guessed = bind(typed(guessed, "nonsense"), browser=f"browser {number}")
+    with pytest.raises(TooManyAttempts):
+        typed(guessed, letters(guessed, browser=guessed.codes[-1].browser))
+
+
+def test_letters_that_were_shown_before_a_rotation_are_right_after_it() -> None:
+    keys = [b"o" * 32]
+    codes = Codes(lambda: keys)
+    (code,) = BOUND.codes
+    shown = codes.letters("e1", code)
+    keys.insert(0, b"n" * 32)
+    assert codes.letters("e1", code) != shown
+    assert codes.confirm("e1", BOUND, typed=shown, now=NOON).confirmed_at == NOON

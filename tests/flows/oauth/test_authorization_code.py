@@ -1,0 +1,428 @@
+"""The way to an account and back: what is sent, what is kept, what is read from the replies."""
+
+import base64
+import hashlib
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import msgspec
+import pytest
+
+from flows.errors import Denied, Failed, NotConfigured
+from flows.oauth.authorization_code import Client, Mixed, OauthFlow
+from flows.oauth.provider import PersonProbe
+from flows.oauth.requests import authorize_url
+from flows.providers import github, google, openid
+from tests.support.clock import NOON
+from tests.support.oauth_flow import (
+    ACME,
+    CALLBACK,
+    ISSUER,
+    METADATA,
+    OCTOCAT,
+    TRIP,
+    a_flow,
+    an_elicitation,
+    arrived,
+    departed,
+    granted,
+    id_token,
+    key_set,
+    parameters_of,
+)
+
+
+class TestTheWayOut:
+    def test_the_browser_goes_to_the_provider_with_all_that_it_must_bring_back(self) -> None:
+        # defect: lynq no PKCE
+        departure, away = departed()
+        assert departure.url.startswith("https://github.com/login/oauth/authorize?")
+        sent = parameters_of(departure.url)
+        kept: Any = away.attempt.kept if away.attempt else None
+        digest = hashlib.sha256(kept["verifier"].encode()).digest()
+        assert sent == {
+            "response_type": ["code"],
+            "client_id": ["our id"],
+            "redirect_uri": [CALLBACK],
+            "scope": ["repo read:user"],
+            "state": ["the-state"],
+            "code_challenge": [base64.urlsafe_b64encode(digest).rstrip(b"=").decode()],
+            "code_challenge_method": ["S256"],
+        }
+
+    def test_every_attempt_has_a_verifier_of_its_own_that_nobody_is_shown(self) -> None:
+        kept: list[Any] = [a_flow().prepare(an_elicitation(), TRIP) for _ in range(2)]
+        assert kept[0]["verifier"] != kept[1]["verifier"]
+        assert 64 <= len(kept[0]["verifier"]) <= 128
+        departure, away = departed()
+        assert kept[0]["verifier"] not in departure.url + repr(departure) + repr(away)
+
+    def test_the_account_that_is_wanted_is_hinted_at(self) -> None:
+        departure, _ = departed(account="octocat")
+        assert parameters_of(departure.url)["login"] == ["octocat"]
+
+    def test_a_provider_with_commas_is_asked_with_commas(self) -> None:
+        departure, _ = departed(replace(github, scope_separator=","))
+        assert parameters_of(departure.url)["scope"] == ["repo,read:user"]
+
+    def test_an_issuer_is_asked_where_to_go_and_the_exchange_will_go_where_it_said(self) -> None:
+        departure, away = departed(ACME, scopes=("email",))
+        assert departure.url.startswith(f"{ISSUER}/authorize?tenant=a")
+        sent = parameters_of(departure.url)
+        kept: Any = away.attempt.kept if away.attempt else None
+        assert sent["tenant"] == ["a b"]
+        assert sent["scope"] == ["openid email"]
+        assert sent["nonce"] == [kept["nonce"]]
+        assert kept["token"] == f"{ISSUER}/token"
+        assert kept["jwks"] == f"{ISSUER}/jwks"
+
+    def test_metadata_is_asked_for_below_the_issuer_as_it_is_written(self) -> None:
+        provider = openid("acme", ISSUER + "/")
+        flow = a_flow(provider)
+        kept = flow.prepare(an_elicitation(provider), TRIP)
+        talk = flow.begin(an_elicitation(provider, kept=kept), TRIP)
+        assert next(talk).url == f"{ISSUER}/.well-known/openid-configuration"
+
+    def test_an_issuer_that_takes_only_the_other_way_of_telling_who_we_are_gets_it(self) -> None:
+        post = {"token_endpoint_auth_methods_supported": ["private_key_jwt", "client_secret_post"]}
+        _, away = departed(ACME, metadata=METADATA | post)
+        kept: Any = away.attempt.kept if away.attempt else None
+        assert kept["client_auth"] == "post"
+        _, away = departed(ACME)
+        kept = away.attempt.kept if away.attempt else None
+        assert kept["client_auth"] == "basic"
+
+    def test_google_is_asked_for_a_key_that_lasts(self) -> None:
+        metadata = METADATA | {"issuer": google.issuer}
+        departure, _ = departed(google, scopes=(), metadata=metadata)
+        sent = parameters_of(departure.url)
+        assert sent["access_type"] == ["offline"]
+        assert sent["prompt"] == ["consent"]
+        assert sent["scope"] == ["openid email"]
+
+    def test_a_provider_without_our_client_id_is_not_configured(self) -> None:
+        with pytest.raises(NotConfigured, match="ELICIT_GITHUB_CLIENT_ID"):
+            OauthFlow({}).prepare(an_elicitation(), TRIP)
+
+    def test_a_registration_that_changed_meanwhile_is_not_mixed_with_the_old_one(self) -> None:
+        client = Client(provider=github, client_id="another", client_secret="s")
+        with pytest.raises(Failed, match="registration at GitHub has changed"):
+            OauthFlow({"github": client}).prepare(an_elicitation(), TRIP)
+
+
+class TestComingBack:
+    def test_the_code_is_read_where_everything_is_right(self) -> None:
+        _, away = departed()
+        back = arrived(code="the-code", state="s", iss="https://github.com/login/oauth")
+        assert a_flow().code_of(away, back) == "the-code"
+
+    def test_a_no_at_the_provider_is_the_persons_no(self) -> None:
+        _, away = departed()
+        back = arrived(error="access_denied", state="s", iss="https://github.com/login/oauth")
+        with pytest.raises(Denied, match="said no at GitHub") as denied:
+            a_flow().code_of(away, back)
+        assert denied.value.elicitation_id == "e1"
+
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            ("redirect_uri_mismatch", "GitHub refused (redirect_uri_mismatch)."),
+            ("invalid_scope", "GitHub refused (invalid_scope)."),
+            ("<b>pay me</b>", "GitHub refused."),
+            ("call 0800 123", "GitHub refused."),
+            ("x" * 65, "GitHub refused."),
+            ("", "GitHub refused."),
+        ],
+    )
+    def test_another_error_is_told_in_our_words(self, error: str, said: str) -> None:
+        _, away = departed()
+        back = arrived(error=error, state="s", iss="https://github.com/login/oauth")
+        with pytest.raises(Failed) as failed:
+            a_flow().code_of(away, back)
+        assert str(failed.value) == said
+
+    def test_an_answer_without_the_issuer_that_a_declared_provider_sends_is_refused(self) -> None:
+        # finding: T4
+        provider = replace(github, issuer="https://login.example", sends_issuer=True)
+        assert not provider.discovers
+        _, away = departed(provider)
+        with pytest.raises(Mixed):
+            a_flow(provider).code_of(away, arrived(code="c"))
+        back = arrived(code="c", iss="https://login.example")
+        assert a_flow(provider).code_of(away, back) == "c"
+
+    def test_a_provider_that_names_no_issuer_may_begin_to(self) -> None:
+        provider = replace(github, issuer=None, sends_issuer=False)
+        _, away = departed(provider)
+        assert a_flow(provider).code_of(away, arrived(code="c", iss="https://x")) == "c"
+
+
+class TestTheExchange:
+    def test_the_code_becomes_a_key_and_a_person(self) -> None:
+        _, away = departed()
+        said = {"access_token": "gho_x", "scope": "repo,read:user", "token_type": "bearer"}
+        grant, asked = granted(
+            github, away, httpx.Response(200, json=said), httpx.Response(200, json=OCTOCAT)
+        )
+        exchange, probe = asked
+        kept: Any = away.attempt.kept if away.attempt else None
+        assert (exchange.method, str(exchange.url)) == ("POST", github.token)
+        assert exchange.headers["Accept"] == "application/json"
+        assert {key: value[0] for key, value in parse_qs(exchange.content.decode()).items()} == {
+            "grant_type": "authorization_code",
+            "code": "the-code",
+            "redirect_uri": CALLBACK,
+            "code_verifier": kept["verifier"],
+            "client_id": "our id",
+            "client_secret": "our:secret/%",
+        }
+        assert (probe.method, str(probe.url)) == ("GET", "https://api.github.com/user")
+        assert probe.headers["Authorization"] == "Bearer gho_x"
+        assert all(request.headers["User-Agent"] for request in asked)
+        assert grant.tokens.access_token == "gho_x"
+        assert grant.tokens.expires_at is None
+        assert grant.scopes == ("repo", "read:user")
+        assert grant.issuer == github.issuer
+        assert (grant.person.id, grant.person.label) == ("583231", "octocat")
+        assert grant.person.name == "The Octocat"
+
+    def test_nothing_that_is_shown_of_a_grant_has_the_key_in_it(self) -> None:
+        _, away = departed()
+        said = {"access_token": "gho_x", "refresh_token": "ghr_y"}
+        grant, _ = granted(
+            github, away, httpx.Response(200, json=said), httpx.Response(200, json=OCTOCAT)
+        )
+        assert grant.tokens.refresh_token == "ghr_y"
+        assert "gho_x" not in repr(grant) + str(grant)
+        assert "ghr_y" not in repr(grant) + str(grant)
+        assert "our:secret" not in repr(
+            Client(provider=github, client_id="i", client_secret="our:secret")
+        )
+
+    def test_who_we_are_is_told_in_the_header_where_the_provider_wants_it_so(self) -> None:
+        provider = replace(github, client_auth="basic", body="json")
+        _, away = departed(provider)
+        talk = a_flow(provider).finish(away, code="the-code", now=NOON)
+        exchange = next(talk)
+        kept: Any = away.attempt.kept if away.attempt else None
+        scheme, _, pair = exchange.headers["Authorization"].partition(" ")
+        assert scheme == "Basic"
+        assert base64.b64decode(pair) == b"our%20id:our%3Asecret%2F%25"
+        assert msgspec.json.decode(exchange.content) == {
+            "grant_type": "authorization_code",
+            "code": "the-code",
+            "redirect_uri": CALLBACK,
+            "code_verifier": kept["verifier"],
+        }
+
+    def test_fewer_scopes_than_asked_are_told_and_covered_ones_count(self) -> None:
+        _, away = departed(scopes=("repo", "user:email", "user"))
+        said = {"access_token": "t", "scope": "user, gist"}
+        grant, _ = granted(
+            github, away, httpx.Response(200, json=said), httpx.Response(200, json=OCTOCAT)
+        )
+        assert grant.scopes == ("user", "gist", "user:email")
+        assert github.missing(("repo", "user:email"), granted=grant.scopes) == ("repo",)
+
+    @pytest.mark.parametrize(
+        ("said", "scopes"),
+        [
+            ({}, ("repo", "read:user")),
+            ({"scope": None}, ("repo", "read:user")),
+            ({"scope": ""}, ()),
+            ({"scope": ["repo", 7]}, ("repo",)),
+            ({"scope": "repo,,repo, \x00"}, ("repo",)),
+        ],
+    )
+    def test_a_reply_that_does_not_speak_of_scopes_grants_what_was_asked(
+        self, said: dict[str, Any], scopes: tuple[str, ...]
+    ) -> None:
+        _, away = departed()
+        grant, _ = granted(
+            github,
+            away,
+            httpx.Response(200, json={"access_token": "t", **said}),
+            httpx.Response(200, json=OCTOCAT),
+        )
+        assert grant.scopes == scopes
+
+    @pytest.mark.parametrize(
+        ("expires_in", "seconds"),
+        [
+            (28800, 28800),
+            ("3600", 3600),
+            (0, None),
+            (-1, None),
+            ("-3600", None),
+            (True, None),
+            ("soon", None),
+            (10**12, None),
+            (1e300, None),
+            (None, None),
+            ([], None),
+        ],
+    )
+    def test_an_expiry_is_believed_where_it_is_sane(
+        self, expires_in: object, seconds: int | None
+    ) -> None:
+        _, away = departed()
+        said = {"access_token": "t", "expires_in": expires_in}
+        grant, _ = granted(
+            github, away, httpx.Response(200, json=said), httpx.Response(200, json=OCTOCAT)
+        )
+        after = None if seconds is None else NOON + timedelta(seconds=seconds)
+        assert grant.tokens.expires_at == after
+
+    def test_a_key_deep_in_the_reply_is_found(self) -> None:
+        provider = replace(
+            github,
+            token_path=("authed_user",),
+            person=PersonProbe(url="https://api.github.com/who", id="user.id", label="user.name"),
+        )
+        _, away = departed(provider)
+        said = {"ok": True, "authed_user": {"access_token": "xoxp", "token_type": "user"}}
+        who = {"ok": True, "user": {"id": "U1", "name": "ada"}}
+        grant, _ = granted(
+            provider, away, httpx.Response(200, json=said), httpx.Response(200, json=who)
+        )
+        assert grant.tokens.access_token == "xoxp"
+        assert (grant.person.id, grant.person.label) == ("U1", "ada")
+
+    def test_a_form_is_read_where_the_declaration_allows_one(self) -> None:
+        form = httpx.Response(
+            200,
+            text="access_token=gho_x&scope=repo%2Cuser&token_type=bearer",
+            headers={"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"},
+        )
+        _, away = departed()
+        grant, _ = granted(github, away, form, httpx.Response(200, json=OCTOCAT))
+        assert grant.scopes[:2] == ("repo", "user")
+        provider = replace(github, replies="json")
+        with pytest.raises(Failed, match="did not give a key"):
+            granted(provider, away, form)
+
+    def test_a_provider_that_does_not_answer_is_asked_once(self) -> None:
+        _, away = departed()
+        talk = a_flow().finish(away, code="the-code", now=NOON)
+        request = next(talk)
+        with pytest.raises(Failed, match="GitHub did not answer"):
+            talk.throw(httpx.ReadTimeout("slow", request=request))
+        assert list(talk) == []
+
+
+class TestThePerson:
+    def test_an_id_token_says_who_it_is(self) -> None:
+        _, away = departed(ACME)
+        token = id_token(away, email="ada@example.com", name="Ada", picture="https://p.example/a")
+        said = {"access_token": "t", "id_token": token}
+        grant, asked = granted(ACME, away, httpx.Response(200, json=said), key_set())
+        assert [str(request.url) for request in asked] == [f"{ISSUER}/token", f"{ISSUER}/jwks"]
+        assert "Authorization" not in asked[1].headers
+        assert (grant.person.id, grant.person.label) == ("sub-1", "ada@example.com")
+        assert grant.person.picture == "https://p.example/a"
+        assert grant.issuer == ISSUER
+
+    def test_userinfo_is_asked_where_the_id_token_has_no_words_for_people(self) -> None:
+        _, away = departed(ACME)
+        said = {"access_token": "t", "id_token": id_token(away)}
+        more = {"sub": "sub-1", "preferred_username": "ada"}
+        grant, asked = granted(
+            ACME,
+            away,
+            httpx.Response(200, json=said),
+            key_set(),
+            httpx.Response(200, json=more),
+        )
+        assert grant.person.label == "ada"
+        assert asked[2].headers["Authorization"] == "Bearer t"
+
+    @pytest.mark.parametrize(
+        ("label", "shown"),
+        [
+            ("octocat", "octocat"),
+            ("a" * 200, "a" * 80),
+            ("octo\u202ecat\n<b>", "octocat<b>"),
+            ("\u200b\u202e", "583231"),
+            ("", "583231"),
+            (None, "583231"),
+            (7, "583231"),
+        ],
+    )
+    def test_a_label_is_cut_to_what_can_be_shown(self, label: object, shown: str) -> None:
+        _, away = departed()
+        grant, _ = granted(
+            github,
+            away,
+            httpx.Response(200, json={"access_token": "t"}),
+            httpx.Response(200, json={"id": 583231, "login": label}),
+        )
+        assert grant.person.label == shown
+
+    @pytest.mark.parametrize(
+        ("picture", "kept"),
+        [
+            ("https://avatars.example/u/1?v=4", True),
+            ("http://127.0.0.1:8766/a.png", True),
+            ("http://avatars.example/u/1", False),
+            ("javascript:alert(1)", False),
+            ("data:image/png;base64,xx", False),
+            ("https://x.example/" + "a" * 3000, False),
+            (7, False),
+        ],
+    )
+    def test_a_picture_is_kept_where_a_page_may_show_it(self, picture: object, kept: bool) -> None:
+        _, away = departed()
+        grant, _ = granted(
+            github,
+            away,
+            httpx.Response(200, json={"access_token": "t"}),
+            httpx.Response(200, json=OCTOCAT | {"avatar_url": picture}),
+        )
+        assert grant.person.picture == (picture if kept else None)
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            httpx.Response(401, json={"message": "Bad credentials"}),
+            httpx.Response(200, text="<html>"),
+            httpx.Response(200, json=[]),
+            httpx.Response(200, json={}),
+            httpx.Response(200, json={"id": None}),
+            httpx.Response(200, json={"id": ""}),
+            httpx.Response(200, json={"id": True}),
+            httpx.Response(200, json={"id": "x" * 300}),
+            httpx.Response(200, json={"id": {"id": 1}}),
+        ],
+    )
+    def test_without_an_id_there_is_no_account(self, reply: httpx.Response) -> None:
+        _, away = departed()
+        with pytest.raises(Failed, match="GitHub did not say whose account it is"):
+            granted(github, away, httpx.Response(200, json={"access_token": "t"}), reply)
+
+
+def said_to(scopes: tuple[str, ...], *, switches: bool = False) -> dict[str, list[str]]:
+    provider = openid("acme", "https://login.acme.example")
+    url = authorize_url(
+        Client(provider=provider, client_id="id", client_secret="secret"),
+        place="https://login.acme.example/authorize",
+        redirect_uri="https://tools.example/callback/acme",
+        scopes=scopes,
+        state="s",
+        verifier="v" * 64,
+        switches=switches,
+    )
+    return parse_qs(urlsplit(url).query)
+
+
+def test_what_shall_last_is_asked_for_with_consent() -> None:
+    assert "prompt" not in said_to(("openid",))
+    assert said_to(("openid", "offline_access"))["prompt"] == ["consent"]
+
+
+def test_a_choice_of_accounts_keeps_the_consent() -> None:
+    assert said_to(("openid",), switches=True)["prompt"] == ["select_account"]
+    both = said_to(("openid", "offline_access"), switches=True)
+    assert both["prompt"] == ["select_account consent"]

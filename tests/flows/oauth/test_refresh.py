@@ -1,0 +1,304 @@
+"""A key renewed: asked for once, the old pair kept until there is a new one, an end told apart."""
+
+import contextlib
+import json
+from base64 import urlsafe_b64encode
+from dataclasses import replace
+from datetime import timedelta
+
+import httpx
+import msgspec
+import pytest
+
+from flows.errors import Failed
+from flows.oauth.connection import Connection
+from flows.oauth.provider import Provider
+from flows.oauth.refresh import RefreshTokenGone, Renewed, needs_refresh, refresh, refreshed
+from flows.providers import github, microsoft, openid, slack
+from tests.support.account_life import (
+    ISSUER,
+    METADATA,
+    PLAIN,
+    a_client,
+    a_connection,
+    basic,
+    form_of,
+    ok,
+    said,
+    unanswered,
+    values_of,
+)
+from tests.support.clock import NOON
+from tests.support.oauth_flow import talked
+
+NEW = {"access_token": "new-key", "token_type": "bearer", "expires_in": 3600}
+
+
+def renewed(
+    *replies: httpx.Response, provider: Provider = PLAIN, connection: Connection | None = None
+) -> tuple[Renewed, list[httpx.Request]]:
+    connection = connection or a_connection(provider)
+    return talked(refresh(a_client(provider), connection, now=NOON), *replies)
+
+
+class TestWhenItIsDue:
+    @pytest.mark.parametrize(
+        ("life", "margin"),
+        [
+            (timedelta(hours=8), timedelta(seconds=60)),
+            (timedelta(minutes=10), timedelta(seconds=60)),
+            (timedelta(minutes=5), timedelta(seconds=30)),
+            (timedelta(seconds=10), timedelta(seconds=1)),
+        ],
+    )
+    def test_it_is_a_minute_before_the_end_or_a_tenth_of_a_short_life(
+        self, life: timedelta, margin: timedelta
+    ) -> None:
+        connection = a_connection(issued_at=NOON, expires_at=NOON + life)
+        due = NOON + life - margin
+        assert not needs_refresh(connection, now=NOON)
+        assert not needs_refresh(connection, now=due - timedelta(microseconds=1))
+        assert needs_refresh(connection, now=due)
+        assert needs_refresh(connection, now=NOON + life)
+
+    def test_a_key_stored_before_its_issue_was_noted_counts_from_the_connection(self) -> None:
+        connection = a_connection(
+            issued_at=None, connected_at=NOON, expires_at=NOON + timedelta(minutes=5)
+        )
+        assert not needs_refresh(connection, now=NOON + timedelta(minutes=4, seconds=29))
+        assert needs_refresh(connection, now=NOON + timedelta(minutes=4, seconds=30))
+
+    def test_a_key_that_does_not_end_or_cannot_be_renewed_is_never_due(self) -> None:
+        assert not needs_refresh(a_connection(expires_at=None), now=NOON)
+        assert not needs_refresh(a_connection(refresh_token=None), now=NOON)
+
+
+class TestWhatIsSent:
+    def test_it_goes_where_the_exchange_went_with_the_grant_and_who_we_are(self) -> None:
+        _, (request,) = renewed(
+            ok(**NEW), connection=a_connection(token=f"{ISSUER}/found/token", client_auth="post")
+        )
+        assert (request.method, str(request.url)) == ("POST", f"{ISSUER}/found/token")
+        assert form_of(request) == {
+            "grant_type": "refresh_token",
+            "refresh_token": "old-refresh",
+            "client_id": "our id",
+            "client_secret": "our:secret/%",
+        }
+        assert request.headers["content-type"] == "application/x-www-form-urlencoded"
+        assert request.headers["accept"] == "application/json"
+        assert "authorization" not in request.headers
+
+    def test_who_we_are_stands_in_the_header_where_it_did_at_the_exchange(self) -> None:
+        _, (request,) = renewed(ok(**NEW))
+        assert request.headers["authorization"] == basic()
+        assert "client_secret" not in form_of(request)
+
+    def test_a_provider_that_renews_elsewhere_is_asked_there(self) -> None:
+        elsewhere = replace(PLAIN, refresh=f"{ISSUER}/renew", body="json")
+        _, (request,) = renewed(ok(**NEW), provider=elsewhere)
+        assert request.url == f"{ISSUER}/renew"
+        assert values_of(request)["grant_type"] == "refresh_token"
+
+    def test_what_was_stored_without_a_place_goes_where_the_declaration_says(self) -> None:
+        _, (request,) = renewed(ok(**NEW), connection=a_connection(token=None, client_auth=None))
+        assert request.url == f"{ISSUER}/token"
+        assert request.headers["authorization"] == basic()
+
+    def test_and_where_the_issuer_says_if_the_declaration_does_not(self) -> None:
+        acme = openid("acme", ISSUER)
+        post = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
+        _, (asked, request) = renewed(
+            ok(**METADATA, **post),
+            ok(**NEW),
+            provider=acme,
+            connection=a_connection(acme, token=None, client_auth=None),
+        )
+        assert asked.url == f"{ISSUER}/.well-known/openid-configuration"
+        assert request.url == f"{ISSUER}/token"
+        assert form_of(request)["client_id"] == "our id"
+
+
+class TestWhatComesBack:
+    def test_the_new_pair_takes_the_place_of_the_old_one(self) -> None:
+        connection = a_connection()
+        new, _ = renewed(ok(**NEW, refresh_token="new-refresh"))
+        after = refreshed(connection, new, now=NOON)
+        assert (after.access_token, after.refresh_token) == ("new-key", "new-refresh")
+        assert after.expires_at == NOON + timedelta(hours=1)
+        assert after.issued_at == NOON
+        assert after.connected_at == connection.connected_at
+        assert after.version == connection.version
+        assert not needs_refresh(after, now=NOON)
+
+    def test_the_old_refresh_token_is_kept_when_none_comes_back(self) -> None:
+        new, _ = renewed(ok(**NEW))
+        assert new.tokens.refresh_token == "old-refresh"
+
+    def test_a_reply_without_scopes_or_with_none_in_it_changes_none(self) -> None:
+        for reply in (ok(**NEW), ok(**NEW, scope="")):
+            new, _ = renewed(reply)
+            assert new.scopes == ("repo",)
+
+    def test_fewer_scopes_than_before_are_told_and_covered_ones_stay(self) -> None:
+        connection = a_connection(github, scopes=("repo", "public_repo", "gist"))
+        new, _ = renewed(ok(**NEW, scope="repo"), provider=github, connection=connection)
+        assert new.scopes == ("repo", "public_repo")
+
+    def test_nothing_that_is_shown_of_it_has_the_key_in_it(self) -> None:
+        new, _ = renewed(ok(**NEW, refresh_token="new-refresh"))
+        shown = repr(new) + repr(refreshed(a_connection(), new, now=NOON))
+        assert "new-key" not in shown
+        assert "new-refresh" not in shown
+
+    def test_what_a_connection_keeps_of_its_exchange_outlives_the_store(self) -> None:
+        connection = a_connection(issuer=ISSUER)
+        stored = msgspec.json.decode(msgspec.json.encode(connection), type=Connection)
+        assert stored == connection
+
+    def test_a_connection_stored_before_there_were_such_fields_can_be_read(self) -> None:
+        members = msgspec.to_builtins(a_connection())
+        for name in ("issued_at", "token", "client_auth", "issuer"):
+            members.pop(name)
+        assert msgspec.convert(members, Connection).token is None
+
+
+class TestTheEnd:
+    @pytest.mark.parametrize(
+        ("provider", "reply", "reason"),
+        [
+            (PLAIN, said(400, error="invalid_grant"), "invalid_grant"),
+            (PLAIN, said(401, error="invalid_grant"), "invalid_grant"),
+            (PLAIN, said(403, error="invalid_grant"), "invalid_grant"),
+            (PLAIN, said(400, error="interaction_required"), "interaction_required"),
+            (github, ok(error="bad_refresh_token"), "bad_refresh_token"),
+            (
+                github,
+                httpx.Response(
+                    200,
+                    content=b"error=bad_refresh_token&error_description=x",
+                    headers={"content-type": "application/x-www-form-urlencoded"},
+                ),
+                "bad_refresh_token",
+            ),
+            (slack, ok(ok=False, error="invalid_refresh_token"), "invalid_refresh_token"),
+            (slack, ok(ok=False, error="token_expired"), "token_expired"),
+            (slack, ok(ok=False, error="token_revoked"), "token_revoked"),
+        ],
+    )
+    def test_a_no_for_good_means_that_the_person_connects_again(
+        self, provider: Provider, reply: httpx.Response, reason: str
+    ) -> None:
+        with pytest.raises(RefreshTokenGone, match="has to be connected again") as gone:
+            renewed(reply, provider=provider)
+        assert gone.value.reason == reason
+        assert not isinstance(gone.value, Failed)
+
+    def test_without_anything_to_renew_with_nobody_is_asked(self) -> None:
+        with pytest.raises(RefreshTokenGone, match="nothing to renew"):
+            renewed(connection=a_connection(refresh_token=None))
+
+    def test_what_the_code_of_the_end_means_is_said(self) -> None:
+        organisation = microsoft("contoso.example")
+        description = "AADSTS65001: The user or administrator has not consented. Trace ID: 1"
+        reply = said(400, error="invalid_grant", error_description=description)
+        with pytest.raises(RefreshTokenGone, match="administrator of your organisation") as gone:
+            renewed(reply, provider=organisation)
+        assert "Trace" not in str(gone.value)
+
+
+class TestTheHitch:
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            httpx.Response(500),
+            said(503, error="invalid_grant"),
+            said(429, error="invalid_grant"),
+            said(401, error="invalid_client"),
+            said(400, error="temporarily_unavailable"),
+            said(400, error="INVALID GRANT <b>"),
+            httpx.Response(200, content=b"<html>error=invalid_grant</html>"),
+            httpx.Response(302, headers={"location": "https://elsewhere.example"}),
+            ok(token_type="bearer"),
+            ok(ok=False),
+            ok(access_token="two words"),
+            httpx.Response(200, json=["access_token"]),
+            httpx.Response(200, content=b"\xff"),
+        ],
+    )
+    def test_anything_else_keeps_the_old_pair_and_is_not_tried_again(
+        self, reply: httpx.Response
+    ) -> None:
+        with pytest.raises(Failed, match="Acme") as failed:
+            renewed(reply)
+        assert "<" not in str(failed.value)
+
+    def test_no_answer_is_no_end_either(self) -> None:
+        with pytest.raises(Failed, match="did not answer"):
+            unanswered(refresh(a_client(), a_connection(), now=NOON))
+
+    def test_an_error_page_that_looks_like_a_form_ends_nothing(self) -> None:
+        page = httpx.Response(
+            200, content=b"x&error=bad_refresh_token&", headers={"content-type": "text/html"}
+        )
+        with pytest.raises(Failed):
+            renewed(page, provider=github)
+
+
+def id_token(**claims: object) -> str:
+    """As an issuer sends it; nobody looks at the signature of one that it sent itself."""
+    return ".".join(
+        urlsafe_b64encode(part).decode().rstrip("=")
+        for part in (
+            b'{"alg":"RS256"}',
+            json.dumps(claims).encode(),
+            b"signature",
+        )
+    )
+
+
+class TestWhoseItIs:
+    provider = openid("acme", ISSUER, label="Acme")
+
+    def renew(self, token: object, **changes: object) -> Renewed:
+        connection = a_connection(self.provider, person_id="ada", issuer=ISSUER, **changes)
+        given = ok(**NEW, id_token=token)
+        return renewed(given, provider=self.provider, connection=connection)[0]
+
+    @pytest.mark.parametrize(
+        "claims",
+        [
+            {"iss": ISSUER, "sub": "eve"},
+            {"iss": ISSUER, "sub": "ADA"},
+            {"iss": ISSUER, "sub": 1},
+            {"iss": ISSUER, "sub": None},
+            {"iss": "https://other.example", "sub": "ada"},
+        ],
+        ids=json.dumps,
+    )
+    def test_one_that_names_another_person_ends_the_account(
+        self, claims: dict[str, object]
+    ) -> None:
+        # finding: S13
+        with pytest.raises(RefreshTokenGone, match="another person") as gone:
+            self.renew(id_token(**claims))
+        assert gone.value.reason == "another_person"
+
+    @pytest.mark.parametrize(
+        "token",
+        [id_token(iss=ISSUER, sub="ada", aud="other"), None, 7, "", "a.b", "a.~.c", "a.W10.c"],
+    )
+    def test_one_that_names_nobody_else_changes_nothing(self, token: object) -> None:
+        assert self.renew(token).tokens.access_token == "new-key"
+
+    def test_an_account_whose_issuer_was_not_noted_is_known_by_its_person(self) -> None:
+        # finding: S13
+        connection = a_connection(self.provider, person_id="ada")
+        for sub, is_hers in (("ada", True), ("eve", False)):
+            reply = ok(**NEW, id_token=id_token(iss=ISSUER, sub=sub))
+            with contextlib.nullcontext() if is_hers else pytest.raises(RefreshTokenGone):
+                renewed(reply, provider=self.provider, connection=connection)
+
+    def test_a_person_who_goes_by_another_name_at_the_api_is_not_compared(self) -> None:
+        reply = ok(**NEW, id_token=id_token(iss=ISSUER, sub="not-1"))
+        assert renewed(reply)[0].tokens.access_token == "new-key"

@@ -1,0 +1,221 @@
+"""A key given back: yes only where the provider said so, and a life from its start to there."""
+
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.errors import Failed
+from flows.oauth.connection import Connection
+from flows.oauth.id_token import unsigned_claims
+from flows.oauth.provider import Client, Provider, Revocation
+from flows.oauth.refresh import RefreshTokenGone, refresh, refreshed
+from flows.oauth.revocation import revoke
+from flows.providers import dropbox, github, google, notion, openid, slack
+from tests.support import sandbox as stage
+from tests.support.account_life import (
+    ISSUER,
+    METADATA,
+    PLAIN,
+    a_client,
+    a_connection,
+    basic,
+    form_of,
+    led,
+    ok,
+    said,
+    unanswered,
+    values_of,
+)
+from tests.support.clock import NOON, Clock
+from tests.support.oauth_flow import talked
+from webapp.sandbox import new_sandbox
+
+STANDARD = replace(PLAIN, revoke=Revocation(url=f"{ISSUER}/revoke"))
+
+
+def given_back(
+    provider: Provider, *replies: httpx.Response, connection: Connection | None = None
+) -> tuple[bool, list[httpx.Request]]:
+    talk = revoke(a_client(provider), connection or a_connection(provider))
+    return talked(talk, *replies)
+
+
+class TestTheStandardWay:
+    def test_what_lasts_is_given_back_first_and_then_the_key(self) -> None:
+        is_gone, (first, second) = given_back(
+            STANDARD, httpx.Response(200), httpx.Response(200, content=b"")
+        )
+        assert is_gone
+        assert first.url == second.url == f"{ISSUER}/revoke"
+        assert first.headers["authorization"] == basic()
+        assert form_of(first) == {"token": "old-refresh", "token_type_hint": "refresh_token"}
+        assert form_of(second) == {"token": "old-key", "token_type_hint": "access_token"}
+
+    def test_who_we_are_is_told_as_it_was_at_the_exchange(self) -> None:
+        connection = a_connection(STANDARD, refresh_token=None, client_auth="post")
+        _, (request,) = given_back(STANDARD, httpx.Response(200), connection=connection)
+        assert form_of(request)["client_secret"] == "our:secret/%"
+
+    def test_a_key_alone_is_given_back_alone(self) -> None:
+        connection = a_connection(STANDARD, refresh_token=None)
+        is_gone, requests = given_back(STANDARD, httpx.Response(200), connection=connection)
+        assert is_gone
+        assert len(requests) == 1
+
+    def test_gone_already_is_gone(self) -> None:
+        gone = said(400, error="invalid_token")
+        assert given_back(STANDARD, gone, gone)[0]
+        assert given_back(STANDARD, httpx.Response(200), httpx.Response(400))[0]
+
+    def test_a_key_that_the_provider_cannot_end_is_not_called_gone(self) -> None:
+        cannot = said(400, error="unsupported_token_type")
+        assert not given_back(STANDARD, httpx.Response(200), cannot)[0]
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            httpx.Response(400),
+            said(400, error="unsupported_token_type"),
+            said(401, error="invalid_client"),
+            said(503, error="invalid_token"),
+            httpx.Response(302, headers={"location": "https://elsewhere.example"}),
+            httpx.Response(404),
+            httpx.Response(429),
+            httpx.Response(500, content=b"\xff"),
+        ],
+    )
+    def test_a_refusal_is_a_no_and_ends_the_talk(self, reply: httpx.Response) -> None:
+        is_gone, requests = given_back(STANDARD, reply)
+        assert not is_gone
+        assert len(requests) == 1
+
+    def test_no_answer_is_said_to_be_none(self) -> None:
+        with pytest.raises(Failed, match="did not answer"):
+            unanswered(revoke(a_client(STANDARD), a_connection(STANDARD)))
+
+
+class TestAnIssuer:
+    def test_it_is_asked_where_keys_are_given_back(self) -> None:
+        acme = openid("acme", ISSUER)
+        yes = httpx.Response(200)
+        is_gone, requests = given_back(acme, ok(**METADATA), yes, yes)
+        assert is_gone
+        assert requests[1].url == f"{ISSUER}/revoke"
+
+    @pytest.mark.parametrize(
+        "address",
+        [None, 7, "", "http://127.0.0.1/revoke", "http://login.example/revoke", f"{ISSUER}/r#x"],
+    )
+    def test_a_key_goes_to_no_address_that_is_not_safe(self, address: Any) -> None:
+        acme = openid("acme", ISSUER)
+        is_gone, requests = given_back(acme, ok(**{**METADATA, "revocation_endpoint": address}))
+        assert not is_gone
+        assert len(requests) == 1
+
+    def test_one_that_answers_in_another_name_gets_no_key(self) -> None:
+        foreign = ok(**{**METADATA, "issuer": "https://evil.example"})
+        is_gone, requests = given_back(openid("acme", ISSUER), foreign)
+        assert not is_gone
+        assert len(requests) == 1
+
+    def test_one_that_does_not_answer_is_not_an_answer(self) -> None:
+        acme = openid("acme", ISSUER)
+        with pytest.raises(Failed, match="did not answer"):
+            unanswered(revoke(a_client(acme), a_connection(acme)))
+
+
+class TestOtherWays:
+    def test_a_provider_without_one_is_not_asked(self) -> None:
+        assert given_back(PLAIN) == (False, [])
+
+    @pytest.mark.parametrize(
+        ("status", "is_gone"), [(204, True), (404, True), (401, False), (422, False), (500, False)]
+    )
+    def test_github_deletes_a_token_for_whoever_proves_to_be_the_app(
+        self, status: int, is_gone: bool
+    ) -> None:
+        done, (request,) = given_back(github, httpx.Response(status))
+        assert done is is_gone
+        assert request.method == "DELETE"
+        assert str(request.url) == "https://api.github.com/applications/our%20id/token"
+        assert request.headers["authorization"] == basic()
+        assert values_of(request) == {"access_token": "old-key"}
+
+    @pytest.mark.parametrize(
+        ("reply", "is_gone"),
+        [
+            (ok(ok=True, revoked=True), True),
+            (ok(ok=True, revoked=False), False),
+            (ok(ok=False, error="token_revoked"), True),
+            (ok(ok=False, error="account_inactive"), True),
+            (ok(ok=False, error="token_expired"), False),
+            (ok(ok=False, error="invalid_auth"), False),
+            (ok(ok=False), False),
+            (httpx.Response(503), False),
+        ],
+    )
+    def test_slack_is_called_with_the_key_itself(
+        self, reply: httpx.Response, is_gone: bool
+    ) -> None:
+        done, (request,) = given_back(slack, reply)
+        assert done is is_gone
+        assert str(request.url) == "https://slack.com/api/auth.revoke"
+        assert request.headers["authorization"] == "Bearer old-key"
+        assert request.content == b""
+
+    @pytest.mark.parametrize(
+        ("tag", "is_gone"), [("invalid_access_token", True), ("expired_access_token", False)]
+    )
+    def test_dropbox_says_why_deep_inside(self, tag: str, is_gone: bool) -> None:
+        assert given_back(dropbox, said(401, error={".tag": tag}))[0] is is_gone
+
+    def test_notion_is_told_in_json_and_in_which_version(self) -> None:
+        done, (request,) = given_back(notion, ok(request_id="3c90c3cc"))
+        assert done
+        assert values_of(request) == {"token": "old-key"}
+        assert request.headers["notion-version"]
+        assert request.headers["authorization"] == basic()
+
+
+async def a_life(provider: Provider, served: stage.Provider, **query: str | None) -> None:
+    """Connect, renew, give back, and find that there is nothing left."""
+    sandbox = new_sandbox(url=stage.URL, serves=stage.MAIN)
+    async with stage.person_at(sandbox, clock=Clock()) as person:
+        reply = await person.connect(served, **query)
+        reply = reply.get("authed_user", reply)
+        client = Client(
+            provider=provider,
+            client_id=sandbox.client_id,
+            client_secret=sandbox.client_secret,
+        )
+        who = unsigned_claims(reply.get("id_token", "")) or {}
+        connection = a_connection(
+            provider,
+            person_id=who.get("sub", "1"),
+            token=f"{stage.URL}{served.token}",
+            access_token=reply["access_token"],
+            refresh_token=reply["refresh_token"],
+            scopes=(),
+        )
+        renewed = await led(refresh(client, connection, now=NOON), person.http)
+        after = refreshed(connection, renewed, now=NOON)
+        assert after.access_token != connection.access_token
+        assert after.refresh_token != connection.refresh_token
+        assert after.expires_at is not None
+        assert await led(revoke(client, after), person.http)
+        with pytest.raises(RefreshTokenGone):
+            await led(refresh(client, after, now=NOON), person.http)
+
+
+class TestAWholeLifeAtTheSandbox:
+    async def test_github(self) -> None:
+        await a_life(github.at(stage.URL), stage.GITHUB, scope="repo")
+
+    async def test_google(self) -> None:
+        await a_life(google.at(stage.URL), stage.OIDC, scope="openid email")
+
+    async def test_slack(self) -> None:
+        query = {"scope": None, "user_scope": "chat:write"}
+        await a_life(slack.at(stage.URL), stage.SLACK, **query)

@@ -1,0 +1,210 @@
+"""The way to the issuer and back: what is sent, what the browser keeps, who comes out of it."""
+
+from typing import Any
+from urllib.parse import parse_qs
+
+import httpx
+import msgspec
+import pytest
+from joserfc import jwt
+
+from flows.elicitation.flow import CallbackParams
+from flows.errors import Denied, Failed
+from flows.oauth.access_token import subject_of
+from flows.oauth.authorization_code import Mixed
+from flows.oauth.sign_in import Leaving, SignedIn
+from tests.support.access_tokens import ENTRA, ISSUER, KEY, KEYS, NOW
+from tests.support.sign_in_flow import BACK, CLIENT, arrived, came_back, departed, metadata, sign_in
+
+
+def reply(kept: Any, **changes: Any) -> httpx.Response:
+    claims = {
+        "iss": ISSUER,
+        "sub": "alice",
+        "aud": "our id",
+        "nonce": kept["nonce"],
+        "preferred_username": "alice@example",
+        "iat": NOW,
+        "exp": NOW + 300,
+        **changes,
+    }
+    id_token = jwt.encode(
+        {"alg": "ES256", "kid": "one"},
+        {name: value for name, value in claims.items() if value is not None},
+        KEY,
+    )
+    return httpx.Response(200, json={"access_token": "at", "id_token": id_token})
+
+
+def key_set() -> httpx.Response:
+    return httpx.Response(200, json={"keys": KEYS})
+
+
+def test_the_browser_goes_out_with_a_state_a_nonce_and_a_challenge() -> None:
+    asked, kept = departed()
+    assert asked["response_type"] == ["code"]
+    assert asked["client_id"] == ["our id"]
+    assert asked["redirect_uri"] == [BACK]
+    assert asked["scope"] == ["openid profile"]
+    assert asked["tenant"] == ["a"]
+    assert asked["code_challenge_method"] == ["S256"]
+    assert asked["state"] == [kept["state"]]
+    assert asked["nonce"] == [kept["nonce"]]
+    assert kept["verifier"] not in str(asked)
+    assert len(kept["state"]) >= 22
+
+
+def test_no_two_departures_have_anything_in_common() -> None:
+    (_, one), (_, other) = departed(), departed()
+    assert not set(one.values()) & set(other.values())
+
+
+def test_the_code_is_exchanged_with_the_verifier_and_the_person_is_known() -> None:
+    _, kept = departed()
+    signed_in, (exchange, keys) = came_back(kept, reply(kept), key_set())
+    assert signed_in == SignedIn(issuer=ISSUER, subject="alice", label="alice@example")
+    sent = parse_qs(exchange.content.decode())
+    assert exchange.url == f"{ISSUER}/token"
+    assert exchange.headers["authorization"].startswith("Basic ")
+    assert sent == {
+        "grant_type": ["authorization_code"],
+        "code": ["the-code"],
+        "redirect_uri": [BACK],
+        "code_verifier": [kept["verifier"]],
+    }
+    assert keys.url == f"{ISSUER}/jwks"
+
+
+def test_an_issuer_that_takes_only_the_other_way_gets_the_secret_in_the_form() -> None:
+    found = metadata(token_endpoint_auth_methods_supported=["client_secret_post"])
+    _, kept = departed(found)
+    _, (exchange, _) = came_back(kept, reply(kept), key_set(), found=found)
+    assert parse_qs(exchange.content.decode())["client_secret"] == ["our:secret/%"]
+    assert "authorization" not in exchange.headers
+
+
+def test_a_caller_and_a_browser_of_one_person_are_one_subject() -> None:
+    _, kept = departed()
+    entra = {"sub": "pairwise-for-this-client", "oid": "o", "tid": "t"}
+    signed_in, _ = came_back(kept, reply(kept, **entra), key_set(), claim=ENTRA)
+    caller = {"sub": "pairwise-for-another", "oid": "o", "tid": "t"}
+    assert signed_in.subject == subject_of(caller, claim=ENTRA)
+
+
+@pytest.mark.parametrize("missing", ENTRA)
+def test_a_sign_in_that_lacks_a_configured_claim_is_nobody(missing: str) -> None:
+    _, kept = departed()
+    said = {"oid": "o", "tid": "t"} | {missing: None}
+    with pytest.raises(Failed, match="did not say who"):
+        came_back(kept, reply(kept, **said), key_set(), claim=ENTRA)
+
+
+def test_a_name_is_asked_for_where_the_proof_has_none() -> None:
+    found = metadata(userinfo_endpoint=f"{ISSUER}/userinfo")
+    _, kept = departed(found)
+    userinfo = httpx.Response(200, json={"sub": "alice", "name": "Alice", "oid": "another's"})
+    replies = (reply(kept, preferred_username=None), key_set(), userinfo)
+    signed_in, requests = came_back(kept, *replies, found=found)
+    assert (signed_in.subject, signed_in.label) == ("alice", "Alice")
+    assert requests[2].headers["authorization"] == "Bearer at"
+
+
+def test_userinfo_never_says_who_somebody_is() -> None:
+    found = metadata(userinfo_endpoint=f"{ISSUER}/userinfo")
+    _, kept = departed(found)
+    nameless = reply(kept, preferred_username=None)
+    of_mallory = httpx.Response(200, json={"sub": "mallory", "name": "Mallory"})
+    with pytest.raises(Failed):
+        came_back(kept, nameless, key_set(), of_mallory, found=found)
+    adding = httpx.Response(200, json={"sub": "alice", "oid": "o", "tid": "t"})
+    with pytest.raises(Failed):
+        came_back(kept, nameless, key_set(), adding, found=found, claim=ENTRA)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"state": "another"}, "the state is not this browser's"),
+        ({"state": None}, "the state is not this browser's"),
+        ({"state": "é\ud800"}, "the state is not this browser's"),
+        ({"iss": "https://evil.example"}, "another issuer answers"),
+        ({"error": "access_denied"}, "both a code and an error"),
+        ({"code": None}, "the code is none"),
+        ({"code": "x" * 5000}, "the code is none"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_not_acted_upon(
+    changes: dict[str, str | None], reason: str
+) -> None:
+    _, kept = departed()
+    with pytest.raises(Mixed) as mixed:
+        came_back(kept, arrival=arrived(kept, **changes))
+    assert mixed.value.reason == reason
+
+
+@pytest.mark.parametrize("name", ["code", "state", "iss", "error"])
+def test_an_answer_put_together_from_two_is_not_acted_upon(name: str) -> None:
+    _, kept = departed()
+    twice = ((name, "a"), (name, "a"))
+    with pytest.raises(Mixed):
+        came_back(kept, arrival=CallbackParams(parameters=(*arrived(kept).parameters, *twice)))
+
+
+def test_an_issuer_that_promises_its_name_must_give_it() -> None:
+    found = metadata(authorization_response_iss_parameter_supported=True)
+    _, kept = departed(found)
+    with pytest.raises(Mixed):
+        came_back(kept, found=found)
+    came_back(kept, reply(kept), key_set(), found=found, arrival=arrived(kept, iss=ISSUER))
+
+
+def test_a_browser_that_did_not_leave_does_not_come_back() -> None:
+    _, kept = departed()
+    nothings: tuple[Any, ...] = (None, {}, {"state": kept["state"]}, [])
+    for nothing in nothings:
+        with pytest.raises(Mixed):
+            came_back(nothing, arrival=arrived(kept))
+
+
+def test_a_no_at_the_issuer_is_a_no_and_another_error_a_sentence() -> None:
+    _, kept = departed()
+    with pytest.raises(Denied):
+        came_back(kept, arrival=arrived(kept, code=None, error="access_denied"))
+    with pytest.raises(Failed, match=r"refused \(server_error\)"):
+        came_back(kept, arrival=arrived(kept, code=None, error="server_error"))
+    with pytest.raises(Failed, match=r"refused\.$"):
+        came_back(kept, arrival=arrived(kept, code=None, error="<b>"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nonce": "another"},
+        {"nonce": None},
+        {"aud": "another client"},
+        {"iss": "https://evil.example"},
+        {"exp": NOW - 61},
+    ],
+)
+def test_a_proof_that_was_made_for_something_else_is_none(changes: dict[str, Any]) -> None:
+    _, kept = departed()
+    with pytest.raises(Failed):
+        came_back(kept, reply(kept, **changes), key_set())
+
+
+def test_half_a_letter_in_a_nonce_is_another_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
+    # finding: S32
+    _, kept = departed()
+    claims = {"iss": ISSUER, "aud": CLIENT.client_id, "iat": NOW, "exp": NOW + 60, "sub": "alice"}
+    said = {**claims, "nonce": "half \ud800"}  # no library writes it, and JSON can
+    monkeypatch.setattr("flows.oauth.id_token.signed_claims", lambda *_: said)
+    with pytest.raises(Failed, match="not for this"):
+        came_back(kept, reply(kept), key_set())
+
+
+def test_nothing_of_it_is_shown_by_a_repr() -> None:
+    departure = sign_in().begin(metadata())
+    leaving = msgspec.convert(departure.kept, Leaving)
+    assert leaving.verifier not in repr(leaving)
+    assert leaving.state not in repr(leaving) + repr(departure).replace(repr(departure.kept), "")
+    assert CLIENT.client_secret not in repr(sign_in())

@@ -1,0 +1,59 @@
+"""What a provider's no means, where its declaration knows more than the word that it sends."""
+
+import pytest
+
+from flows.elicitation.flow import RedirectContext
+from flows.errors import Denied, Failed
+from flows.oauth.provider import Provider
+from flows.providers.github import github
+from flows.providers.microsoft import microsoft
+from tests.support.clock import NOON
+from tests.support.oauth_flow import CALLBACK, a_flow, arrived, departed, parameters_of, talked
+from tests.support.oauth_flow import an_elicitation as an_elicitation_of
+
+ENTRA = microsoft()
+CONSENT = "AADSTS65001: The user or administrator has not consented to use the application."
+
+
+def no_of(provider: Provider, **answer: str) -> Exception:
+    _, away = departed(provider, scopes=())
+    with pytest.raises((Denied, Failed)) as no:
+        a_flow(provider).code_of(away, arrived(**answer))
+    return no.value
+
+
+def test_an_administrators_no_is_not_taken_for_the_persons() -> None:
+    no = no_of(ENTRA, error="access_denied", error_description=CONSENT)
+    assert isinstance(no, Failed)
+    assert str(no) == ENTRA.troubles["AADSTS65001"]
+    assert "AADSTS" not in str(no)
+
+
+@pytest.mark.parametrize("description", ["", "AADSTS65004: User declined to consent."])
+def test_a_description_that_says_nothing_more_leaves_the_persons_no(description: str) -> None:
+    no = no_of(ENTRA, error="access_denied", error_description=description)
+    assert isinstance(no, Denied)
+
+
+def test_a_description_of_a_stranger_is_never_shown() -> None:
+    no = no_of(ENTRA, error="server_error", error_description="Call 555-0100 now")
+    assert str(no) == "Microsoft refused (server_error)."
+
+
+def test_a_description_beside_a_code_is_no_refusal() -> None:
+    _, away = departed(ENTRA, scopes=())
+    assert a_flow(ENTRA).code_of(away, arrived(code="c", error_description=CONSENT)) == "c"
+
+
+@pytest.mark.parametrize(("account", "is_chosen"), [(None, True), ("octocat", False)])
+def test_a_person_who_wants_another_account_may_choose_there(
+    account: str | None, is_chosen: bool
+) -> None:
+    trip = RedirectContext(number=1, return_url=CALLBACK, state="s", now=NOON, switches=True)
+    flow, asked = a_flow(), an_elicitation_of(account=account)
+    going = an_elicitation_of(account=account, kept=flow.prepare(asked, trip))
+    departure, _ = talked(flow.begin(going, trip))
+    said = parameters_of(departure.url)
+    assert ("prompt" in said) == is_chosen
+    assert said.get("prompt", ["select_account"]) == [value for _, value in github.switch]
+    assert said.get("login") == (None if account is None else [account])

@@ -1,0 +1,407 @@
+"""A provider of the author's own: declared in four lines, and the whole way of a payment there."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import httpx
+import msgspec
+import pytest
+from msgspec.structs import replace
+from standardwebhooks import Webhook
+
+from flows.elicitation.flow import Talk
+from flows.elicitation.states import Elicitation
+from flows.errors import Failed, InvalidQuestion, Unverified
+from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
+from flows.payments.declared.gateway import DeclaredGateway
+from flows.payments.declared.mapping import Holding, Reading
+from flows.payments.gateway import Notice, Signs, State, heard, judge, judge_notice
+from flows.payments.money import Money
+from flows.payments.receipt import RefundStatus
+from flows.payments.session import Verdict
+from flows.webhooks.signatures import verify
+from tests.support import gateway_env as stage
+from tests.support.clock import NOON
+from tests.support.gateway_env import BACK, ID, NINE, TRIP
+
+T = TypeVar("T")
+OWN = ProviderDeclaration(
+    name="till",
+    label="The Till",
+    api="https://api.till.example/v1",
+    checkout_origins=("https://pay.till.example",),
+)
+HOOK_SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+SELLER = DeclaredAccount(
+    declaration=OWN, secret="till_key", webhook_secrets=(HOOK_SECRET,), is_live=True
+)
+GATEWAY = DeclaredGateway(SELLER)
+
+
+class Till:
+    """A payment provider that keeps to the contract, and nothing more."""
+
+    def __init__(self) -> None:
+        self.checkouts: dict[str, dict[str, Any]] = {}
+        self.answers: dict[str, Any] = {}  # by idempotency key
+        self.ids = itertools.count(1)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.headers.get("Authorization") != "Bearer till_key":
+            return httpx.Response(401, json={"code": "unauthorized"})
+        key = request.headers.get("Idempotency-Key")
+        if key is not None and key in self.answers:
+            return httpx.Response(200, json=self.answers[key])
+        status, answer = self.answer(request)
+        if key is not None and status < 300:
+            self.answers[key] = answer
+        return httpx.Response(status, json=answer)
+
+    def answer(self, request: httpx.Request) -> tuple[int, Any]:
+        match (request.method, request.url.path.removeprefix("/v1").split("/")[1:]):
+            case ("POST", ["checkouts"]):
+                return 201, self.open(msgspec.json.decode(request.content))
+            case ("GET", ["checkouts", id]) if id in self.checkouts:
+                return 200, self.checkouts[id]
+            case ("POST", ["checkouts", id, "close"]) if id in self.checkouts:
+                if self.checkouts[id]["state"] == "open":
+                    self.checkouts[id]["state"] = "closed"
+                return 200, self.checkouts[id]
+            case ("POST", ["payments", id, "refunds"]):
+                return self.refund(id, msgspec.json.decode(request.content))
+            case _:
+                return 404, {"code": "not_found"}
+
+    def open(self, asked: dict[str, Any]) -> dict[str, Any]:
+        id = f"ch-{next(self.ids)}"
+        self.checkouts[id] = {
+            "id": id,
+            "state": "open",
+            "live": True,
+            "amount": asked["amount"],
+            "currency": asked["currency"],
+            "reference": asked["reference"],
+            "url": f"https://pay.till.example/{id}",
+            "closes_at": (NOON + timedelta(hours=1)).isoformat(),
+            "refunded": 0,
+            "charged_back": 0,
+        }
+        return dict(self.checkouts[id])
+
+    def pay(self, id: str) -> None:
+        self.checkouts[id] |= {"state": "paid", "payment": f"p-{id}"}
+
+    def give_back(self, id: str, amount: int) -> None:
+        self.checkouts[id]["refunded"] += amount
+
+    def refund(self, payment: str, asked: dict[str, Any]) -> tuple[int, Any]:
+        checkout = self.checkouts[payment.removeprefix("p-")]
+        if asked["amount"] > checkout["amount"] - checkout["refunded"]:
+            return 422, {"code": "too_much"}
+        checkout["refunded"] += asked["amount"]
+        return 201, {"id": f"re-{next(self.ids)}", "state": "pending", **asked}
+
+    def tell(self, id: str) -> tuple[bytes, dict[str, str]]:
+        event = {"type": "checkout.updated", "data": self.checkouts[id]}
+        body = msgspec.json.encode(event)
+        message = f"msg_{next(self.ids)}"
+        headers = {
+            "webhook-id": message,
+            "webhook-timestamp": str(int(NOON.timestamp())),
+            "webhook-signature": Webhook(HOOK_SECRET).sign(message, NOON, body.decode()),
+        }
+        return body, headers
+
+
+def run(talk: Talk[T], till: Callable[[httpx.Request], httpx.Response]) -> T:
+    with httpx.Client(transport=httpx.MockTransport(till)) as client:
+        try:
+            request = next(talk)
+            while True:
+                request = talk.send(client.send(request))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+
+def asked() -> Elicitation:
+    return stage.asked("till", is_live=True)
+
+
+def opened(till: Till) -> Elicitation:
+    before = stage.prepared(GATEWAY, asked())
+    assert before.attempt is not None
+    departure = run(GATEWAY.begin(before, TRIP), till)
+    assert departure.url == "https://pay.till.example/ch-1"
+    return replace(before, attempt=replace(before.attempt, kept=departure.kept))
+
+
+def told(till: Till, id: str = "ch-1") -> Notice:
+    body, headers = till.tell(id)
+    delivery = verify(
+        GATEWAY.scheme,
+        body=body,
+        headers=[*headers.items()],
+        secrets=GATEWAY.webhook_secrets,
+        now=NOON,
+    )
+    return GATEWAY.read_notice(delivery)
+
+
+def test_four_lines_declare_a_provider_that_is_paid_at() -> None:
+    assert isinstance(GATEWAY, Signs)
+    till = Till()
+    elicitation = opened(till)
+    request = msgspec.json.decode(stage.kept_in(elicitation).request)
+    assert request == {
+        "reference": ID,
+        "amount": 900,
+        "currency": "EUR",
+        "description": "Premium report & more",
+        "return_url": f"{BACK}?state=s-1",
+        "cancel_url": f"{BACK}?state=s-1&cancelled=1",
+    }
+    assert judge(elicitation, run(GATEWAY.fetch(elicitation, "ch-1"), till), seller=SELLER) is (
+        Verdict.OPEN
+    )
+    till.pay("ch-1")
+    found = run(GATEWAY.fetch(elicitation, "ch-1"), till)
+    assert judge(elicitation, found, seller=SELLER) is Verdict.PAID
+    assert found.payment == "p-ch-1"
+    notice = told(till)
+    assert notice.session == dataclasses.replace(found, url=None, closes_at=None, is_now=False)
+    assert judge_notice(elicitation, notice, seller=SELLER) is Verdict.PAID
+    assert run(GATEWAY.close(elicitation, "ch-1"), till) is False
+
+
+def test_a_lost_reply_opens_no_second_page() -> None:
+    till = Till()
+    elicitation = opened(till)
+    assert elicitation.attempt is not None
+    kept = run(GATEWAY.repeat(elicitation, elicitation.attempt), till)
+    assert (kept.session, len(till.checkouts)) == ("ch-1", 1)
+    again = stage.prepared(GATEWAY, asked(), number=2)
+    run(GATEWAY.begin(again, TRIP), till)
+    assert len(till.checkouts) == 2
+
+
+def test_a_page_is_closed_and_says_so_by_itself() -> None:
+    till = Till()
+    elicitation = opened(till)
+    assert run(GATEWAY.close(elicitation, "ch-1"), till) is True
+    assert judge_notice(elicitation, told(till), seller=SELLER) is Verdict.EXPIRED
+
+
+def test_a_part_is_given_back_by_hand_and_then_the_rest_by_us() -> None:
+    till = Till()
+    elicitation = opened(till)
+    till.pay("ch-1")
+    paid = stage.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
+    till.give_back("ch-1", 400)
+    notice = told(till)
+    assert notice.session is not None
+    paid = heard(paid, notice.session, now=NOON)
+    assert paid.refunded_price == Money("4.00", "EUR")
+    refund = run(GATEWAY.refund(paid, reason="No seats"), till)
+    assert (refund.price, refund.status) == (Money("5.00", "EUR"), RefundStatus.PENDING)
+    again = run(GATEWAY.refund(paid, reason="No seats"), till)
+    assert (again.price, again.status) == (NINE, RefundStatus.SUCCEEDED)
+    assert till.checkouts["ch-1"]["refunded"] == 900
+    assert judge(elicitation, run(GATEWAY.fetch(elicitation, "ch-1"), till), seller=SELLER) is (
+        Verdict.FAILED
+    )
+
+
+def test_what_a_bank_took_is_told_and_asked_alike() -> None:
+    till = Till()
+    elicitation = opened(till)
+    till.pay("ch-1")
+    before = told(till)
+    till.checkouts["ch-1"]["charged_back"] = 900
+    after = told(till)
+    assert after.session is not None
+    assert (after.session.charged_back, after.session.state) == (900, State.PAID)
+    assert after.transition != before.transition
+    assert judge_notice(elicitation, after, seller=SELLER) is Verdict.FAILED
+
+
+def test_what_the_provider_did_not_sign_says_nothing() -> None:
+    till = Till()
+    opened(till)
+    body, headers = till.tell("ch-1")
+    for changed in (body + b" ", body.replace(b"open", b"paid")):
+        with pytest.raises(Unverified):
+            verify(
+                GATEWAY.scheme,
+                body=changed,
+                headers=[*headers.items()],
+                secrets=GATEWAY.webhook_secrets,
+                now=NOON,
+            )
+
+
+def test_another_key_is_refused_in_words() -> None:
+    other = DeclaredGateway(dataclasses.replace(SELLER, secret="other"))
+    with pytest.raises(Failed, match=r"The Till could not .+ \(HTTP 401, unauthorized\)"):
+        run(other.begin(stage.prepared(other, asked()), TRIP), Till())
+
+
+# What a declaration says
+
+
+def declared(**fields: Any) -> ProviderDeclaration:
+    return dataclasses.replace(OWN, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"name": "Till"}, "name:"),
+        ({"label": " "}, "label:"),
+        ({"api": "http://till.example"}, "api:"),
+        ({"api": "https://till.example/"}, "api:"),
+        ({"api": "https://{region}.till.example"}, "api: {region}"),
+        ({"test_api": "https://{secret}.till.example"}, "test_api: {secret}"),
+        ({"checkout_origins": ("https://till.example/pay",)}, "checkout_origins:"),
+        ({"needs": ("secret",)}, "needs:"),
+        ({"needs": ("what",)}, "needs:"),
+        ({"needs": ("Shop",)}, "needs:"),
+        ({"account": "shop"}, "account:"),
+        ({"life": timedelta()}, "life:"),
+        ({"life": timedelta(days=8)}, "life:"),
+        ({"create": "checkouts"}, "create:"),
+        ({"create": "POST https://evil.example/"}, "create:"),
+        ({"create": "POST /x/{minor}"}, "create: {minor}"),
+        ({"create_body": {"key": "{secret}"}}, "create_body: {secret}"),
+        ({"create_body": {"{payment}": 1}}, "create_body: {payment}"),
+        ({"fetch": "GET /x/{reference}"}, "fetch: {reference}"),
+        ({"close_body": {"x": ["{what}"]}}, "close_body: {what}"),
+        ({"refund": "POST /x/{session}"}, "refund: {session}"),
+        ({"settles": False, "fetch": None}, "settles:"),
+        ({"headers": (("X Y", "z"),)}, "headers:"),
+        ({"headers": (("X-Y", "a\r\nb"),)}, "headers:"),
+        ({"headers": (("X-Y", "{what}"),)}, "headers.X-Y: {what}"),
+        ({"idempotency": "a b"}, "headers:"),
+        ({"event_type": "a..b"}, "event_type:"),
+        ({"refund_states": {"paid": RefundStatus.PENDING}}, "refund_states:"),
+        ({"fetched": Reading(amount="a b")}, "fetched.amount:"),
+        ({"fetched": Reading(amount="a+b")}, "fetched.amount:"),
+        ({"fetched": Reading(payment="{key}")}, "fetched.payment:"),
+        ({"fetched": Reading(states=cast("Any", None))}, "fetched.states:"),
+        ({"what_at_most": 0}, "what_at_most:"),
+        ({"unit_digits": -1}, "unit_digits:"),
+        ({"told": Reading(states={"paid": State.PAID})}, "told.states:"),
+        (
+            {"holding": Holding(call="GET /x/{session}", id="id", currency="c", given="g")},
+            "holding: {session}",
+        ),
+        (
+            {"holding": Holding(call="GET /x", id="id", currency="c", given="g+")},
+            "holding.given:",
+        ),
+    ],
+)
+def test_a_fault_of_a_declaration_is_named(fields: dict[str, Any], fault: str) -> None:
+    with pytest.raises(InvalidQuestion) as found:
+        declared(**fields)
+    [line] = [line for line in str(found.value).splitlines() if line.startswith(fault)]
+    assert line.endswith(".")
+
+
+def test_all_faults_are_named_at_once() -> None:
+    with pytest.raises(InvalidQuestion) as found:
+        declared(name="Till", label="", create="x")
+    assert len(str(found.value).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"secret": ""}, "no key"),
+        ({"secret": "a b"}, "no key"),
+        ({"secret": "a\nb"}, "no key"),
+        ({"secret": "ä"}, "no key"),
+        ({"is_live": False}, "no test mode"),
+        ({"own": {"shop": "a/b"}}, "letters"),
+        ({"own": {"shop": ".."}}, "letters"),
+        ({"more_checkout_origins": ("https://till.example/x",)}, "origin"),
+        ({"declaration": declared(checkout_origins=())}, "origin"),
+        ({"declaration": declared(needs=("shop",))}, "needs shop"),
+    ],
+)
+def test_a_registration_that_cannot_work_is_refused(fields: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        dataclasses.replace(SELLER, **fields)
+
+
+def test_keys_are_in_no_representation() -> None:
+    assert "till_key" not in repr(SELLER)
+    assert HOOK_SECRET not in repr(SELLER)
+
+
+def test_a_value_of_the_settings_stays_in_its_part_of_the_path() -> None:
+    own = declared(
+        needs=("shop",), create="POST /shops/{shop}/checkouts", create_body={"shop": "{shop}"}
+    )
+    gateway = DeclaredGateway(dataclasses.replace(SELLER, declaration=own, own={"shop": "a.b"}))
+    before = stage.prepared(gateway, asked())
+    request = next(gateway.begin(before, TRIP))
+    assert request.url.path == "/v1/shops/a.b/checkouts"
+    assert request.content == b'{"shop":"a.b"}'
+
+
+def test_a_name_without_a_value_leaves_its_key_out() -> None:
+    till = Till()
+    opened(till)
+    till.pay("ch-1")
+    paid = stage.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
+    talk = GATEWAY.refund(paid, reason=None)
+    next(talk)
+    request = talk.send(httpx.Response(200, json=till.checkouts["ch-1"]))
+    assert msgspec.json.decode(request.content) == {"amount": 900, "currency": "EUR"}
+
+
+def test_what_we_know_to_be_given_back_is_not_given_back_again() -> None:
+    till = Till()
+    opened(till)
+    till.pay("ch-1")
+    paid = stage.payment(
+        "till", session="ch-1", payment_intent="p-ch-1", is_live=True, refunded=400
+    )
+    assert run(GATEWAY.refund(paid, reason=None), till).price == Money("5.00", "EUR")
+
+
+@pytest.mark.parametrize("changes", [{"id": "ch-2"}, {"currency": "USD"}, {"refunded": -1}])
+def test_an_answer_about_something_else_gives_nothing_back(changes: dict[str, Any]) -> None:
+    till = Till()
+    opened(till)
+    paid = stage.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
+    talk = GATEWAY.refund(paid, reason=None)
+    next(talk)
+    with pytest.raises(Failed, match="give the money back"):
+        talk.send(httpx.Response(200, json={**till.checkouts["ch-1"], **changes}))
+
+
+def test_what_goes_by_a_handle_is_not_asked_for_by_a_receipt() -> None:
+    own = declared(fetch="GET /checkouts/{handle}")
+    gateway = DeclaredGateway(dataclasses.replace(SELLER, declaration=own))
+    paid = stage.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
+    assert next(gateway.refund(paid, reason=None)).method == "POST"
+
+
+def test_a_page_is_open_for_as_long_as_the_provider_says() -> None:
+    kept = stage.kept_in(opened(Till()))
+    assert kept.expires_at == (NOON + timedelta(hours=1)).timestamp()
+
+
+@pytest.mark.parametrize("changes", [{"closes_at": "2026-03-01T13:00:00"}, {"closes_at": "soon"}])
+def test_a_time_that_is_none_opens_nothing(changes: dict[str, Any]) -> None:
+    till = Till()
+    opened(till)
+    talk = GATEWAY.begin(stage.prepared(GATEWAY, asked()), TRIP)
+    next(talk)
+    with pytest.raises(Failed, match="not what was asked for"):
+        talk.send(httpx.Response(201, json={**till.checkouts["ch-1"], **changes}))

@@ -1,0 +1,679 @@
+"""The declared payment providers: what is asked of each, and what its answers and events mean."""
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from flows.elicitation.flow import Redirect
+from flows.errors import Failed, InvalidQuestion
+from flows.payments.declared.catalog import SELLERS
+from flows.payments.gateway import Notice, ProviderSession, Signs, State, judge, judge_notice
+from flows.payments.money import Money
+from flows.payments.receipt import Dispute, RefundStatus
+from flows.payments.session import Malformed, Mismatch, Verdict
+from tests.support import gateway_env as stage
+from tests.support.clock import NOON
+from tests.support.declared_env import CASES, DIGEST, KEY, SECRET, Case, put
+from tests.support.gateway_env import ID, NINE, TRIP, kept_in, reply, run
+
+FETCHED = [case for case in CASES if case.fetch is not None]
+EVERY = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+EVERY_FETCHED = pytest.mark.parametrize("case", FETCHED, ids=lambda case: case.name)
+
+
+def of_each(pick: Callable[[Case], Any]) -> pytest.MarkDecorator:
+    """Every case with every one of what it has there."""
+    rows = [
+        pytest.param(case, one, id=f"{case.name}-{one}") for case in CASES for one in pick(case)
+    ]
+    return pytest.mark.parametrize(("case", "one"), rows)
+
+
+def fetch(case: Case, answer: Any) -> ProviderSession:
+    return run(case.gateway.fetch(case.begun(), case.session), reply(answer))[0]
+
+
+def read(case: Case, event: Any) -> Notice:
+    return case.gateway.read_notice(case.delivered(event))
+
+
+def give_back(case: Case, *replies: httpx.Response, **changes: Any) -> Any:
+    said = {
+        "session": case.session,
+        "payment_intent": case.payment,
+        "is_live": case.seller.is_live,
+    }
+    paid = replace(stage.payment(case.name, **said), **changes)
+    return run(case.gateway.refund(paid, reason="No seats"), *replies)
+
+
+def held(case: Case, refunded: int = 0) -> list[httpx.Response]:
+    return [] if case.held is None else [reply(case.held(refunded))]
+
+
+def test_there_is_a_case_for_every_declaration() -> None:
+    assert {case.name: case.seller.declaration for case in CASES} == SELLERS
+    assert all(isinstance(case.gateway, Signs) for case in CASES)
+
+
+# The payment page
+
+
+@EVERY
+def test_the_whole_request_is_there_before_anything_is_sent(case: Case) -> None:
+    kept = kept_in(case.prepared())
+    assert (kept.session, kept.url, kept.handle) == (None, None, None)
+    assert msgspec.json.decode(kept.request) == case.body
+    assert kept.expires_at == (NOON + case.seller.declaration.life).timestamp()
+
+
+@EVERY
+def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt(case: Case) -> None:
+    before = case.prepared()
+    departure, [request] = run(case.gateway.begin(before, TRIP), reply(case.opened, 201))
+    assert (request.method, str(request.url)) == ("POST", case.create)
+    assert request.content == kept_in(before).request.encode()
+    [key] = [value for value in request.headers.values() if SECRET in value]
+    assert key in (SECRET, f"Bearer {SECRET}")
+    assert request.headers["Content-Type"] in ("application/json", "application/vnd.api+json")
+    header = case.seller.declaration.idempotency
+    assert header is None or request.headers[header] == DIGEST
+    assert departure.url == case.page
+    kept = kept_in(case.begun())
+    assert (kept.session, kept.url, kept.handle) == (case.session, case.page, case.handle)
+
+
+@EVERY
+def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key(case: Case) -> None:
+    before = case.prepared()
+    assert before.attempt is not None
+    _, first = run(case.gateway.begin(before, TRIP), reply(case.opened, 201))
+    later = replace(before, former=(before.attempt,), attempt=replace(before.attempt, number=2))
+    kept, again = run(case.gateway.repeat(later, before.attempt), reply(case.opened, 201))
+    assert kept.session == case.session
+    assert [(one.content, one.headers) for one in again] == [
+        (one.content, one.headers) for one in first
+    ]
+
+
+@EVERY
+def test_an_open_page_is_led_to_again(case: Case) -> None:
+    begun = case.begun()
+    assert begun.attempt is not None
+    assert case.gateway.prepare(begun, TRIP) == begun.attempt.kept
+    assert run(case.gateway.begin(begun, TRIP)) == (Redirect(url=case.page), [])
+    late = dataclasses.replace(TRIP, now=NOON + timedelta(hours=3))
+    assert case.gateway.prepare(begun, late) != begun.attempt.kept
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "what", ["{secret} {return_url}", '{minor}", "x": "', "{what}", "{digest}{key}", "\n\x00\\"]
+)
+def test_words_that_look_like_a_template_stay_words(case: Case, what: str) -> None:
+    before = stage.prepared(case.gateway, case.asked(what=what))
+    request = msgspec.json.decode(kept_in(before).request)
+    plain = msgspec.json.decode(
+        kept_in(stage.prepared(case.gateway, case.asked(what="Words"))).request
+    )
+
+    def worded(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: worded(value) for key, value in part.items()}
+        if isinstance(part, list):
+            return [worded(value) for value in part]
+        return what if part == "Words" else part
+
+    assert request == worded(plain)
+    _, [sent] = run(case.gateway.begin(before, TRIP), reply(case.opened, 201))
+    assert SECRET.encode() not in sent.content
+    assert str(sent.url) == case.create
+
+
+@EVERY
+def test_long_words_are_cut_where_the_provider_would_refuse_them(case: Case) -> None:
+    request = kept_in(stage.prepared(case.gateway, case.asked(what="é" * 500))).request
+    if case.name != "polar":  # it names the product
+        assert "é" * case.seller.declaration.what_at_most in request
+    assert "é" * (case.seller.declaration.what_at_most + 1) not in request
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://evil.example/pay",
+        "http://sandbox.square.link/u/1",
+        "https://sandbox.square.link@evil.example/",
+        "https://sandbox.square.link.evil.example/",
+        "https://commerce.coinbase.com:8443/",
+        "javascript:alert(1)",
+        "//evil.example",
+        "",
+        None,
+        7,
+        ["https://shop.example/"],
+    ],
+)
+def test_a_page_that_stands_elsewhere_is_not_led_to(case: Case, url: Any) -> None:
+    place = case.seller.declaration.created.url
+    assert place is not None
+    with pytest.raises(Failed, match=r"Nothing was charged|not what was asked for") as failed:
+        run(case.gateway.begin(case.prepared(), TRIP), reply(put(case.opened, place, url), 201))
+    assert SECRET not in str(failed.value)
+
+
+@EVERY
+@pytest.mark.parametrize("bad", [*stage.NO_ANSWERS, reply({"errors": ["key_hidden"]}, 401)])
+def test_a_reply_that_is_no_page_ends_in_words_for_the_person(
+    case: Case, bad: httpx.Response
+) -> None:
+    with pytest.raises(Failed, match=rf"^{case.seller.label} [a-z][^\n]+\.$") as failed:
+        run(case.gateway.begin(case.prepared(), TRIP), bad)
+    assert "hidden" not in str(failed.value)
+
+
+@EVERY
+def test_the_words_carry_the_providers_code_and_not_its_sentence(case: Case) -> None:
+    place = case.seller.declaration.trouble
+    assert place is not None
+
+    def refusal(code: str) -> httpx.Response:
+        said: Any = code
+        for part in reversed(place.split(".")):
+            said = [said] if part == "0" else {part: said}
+        return reply(said, 422)
+
+    with pytest.raises(Failed, match=r"\(HTTP 422, BAD_REQUEST\)"):
+        run(case.gateway.begin(case.prepared(), TRIP), refusal("BAD_REQUEST"))
+    with pytest.raises(Failed, match=r"\(HTTP 422\)"):
+        run(case.gateway.begin(case.prepared(), TRIP), refusal("Pay at https://evil.example"))
+
+
+@EVERY
+def test_a_session_that_is_not_named_or_named_as_a_path_is_none(case: Case) -> None:
+    created = case.seller.declaration.created
+    places = [created.reference if created.is_ours else created.session, created.handle]
+    for place in places:
+        id: Any
+        for id in ("..", ".", "", "a b", "a\n", "x" * 300, {}, 2.5):
+            if place is None:
+                continue
+            with pytest.raises(Failed):
+                run(
+                    case.gateway.begin(case.prepared(), TRIP),
+                    reply(put(case.opened, place, id), 201),
+                )
+
+
+@of_each(
+    lambda case: (
+        [] if case.seller.declaration.created.amount is None else ["amount", "currency", "live"]
+    )
+)
+def test_a_page_for_another_price_is_not_led_to(case: Case, one: str) -> None:
+    created = case.seller.declaration.created
+    place = {"amount": created.amount, "currency": created.currency}.get(one)
+    if one == "live":
+        [place, _] = [*created.live, "="][0].split("=")
+    if not place:
+        return
+    value = {"currency": "USD", "live": False}.get(one, "8.99" if "pricing" in place else "899")
+    with pytest.raises(Failed, match="for another"):
+        run(case.gateway.begin(case.prepared(), TRIP), reply(put(case.opened, place, value), 201))
+
+
+@EVERY
+def test_another_mode_than_was_asked_begins_nothing(case: Case) -> None:
+    before = stage.prepared(case.gateway, case.asked(is_live=not case.seller.is_live))
+    with pytest.raises(Failed, match="another mode"):
+        next(case.gateway.begin(before, TRIP))
+    with pytest.raises(Failed, match="another mode"):
+        next(case.gateway.fetch(before, case.session))
+
+
+# Prices
+
+
+@EVERY
+def test_nothing_is_no_price(case: Case) -> None:
+    case.gateway.check(NINE)
+    with pytest.raises(InvalidQuestion):
+        case.gateway.check(Money.from_minor_units(0, "EUR"))
+
+
+@EVERY
+@pytest.mark.parametrize("price", [Money("500", "JPY"), Money("1.234", "KWD"), Money("5", "ISK")])
+def test_a_price_is_sent_as_it_is_or_refused_before_it_is_asked(case: Case, price: Money) -> None:
+    currencies = case.seller.declaration.currencies
+    if currencies and price.currency not in currencies:
+        with pytest.raises(InvalidQuestion, match=f"takes no {price.currency}"):
+            case.gateway.check(price)
+        return
+    case.gateway.check(price)
+    request = kept_in(stage.prepared(case.gateway, case.asked(price=price))).request
+    amount = '"500"' if case.name == "paddle" else str(price.minor_units)
+    shown = f'"{price.amount}"' if case.name == "coinbase" else amount
+    assert f":{shown}" in request
+
+
+# What it says when it is asked
+
+
+@of_each(lambda case: case.words)
+def test_what_each_status_means(case: Case, one: str) -> None:
+    session, [request] = run(
+        case.gateway.fetch(case.begun(), case.session), reply(case.fetched(one))
+    )
+    assert (request.method, request.url.raw_path.decode()) == ("GET", case.fetch)
+    assert request.content == b""
+    assert judge(case.begun(), session, seller=case.seller) is case.words[one]
+    if session.state is State.PAID:
+        assert session.payment == case.payment
+
+
+@EVERY_FETCHED
+def test_a_status_that_is_not_known_is_no_verdict(case: Case) -> None:
+    unknown = "LOST 5" if case.name == "square" else "lost"
+    with pytest.raises(Failed, match="say what became of the payment"):
+        fetch(case, case.fetched(unknown))
+
+
+@EVERY_FETCHED
+@pytest.mark.parametrize("bad", stage.NO_ANSWERS)
+def test_what_is_no_answer_is_no_verdict(case: Case, bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match="say what became of the payment"):
+        run(case.gateway.fetch(case.begun(), case.session), bad)
+
+
+@EVERY_FETCHED
+def test_an_answer_about_another_session_is_none(case: Case) -> None:
+    fetched = case.seller.declaration.fetched
+    place = fetched.reference if fetched.is_ours else fetched.session
+    assert place is not None
+    another = f"{ID}:2" if fetched.is_ours else "another"
+    answer = put(case.fetched(case.open_word), place, another)
+    with pytest.raises(Failed, match="say what became of the payment"):
+        fetch(case, answer)
+
+
+@of_each(lambda case: case.fetched_at)
+def test_somebody_elses_payment_settles_nothing(case: Case, one: str) -> None:
+    for word in case.words:
+        answer = put(case.fetched(word), *case.fetched_at[one])
+        with pytest.raises(Mismatch) as mismatch:
+            judge(case.begun(), fetch(case, answer), seller=case.seller)
+        assert mismatch.value.what == one
+
+
+@EVERY_FETCHED
+@pytest.mark.parametrize("bad", [None, -900, 9.0, True, "9,00", "1e3", "", [900], 10**40])
+def test_an_amount_that_is_none_settles_nothing(case: Case, bad: Any) -> None:
+    place, _ = case.fetched_at["amount"]
+    answer = put(case.fetched(case.open_word), place, bad)
+    with pytest.raises((Failed, Mismatch)):
+        judge(case.begun(), fetch(case, answer), seller=case.seller)
+
+
+def test_what_is_not_asked_is_said_to_be_told_only() -> None:
+    [case] = [case for case in CASES if case.fetch is None]
+    with pytest.raises(Failed, match="by its webhook only"):
+        next(case.gateway.fetch(case.begun(), case.session))
+
+
+@EVERY_FETCHED
+def test_a_session_is_asked_for_in_one_part_of_the_path(case: Case) -> None:
+    path = next(case.gateway.fetch(case.begun(), "../x?y=1")).url.raw_path
+    assert b"..%2Fx%3Fy%3D1" in path
+    assert next(case.gateway.collect(case.begun(), case.session)).method == "GET"
+
+
+# Closing
+
+
+@of_each(lambda case: [] if case.close is None else ["closed", "paid", "open"])
+def test_a_page_is_closed_unless_somebody_paid(case: Case, one: str) -> None:
+    assert case.close is not None
+    paid = next(word for word, says in case.words.items() if says is Verdict.PAID or "p" in word)
+    after = {"closed": case.over_word, "paid": paid, "open": case.open_word}[one]
+    talk = case.gateway.close(case.begun(), case.session)
+    answers = [reply(case.fetched(case.open_word)), reply({}, 409), reply(case.fetched(after))]
+    if one == "open":
+        with pytest.raises(Failed, match="did not close"):
+            run(talk, *answers)
+        return
+    is_closed, [_, closing, _] = run(talk, *answers)
+    assert is_closed is (one == "closed")
+    call, body = case.close
+    assert f"{closing.method} {closing.url.raw_path.decode()}" == call
+    assert (msgspec.json.decode(closing.content) if closing.content else None) == body
+
+
+@of_each(lambda case: [word for word in case.words if word != case.open_word])
+def test_a_page_that_is_over_is_left_alone(case: Case, one: str) -> None:
+    if case.words[one] is Verdict.OPEN:
+        return
+    is_closed, [request] = run(
+        case.gateway.close(case.begun(), case.session), reply(case.fetched(one))
+    )
+    assert request.method == "GET"
+    assert is_closed is (case.words[one] in (Verdict.EXPIRED, Verdict.FAILED))
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.close is None], ids=lambda case: case.name
+)
+def test_a_page_that_cannot_be_closed_is_said_to_be_open(case: Case) -> None:
+    answers = [] if case.fetch is None else [reply(case.fetched(case.open_word))]
+    with pytest.raises(Failed, match=r"webhook only|did not close"):
+        run(case.gateway.close(case.begun(), case.session), *answers)
+
+
+# Refunds
+
+
+@of_each(lambda case: case.refund_replies)
+def test_what_became_of_a_refund(case: Case, one: str) -> None:
+    answers = [*held(case), reply(case.refund_replies[one], 201)]
+    if one == "refused":
+        with pytest.raises(Failed, match="give the money back"):
+            give_back(case, *answers)
+        return
+    refund, requests = give_back(case, *answers)
+    assert (refund.price, refund.status) == (NINE, RefundStatus(one))
+    sent = requests[-1]
+    assert f"{sent.method} {sent.url.raw_path.decode()}" == case.refund
+    body = msgspec.json.decode(sent.content)
+    assert body == {**body, **case.refund_body}
+    assert {*body} - {*case.refund_body} <= {"idempotency_key", "reference"}
+
+
+@EVERY
+def test_the_same_refund_goes_out_under_one_key(case: Case) -> None:
+    if case.refund is None:
+        return
+    done = case.refund_replies["pending" if "pending" in case.refund_replies else "succeeded"]
+    [first, again] = [give_back(case, *held(case), reply(done))[1][-1] for _ in range(2)]
+    assert (first.content, first.headers) == (again.content, again.headers)
+    if case.name in ("square", "adyen"):
+        [other] = [give_back(case, *held(case, 400), reply(done), refunded=400)[1][-1]]
+        header = case.seller.declaration.idempotency
+        if header is not None:
+            assert first.headers[header] != other.headers[header]
+        assert first.content != other.content
+
+
+@EVERY
+def test_what_is_given_back_already_is_not_given_back_again(case: Case) -> None:
+    if case.refund is None:
+        return
+    assert give_back(case, *held(case, 900), refunded=900)[0].status is RefundStatus.SUCCEEDED
+    if case.held is not None:
+        refund, [look] = give_back(case, *held(case, 900))
+        assert (look.method, refund.price) == ("GET", NINE)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.held is not None], ids=lambda case: case.name
+)
+def test_after_a_refund_by_hand_only_the_rest_is_given_back(case: Case) -> None:
+    done = case.refund_replies["succeeded"]
+    refund, [_, sent] = give_back(case, *held(case, 400), reply(done))
+    assert refund.price == Money("5.00", "EUR")
+    rest = {"polar": 756 - 336, "paddle": None}.get(case.name, 500)
+    assert rest is None or f'"amount":{rest}' in sent.content.decode()
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.held is not None], ids=lambda case: case.name
+)
+def test_what_cannot_be_looked_at_is_not_given_back(case: Case) -> None:
+    assert case.held is not None
+    holding = case.seller.declaration.holding
+    others = [reply({}, 503), *stage.NO_ANSWERS]
+    if holding is not None:
+        others.append(reply(put(case.held(0), holding.id, "another")))
+        others.append(reply(put(case.held(0), holding.currency, "USD")))
+    for answer in others:
+        with pytest.raises(Failed, match="give the money back"):
+            give_back(case, answer)
+
+
+def test_no_more_than_is_left_is_given_back_whatever_the_provider_says_is_left() -> None:
+    [polar] = [case for case in CASES if case.name == "polar"]
+    for left in (0, 901, -1):
+        with pytest.raises(Failed, match="give the money back"):
+            give_back(
+                polar, reply(put(polar.held(0) if polar.held else {}, "refundable_amount", left))
+            )
+
+
+def test_where_nothing_is_given_back_by_us_the_person_is_told_where_it_is() -> None:
+    [case] = [case for case in CASES if case.refund is None]
+    with pytest.raises(Failed, match="by hand at https://"):
+        give_back(case)
+
+
+@EVERY
+def test_a_receipt_of_another_provider_or_mode_is_not_given_back(case: Case) -> None:
+    for changes in ({"seller": "another"}, {"is_live": not case.seller.is_live}):
+        with pytest.raises(Failed, match="holds no payment"):
+            give_back(case, **changes)
+    with pytest.raises(Failed, match="holds no payment"):
+        give_back(case, payment_intent=None)
+
+
+# What it tells
+
+
+@of_each(lambda case: case.events)
+def test_what_each_event_means(case: Case, one: str) -> None:
+    notice = read(case, case.told(one))
+    assert (notice.reference, notice.subject) == (ID, case.session)
+    assert notice.transition is not None
+    assert judge_notice(case.begun(), notice, seller=case.seller) is case.events[one]
+    if case.events[one] is Verdict.PAID:
+        assert notice.payment == case.payment
+    assert read(case, case.told(one)) == notice
+
+
+@EVERY
+def test_every_declared_event_is_tried(case: Case) -> None:
+    tried = {one.split(" ")[0] for one in (*case.events, case.paid_event)}
+    declared = {kind.split(":true")[0] for kind in case.seller.declaration.events}
+    assert tried == (declared if case.name != "square" else {"payment.updated"})
+
+
+@of_each(lambda case: case.told_at)
+def test_an_event_about_something_else_settles_nothing(case: Case, one: str) -> None:
+    notice = read(case, put(case.told(case.paid_event), *case.told_at[one]))
+    with pytest.raises(Mismatch) as mismatch:
+        judge_notice(case.begun(), notice, seller=case.seller)
+    assert mismatch.value.what == one
+
+
+@EVERY
+def test_an_event_without_our_reference_says_nothing(case: Case) -> None:
+    place = case.seller.declaration.told.reference or ""
+    place = "merchantReference" if case.name == "adyen" else place
+    for reference in ("somebody's own; order 7", "", *(() if case.name == "adyen" else (None,))):
+        notice = read(case, put(case.told(case.paid_event), place, reference))
+        assert (notice.session, notice.news, notice.reference) == (None, None, None)
+
+
+@EVERY
+def test_a_type_that_nothing_follows_from_needs_only_its_id_and_type(case: Case) -> None:
+    notice = read(case, case.ignored)
+    assert (notice.session, notice.news, notice.transition) == (None, None, None)
+    assert notice.id
+
+
+def test_an_event_that_does_not_settle_says_what_to_ask_about() -> None:
+    [square] = [case for case in CASES if not case.seller.declaration.settles]
+    notice = read(square, square.told(square.paid_event))
+    assert (notice.session, notice.subject, notice.reference) == (None, "ORDER1", ID)
+    with pytest.raises(Mismatch, match="session"):
+        judge_notice(square.begun(), notice, seller=square.seller)
+
+
+@of_each(lambda case: case.news)
+def test_what_became_of_a_payment_afterwards(case: Case, one: str) -> None:
+    notice = read(case, case.news[one])
+    assert notice.session is None
+    assert (notice.payment, notice.reference) == (case.payment, ID)
+    assert (notice.account, notice.is_live) == (case.seller.account, case.seller.is_live)
+    assert notice.news is not None
+    if one.isdigit():
+        assert (notice.news.returned, notice.news.dispute) == (int(one), None)
+        assert notice.news.currency == "EUR"
+    else:
+        assert (notice.news.dispute, notice.news.currency) == (Dispute(one), None)
+
+
+def test_a_claim_at_another_account_of_ours_names_that_account() -> None:
+    [adyen] = [case for case in CASES if case.name == "adyen"]
+    claim = put(adyen.news["lost"], "merchantAccountCode", "OtherCOM")
+    assert read(adyen, claim).account == "OtherCOM"
+
+
+# Whatever comes
+
+json: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def places_in(data: Any) -> list[str]:
+    pairs = enumerate(data) if isinstance(data, list) else data.items()
+    found: list[str] = []
+    for key, value in pairs:
+        found.append(str(key))
+        if isinstance(value, dict | list):
+            found += [f"{key}.{place}" for place in places_in(value)]
+    return found
+
+
+def odd(data: Any) -> st.SearchStrategy[Any]:
+    """The data with something else somewhere in it."""
+    return st.builds(put, st.just(data), st.sampled_from(places_in(data)), json)
+
+
+@given(
+    st.sampled_from(CASES).flatmap(
+        lambda case: st.tuples(
+            st.just(case), json | odd(case.told(case.paid_event)) | odd(case.ignored)
+        )
+    )
+)
+def test_no_event_makes_anything_but_a_notice_or_an_error_of_ours(pair: tuple[Case, Any]) -> None:
+    case, event = pair
+    with suppress(Malformed):
+        notice = case.gateway.kept_notice(msgspec.json.encode(event))
+        if notice.session is not None:
+            with suppress(Mismatch):
+                assert judge_notice(case.begun(), notice, seller=case.seller) in Verdict
+
+
+@given(st.sampled_from(CASES), st.binary())
+def test_no_bytes_make_anything_but_a_notice_or_an_error_of_ours(case: Case, body: bytes) -> None:
+    with suppress(Malformed):
+        assert case.gateway.kept_notice(body).session is None
+
+
+@given(
+    st.sampled_from(FETCHED).flatmap(
+        lambda case: st.tuples(st.just(case), json | odd(case.fetched(case.open_word)))
+    )
+)
+def test_no_answer_makes_anything_but_a_judgement_or_an_error_of_ours(
+    pair: tuple[Case, Any],
+) -> None:
+    case, answer = pair
+    with suppress(Failed, Mismatch):
+        assert judge(case.begun(), fetch(case, answer), seller=case.seller) in Verdict
+
+
+@given(
+    st.sampled_from(CASES).flatmap(lambda case: st.tuples(st.just(case), json | odd(case.opened)))
+)
+def test_no_answer_leads_anywhere_but_to_the_providers_page(pair: tuple[Case, Any]) -> None:
+    case, answer = pair
+    with suppress(Failed):
+        departure, _ = run(case.gateway.begin(case.prepared(), TRIP), reply(answer))
+        origin = "/".join(departure.url.split("/")[:3])
+        assert origin in case.seller.checkout_origins
+
+
+@given(st.sampled_from([case for case in CASES if case.refund]), json | st.binary())
+def test_no_answer_makes_anything_but_a_refund_or_an_error_of_ours(case: Case, answer: Any) -> None:
+    said = httpx.Response(200, content=answer) if isinstance(answer, bytes) else reply(answer)
+    with pytest.raises(Failed):
+        give_back(case, *held(case), said)
+
+
+def test_our_key_fits_where_it_is_sent() -> None:
+    assert (KEY, len(DIGEST)) == (f"{ID}:1", 32)
+
+
+def test_a_long_reason_is_cut() -> None:
+    [square] = [case for case in CASES if case.name == "square"]
+    paid = stage.payment("square", session="ORDER1", payment_intent=square.payment)
+    done = reply(square.refund_replies["succeeded"])
+    _, [*_, sent] = run(square.gateway.refund(paid, reason="é" * 300), *held(square), done)
+    assert len(msgspec.json.decode(sent.content)["reason"]) == 190
+
+
+def test_news_say_themselves_whether_they_are_live() -> None:
+    [lemon] = [case for case in CASES if case.name == "lemon_squeezy"]
+    live = put(lemon.news["400"], "data.attributes.test_mode", False)
+    assert read(lemon, live).is_live
+    with pytest.raises(Malformed):
+        read(lemon, put(lemon.news["400"], "data.attributes.test_mode", None))
+
+
+@EVERY_FETCHED
+@pytest.mark.parametrize("currency", ["EURO", "E", "", 7, None])
+def test_a_currency_that_is_none_settles_nothing(case: Case, currency: Any) -> None:
+    place, _ = case.fetched_at["currency"]
+    with pytest.raises(Failed):
+        fetch(case, put(case.fetched(case.open_word), place, currency))
+
+
+def test_a_whole_number_is_no_amount_where_figures_are_written() -> None:
+    [coinbase] = [case for case in CASES if case.name == "coinbase"]
+    with pytest.raises(Failed):
+        fetch(coinbase, put(coinbase.fetched("COMPLETED"), "data.pricing.local.amount", 9))
+
+
+@EVERY
+@pytest.mark.parametrize("word", ["a b", "a\nb", "x" * 300, {}, 1.5])
+def test_an_event_whose_type_or_id_is_none_is_malformed(case: Case, word: Any) -> None:
+    declared = case.seller.declaration
+    if case.name == "adyen":  # what is not of its shape is not signed
+        return
+    for place in (declared.event_type, declared.event_id):
+        if place is not None:
+            event = msgspec.json.encode(put(case.told(case.paid_event), place, word))
+            with pytest.raises(Malformed):
+                case.gateway.kept_notice(event)
+
+
+def test_what_we_know_to_be_given_back_counts_where_the_provider_does_not_know_it_yet() -> None:
+    [square] = [case for case in CASES if case.name == "square"]
+    done = reply(square.refund_replies["succeeded"])
+    assert give_back(square, *held(square, 0), done, refunded=400)[0].price == Money("5.00", "EUR")

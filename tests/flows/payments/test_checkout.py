@@ -1,0 +1,526 @@
+"""The payment page: what is asked of its provider, byte for byte, and what its replies mean."""
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from flows.elicitation.flow import Redirect, Talk
+from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.errors import Failed, InvalidQuestion
+from flows.payments.gateway import State, judge
+from flows.payments.money import Money
+from flows.payments.receipt import Refund, RefundStatus
+from flows.payments.session import (
+    Malformed,
+    Mismatch,
+    StoredCheckout,
+    Verdict,
+    sessions_of,
+)
+from flows.payments.stripe.account import (
+    StripeAccount,
+    charge_amount,
+    charged,
+    sandbox_stripe,
+    stripe,
+)
+from flows.payments.stripe.gateway import StripeGateway, neutral
+from flows.payments.stripe.session import read_session
+from tests.support.checkouts import (
+    ID,
+    KEY,
+    LIFE,
+    PAGE,
+    SELLER,
+    STRIPE,
+    TRIP,
+    asked,
+    begun,
+    payment,
+    prepared,
+    session,
+)
+from tests.support.clock import NOON
+from tests.support.gateway_env import reply, run
+
+
+def refusal(code: str, status: int = 400) -> httpx.Response:
+    message = f"Your key {KEY} is not good for that"
+    return reply({"error": {"code": code, "message": message}}, status)
+
+
+def begin(elicitation: Elicitation, *replies: httpx.Response) -> Redirect:
+    return run(STRIPE.begin(elicitation, TRIP), *replies)[0]
+
+
+def form_of(elicitation: Elicitation) -> dict[str, str]:
+    kept = msgspec.convert(STRIPE.prepare(elicitation, TRIP), StoredCheckout)
+    return dict(parse_qsl(kept.request, strict_parsing=True))
+
+
+def test_the_whole_request_is_there_before_anything_is_sent() -> None:
+    back = "https://elicit.example/callback/stripe?state=s-1"
+    assert msgspec.convert(STRIPE.prepare(asked(), TRIP), StoredCheckout) == StoredCheckout(
+        request=urlencode(
+            {
+                "mode": "payment",
+                "client_reference_id": ID,
+                "metadata[elicitation]": ID,
+                "payment_intent_data[metadata][elicitation]": ID,
+                "line_items[0][quantity]": "1",
+                "line_items[0][price_data][currency]": "eur",
+                "line_items[0][price_data][unit_amount]": "900",
+                "line_items[0][price_data][product_data][name]": "Premium report & more",
+                "success_url": back,
+                "cancel_url": f"{back}&cancelled=1",
+                "expires_at": str(int((NOON + LIFE).timestamp())),
+            }
+        ),
+        expires_at=int((NOON + LIFE).timestamp()),
+    )
+
+
+def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt() -> None:
+    # defect: paymcp no idempotency key
+    before = prepared(number=3)
+    assert before.attempt is not None
+    departure, [request] = run(STRIPE.begin(before, TRIP), reply(session()))
+    assert (request.method, str(request.url)) == (
+        "POST",
+        "https://api.stripe.com/v1/checkout/sessions",
+    )
+    assert request.content == msgspec.convert(before.attempt.kept, StoredCheckout).request.encode()
+    assert request.headers["Idempotency-Key"] == f"{ID}:3"
+    assert request.headers["Authorization"] == f"Bearer {KEY}"
+    assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
+    assert request.headers["Stripe-Version"]
+    assert "Stripe-Account" not in request.headers
+    assert departure.url == PAGE
+
+
+def test_the_attempt_then_keeps_its_session_beside_the_request() -> None:
+    before = prepared()
+    assert before.attempt is not None
+    after = begin(before, reply(session())).kept
+    kept = msgspec.convert(after, StoredCheckout)
+    assert kept == replace(
+        msgspec.convert(before.attempt.kept, StoredCheckout), session="cs_test_1", url=PAGE
+    )
+    assert sessions_of(replace(before, attempt=replace(before.attempt, kept=after))) == (
+        "cs_test_1",
+    )
+
+
+def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key() -> None:
+    before = prepared()
+    assert before.attempt is not None
+    _, first = run(STRIPE.begin(before, TRIP), reply(session()))
+    later = replace(before, former=(before.attempt,), attempt=replace(before.attempt, number=2))
+    kept, again = run(STRIPE.repeat(later, before.attempt), reply(session()))
+    assert kept.session == "cs_test_1"
+    assert [(one.content, one.headers) for one in again] == [
+        (one.content, one.headers) for one in first
+    ]
+
+
+@pytest.mark.parametrize(
+    ("price", "amount"),
+    [
+        (Money("0.29", "USD"), "29"),
+        (Money("500", "JPY"), "500"),
+        (Money("1.000", "KWD"), "1000"),
+        (Money("5.120", "KWD"), "5120"),
+        (Money("12345.67", "EUR"), "1234567"),
+        (Money("5", "ISK"), "500"),
+        (Money("5", "UGX"), "500"),
+        (Money("1500.00", "MGA"), "1500"),
+    ],
+)
+def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, amount: str) -> None:
+    # defect: paymcp fractions are cut
+    # defect: paymcp yen have no cents
+    form = form_of(asked(price))
+    assert form["line_items[0][price_data][unit_amount]"] == amount
+    assert form["line_items[0][price_data][currency]"] == price.currency.lower()
+    paid = session(
+        amount_total=int(amount),
+        currency=price.currency.lower(),
+        status="complete",
+        payment_status="paid",
+    )
+    assert judge(begun(asked(price)), neutral(read_session(paid)), seller=SELLER) is Verdict.PAID
+
+
+@pytest.mark.parametrize("price", [Money("5.124", "KWD"), Money("10.50", "MGA")])
+def test_a_price_that_cannot_be_charged_is_refused_before_it_is_asked(price: Money) -> None:
+    with pytest.raises(InvalidQuestion, match=str(price)):
+        charge_amount(price)
+
+
+def test_nothing_is_no_price() -> None:
+    with pytest.raises(InvalidQuestion):
+        charge_amount(Money.from_minor_units(0, "EUR"))
+
+
+@given(
+    st.integers(min_value=1, max_value=10**9).map(lambda number: number * 100),
+    st.sampled_from(["EUR", "JPY", "KWD", "ISK", "UGX", "MGA", "TND"]),
+)
+def test_what_is_charged_reads_back_as_the_price(number: int, currency: str) -> None:
+    price = Money.from_minor_units(number, currency)
+    assert charged(charge_amount(price), currency) == price
+
+
+def test_a_fraction_that_a_currency_lacks_is_no_money() -> None:
+    with pytest.raises(InvalidQuestion):
+        charged(550, "ISK")
+
+
+@pytest.mark.parametrize(
+    ("life", "least", "most"),
+    [
+        (timedelta(minutes=1), timedelta(minutes=30), timedelta(minutes=35)),
+        (timedelta(hours=2), timedelta(hours=2), timedelta(hours=2)),
+        (timedelta(days=7), timedelta(hours=23), timedelta(hours=24) - timedelta(seconds=1)),
+    ],
+)
+def test_the_page_lives_as_long_as_the_question_within_what_the_provider_allows(
+    life: timedelta, least: timedelta, most: timedelta
+) -> None:
+    expires_at = int(form_of(replace(asked(), expires_at=NOON + life))["expires_at"])
+    assert (NOON + least).timestamp() <= expires_at <= (NOON + most).timestamp()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        refusal("api_key_expired", 401),
+        refusal("amount_too_small", 400),
+        refusal("idempotency_key_in_use", 409),
+        reply({}, 500),
+        httpx.Response(302, headers={"location": PAGE}),
+        httpx.Response(200, text="<html>Welcome</html>"),
+        httpx.Response(200, content=b"\xff\xfe"),
+        httpx.Response(200, content=b"[" * 100_000),
+        httpx.Response(200, content=b'{"a":' * 100_000),
+        httpx.Response(200),
+        reply([]),
+        reply({}),
+        reply(None),
+        reply(session(url=None)),
+        reply(session(url="")),
+        reply(session(id="../../accounts")),
+        reply(session(id="cs_test_1\n")),
+        reply(session(amount_total=90)),
+        reply(session(amount_total=900.0)),
+        reply(session(amount_total="900")),
+        reply(session(amount_total=None)),
+        reply(session(currency="usd")),
+        reply(session(livemode=True)),
+        reply(session(livemode=0)),
+        reply(session(client_reference_id="another")),
+        reply(session(payment_status="maybe")),
+    ],
+)
+def test_a_reply_that_is_not_our_page_ends_in_words_for_the_person(bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match=r"^Stripe [a-z][^\n]+\.$") as failed:
+        begin(prepared(), bad)
+    assert KEY not in str(failed.value)
+
+
+def test_the_words_carry_the_providers_code_and_not_its_sentence() -> None:
+    with pytest.raises(Failed, match=r"HTTP 400, amount_too_small") as failed:
+        begin(prepared(), refusal("amount_too_small"))
+    assert "Your key" not in str(failed.value)
+    with pytest.raises(Failed, match=r"\(HTTP 400\)"):
+        begin(prepared(), refusal("Pay at https://evil.example"))
+
+
+def test_nothing_is_repeated_where_nothing_was_begun() -> None:
+    attempt = Attempt(number=1, browser="b", started_at=NOON, kept={"verifier": "v"})
+    with pytest.raises(Failed):
+        run(STRIPE.repeat(asked(), attempt))
+
+
+def test_a_session_is_asked_for_by_its_id() -> None:
+    found, [request] = run(
+        STRIPE.fetch(begun(), "cs_test_1"),
+        reply(session(status="complete", payment_status="paid", payment_intent={"id": "pi_1"})),
+    )
+    assert (request.method, str(request.url), request.content) == (
+        "GET",
+        (
+            "https://api.stripe.com/v1/checkout/sessions/cs_test_1"
+            "?expand%5B%5D=payment_intent.latest_charge"
+        ),
+        b"",
+    )
+    assert (found.state, found.payment, found.currency) == (State.PAID, "pi_1", "EUR")
+    assert KEY not in repr(found) + repr(SELLER)
+
+
+def test_an_id_stays_within_its_path() -> None:
+    request = next(STRIPE.fetch(begun(), "../refunds?x=1"))
+    path, _, _ = request.url.raw_path.partition(b"?")
+    assert path == b"/v1/checkout/sessions/..%2Frefunds%3Fx%3D1"
+
+
+@pytest.mark.parametrize(
+    "bad", [refusal("resource_missing", 404), reply({}, 503), reply(session(id="cs_test_2"))]
+)
+def test_another_answer_about_a_session_is_none(bad: httpx.Response) -> None:
+    with pytest.raises(Failed):
+        run(STRIPE.fetch(begun(), "cs_test_1"), bad)
+
+
+def test_the_page_is_closed_at_the_provider() -> None:
+    is_expired, [request] = run(
+        STRIPE.close(begun(), "cs_test_1"), reply(session(status="expired", url=None))
+    )
+    assert is_expired
+    assert (request.method, request.url.path) == (
+        "POST",
+        "/v1/checkout/sessions/cs_test_1/expire",
+    )
+
+
+@pytest.mark.parametrize(("status", "is_expired"), [("expired", True), ("complete", False)])
+def test_a_page_that_is_closed_already_is_no_error(status: str, is_expired: bool) -> None:
+    result, requests = run(
+        STRIPE.close(begun(), "cs_test_1"), refusal(""), reply(session(status=status))
+    )
+    assert result is is_expired
+    assert [request.method for request in requests] == ["POST", "GET"]
+
+
+@pytest.mark.parametrize("second", [reply(session()), reply({}, 500), refusal("gone", 404)])
+def test_a_page_that_stays_open_is_said_to(second: httpx.Response) -> None:
+    with pytest.raises(Failed):
+        run(STRIPE.close(begun(), "cs_test_1"), refusal("lock_timeout", 429), second)
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, Verdict.OPEN),
+        ({"status": "open", "payment_status": "no_payment_required"}, Verdict.OPEN),
+        ({"status": None}, Verdict.OPEN),
+        ({"status": "complete", "payment_status": "paid"}, Verdict.PAID),
+        ({"status": "complete", "payment_status": "no_payment_required"}, Verdict.PAID),
+        ({"status": "complete", "payment_status": "unpaid"}, Verdict.PENDING),
+        ({"status": "expired", "url": None}, Verdict.EXPIRED),
+        ({"status": "expired", "payment_status": "paid"}, Verdict.PAID),
+    ],
+)
+def test_what_a_session_says(changes: dict[str, Any], verdict: Verdict) -> None:
+    assert judge(begun(), neutral(read_session(session(**changes))), seller=SELLER) is verdict
+
+
+def refund(**changes: Any) -> dict[str, Any]:
+    return {"id": "re_1", "amount": 900, "currency": "eur", "status": "succeeded", **changes}
+
+
+def refunded(*replies: httpx.Response, reason: str | None = None) -> Refund:
+    return run(STRIPE.refund(payment(), reason=reason), *replies)[0]
+
+
+def test_a_refund_has_the_key_of_its_receipt() -> None:
+    given_back, [request] = run(STRIPE.refund(payment(), reason="No seats left"), reply(refund()))
+    assert (request.method, request.url.path) == ("POST", "/v1/refunds")
+    assert request.headers["Idempotency-Key"] == "refund:ownertag-r_1"
+    assert dict(parse_qsl(request.content.decode())) == {
+        "payment_intent": "pi_1",
+        "metadata[receipt]": "ownertag-r_1",
+        "metadata[elicitation]": ID,
+        "metadata[reason]": "No seats left",
+    }
+    assert given_back == Refund(
+        id="re_1", price=Money("9.00", "EUR"), status=RefundStatus.SUCCEEDED
+    )
+
+
+def test_a_refund_on_its_way_is_pending() -> None:
+    for status in ("pending", "requires_action"):
+        assert refunded(reply(refund(status=status))).status is RefundStatus.PENDING
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [refusal("charge_already_refunded"), reply({"error": {"type": "idempotency_error"}}, 400)],
+)
+def test_a_payment_that_was_refunded_already_gives_the_refund_that_is_there(
+    refused: httpx.Response,
+) -> None:
+    talk = STRIPE.refund(payment(), reason="again")
+    listed = reply({"data": [refund(id="re_0", status="failed"), refund()]})
+    given_back, [_, second] = run(talk, refused, listed)
+    assert (second.method, second.url.path) == ("GET", "/v1/refunds")
+    assert second.url.params["payment_intent"] == "pi_1"
+    assert (given_back.id, given_back.price) == ("re_1", Money("9.00", "EUR"))
+
+
+def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
+    halves = [refund(id="re_1", amount=400), refund(id="re_2", amount=500, status="pending")]
+    given_back = refunded(refusal("charge_already_refunded"), reply({"data": halves}))
+    assert (given_back.id, given_back.price.minor_units, given_back.status) == (
+        "re_1",
+        900,
+        RefundStatus.PENDING,
+    )
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        reply({"data": []}),
+        reply({"data": [refund(amount=899)]}),
+        reply({"data": [refund(currency="usd")]}),
+        reply({"data": [refund(status="failed")]}),
+        reply({"data": "none"}),
+        refusal("rate_limit", 429),
+    ],
+)
+def test_a_refused_refund_is_none(listed: httpx.Response) -> None:
+    with pytest.raises(Failed, match="give the money back"):
+        refunded(refusal("charge_disputed"), listed)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        reply(refund(status="failed")),
+        reply(refund(status=None)),
+        reply(refund(amount=901)),
+        reply(refund(amount=-1)),
+        reply(refund(currency="usd")),
+        reply(refund(currency="xxx")),
+        reply({}),
+        httpx.Response(200, text="ok"),
+    ],
+)
+def test_a_reply_that_is_no_refund_is_none(bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match="give the money back"):
+        refunded(bad)
+
+
+@pytest.mark.parametrize("changes", [{"payment_intent": None}, {"is_live": True}])
+def test_what_the_provider_does_not_hold_is_not_asked_back(changes: dict[str, Any]) -> None:
+    with pytest.raises(Failed):
+        run(STRIPE.refund(payment(**changes), reason=None))
+
+
+def test_a_long_reason_is_cut_to_what_the_provider_takes() -> None:
+    request = next(STRIPE.refund(payment(), reason="x" * 1000))
+    assert dict(parse_qsl(request.content.decode()))["metadata[reason]"] == "x" * 500
+
+
+TALKS: list[Callable[[StripeGateway, Elicitation], Talk[Any]]] = [
+    lambda gateway, asked: gateway.begin(prepared(replace(asked, attempt=None)), TRIP),
+    lambda gateway, asked: gateway.fetch(asked, "cs_test_1"),
+    lambda gateway, asked: gateway.close(asked, "cs_test_1"),
+]
+
+
+def test_a_second_press_leads_to_the_page_that_is_open_already() -> None:
+    first = begun()
+    assert first.attempt is not None
+    kept = STRIPE.prepare(first, TRIP)
+    assert kept == first.attempt.kept
+    assert run(STRIPE.begin(first, TRIP)) == (Redirect(url=PAGE), [])
+
+
+def test_a_page_that_is_about_to_close_is_not_led_to_again() -> None:
+    first = begun()
+    assert first.attempt is not None
+    until = msgspec.convert(first.attempt.kept, StoredCheckout).expires_at
+    late = dataclasses.replace(TRIP, now=datetime.fromtimestamp(until - 120, UTC))
+    fresh = msgspec.convert(STRIPE.prepare(first, late), StoredCheckout)
+    assert (fresh.session, fresh.url) == (None, None)
+
+
+@pytest.mark.parametrize("talk", TALKS)
+def test_test_mode_is_never_asked_about_a_live_price(
+    talk: Callable[[StripeGateway, Elicitation], Talk[Any]],
+) -> None:
+    with pytest.raises(Failed, match="mode"):
+        next(talk(STRIPE, begun(asked(is_live=True))))
+
+
+def test_the_key_says_whether_it_is_live() -> None:
+    assert [stripe(f"{kind}_x", []).is_live for kind in ("sk_live", "rk_live")] == [True, True]
+    assert [stripe(f"{kind}_x", []).is_live for kind in ("sk_test", "rk_test")] == [False, False]
+
+
+@pytest.mark.parametrize(
+    "key", ["", "pk_live_x", "whsec_x", "sk_live_ä", "sk_live_x\n", "sk_test_ x"]
+)
+def test_what_is_no_secret_key_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="secret key"):
+        stripe(key, ["whsec_x"])
+
+
+@pytest.mark.parametrize("secret", ["", " "])
+def test_an_empty_webhook_secret_is_refused(secret: str) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        stripe(KEY, ["whsec_x", secret])
+    with pytest.raises(ValueError, match="empty"):
+        sandbox_stripe("http://127.0.0.1:8766/stripe", KEY, [secret])
+
+
+def test_a_sandbox_has_its_own_address_and_is_never_live() -> None:
+    seller = sandbox_stripe("http://127.0.0.1:8766/stripe/", KEY, ["whsec_x"])
+    assert (seller.api, seller.checkout_origin, seller.is_live) == (
+        "http://127.0.0.1:8766/stripe",
+        "http://127.0.0.1:8766",
+        False,
+    )
+    departure, [request] = run(
+        StripeGateway(seller).begin(prepared(), TRIP),
+        reply(session(url="http://127.0.0.1:8766/stripe/pay/cs_test_1")),
+    )
+    assert str(request.url) == "http://127.0.0.1:8766/stripe/v1/checkout/sessions"
+    assert departure.url == "http://127.0.0.1:8766/stripe/pay/cs_test_1"
+    with pytest.raises(ValueError, match="test mode"):
+        sandbox_stripe("http://127.0.0.1:8766/stripe", "sk_live_x", [])
+
+
+def test_a_sellers_own_domain_may_show_the_page() -> None:
+    own = stripe(KEY, [], own_checkout_origins=["https://pay.shop.example"])
+    there = reply(session(url="https://pay.shop.example/c/pay/cs_test_1"))
+    departure, _ = run(StripeGateway(own).begin(prepared(), TRIP), there)
+    assert (departure.url, own.checkout_origin) == (
+        "https://pay.shop.example/c/pay/cs_test_1",
+        "https://pay.shop.example",
+    )
+
+
+def test_an_account_of_a_platform_is_named_in_every_request() -> None:
+    seller: StripeAccount = stripe(KEY, [], account="acct_1")
+    for talk in TALKS:
+        request = next(talk(StripeGateway(seller), begun()))
+        assert request.headers["Stripe-Account"] == "acct_1"
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    json | st.dictionaries(st.sampled_from(sorted(session())), json).map(lambda odd: session(**odd))
+)
+def test_no_reply_makes_anything_but_a_judgement_or_an_error_of_ours(data: Json) -> None:
+    with suppress(Malformed, Mismatch):
+        assert judge(begun(), neutral(read_session(data)), seller=SELLER) in Verdict

@@ -1,0 +1,301 @@
+"""What is told of a payment afterwards: in any order, any number of times, to the same row."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.errors import InvalidQuestion
+from flows.payments.declared.catalog import SELLERS
+from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
+from flows.payments.declared.reader import notice_in
+from flows.payments.gateway import ProviderSession, State, heard
+from flows.payments.receipt import (
+    ASKED,
+    CLAIM,
+    Dispute,
+    Payment,
+    ReceiptStatus,
+    disputed,
+    given_back_in_part,
+)
+from tests.support import gateway_env as stage
+from tests.support.clock import NOON
+
+OPEN, SPENT, REFUNDED, DISPUTED = (
+    ReceiptStatus.OPEN,
+    ReceiptStatus.SPENT,
+    ReceiptStatus.REFUNDED,
+    ReceiptStatus.DISPUTED,
+)
+NEWS = {
+    "claim.opened": Dispute.OPEN,
+    "claim.lost": Dispute.LOST,
+    "claim.won": Dispute.WON,
+    "claim.gone": Dispute.GONE,
+    "back": None,
+}
+OWN = DeclaredAccount(
+    declaration=ProviderDeclaration(
+        name="acme",
+        label="Acme",
+        api="https://api.acme.example",
+        checkout_origins=("https://pay.acme.example",),
+        news=NEWS,
+    ),
+    secret="a-key",
+    is_live=True,
+)
+ADYEN = DeclaredAccount(
+    declaration=SELLERS["adyen"], secret="a-key", is_live=False, own={"merchant": "M1"}
+)
+
+
+def row(**changes: Any) -> Payment:
+    return stage.payment("acme", session="co-1", payment_intent="pay-1", is_live=True, **changes)
+
+
+def checkout(**says: Any) -> dict[str, Any]:
+    return {
+        "id": "co-1",
+        "state": "paid",
+        "amount": 900,
+        "currency": "EUR",
+        "reference": stage.ID,
+        "live": True,
+        "payment": "pay-1",
+        "refunded": 0,
+        "charged_back": 0,
+        **says,
+    }
+
+
+def event(kind: str = "checkout.updated", **says: Any) -> bytes:
+    return msgspec.json.encode({"type": kind, "data": checkout(**says)})
+
+
+def told(payment: Payment, body: bytes, *, seller: DeclaredAccount = OWN) -> Payment:
+    """As a verified notice with this body says."""
+    notice = notice_in(body, seller)
+    if notice.session is not None:
+        return heard(payment, notice.session, now=NOON)
+    assert notice.news is not None
+    if notice.news.dispute is not None:
+        return disputed(payment, notice.subject or "", notice.news.dispute)
+    return given_back_in_part(payment, NOON, amount=notice.news.returned)
+
+
+def asked(payment: Payment, **says: Any) -> Payment:
+    """As the provider says now."""
+    session = ProviderSession(
+        id="co-1",
+        state=State.PAID,
+        amount=900,
+        currency="EUR",
+        reference=stage.ID,
+        is_live=True,
+        **says,
+    )
+    return heard(payment, session, now=NOON)
+
+
+def item(kind: str, *, psp: str = "D1", success: str = "true") -> bytes:
+    return f"{psp}:P1:M1:{stage.ID}:1:900:EUR:{kind}:{success}".encode()
+
+
+NOTICES = [
+    event(),
+    event(refunded=100),
+    event(refunded=300),
+    event(refunded=900),
+    event(charged_back=100),
+    event(charged_back=900),
+    event(refunded=100, charged_back=800),
+    *(event(kind, refunded=200) for kind in NEWS),
+]
+ITEMS = [item(kind.removesuffix(":true")) for kind in ADYEN.declaration.news]
+BEFORE = [row(), row(status=SPENT, spent_at=NOON)]
+
+
+@given(notices=st.lists(st.sampled_from(NOTICES), max_size=6), data=st.data())
+def test_notices_of_a_payment_come_in_any_order_and_again_to_the_same_row(
+    notices: list[bytes], data: st.DataObject
+) -> None:
+    shuffled = data.draw(st.permutations(notices))
+    again = data.draw(st.lists(st.sampled_from(notices), max_size=6)) if notices else []
+    for before in BEFORE:
+        straight = crossed = before
+        for one in notices:
+            straight = told(straight, one)
+        for one in (*shuffled, *again):
+            crossed = told(crossed, one)
+        assert crossed == straight
+
+
+@given(items=st.lists(st.sampled_from(ITEMS), max_size=6), data=st.data())
+def test_so_do_adyens(items: list[bytes], data: st.DataObject) -> None:
+    shuffled = data.draw(st.permutations(items))
+    for before in BEFORE:
+        straight = crossed = before
+        for one in items:
+            straight = told(straight, one, seller=ADYEN)
+        for one in (*shuffled, *items):
+            crossed = told(crossed, one, seller=ADYEN)
+        assert crossed == straight
+
+
+@given(notices=st.lists(st.sampled_from(NOTICES[:7]), min_size=1, max_size=4))
+def test_an_old_notice_takes_nothing_away(notices: list[bytes]) -> None:
+    payment = row()
+    for one in notices:
+        payment = told(payment, one)
+    assert told(payment, event()) == payment
+
+
+def test_what_a_bank_has_taken_stays_taken_when_an_older_notice_comes() -> None:
+    taken = told(row(), event(refunded=100, charged_back=800))
+    assert (taken.status, taken.refunded) == (DISPUTED, 100)
+    assert told(taken, event(refunded=100)) == taken
+
+
+def test_a_claim_is_ended_by_the_news_that_it_was_won() -> None:
+    taken = told(row(), event(charged_back=900))
+    assert told(taken, event("claim.won")).status is OPEN
+    assert told(told(row(), event("claim.won")), event(charged_back=900)).status is OPEN
+
+
+def test_what_is_won_after_it_was_lost_is_won_and_what_is_gone_is_gone() -> None:
+    for kinds in (["claim.lost", "claim.won"], ["claim.won", "claim.lost"]):
+        payment = row()
+        for kind in kinds:
+            payment = told(payment, event(kind))
+        assert payment.status is OPEN
+        assert payment.disputes == {f"{CLAIM}pay-1": Dispute.WON}
+        assert told(payment, event("claim.gone")).status is DISPUTED
+        assert told(told(row(), event("claim.gone")), event(kinds[1])).status is DISPUTED
+
+
+# Asked.
+
+
+def test_a_provider_that_tells_of_no_claims_ends_none_when_it_is_asked() -> None:
+    for before in (
+        told(row(), event("claim.lost")),
+        told(row(), event(charged_back=900)),
+        asked(row(), charged_back=900),
+    ):
+        assert asked(before) == before
+
+
+def test_one_that_does_ends_what_it_told_by_itself_and_no_claim_of_the_news() -> None:
+    for before in (told(row(), event(charged_back=900)), asked(row(), charged_back=900)):
+        back = asked(before, charged_back=0)
+        assert (back.status, back.disputes) == (OPEN, {"co-1": Dispute.WON})
+        assert asked(back, charged_back=900).status is DISPUTED
+        assert told(back, event(charged_back=900)).status is DISPUTED
+    for kind in ("claim.opened", "claim.lost"):
+        claimed = told(row(), event(kind))
+        assert asked(claimed, charged_back=0) == claimed
+
+
+def test_a_claim_that_was_found_by_asking_is_ended_by_its_news_too() -> None:
+    assert told(asked(row(), charged_back=900), event("claim.won")).status is OPEN
+
+
+def test_a_second_claim_is_found_by_asking_and_is_over_when_it_is_asked_again() -> None:
+    won = told(told(row(), event("claim.opened")), event("claim.won"))
+    second = asked(won, charged_back=900)
+    assert second.status is DISPUTED
+    assert second.disputes[f"{ASKED}co-1"] is Dispute.LOST
+    assert told(second, event("claim.won")) == second
+    assert asked(second, charged_back=0).status is OPEN
+
+
+def test_what_a_question_says_of_nothing_changes_nothing() -> None:
+    assert asked(row(), charged_back=0) == row()
+    assert told(row(), event()) == row()
+
+
+# Adyen.
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status"),
+    [
+        (["CHARGEBACK", "CHARGEBACK_REVERSED"], OPEN),
+        (["CHARGEBACK_REVERSED", "CHARGEBACK"], OPEN),
+        (["CHARGEBACK_REVERSED", "NOTIFICATION_OF_CHARGEBACK"], OPEN),
+        (["CHARGEBACK", "CHARGEBACK_REVERSED", "SECOND_CHARGEBACK"], DISPUTED),
+        (["SECOND_CHARGEBACK", "CHARGEBACK_REVERSED", "CHARGEBACK"], DISPUTED),
+        (["CAPTURE_FAILED"], DISPUTED),
+        (["CANCELLATION"], DISPUTED),
+        (["CANCEL_OR_REFUND"], DISPUTED),
+        (["CAPTURE_FAILED", "CHARGEBACK_REVERSED"], DISPUTED),
+    ],
+)
+def test_how_a_claim_at_adyen_ends_its_kinds_say(kinds: list[str], status: ReceiptStatus) -> None:
+    payment = row()
+    for number, kind in enumerate(kinds):
+        payment = told(payment, item(kind, psp=f"D{number}"), seller=ADYEN)
+    assert payment.status is status
+    assert [*payment.disputes] == [f"{CLAIM}P1"]
+
+
+def test_a_cancellation_at_adyen_that_did_not_happen_takes_nothing() -> None:
+    notice = notice_in(item("CANCELLATION", success="false"), ADYEN)
+    assert (notice.news, notice.session) == (None, None)
+
+
+# A refund that is asked for again.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refunds:
+    """How a declared provider could keep a second refund from being one."""
+
+    idempotency: str | None = None
+    fetch: str = "GET /checkouts/{session}"
+    is_told: bool = False
+    body: str = "{reason}"
+
+    def declare(self) -> ProviderDeclaration:
+        own = OWN.declaration
+        fetched = replace(own.fetched, refunded="refunded" if self.is_told else None)
+        return replace(
+            own,
+            idempotency=self.idempotency,
+            fetch=self.fetch,
+            fetched=fetched,
+            refund_body={"amount": "{minor}", "a": self.body},
+        )
+
+
+@pytest.mark.parametrize(
+    "refunds",
+    [Refunds(), Refunds(is_told=True, fetch="GET /checkouts/{handle}"), Refunds(body="{payment}")],
+)
+def test_a_refund_that_could_be_given_twice_is_no_declaration(refunds: Refunds) -> None:
+    with pytest.raises(InvalidQuestion, match=r"^refund: asked for again, it must not give back"):
+        refunds.declare()
+
+
+@pytest.mark.parametrize(
+    "refunds",
+    [
+        Refunds(idempotency="X-Key"),
+        Refunds(body="{digest}"),
+        Refunds(body="{key}"),
+        Refunds(is_told=True),
+    ],
+)
+def test_one_with_a_key_or_an_answer_that_says_it_is(refunds: Refunds) -> None:
+    assert refunds.declare().refund is not None
+
+
+def test_who_gives_nothing_back_needs_neither() -> None:
+    own = OWN.declaration
+    fetched = replace(own.fetched, refunded=None)
+    assert replace(own, idempotency=None, fetched=fetched, refund=None).refund is None

@@ -1,0 +1,589 @@
+"""Gateways: one judgement over neutral sessions, and Stripe as the first of them."""
+
+from contextlib import suppress
+from dataclasses import replace as changed
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from flows.elicitation.flow import Redirect
+from flows.elicitation.states import Elicitation, Json
+from flows.errors import Failed, InvalidQuestion, NotConfigured
+from flows.payments import receipt as receipts
+from flows.payments.gateway import (
+    Gateway,
+    HintsOnly,
+    MerchantAccount,
+    Notice,
+    ProviderSession,
+    Signs,
+    State,
+    forget_page,
+    heard,
+    judge,
+    judge_notice,
+    open_page,
+)
+from flows.payments.mollie.gateway import mollie
+from flows.payments.money import Money
+from flows.payments.paypal.gateway import paypal
+from flows.payments.receipt import Dispute, Payment, ReceiptStatus
+from flows.payments.registry import Gateways, gateway_of
+from flows.payments.responses import is_refusal, minor_units, written
+from flows.payments.session import Malformed, Mismatch, StoredCheckout, Verdict
+from flows.payments.stripe.account import charge_amount, stripe
+from flows.payments.stripe.events import read_event
+from flows.payments.stripe.gateway import StripeGateway, neutral
+from flows.payments.stripe.session import read_session
+from flows.webhooks.signatures import verify
+from tests.support import gateway_env as stage
+from tests.support.clock import NOON
+from tests.support.gateway_env import ID, TRIP, kept_in, reply, run
+from webapp.sandbox import signing
+
+SELLER = stripe("sk_test_notAKey", ["whsec_one"])
+STRIPE = StripeGateway(SELLER)
+PAGE = "https://checkout.stripe.com/c/pay/cs_test_1"
+
+
+def begun(price: Money = stage.NINE) -> Elicitation:
+    return stage.begun(STRIPE, stage.asked("stripe", price), session="cs_test_1", url=PAGE)
+
+
+def told(**changes: Any) -> dict[str, Any]:
+    """A session as Stripe tells it."""
+    return {
+        "id": "cs_test_1",
+        "object": "checkout.session",
+        "status": "open",
+        "payment_status": "unpaid",
+        "amount_total": 900,
+        "currency": "eur",
+        "livemode": False,
+        "client_reference_id": ID,
+        "payment_intent": "pi_1",
+        "url": PAGE,
+        **changes,
+    }
+
+
+def found(**changes: Any) -> ProviderSession:
+    """A session in neutral words."""
+    fields: dict[str, Any] = {
+        "id": "cs_test_1",
+        "state": State.PAID,
+        "amount": 900,
+        "currency": "EUR",
+        "reference": ID,
+        "is_live": False,
+    }
+    return ProviderSession(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"state": State.OPEN}, Verdict.OPEN),
+        ({"state": State.PENDING}, Verdict.PENDING),
+        ({"state": State.PAID}, Verdict.PAID),
+        ({"state": State.FAILED}, Verdict.FAILED),
+        ({"state": State.CLOSED}, Verdict.EXPIRED),
+        ({"refunded": 899}, Verdict.PAID),
+        ({"refunded": 900}, Verdict.FAILED),
+        ({"refunded": 400, "charged_back": 500}, Verdict.FAILED),
+    ],
+)
+def test_what_a_session_says(changes: dict[str, Any], verdict: Verdict) -> None:
+    assert judge(begun(), found(**changes), seller=SELLER) is verdict
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"id": "cs_test_2"}, "session"),
+        ({"reference": None}, "reference"),
+        ({"reference": "another"}, "reference"),
+        ({"currency": "USD"}, "currency"),
+        ({"currency": None}, "currency"),
+        ({"amount": 90}, "amount"),
+        ({"amount": 901}, "amount"),
+        ({"amount": None}, "amount"),
+        ({"is_live": True}, "mode"),
+        ({"account": "acct_2"}, "account"),
+    ],
+)
+def test_somebody_elses_session_settles_nothing(changes: dict[str, Any], what: str) -> None:
+    seller = stripe("sk_test_x", [], account="acct_1")
+    with pytest.raises(Mismatch) as mismatch:
+        judge(begun(), found(**changes), seller=seller)
+    assert mismatch.value.what == what
+
+
+def paid_row(**changes: Any) -> Payment:
+    return stage.payment("mollie", session="tr_1", payment_intent="tr_1", **changes)
+
+
+def test_what_a_fetch_says_of_a_payment_afterwards_is_in_the_ledger() -> None:
+    assert heard(paid_row(), found(id="tr_1"), now=NOON) == paid_row()
+    part = heard(paid_row(), found(id="tr_1", refunded=400), now=NOON)
+    assert (part.status, part.refunded) == (ReceiptStatus.OPEN, 400)
+    whole = heard(part, found(id="tr_1", refunded=900), now=NOON)
+    assert whole.status is ReceiptStatus.REFUNDED
+    assert heard(whole, found(id="tr_1", refunded=900), now=NOON) == whole
+    assert heard(part, found(id="tr_1", refunded=0), now=NOON) == part
+
+
+def test_a_chargeback_takes_a_payment_and_its_end_brings_it_back() -> None:
+    gone = heard(paid_row(), found(id="tr_1", charged_back=900), now=NOON)
+    assert gone.status is ReceiptStatus.DISPUTED
+    back = heard(gone, found(id="tr_1", charged_back=0), now=NOON)
+    assert back.status is ReceiptStatus.OPEN
+    again = heard(back, found(id="tr_1", charged_back=900), now=NOON)
+    assert again.status is ReceiptStatus.DISPUTED
+
+
+def test_a_seller_of_another_name_or_mode_is_not_who_was_asked() -> None:
+    for other in (changed(SELLER, name="shop"), changed(SELLER, is_live=True)):
+        with pytest.raises(Mismatch, match="mode"):
+            judge(begun(), found(), seller=other)
+
+
+def outcome(verdict: Any) -> object:
+    """What a judgement comes to, or what it holds against it."""
+    try:
+        return verdict()
+    except Mismatch as error:
+        return error.what
+
+
+json = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+sessions = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.sampled_from(["cs_test_1", "cs_test_2"]) | json,
+        "amount_total": st.sampled_from([0, 9, 90, 900, 90_000, 10**13, None]),
+        "currency": st.sampled_from(["eur", "usd", "jpy", "isk", "mga", "xxx", None]),
+        "livemode": st.booleans(),
+        "client_reference_id": st.sampled_from([ID, "another", None]),
+    },
+)
+prices = st.sampled_from(
+    [
+        Money("9.00", "EUR"),
+        Money("900", "JPY"),
+        Money("9", "ISK"),
+        Money("90.00", "MGA"),
+        Money("9.000", "KWD"),
+    ]
+)
+
+
+@given(sessions, prices)
+def test_only_the_very_price_as_stripe_counts_it_is_paid(
+    changes: dict[str, Json], price: Money
+) -> None:
+    with suppress(Malformed):
+        session = read_session(told(**changes, status="complete", payment_status="paid"))
+        counted = (session.amount_total, session.currency)
+        what = {
+            "session": session.id == "cs_test_1",
+            "reference": session.client_reference_id == ID,
+            "currency": session.currency == price.currency,
+            "amount": counted == (charge_amount(price), price.currency),
+            "mode": not session.livemode,
+        }
+        wrong = next((name for name, is_right in what.items() if not is_right), Verdict.PAID)
+        assert outcome(lambda: judge(begun(price), neutral(session), seller=SELLER)) == wrong
+
+
+def event(**changes: Any) -> Any:
+    fields: dict[str, Any] = {
+        "id": "evt_1",
+        "type": "checkout.session.completed",
+        "created": 1,
+        "livemode": False,
+        "data": {"object": told(status="complete", payment_status="paid")},
+    }
+    body = msgspec.json.encode({**fields, **changes})
+    headers = signing.stripe(body, secret="whsec_one", now=NOON)
+    return verify(
+        STRIPE.scheme, body=body, headers=headers, secrets=STRIPE.webhook_secrets, now=NOON
+    )
+
+
+def test_what_became_of_a_payment_is_news_in_a_notice() -> None:
+    charge = {"id": "ch_1", "payment_intent": "pi_1", "amount_refunded": 400, "currency": "eur"}
+    delivery = event(type="charge.refunded", data={"object": charge})
+    notice = STRIPE.read_notice(delivery)
+    ours = read_event(delivery)
+    assert ours.news is not None
+    assert (notice.news, notice.payment, notice.session) == (ours.news, "pi_1", None)
+    assert (notice.subject, notice.transition) == (ours.subject, ours.transition)
+    assert STRIPE.kept_notice(delivery.body) == notice
+
+
+def test_a_notice_without_a_session_settles_nothing() -> None:
+    for bare in (
+        Notice(id="evt_1", type="x", is_live=False),
+        Notice(id="evt_0", type="x", is_live=False, subject="evt_1"),
+    ):
+        with pytest.raises(Mismatch, match="session") as mismatch:
+            judge_notice(begun(), bare, seller=SELLER)
+        assert mismatch.value.session == "evt_1"
+
+
+def test_a_notice_of_another_mode_settles_nothing_whatever_its_session_says() -> None:
+    notice = Notice(id="evt_1", type="x", is_live=True, session=found())
+    with pytest.raises(Mismatch, match="mode"):
+        judge_notice(begun(), notice, seller=SELLER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "failed"),
+    [
+        ({}, State.OPEN, State.OPEN),
+        ({"status": None}, State.OPEN, State.OPEN),
+        ({"status": "open", "payment_status": "no_payment_required"}, State.OPEN, State.OPEN),
+        ({"status": "complete"}, State.PENDING, State.FAILED),
+        ({"status": "complete", "payment_status": "paid"}, State.PAID, State.PAID),
+        (
+            {"status": "complete", "payment_status": "no_payment_required"},
+            State.PAID,
+            State.PAID,
+        ),
+        ({"status": "expired"}, State.CLOSED, State.CLOSED),
+        ({"status": "expired", "payment_status": "paid"}, State.PAID, State.PAID),
+    ],
+)
+def test_stripes_words_in_ours(changes: dict[str, Any], state: State, failed: State) -> None:
+    session = read_session(told(**changes))
+    assert neutral(session).state is state
+    for kind, wanted in (
+        ("checkout.session.completed", state),
+        ("checkout.session.async_payment_failed", failed),
+    ):
+        notice = STRIPE.read_notice(event(type=kind, data={"object": told(**changes)}))
+        assert notice.session is not None
+        assert notice.session.state is wanted
+
+
+@pytest.mark.parametrize(
+    ("status", "changes", "state"),
+    [
+        ("processing", {}, State.PENDING),
+        ("requires_action", {}, State.PENDING),
+        ("succeeded", {}, State.PENDING),
+        ("requires_payment_method", {}, State.FAILED),
+        ("canceled", {}, State.FAILED),
+        ("canceled", {"payment_status": "paid"}, State.PAID),
+        ("canceled", {"payment_status": "no_payment_required"}, State.PAID),
+        ("requires_payment_method", {"status": "open"}, State.OPEN),
+        ("canceled", {"status": "expired"}, State.CLOSED),
+    ],
+)
+def test_a_delayed_payment_that_failed_is_known_without_its_event(
+    status: str, changes: dict[str, Any], state: State
+) -> None:
+    intent = {"id": "pi_1", "object": "payment_intent", "status": status}
+    answer = told(**{"status": "complete", "payment_intent": intent, **changes})
+    found, [asked] = run(STRIPE.fetch(begun(), "cs_test_1"), reply(answer))
+    assert asked.url.params.multi_items() == [("expand[]", "payment_intent.latest_charge")]
+    assert (found.state, found.payment) == (state, "pi_1")
+
+
+@pytest.mark.parametrize("intent", ["pi_1", None, {"id": "pi_1"}, {"id": "pi_1", "status": "new"}])
+def test_a_payment_of_which_nothing_is_told_is_on_its_way(intent: Json) -> None:
+    answer = told(status="complete", payment_intent=intent, payment_intent_status="canceled")
+    assert run(STRIPE.fetch(begun(), "cs_test_1"), reply(answer))[0].state is State.PENDING
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"amount_total": None}, {"currency": None}, {"currency": "xxx"}, {"amount_total": 10**13}],
+)
+def test_an_amount_that_stripe_does_not_tell_is_none(changes: dict[str, Any]) -> None:
+    assert neutral(read_session(told(**changes))).amount is None
+
+
+def charged_back(**charge: Json) -> Json:
+    """A paid session as Stripe answers, with its charge whole."""
+    whole = {"id": "ch_1", "object": "charge", "amount_refunded": 0, "disputed": False, **charge}
+    intent = {"id": "pi_1", "object": "payment_intent", "status": "succeeded"}
+    return told(
+        status="complete", payment_status="paid", payment_intent={**intent, "latest_charge": whole}
+    )
+
+
+def test_a_fetch_at_stripe_says_what_was_given_back() -> None:
+    # finding: M2
+    part, [asked] = run(
+        STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(amount_refunded=400))
+    )
+    assert asked.url.params["expand[]"] == "payment_intent.latest_charge"
+    assert (part.state, part.refunded) == (State.PAID, 400)
+    assert judge(begun(), part, seller=SELLER) is Verdict.PAID
+    whole, _ = run(STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(amount_refunded=900)))
+    assert judge(begun(), whole, seller=SELLER) is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    ("status", "dispute", "becomes"),
+    [
+        ("needs_response", Dispute.OPEN, ReceiptStatus.DISPUTED),
+        ("warning_needs_response", Dispute.OPEN, ReceiptStatus.DISPUTED),
+        ("lost", Dispute.GONE, ReceiptStatus.DISPUTED),
+        ("won", Dispute.WON, ReceiptStatus.OPEN),
+        ("warning_closed", Dispute.WON, ReceiptStatus.OPEN),
+    ],
+)
+def test_a_fetch_at_stripe_says_how_far_a_banks_claim_is(
+    status: str, dispute: Dispute, becomes: ReceiptStatus
+) -> None:
+    # finding: M2
+    claim = {"id": "dp_1", "object": "dispute", "payment_intent": "pi_1", "status": status}
+    found, [_, asked] = run(
+        STRIPE.fetch(begun(), "cs_test_1"),
+        reply(charged_back(disputed=True)),
+        reply({"object": "list", "data": [claim], "has_more": False}),
+    )
+    assert (asked.url.path, asked.url.params["payment_intent"]) == ("/v1/disputes", "pi_1")
+    assert found.claims == (("dp_1", dispute),)
+    payment = stage.payment("stripe", session="cs_test_1", payment_intent="pi_1")
+    now = heard(payment, found, now=NOON)
+    assert now.status is becomes
+    assert receipts.disputed(now, "dp_1", dispute) == now  # what its event says, too
+
+
+@pytest.mark.parametrize("amount", ["9", -1, None])
+def test_a_charge_that_cannot_be_read_is_no_answer(amount: Json) -> None:
+    with pytest.raises(Failed):
+        run(STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(amount_refunded=amount)))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        reply({"data": [{"id": "dp_1", "payment_intent": "pi_2", "status": "won"}]}),
+        reply({"data": [{"id": "dp_1"}]}),
+        reply({}, 403),
+    ],
+)
+def test_claims_that_are_not_told_are_no_answer(bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match="could not tell of a bank's claim"):
+        run(STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(disputed=True)), bad)
+
+
+def test_what_stripe_says_of_a_payment_names_its_question() -> None:
+    intent = {"id": "pi_1", "metadata": {"elicitation": ID}}
+    found, [asked] = run(STRIPE.trace("pi_1"), reply(intent))
+    assert (found, asked.url.path) == (ID, "/v1/payment_intents/pi_1")
+    assert run(STRIPE.trace("pi_1"), reply({"id": "pi_1"}))[0] is None
+    assert run(STRIPE.trace("pi_1"), reply({}, 404))[0] is None
+    for bad in (reply({"id": "pi_2"}), reply({}, 500), reply([]), httpx.Response(200)):
+        with pytest.raises(Failed, match="could not tell of a payment"):
+            run(STRIPE.trace("pi_1"), bad)
+
+
+def test_what_a_person_pays_stripe_takes_by_itself() -> None:
+    session, [asked] = run(STRIPE.collect(begun(), "cs_test_1"), reply(told()))
+    assert (session.state, asked.method) == (State.OPEN, "GET")
+
+
+SELLERS: dict[str, MerchantAccount] = {
+    "stripe": SELLER,
+    "paypal": paypal("id", "secret", is_live=False),
+    "mollie": mollie("test_x"),
+}
+ALL: dict[str, Gateway] = {name: gateway_of(seller) for name, seller in SELLERS.items()}
+
+
+def test_each_is_asked_about_what_was_asked_for_it() -> None:
+    gateways = Gateways(SELLERS)
+    for name, gateway in ALL.items():
+        assert gateways.of(stage.asked(name)).seller == gateways.seller(name) == SELLERS[name]
+        assert gateways.prepare(stage.asked(name), TRIP) == gateway.prepare(stage.asked(name), TRIP)
+    before = stage.prepared(STRIPE, stage.asked("stripe"))
+    assert before.attempt is not None
+    assert isinstance(run(gateways.begin(before, TRIP), reply(told()))[0], Redirect)
+    assert run(gateways.repeat(before, before.attempt), reply(told()))[0].session == "cs_test_1"
+    assert run(gateways.fetch(begun(), "cs_test_1"), reply(told()))[0].state is State.OPEN
+    assert run(gateways.collect(begun(), "cs_test_1"), reply(told()))[0].state is State.OPEN
+    assert run(gateways.close(begun(), "cs_test_1"), reply(told(status="expired")))[0]
+    with pytest.raises(Failed, match="holds no payment"):
+        next(
+            gateways.refund(stage.payment("mollie", session="tr_1", payment_intent=None), reason="")
+        )
+
+
+def test_a_provider_that_is_gone_from_the_settings_is_named() -> None:
+    gateways = Gateways({"paypal": SELLERS["paypal"]})
+    with pytest.raises(NotConfigured, match="stripe"):
+        gateways.prepare(stage.asked("stripe"), TRIP)
+    for talk in (gateways.begin(begun(), TRIP), gateways.fetch(begun(), "cs_test_1")):
+        with pytest.raises(NotConfigured, match="stripe"):
+            next(talk)
+
+
+@pytest.mark.parametrize("name", ["paypal", "mollie"])
+def test_test_mode_is_never_asked_about_a_live_price(name: str) -> None:
+    gateway = ALL[name]
+    live = stage.prepared(gateway, stage.asked(name, is_live=True))
+    assert live.attempt is not None
+    for talk in (
+        gateway.begin(live, TRIP),
+        gateway.repeat(live, live.attempt),
+        gateway.fetch(live, "X"),
+        gateway.collect(live, "X"),
+        gateway.close(live, "X"),
+        gateway.refund(
+            stage.payment(name, session="X", payment_intent="X", is_live=True), reason=None
+        ),
+        gateway.refund(stage.payment("stripe", session="X", payment_intent="X"), reason=None),
+    ):
+        with pytest.raises(Failed, match=r"mode|holds no payment"):
+            next(talk)
+
+
+def test_only_who_signs_can_settle_by_a_webhook() -> None:
+    assert {name for name, one in ALL.items() if isinstance(one, Signs)} == {"stripe"}
+    assert {name for name, one in ALL.items() if isinstance(one, HintsOnly)} == {"paypal", "mollie"}
+
+
+def test_nothing_is_repeated_where_nothing_was_begun() -> None:
+    for name in ("paypal", "mollie"):
+        before = stage.prepared(ALL[name], stage.asked(name))
+        assert before.attempt is not None
+        bare = replace(before.attempt, kept={"verifier": "v"})
+        with pytest.raises(Failed, match="begun"):
+            next(ALL[name].repeat(before, bare))
+
+
+def test_no_secret_is_in_the_words_for_a_seller() -> None:
+    shown = repr(paypal("id", "hidden-1", is_live=True)) + repr(mollie("live_hidden-2"))
+    assert "hidden" not in shown
+
+
+def test_a_page_is_led_to_again_until_it_closes() -> None:
+    elicitation = begun()
+    kept = kept_in(elicitation)
+    assert open_page(elicitation, now=NOON) == kept
+    until = datetime.fromtimestamp(kept.expires_at, UTC)
+    assert open_page(elicitation, now=until - timedelta(minutes=2, seconds=1)) == kept
+    assert open_page(elicitation, now=until - timedelta(minutes=2)) is None
+    assert open_page(stage.asked("stripe"), now=NOON) is None
+
+
+def test_a_page_that_closed_early_is_not_led_to_again() -> None:
+    closed = forget_page(begun(), "cs_test_1")
+    assert open_page(closed, now=NOON) is None
+    assert kept_in(closed).session == "cs_test_1"
+    assert forget_page(closed, "cs_test_1") == closed
+    assert forget_page(begun(), "cs_test_2") == begun()
+    assert forget_page(stage.asked("stripe"), "cs_test_1") == stage.asked("stripe")
+    for gateway in ALL.values():
+        name = gateway.seller.name
+        over = forget_page(
+            stage.begun(gateway, stage.asked(name), session="tr_1", url=PAGE), "tr_1"
+        )
+        fresh = msgspec.convert(gateway.prepare(over, TRIP), StoredCheckout)
+        assert (fresh.session, fresh.url) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("price", "digits", "figures"),
+    [
+        (Money("9.00", "EUR"), None, "9.00"),
+        (Money("0.29", "USD"), None, "0.29"),
+        (Money("500", "JPY"), None, "500"),
+        (Money("1.005", "KWD"), None, "1.005"),
+        (Money("900.00", "HUF"), 0, "900"),
+        (Money("5", "ISK"), 2, "5.00"),
+        (Money("5.120", "KWD"), 2, "5.12"),
+    ],
+)
+def test_an_amount_is_written_with_the_decimals_that_are_wanted(
+    price: Money, digits: int | None, figures: str
+) -> None:
+    assert written(price, digits=digits) == figures
+    assert minor_units(figures, price.currency) == price.minor_units
+
+
+@pytest.mark.parametrize(
+    ("price", "digits"),
+    [
+        (Money("900.50", "HUF"), 0),
+        (Money("5.124", "KWD"), 2),
+        (Money.from_minor_units(0, "EUR"), None),
+    ],
+)
+def test_a_price_that_cannot_be_written_is_not_rounded(price: Money, digits: int | None) -> None:
+    with pytest.raises(InvalidQuestion, match=str(price)):
+        written(price, digits=digits)
+
+
+@pytest.mark.parametrize(
+    ("figures", "currency"),
+    [
+        ("9.005", "EUR"),
+        ("9,00", "EUR"),
+        ("-9.00", "EUR"),
+        ("+9.00", "EUR"),
+        ("9e2", "EUR"),
+        (".90", "EUR"),
+        ("9.", "EUR"),
+        ("", "EUR"),
+        (" 9.00", "EUR"),
+        ("9.00\n", "EUR"),
+        ("NaN", "EUR"),
+        ("Infinity", "EUR"),
+        ("\u0669.00", "EUR"),
+        ("9" * 13, "JPY"),
+        ("9" * 11, "EUR"),
+        ("10000000000.00", "EUR"),
+        ("9.00", "XXX"),
+        ("9.00", "eur"),
+        ("0.5", "JPY"),
+    ],
+)
+def test_what_is_no_amount_is_none(figures: str, currency: str) -> None:
+    with pytest.raises(Malformed):
+        minor_units(figures, currency)
+
+
+def test_nothing_is_an_amount_and_noughts_after_the_last_digit_are_nothing() -> None:
+    assert minor_units("0.00", "EUR") == 0
+    assert minor_units("500.00", "JPY") == 500
+    assert minor_units("9", "EUR") == 900
+
+
+@given(st.integers(1, 10**12 - 1), st.sampled_from(["EUR", "JPY", "KWD", "HUF", "CLF"]))
+def test_what_is_written_reads_back_as_the_price(number: int, currency: str) -> None:
+    assert minor_units(written(Money.from_minor_units(number, currency)), currency) == number
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+@pytest.mark.parametrize("bad", stage.NO_ANSWERS)
+def test_a_reply_that_is_no_session_ends_in_words_for_the_person(
+    name: str, bad: httpx.Response
+) -> None:
+    gateway = ALL[name]
+    elicitation = stage.begun(gateway, stage.asked(name), session="tr_1", url=PAGE)
+    label = gateway.seller.label
+    with pytest.raises(Failed, match=rf"^{label} [a-z][^\n]+\.$"):
+        run(gateway.fetch(elicitation, "tr_1"), bad, bad)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+def test_a_no_is_a_refusal(status: int) -> None:
+    assert is_refusal(httpx.Response(status))
+
+
+@pytest.mark.parametrize("status", [200, 201, 302, 408, 409, 425, 429, 500, 503, 504])
+def test_what_may_be_a_yes_the_next_time_is_none(status: int) -> None:
+    assert not is_refusal(httpx.Response(status))

@@ -1,0 +1,595 @@
+"""Mollie: what is asked of it, what its replies mean, and what a webhook is worth."""
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from flows.elicitation.flow import Redirect, Talk
+from flows.elicitation.states import Elicitation, Json
+from flows.errors import Failed, InvalidQuestion, Unverified
+from flows.payments.gateway import Hint, ProviderSession, State, judge
+from flows.payments.mollie.gateway import MollieGateway, mollie, sandbox_mollie
+from flows.payments.money import Money
+from flows.payments.receipt import Refund, RefundStatus
+from flows.payments.session import Mismatch, Verdict
+from tests.support import gateway_env as stage
+from tests.support.clock import NOON
+from tests.support.gateway_env import BACK, ID, NINE, TRIP, kept_in, reply, run
+
+KEY = "test_hidden"
+HOOKS = "https://elicit.example/webhooks/mollie"
+SELLER = mollie(KEY, webhook_url=HOOKS, account="pfl_1")
+GATEWAY = MollieGateway(SELLER)
+PAGE = "https://www.mollie.com/checkout/select-method/1"
+API = "https://api.mollie.com"
+
+
+def asked(price: Money = NINE, **terms: Any) -> Elicitation:
+    return stage.asked("mollie", price, **terms)
+
+
+def prepared(elicitation: Elicitation | None = None, *, number: int = 1) -> Elicitation:
+    return stage.prepared(GATEWAY, elicitation or asked(), number=number)
+
+
+def begun(elicitation: Elicitation | None = None) -> Elicitation:
+    return stage.begun(GATEWAY, elicitation or asked(), session="tr_1", url=PAGE)
+
+
+def eur(value: str) -> dict[str, str]:
+    return {"currency": "EUR", "value": value}
+
+
+def payment(status: str = "open", **changes: Any) -> dict[str, Any]:
+    """A payment as Mollie tells it."""
+    return {
+        "resource": "payment",
+        "id": "tr_1",
+        "mode": "test",
+        "createdAt": "2026-01-02T12:00:00+00:00",
+        "amount": eur("9.00"),
+        "description": "Premium report & more",
+        "method": None,
+        "metadata": {"elicitation": ID},
+        "status": status,
+        "isCancelable": False,
+        "profileId": "pfl_1",
+        "_links": {
+            "self": {"href": f"{API}/v2/payments/tr_1", "type": "application/hal+json"},
+            **({"checkout": {"href": PAGE, "type": "text/html"}} if status == "open" else {}),
+        },
+        **changes,
+    }
+
+
+def refund(status: str = "queued", **changes: Any) -> dict[str, Any]:
+    return {
+        "resource": "refund",
+        "id": "re_1",
+        "amount": eur("9.00"),
+        "status": status,
+        "metadata": {"receipt": "ownertag-r_1", "elicitation": ID},
+        **changes,
+    }
+
+
+def refunds(*there: dict[str, Any]) -> httpx.Response:
+    return reply({"count": len(there), "_embedded": {"refunds": list(there)}, "_links": {}})
+
+
+def refusal(field: str | None = None, status: int = 422) -> httpx.Response:
+    detail = f"Your key {KEY} is not good for that"
+    return reply({"status": status, "title": "No", "detail": detail, "field": field}, status)
+
+
+def begin(elicitation: Elicitation, *replies: httpx.Response) -> Redirect:
+    return run(GATEWAY.begin(elicitation, TRIP), *replies)[0]
+
+
+def fetch(answer: Any, elicitation: Elicitation | None = None) -> ProviderSession:
+    return run(GATEWAY.fetch(elicitation or begun(), "tr_1"), reply(answer))[0]
+
+
+def refunded(
+    *replies: httpx.Response, reason: str | None = None, up_to: int | None = None
+) -> tuple[Refund, list[httpx.Request]]:
+    paid = stage.payment("mollie", session="tr_1", payment_intent="tr_1")
+    return run(GATEWAY.refund(paid, reason=reason, up_to=up_to), *replies)
+
+
+def test_the_whole_request_is_there_before_anything_is_sent() -> None:
+    kept = kept_in(prepared())
+    assert (kept.session, kept.url) == (None, None)
+    assert msgspec.json.decode(kept.request) == {
+        "amount": eur("9.00"),
+        "description": "Premium report & more",
+        "redirectUrl": f"{BACK}?state=s-1",
+        "cancelUrl": f"{BACK}?state=s-1&cancelled=1",
+        "webhookUrl": f"{HOOKS}?elicitation={ID}",
+        "metadata": {"elicitation": ID},
+    }
+
+
+def test_a_server_that_nobody_can_reach_names_no_webhook() -> None:
+    kept = msgspec.convert(MollieGateway(mollie(KEY)).prepare(asked(), TRIP), dict[str, Any])
+    assert "webhookUrl" not in msgspec.json.decode(kept["request"])
+
+
+def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt() -> None:
+    before = prepared(number=3)
+    departure, [request] = run(GATEWAY.begin(before, TRIP), reply(payment(), 201))
+    assert (request.method, str(request.url)) == ("POST", f"{API}/v2/payments")
+    assert request.content == kept_in(before).request.encode()
+    assert request.headers["Idempotency-Key"] == f"{ID}:3"
+    assert request.headers["Authorization"] == f"Bearer {KEY}"
+    assert request.headers["Content-Type"] == "application/json"
+    assert departure.url == PAGE
+    kept = replace(kept_in(before), session="tr_1", url=PAGE)
+    assert departure.kept == msgspec.to_builtins(kept)
+
+
+def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key() -> None:
+    before = prepared()
+    assert before.attempt is not None
+    _, first = run(GATEWAY.begin(before, TRIP), reply(payment(), 201))
+    later = replace(before, former=(before.attempt,), attempt=replace(before.attempt, number=2))
+    kept, again = run(GATEWAY.repeat(later, before.attempt), reply(payment(), 201))
+    assert kept.session == "tr_1"
+    assert [(one.content, one.headers) for one in again] == [
+        (one.content, one.headers) for one in first
+    ]
+
+
+def test_the_page_is_led_to_again_for_as_long_as_mollie_says() -> None:
+    until = NOON + timedelta(minutes=40)
+    kept = begin(prepared(), reply(payment(expiresAt=until.isoformat()), 201)).kept
+    before = prepared()
+    assert before.attempt is not None
+    opened = replace(before, attempt=replace(before.attempt, kept=kept))
+    assert kept_in(opened).expires_at == until.timestamp()
+    assert GATEWAY.prepare(opened, TRIP) == kept
+    assert run(GATEWAY.begin(opened, TRIP)) == (Redirect(url=PAGE), [])
+    late = dataclasses.replace(TRIP, now=until - timedelta(minutes=1))
+    assert GATEWAY.prepare(opened, late) != kept
+
+
+@pytest.mark.parametrize(
+    ("price", "value"),
+    [
+        (Money("0.29", "USD"), "0.29"),
+        (Money("500", "JPY"), "500"),
+        (Money("900.50", "HUF"), "900.50"),
+        (Money("5", "ISK"), "5"),
+        (Money("12345.67", "EUR"), "12345.67"),
+    ],
+)
+def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, value: str) -> None:
+    elicitation = begun(asked(price))
+    amount = {"currency": price.currency, "value": value}
+    assert msgspec.json.decode(kept_in(elicitation).request)["amount"] == amount
+    paid = fetch(payment("paid", amount=amount), elicitation)
+    assert judge(elicitation, paid, seller=SELLER) is Verdict.PAID
+
+
+def test_nothing_is_no_price() -> None:
+    GATEWAY.check(NINE)
+    with pytest.raises(InvalidQuestion):
+        GATEWAY.check(Money.from_minor_units(0, "EUR"))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *stage.NO_ANSWERS,
+        refusal("amount"),
+        refusal(status=401),
+        reply(payment(id="ord_1"), 201),
+        reply(payment(id="tr_../x"), 201),
+        reply(payment(id="tr_1\n"), 201),
+        reply(payment("opened"), 201),
+        reply(payment(mode="live"), 201),
+        reply(payment(mode="both"), 201),
+        reply(payment(amount=eur("9.01")), 201),
+        reply(payment(amount=eur("900")), 201),
+        reply(payment(amount={"currency": "EUR", "value": 9.0}), 201),
+        reply(payment(amount={"currency": "USD", "value": "9.00"}), 201),
+        reply(payment(metadata=None), 201),
+        reply(payment(metadata=[]), 201),
+        reply(payment(metadata=f'{{"elicitation": "{ID}"}}'), 201),
+        reply(payment(metadata={"elicitation": "another"}), 201),
+        reply(payment(metadata={"elicitation": [ID]}), 201),
+        reply(payment(profileId="pfl_2"), 201),
+        reply(payment(expiresAt="tomorrow"), 201),
+        reply(payment(expiresAt="2026-01-02T12:00:00"), 201),
+        reply(payment(_links={}), 201),
+        reply(payment("canceled"), 201),
+        *(
+            reply(payment(_links={"checkout": {"href": url}}), 201)
+            for url in (
+                "https://mollie.com/checkout/1",
+                "https://www.mollie.com.evil.example/",
+                "https://www.mollie.com@evil.example/",
+                "http://www.mollie.com/",
+                "https://www.mollie.com:8443/",
+                "//evil.example",
+                "javascript:alert(1)",
+                "",
+            )
+        ),
+    ],
+)
+def test_a_reply_that_is_not_our_page_ends_in_words_for_the_person(bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match=r"^Mollie [a-z][^\n]+\.$") as failed:
+        begin(prepared(), bad)
+    assert "hidden" not in str(failed.value)
+
+
+def test_the_words_carry_the_field_and_not_the_providers_sentence() -> None:
+    with pytest.raises(Failed, match=r"\(HTTP 422, webhookUrl\)"):
+        begin(prepared(), refusal("webhookUrl"))
+    with pytest.raises(Failed, match=r"\(HTTP 422\)"):
+        begin(prepared(), refusal("Pay at https://evil.example"))
+
+
+def test_a_payment_is_asked_for_by_its_id() -> None:
+    session, [request] = run(GATEWAY.fetch(begun(), "tr_1"), reply(payment("paid")))
+    assert (request.method, str(request.url)) == ("GET", f"{API}/v2/payments/tr_1")
+    assert (session.state, session.payment, session.url) == (State.PAID, "tr_1", None)
+    assert next(GATEWAY.collect(begun(), "tr_1")).method == "GET"
+    path = next(GATEWAY.fetch(begun(), "../refunds?x=1")).url.raw_path
+    assert path == b"/v2/payments/..%2Frefunds%3Fx%3D1"
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (payment(), Verdict.OPEN),
+        (payment("pending"), Verdict.PENDING),
+        (payment("authorized"), Verdict.PENDING),
+        (payment("paid"), Verdict.PAID),
+        (payment("canceled"), Verdict.EXPIRED),
+        (payment("expired"), Verdict.EXPIRED),
+        (payment("failed"), Verdict.FAILED),
+        (payment("paid", amountRefunded=eur("0.00")), Verdict.PAID),
+        (payment("paid", amountRefunded=eur("4.00")), Verdict.PAID),
+        (payment("paid", amountRefunded=eur("9.00")), Verdict.FAILED),
+        (payment("paid", amountRefunded=eur("14.00")), Verdict.FAILED),
+        (payment("paid", amountChargedBack=eur("9.00")), Verdict.FAILED),
+    ],
+)
+def test_what_a_payment_says(answer: dict[str, Any], verdict: Verdict) -> None:
+    assert judge(begun(), fetch(answer), seller=SELLER) is verdict
+
+
+def test_what_was_given_back_or_charged_back_is_counted() -> None:
+    back = {"amountRefunded": eur("4.00"), "amountChargedBack": eur("1.00")}
+    found = fetch(payment("paid", **back))
+    assert (found.refunded, found.charged_back) == (400, 100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"amount": eur("90.00")}, "amount"),
+        ({"amount": {"currency": "USD", "value": "9.00"}}, "currency"),
+        ({"metadata": {"elicitation": "another"}}, "reference"),
+        ({"mode": "live"}, "mode"),
+        ({"profileId": "pfl_2"}, "account"),
+    ],
+)
+def test_somebody_elses_payment_settles_nothing(changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(Mismatch) as mismatch:
+        judge(begun(), fetch(payment("paid", **changes)), seller=SELLER)
+    assert mismatch.value.what == what
+
+
+def test_a_payment_that_no_attempt_of_ours_made_settles_nothing() -> None:
+    with pytest.raises(Mismatch, match="session"):
+        judge(prepared(), fetch(payment("paid")), seller=SELLER)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        payment(id="tr_2"),
+        payment("paid", amount=eur("9,00")),
+        payment("paid", amountRefunded={"currency": "USD", "value": "1.00"}),
+        payment("paid", amountRefunded=eur("-1.00")),
+    ],
+)
+def test_another_answer_about_a_payment_is_none(bad: dict[str, Any]) -> None:
+    with pytest.raises(Failed, match="say what became of the payment"):
+        fetch(bad)
+
+
+def test_a_payment_that_can_be_cancelled_is() -> None:
+    is_closed, requests = run(
+        GATEWAY.close(begun(), "tr_1"),
+        reply(payment(isCancelable=True)),
+        reply(payment("canceled")),
+        reply(payment("canceled")),
+    )
+    assert is_closed
+    assert [(one.method, one.url.path) for one in requests] == [
+        ("GET", "/v2/payments/tr_1"),
+        ("DELETE", "/v2/payments/tr_1"),
+        ("GET", "/v2/payments/tr_1"),
+    ]
+
+
+def test_a_payment_that_was_paid_a_moment_before_is_not_closed() -> None:
+    is_closed, _ = run(
+        GATEWAY.close(begun(), "tr_1"),
+        reply(payment(isCancelable=True)),
+        refusal(),
+        reply(payment("paid")),
+    )
+    assert not is_closed
+
+
+@pytest.mark.parametrize(
+    ("status", "is_closed"),
+    [
+        ("canceled", True),
+        ("expired", True),
+        ("failed", True),
+        ("pending", False),
+        ("authorized", False),
+        ("paid", False),
+    ],
+)
+def test_a_payment_that_is_over_is_left_alone(status: str, is_closed: bool) -> None:
+    result, [request] = run(
+        GATEWAY.close(begun(), "tr_1"), reply(payment(status, isCancelable=True))
+    )
+    assert (result, request.method) == (is_closed, "GET")
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [reply(payment())],
+        [reply(payment(isCancelable=None))],
+        [reply(payment(isCancelable=True)), refusal(), reply(payment(isCancelable=True))],
+        [reply(payment(isCancelable=True)), reply({}), reply({}, 500)],
+    ],
+)
+def test_a_payment_that_stays_open_is_said_to(replies: list[httpx.Response]) -> None:
+    with pytest.raises(Failed):
+        run(GATEWAY.close(begun(), "tr_1"), *replies)
+
+
+def test_a_refund_first_looks_at_what_is_there() -> None:
+    given_back, [look, request] = refunded(refunds(), reply(refund(), 201), reason="No seats")
+    assert (look.method, look.url.path) == ("GET", "/v2/payments/tr_1/refunds")
+    assert (request.method, request.url.path) == ("POST", "/v2/payments/tr_1/refunds")
+    assert request.headers["Idempotency-Key"] == "refund:ownertag-r_1:900"
+    assert msgspec.json.decode(request.content) == {
+        "amount": eur("9.00"),
+        "metadata": {"receipt": "ownertag-r_1", "elicitation": ID, "reason": "No seats"},
+    }
+    assert given_back == Refund(id="re_1", price=NINE, status=RefundStatus.PENDING)
+
+
+def test_a_refund_whose_reply_was_lost_is_not_made_again() -> None:
+    given_back, [look] = refunded(refunds(refund("refunded")))
+    assert look.method == "GET"
+    assert given_back == Refund(id="re_1", price=NINE, status=RefundStatus.SUCCEEDED)
+
+
+def test_after_a_refund_by_hand_only_the_rest_is_given_back() -> None:
+    by_hand = refund("refunded", id="re_0", amount=eur("4.00"), metadata=None)
+    rest = refund("pending", amount=eur("5.00"))
+    given_back, [_, request] = refunded(refunds(by_hand), reply(rest, 201))
+    assert msgspec.json.decode(request.content)["amount"] == eur("5.00")
+    assert request.headers["Idempotency-Key"] == "refund:ownertag-r_1:500"
+    assert given_back.price == Money("5.00", "EUR")
+    again, _ = refunded(refunds(by_hand, rest))
+    assert (again.id, again.price, again.status) == ("re_1", NINE, RefundStatus.PENDING)
+
+
+def test_two_parts_of_one_size_are_two_and_each_is_made_once() -> None:
+    # finding: M8
+    first, second = (refund(id=id, amount=eur("3.00")) for id in ("re_1", "re_2"))
+    one, [_, request] = refunded(refunds(), reply(first, 201), up_to=300)
+    two, [_, other] = refunded(refunds(first), reply(second, 201), up_to=600)
+    assert one.price == two.price == Money("3.00", "EUR")
+    assert msgspec.json.decode(request.content)["amount"] == eur("3.00")
+    assert msgspec.json.decode(other.content)["amount"] == eur("3.00")
+    assert request.headers["Idempotency-Key"] != other.headers["Idempotency-Key"]
+    there, [_] = refunded(refunds(first, second), up_to=600)
+    assert there.price == Money("6.00", "EUR")
+
+
+def test_what_was_given_back_twice_over_is_given_back() -> None:
+    more = refund("refunded", id="re_0", amount=eur("14.00"), metadata=None)
+    given_back, _ = refunded(refunds(more))
+    assert (given_back.id, given_back.price) == ("re_0", NINE)
+
+
+@pytest.mark.parametrize("status", ["failed", "canceled"])
+def test_a_refund_that_did_not_stand_is_made_anew(status: str) -> None:
+    given_back, requests = refunded(refunds(refund(status, id="re_0")), reply(refund(), 201))
+    assert (len(requests), given_back.id) == (2, "re_1")
+
+
+def test_two_refunds_at_once_are_one() -> None:
+    given_back, requests = refunded(refunds(), refusal(status=409), refunds(refund()))
+    assert [one.method for one in requests] == ["GET", "POST", "GET"]
+    assert given_back.id == "re_1"
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        refunds(),
+        refunds(refund(amount=eur("8.99"))),
+        refunds(refund("failed")),
+        refunds(refund(amount=eur("nine"))),
+        refunds(refund(amount={"currency": "USD", "value": "9.00"})),
+        reply({"_embedded": {"refunds": "none"}}),
+        refusal(status=429),
+    ],
+)
+def test_a_refused_refund_is_none(listed: httpx.Response) -> None:
+    with pytest.raises(Failed, match="give the money back"):
+        refunded(refunds(), refusal("amount"), listed)
+
+
+def test_what_cannot_be_looked_at_is_not_given_back() -> None:
+    with pytest.raises(Failed, match="give the money back"):
+        refunded(reply({}, 503))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        reply(refund("failed"), 201),
+        reply(refund("canceled"), 201),
+        reply(refund("done"), 201),
+        reply(refund(amount=eur("9.01")), 201),
+        reply(refund(amount=eur("0.00")), 201),
+        reply(refund(amount=eur("9.005")), 201),
+        reply(refund(amount={"currency": "USD", "value": "9.00"}), 201),
+        reply({}, 201),
+        httpx.Response(201, text="ok"),
+    ],
+)
+def test_a_reply_that_is_no_refund_is_none(bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match="give the money back"):
+        refunded(refunds(), bad)
+
+
+def hint(body: bytes, query: str = f"elicitation={ID}") -> Hint | None:
+    return GATEWAY.read_hint(body, query=query)
+
+
+def test_a_webhook_says_only_which_payment_to_ask_about() -> None:
+    assert hint(b"id=tr_1") == Hint(type="payment", reference=ID, session="tr_1")
+    said = hint(b"id=tr_1&status=paid&amount=9.00")
+    assert said == Hint(type="payment", reference=ID, session="tr_1")
+
+
+def test_our_own_address_brings_the_reference_back() -> None:
+    url = msgspec.json.decode(kept_in(prepared()).request)["webhookUrl"]
+    said = hint(b"id=tr_1", httpx.URL(url).query.decode())
+    assert said is not None
+    assert said.reference == ID
+
+
+@pytest.mark.parametrize(
+    "query", ["", "elicitation=", "elicitation=..%2Fx", f"elicitation={ID}&elicitation=another"]
+)
+def test_a_webhook_without_our_reference_is_answered_and_left(query: str) -> None:
+    assert hint(b"id=tr_1", query) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b"id",
+        b"id=",
+        b"id=tr_1&id=tr_2",
+        b"&".join([b"a=1"] * 100),
+        b"id=ord_1",
+        b"id=..%2Fx",
+        b"id=tr_..%2Fx",
+        b"id=tr_1%0a",
+        b"id=tr_" + b"1" * 200,
+    ],
+)
+def test_what_is_no_webhook_is_none(body: bytes) -> None:
+    with pytest.raises(Unverified):
+        hint(body)
+
+
+def test_the_key_says_whether_it_is_live() -> None:
+    assert mollie("live_x").is_live
+    assert not mollie("test_x").is_live
+
+
+@pytest.mark.parametrize(
+    "key", ["", "live", "access_x", "sk_live_x", "live_ä", "test_x\n", "live_ "]
+)
+def test_what_is_no_key_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="key of Mollie"):
+        mollie(key)
+
+
+def test_a_sandbox_has_its_own_address_and_is_never_live() -> None:
+    seller = sandbox_mollie("http://127.0.0.1:8766/mollie/", KEY)
+    assert (seller.api, seller.checkout_origin, seller.is_live) == (
+        "http://127.0.0.1:8766/mollie",
+        "http://127.0.0.1:8766",
+        False,
+    )
+    there = {"checkout": {"href": "http://127.0.0.1:8766/mollie/pay/1"}}
+    departure, [request] = run(
+        MollieGateway(seller).begin(prepared(), TRIP), reply(payment(_links=there), 201)
+    )
+    assert str(request.url) == "http://127.0.0.1:8766/mollie/v2/payments"
+    assert departure.url == "http://127.0.0.1:8766/mollie/pay/1"
+    with pytest.raises(ValueError, match="key of Mollie"):
+        sandbox_mollie("http://127.0.0.1:8766", "live_x")
+
+
+def test_another_origin_of_the_page_is_declared() -> None:
+    other = mollie(KEY, more_checkout_origins=("https://pay.mollie.example",))
+    there = {"checkout": {"href": "https://pay.mollie.example/1"}}
+    departure, _ = run(
+        MollieGateway(other).begin(prepared(), TRIP), reply(payment(_links=there), 201)
+    )
+    assert departure.url == "https://pay.mollie.example/1"
+    with pytest.raises(ValueError, match="origin"):
+        mollie(KEY, more_checkout_origins=("https://pay.mollie.example/x",))
+
+
+TALKS: list[Callable[[], Talk[Any]]] = [
+    lambda: GATEWAY.begin(prepared(), TRIP),
+    lambda: GATEWAY.fetch(begun(), "tr_1"),
+    lambda: GATEWAY.close(begun(), "tr_1"),
+]
+
+json: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    json | st.dictionaries(st.sampled_from(sorted(payment())), json).map(lambda odd: payment(**odd))
+)
+def test_no_reply_makes_anything_but_a_judgement_or_an_error_of_ours(data: Json) -> None:
+    with suppress(Failed, Mismatch):
+        assert judge(begun(), fetch(data), seller=SELLER) in Verdict
+
+
+@given(st.sampled_from(TALKS), json)
+def test_no_talk_ends_in_anything_but_an_error_of_ours(
+    talk: Callable[[], Talk[Any]], data: Json
+) -> None:
+    with pytest.raises(Failed):
+        run(talk(), reply(data))
+
+
+@given(st.binary(), st.text())
+def test_no_webhook_makes_anything_but_a_hint_or_an_error_of_ours(body: bytes, query: str) -> None:
+    with suppress(Unverified):
+        assert hint(body, query) is None

@@ -1,0 +1,916 @@
+"""PayPal: what is asked of it, when it takes the money, and what its replies mean."""
+
+import base64
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from flows.elicitation.flow import Redirect, Talk
+from flows.elicitation.states import Elicitation, Json, Status
+from flows.errors import Failed, InvalidQuestion
+from flows.payments.gateway import Hint, ProviderSession, State, heard, judge
+from flows.payments.money import Money
+from flows.payments.paypal.gateway import (
+    ORDER_LIFE,
+    PAYPAL,
+    PAYPAL_SANDBOX,
+    PayPalGateway,
+    paypal,
+    sandbox_paypal,
+)
+from flows.payments.paypal.responses import has_lapsed
+from flows.payments.receipt import Dispute, Refund, RefundStatus, disputed
+from flows.payments.session import Malformed, Mismatch, Verdict
+from tests.support import gateway_env as stage
+from tests.support.clock import NOON
+from tests.support.gateway_env import BACK, ID, NINE, TRIP, T, kept_in, reply
+
+SELLER = paypal("client-1", "hidden-1", is_live=False, account="MERCHANT1")
+PAGE = "https://www.sandbox.paypal.com/checkoutnow?token=ORDER1"
+API = "https://api-m.sandbox.paypal.com"
+TOKEN = {"access_token": "A21-hidden-2", "token_type": "Bearer", "expires_in": 32_400}
+
+
+def asked(price: Money = NINE, **terms: Any) -> Elicitation:
+    return stage.asked("paypal", price, **terms)
+
+
+def prepared(elicitation: Elicitation | None = None, *, number: int = 1) -> Elicitation:
+    return stage.prepared(PayPalGateway(SELLER), elicitation or asked(), number=number)
+
+
+def begun(elicitation: Elicitation | None = None, *, number: int = 1) -> Elicitation:
+    return stage.begun(
+        PayPalGateway(SELLER), elicitation or asked(), session="ORDER1", url=PAGE, number=number
+    )
+
+
+def eur(value: str) -> dict[str, str]:
+    return {"currency_code": "EUR", "value": value}
+
+
+def capture(status: str = "COMPLETED", **changes: Any) -> dict[str, Any]:
+    return {"id": "CAPTURE1", "status": status, "amount": eur("9.00"), "custom_id": ID, **changes}
+
+
+def refund(status: str = "COMPLETED", **changes: Any) -> dict[str, Any]:
+    return {"id": "REFUND1", "status": status, "amount": eur("9.00"), **changes}
+
+
+def order(
+    status: str = "PAYER_ACTION_REQUIRED",
+    *captures: dict[str, Any],
+    refunds: list[dict[str, Any]] | None = None,
+    unit: dict[str, Any] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """An order as PayPal tells it."""
+    payments = {"captures": list(captures), "refunds": refunds or []}
+    return {
+        "id": "ORDER1",
+        "intent": "CAPTURE",
+        "status": status,
+        "purchase_units": [
+            {
+                "reference_id": ID,
+                "custom_id": ID,
+                "invoice_id": ID,
+                "amount": eur("9.00"),
+                "payee": {"merchant_id": "MERCHANT1"},
+                **({"payments": payments} if captures or refunds else {}),
+                **(unit or {}),
+            }
+        ],
+        "links": [
+            {"rel": "self", "href": f"{API}/v2/checkout/orders/ORDER1", "method": "GET"},
+            {"rel": "payer-action", "href": PAGE, "method": "GET"},
+        ],
+        **changes,
+    }
+
+
+def refusal(issue: str, status: int = 422) -> httpx.Response:
+    detail = {"issue": issue, "description": "Your secret hidden-1 is not good for that"}
+    return reply({"name": "UNPROCESSABLE_ENTITY", "details": [detail]}, status)
+
+
+def run(
+    talk_of: Callable[[PayPalGateway], Talk[T]], *replies: httpx.Response
+) -> tuple[T, list[httpx.Request]]:
+    """What comes of it once PayPal has let us in, and what was sent after that."""
+    result, requests = stage.run(talk_of(PayPalGateway(SELLER)), reply(TOKEN), *replies)
+    return result, requests[1:]
+
+
+def begin(elicitation: Elicitation, *replies: httpx.Response) -> Redirect:
+    return run(lambda gateway: gateway.begin(elicitation, TRIP), *replies)[0]
+
+
+def fetch(answer: dict[str, Any], elicitation: Elicitation | None = None) -> ProviderSession:
+    return run(lambda g: g.fetch(elicitation or begun(), "ORDER1"), reply(answer))[0]
+
+
+def collect(
+    elicitation: Elicitation, *replies: httpx.Response
+) -> tuple[ProviderSession, list[httpx.Request]]:
+    return run(lambda gateway: gateway.collect(elicitation, "ORDER1"), *replies)
+
+
+def refunded(
+    *replies: httpx.Response, reason: str | None = None, up_to: int | None = None
+) -> tuple[Refund, list[httpx.Request]]:
+    paid = stage.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
+    return run(lambda gateway: gateway.refund(paid, reason=reason, up_to=up_to), *replies)
+
+
+def test_the_whole_request_is_there_before_anything_is_sent() -> None:
+    kept = kept_in(prepared())
+    assert (kept.session, kept.url) == (None, None)
+    assert msgspec.json.decode(kept.request) == {
+        "intent": "CAPTURE",
+        "purchase_units": [
+            {
+                "reference_id": ID,
+                "custom_id": ID,
+                "invoice_id": ID,
+                "description": "Premium report & more",
+                "amount": eur("9.00"),
+            }
+        ],
+        "payment_source": {
+            "paypal": {
+                "experience_context": {
+                    "user_action": "PAY_NOW",
+                    "shipping_preference": "NO_SHIPPING",
+                    "return_url": f"{BACK}?state=s-1",
+                    "cancel_url": f"{BACK}?state=s-1&cancelled=1",
+                }
+            }
+        },
+    }
+
+
+def test_we_are_let_in_first() -> None:
+    _, [request, _] = stage.run(
+        PayPalGateway(SELLER).fetch(begun(), "ORDER1"), reply(TOKEN), reply(order())
+    )
+    pair = base64.b64encode(b"client-1:hidden-1").decode()
+    assert (request.method, str(request.url)) == ("POST", f"{API}/v1/oauth2/token")
+    assert request.headers["Authorization"] == f"Basic {pair}"
+    assert request.content == b"grant_type=client_credentials"
+
+
+def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt() -> None:
+    before = prepared(number=3)
+    departure, [request] = run(lambda g: g.begin(before, TRIP), reply(order(), 201))
+    assert (request.method, str(request.url)) == ("POST", f"{API}/v2/checkout/orders")
+    assert request.content == kept_in(before).request.encode()
+    assert request.headers["PayPal-Request-Id"] == f"{ID}:3"
+    assert request.headers["Authorization"] == "Bearer A21-hidden-2"
+    assert request.headers["Prefer"] == "return=representation"
+    assert departure.url == PAGE
+    kept = replace(kept_in(before), session="ORDER1", url=PAGE)
+    assert departure.kept == msgspec.to_builtins(kept)
+    assert "hidden" not in str(departure.kept)
+
+
+def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key() -> None:
+    before = prepared()
+    assert before.attempt is not None
+    _, first = run(lambda g: g.begin(before, TRIP), reply(order(), 201))
+    first_attempt = before.attempt
+    later = replace(before, former=(first_attempt,), attempt=replace(first_attempt, number=2))
+    kept, again = run(lambda g: g.repeat(later, first_attempt), reply(order()))
+    assert kept.session == "ORDER1"
+    assert [(one.content, one.headers) for one in again] == [
+        (one.content, one.headers) for one in first
+    ]
+
+
+def test_an_order_that_was_paid_meanwhile_is_learned_without_a_page() -> None:
+    before = prepared()
+    assert before.attempt is not None
+    attempt = before.attempt
+    kept, _ = run(lambda g: g.repeat(before, attempt), reply(order("COMPLETED", capture())))
+    assert (kept.session, kept.url) == ("ORDER1", None)
+    with pytest.raises(Failed, match="no payment page"):
+        begin(before, reply(order("COMPLETED", capture())))
+
+
+def test_the_token_is_used_again_until_it_is_no_longer_taken() -> None:
+    gateway = PayPalGateway(SELLER)
+    stage.run(gateway.fetch(begun(), "ORDER1"), reply(TOKEN), reply(order()))
+    _, requests = stage.run(gateway.fetch(begun(), "ORDER1"), reply(order()))
+    assert [request.url.path for request in requests] == ["/v2/checkout/orders/ORDER1"]
+    _, requests = stage.run(
+        gateway.collect(begun(), "ORDER1"),
+        reply(order("APPROVED")),
+        refusal("invalid_token", 401),
+        reply({**TOKEN, "access_token": "A22"}),
+        reply(order("COMPLETED", capture()), 201),
+        reply(order("COMPLETED", capture())),
+    )
+    first, again = requests[1], requests[3]
+    assert (first.url, first.content) == (again.url, again.content)
+    assert first.headers["PayPal-Request-Id"] == again.headers["PayPal-Request-Id"]
+    assert again.headers["Authorization"] == "Bearer A22"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *stage.NO_ANSWERS,
+        reply({"error": "invalid_client", "error_description": "hidden-1"}, 401),
+        reply({"access_token": ""}),
+        reply({"access_token": "a b"}),
+        reply({"access_token": "a\r\nX: y"}),
+        reply({"access_token": 7}),
+    ],
+)
+def test_without_a_token_nothing_else_is_sent(bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match=r"^PayPal could not let this server in") as failed:
+        stage.run(PayPalGateway(SELLER).begin(prepared(), TRIP), bad)
+    assert "hidden" not in str(failed.value)
+
+
+def test_a_token_that_is_refused_at_once_is_asked_for_only_once() -> None:
+    with pytest.raises(Failed, match="HTTP 401"):
+        run(lambda g: g.fetch(begun(), "ORDER1"), refusal("denied", 401))
+
+
+@pytest.mark.parametrize(
+    ("price", "value"),
+    [
+        (Money("0.29", "USD"), "0.29"),
+        (Money("500", "JPY"), "500"),
+        (Money("900.00", "HUF"), "900"),
+        (Money("900.00", "TWD"), "900"),
+        (Money("12345.67", "EUR"), "12345.67"),
+    ],
+)
+def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, value: str) -> None:
+    elicitation = begun(asked(price))
+    amount = {"currency_code": price.currency, "value": value}
+    request = msgspec.json.decode(kept_in(elicitation).request)
+    assert request["purchase_units"][0]["amount"] == amount
+    paid = order("COMPLETED", capture(amount=amount), unit={"amount": amount})
+    assert judge(elicitation, fetch(paid, elicitation), seller=SELLER) is Verdict.PAID
+
+
+@pytest.mark.parametrize(
+    "price",
+    [Money("900.50", "HUF"), Money("1.50", "TWD"), Money("9.000", "KWD"), Money("9", "ISK")],
+)
+def test_a_price_that_cannot_be_charged_is_refused_before_it_is_asked(price: Money) -> None:
+    gateway = PayPalGateway(SELLER)
+    with pytest.raises(InvalidQuestion, match=price.currency):
+        gateway.check(price)
+    with pytest.raises(InvalidQuestion, match=price.currency):
+        gateway.prepare(asked(price), TRIP)
+    gateway.check(NINE)
+
+
+def test_a_long_description_is_cut_to_what_the_provider_takes() -> None:
+    request = msgspec.json.decode(kept_in(prepared(asked(what="ä" * 100))).request)
+    assert request["purchase_units"][0]["description"] == "ä" * 63
+
+
+def test_a_second_press_leads_to_the_page_that_is_open_already() -> None:
+    gateway = PayPalGateway(SELLER)
+    first = begun()
+    assert first.attempt is not None
+    assert gateway.prepare(first, TRIP) == first.attempt.kept
+    assert stage.run(gateway.begin(first, TRIP)) == (Redirect(url=PAGE), [])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *stage.NO_ANSWERS,
+        refusal("DUPLICATE_INVOICE_ID"),
+        reply(order(id="../../payments")),
+        reply(order(id="ORDER1\n")),
+        reply(order("APPROVING")),
+        reply(order(purchase_units=[])),
+        reply(order(purchase_units=order()["purchase_units"] * 2)),
+        reply(order(unit={"amount": eur("9.01")})),
+        reply(order(unit={"amount": eur("900")})),
+        reply(order(unit={"amount": eur("9.000000001")})),
+        reply(order(unit={"amount": {"currency_code": "EUR", "value": 9.0}})),
+        reply(order(unit={"amount": {"currency_code": "USD", "value": "9.00"}})),
+        reply(order(unit={"amount": {"currency_code": "eur", "value": "9.00"}})),
+        reply(order(unit={"custom_id": "another"})),
+        reply(order(unit={"custom_id": None})),
+        reply(order(unit={"payee": {"merchant_id": "MERCHANT2"}})),
+        reply(order(links=[])),
+        *(
+            reply(order(links=[{"rel": "approve", "href": url}]))
+            for url in (
+                "https://www.paypal.com/checkoutnow?token=ORDER1",
+                "https://www.sandbox.paypal.com.evil.example/",
+                "https://www.sandbox.paypal.com@evil.example/",
+                "http://www.sandbox.paypal.com/",
+                "https://www.sandbox.paypal.com:8443/",
+                "//evil.example",
+                "javascript:alert(1)",
+                "",
+            )
+        ),
+    ],
+)
+def test_a_reply_that_is_not_our_page_ends_in_words_for_the_person(bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match=r"^PayPal [a-z][^\n]+\.$") as failed:
+        begin(prepared(), bad)
+    assert "hidden" not in str(failed.value)
+
+
+def test_the_words_carry_the_providers_code_and_not_its_sentence() -> None:
+    with pytest.raises(Failed, match=r"\(HTTP 422, DUPLICATE_INVOICE_ID\)"):
+        begin(prepared(), refusal("DUPLICATE_INVOICE_ID"))
+    with pytest.raises(Failed, match=r"\(HTTP 422\)"):
+        begin(prepared(), refusal("Pay at https://evil.example"))
+    with pytest.raises(Failed, match=r"\(HTTP 503, SERVICE_UNAVAILABLE\)"):
+        begin(prepared(), reply({"name": "SERVICE_UNAVAILABLE"}, 503))
+
+
+def test_an_id_stays_within_its_path() -> None:
+    gateway = PayPalGateway(SELLER)
+    talk = gateway.fetch(begun(), "../captures?x=1")
+    next(talk)
+    assert talk.send(reply(TOKEN)).url.raw_path == b"/v2/checkout/orders/..%2Fcaptures%3Fx%3D1"
+
+
+def test_an_approved_order_is_taken_once_and_then_looked_at() -> None:
+    paid = order("COMPLETED", capture())
+    session, [asked_first, taken, asked_again] = collect(
+        begun(number=2), reply(order("APPROVED")), reply(paid, 201), reply(paid)
+    )
+    assert (asked_first.method, asked_again.method) == ("GET", "GET")
+    assert (taken.method, taken.url.path) == ("POST", "/v2/checkout/orders/ORDER1/capture")
+    assert taken.headers["PayPal-Request-Id"] == f"{ID}:2:ORDER1"
+    assert (taken.content, taken.headers["Content-Type"]) == (b"{}", "application/json")
+    assert "Content-Type" not in asked_first.headers
+    assert (session.state, session.payment, session.amount) == (State.PAID, "CAPTURE1", 900)
+    assert judge(begun(), session, seller=SELLER) is Verdict.PAID
+
+
+def test_a_capture_whose_reply_was_lost_is_repeated_under_its_key() -> None:
+    gateway = PayPalGateway(SELLER)
+    talk = gateway.collect(begun(), "ORDER1")
+    next(talk)
+    talk.send(reply(TOKEN))
+    lost = talk.send(reply(order("APPROVED")))
+    with pytest.raises(httpx.ReadTimeout):
+        talk.throw(httpx.ReadTimeout("lost"))
+    _, [_, again, _] = stage.run(
+        gateway.collect(begun(), "ORDER1"),
+        reply(order("APPROVED")),
+        reply(order("COMPLETED", capture())),
+        reply(order("COMPLETED", capture())),
+    )
+    assert (again.content, again.headers) == (lost.content, lost.headers)
+
+
+@pytest.mark.parametrize(
+    ("refused", "afterwards", "state"),
+    [
+        (refusal("ORDER_ALREADY_CAPTURED"), order("COMPLETED", capture()), State.PAID),
+        (refusal("INSTRUMENT_DECLINED"), order("APPROVED"), State.OPEN),
+        (refusal("INSTRUMENT_DECLINED"), order("APPROVED", capture("DECLINED")), State.OPEN),
+        (refusal("PAYER_ACTION_REQUIRED"), order(), State.OPEN),
+        (reply({}, 500), order("COMPLETED", capture()), State.PAID),
+        (reply({}, 201), order("COMPLETED", capture("PENDING")), State.PENDING),
+        (httpx.Response(200, text="ok"), order("APPROVED"), State.OPEN),
+    ],
+)
+def test_what_became_of_a_capture_the_order_tells(
+    refused: httpx.Response, afterwards: dict[str, Any], state: State
+) -> None:
+    session, _ = collect(begun(), reply(order("APPROVED")), refused, reply(afterwards))
+    assert session.state is state
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status.is_final])
+def test_nothing_is_taken_for_a_question_that_is_over(status: Status) -> None:
+    over = replace(begun(), status=status)
+    session, [request] = collect(over, reply(order("APPROVED")))
+    assert (request.method, session.state) == ("GET", State.OPEN)
+
+
+@pytest.mark.parametrize(
+    ("unit", "what"),
+    [
+        ({"amount": eur("90.00")}, "amount"),
+        ({"amount": {"currency_code": "USD", "value": "9.00"}}, "currency"),
+        ({"custom_id": "another"}, "reference"),
+        ({"payee": {"merchant_id": "MERCHANT2"}}, "account"),
+    ],
+)
+def test_what_was_not_asked_for_is_not_taken(unit: dict[str, Any], what: str) -> None:
+    with pytest.raises(Mismatch) as mismatch:
+        collect(begun(), reply(order("APPROVED", unit=unit)))
+    assert mismatch.value.what == what
+
+
+def test_an_order_that_no_attempt_of_ours_made_is_not_taken() -> None:
+    with pytest.raises(Mismatch, match="session"):
+        collect(prepared(), reply(order("APPROVED")))
+
+
+@pytest.mark.parametrize("status", ["CREATED", "PAYER_ACTION_REQUIRED", "VOIDED"])
+def test_what_nobody_approved_is_not_taken(status: str) -> None:
+    assert len(collect(begun(), reply(order(status)))[1]) == 1
+
+
+CLOSES_AT = NOON + ORDER_LIFE
+GONE = {"name": "RESOURCE_NOT_FOUND", "details": [{"issue": "INVALID_RESOURCE_ID"}]}
+
+
+def missing(*said_at: datetime | str, status: int = 404) -> httpx.Response:
+    """That there is no such order, and what time it is there."""
+    dates = [at if isinstance(at, str) else format_datetime(at, usegmt=True) for at in said_at]
+    return httpx.Response(status, json=GONE, headers=[("date", date) for date in dates])
+
+
+def test_an_order_that_is_gone_once_it_has_lapsed_is_closed() -> None:
+    for talk_of in (PayPalGateway.fetch, PayPalGateway.collect):
+        session, [request] = run(
+            lambda gateway, talk_of=talk_of: talk_of(gateway, begun(), "ORDER1"),  # type: ignore[misc]
+            missing(CLOSES_AT),
+        )
+        assert (request.method, session.state, session.url) == ("GET", State.CLOSED, None)
+        assert judge(begun(), session, seller=SELLER) is Verdict.EXPIRED
+    assert run(lambda g: g.close(begun(), "ORDER1"), missing(CLOSES_AT))[0] is True
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        missing(CLOSES_AT - timedelta(seconds=1)),
+        missing(CLOSES_AT, CLOSES_AT - timedelta(seconds=1)),
+        missing(CLOSES_AT - timedelta(seconds=1), CLOSES_AT),
+        missing(),
+        missing("noon"),
+        missing(CLOSES_AT, "noon"),
+        missing(CLOSES_AT, status=503),
+        missing(CLOSES_AT, status=400),
+    ],
+)
+def test_an_order_that_is_gone_while_it_could_be_paid_is_not_closed(answer: httpx.Response) -> None:
+    for talk_of in (PayPalGateway.fetch, PayPalGateway.collect, PayPalGateway.close):
+        with pytest.raises(Failed, match="INVALID_RESOURCE_ID"):
+            run(lambda gateway, talk_of=talk_of: talk_of(gateway, begun(), "ORDER1"), answer)  # type: ignore[misc]
+    with pytest.raises(Failed, match="INVALID_RESOURCE_ID"):
+        begin(prepared(), answer)
+
+
+def test_a_former_order_lapses_at_its_own_time() -> None:
+    first = begun().attempt
+    assert first is not None
+    kept = replace(kept_in(begun()), session="ORDER2", expires_at=kept_in(begun()).expires_at + 60)
+    latest = replace(first, number=2, kept=msgspec.to_builtins(kept))
+    both = replace(begun(), attempt=latest, former=(first,))
+    session, _ = run(lambda g: g.fetch(both, "ORDER1"), missing(CLOSES_AT))
+    assert session.state is State.CLOSED
+    with pytest.raises(Failed):
+        run(lambda g: g.fetch(both, "ORDER2"), missing(CLOSES_AT))
+
+
+def test_an_order_that_lapsed_before_it_was_learned_is_none() -> None:
+    before = prepared()
+    assert before.attempt is not None
+    attempt = before.attempt
+    kept, _ = run(lambda g: g.repeat(before, attempt), missing(CLOSES_AT))
+    assert kept == kept_in(before)
+    with pytest.raises(Failed, match="no payment page"):
+        begin(before, missing(CLOSES_AT))
+
+
+def test_an_order_that_is_forgotten_says_nothing_of_its_payment() -> None:
+    """A dispute that was lost is not won by it."""
+    session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), missing(CLOSES_AT))
+    paid = stage.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
+    lost = disputed(paid, "ORDER1", Dispute.LOST)
+    assert heard(lost, session, now=CLOSES_AT) == lost
+
+
+def test_asking_alone_takes_nothing() -> None:
+    _, requests = run(lambda g: g.fetch(begun(), "ORDER1"), reply(order("APPROVED")))
+    assert [request.method for request in requests] == ["GET"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (order("CREATED"), Verdict.OPEN),
+        (order("SAVED"), Verdict.OPEN),
+        (order("APPROVED"), Verdict.OPEN),
+        (order("VOIDED"), Verdict.EXPIRED),
+        (order("COMPLETED", capture("PENDING")), Verdict.PENDING),
+        (order("COMPLETED", capture()), Verdict.PAID),
+        (order("COMPLETED", capture("DECLINED")), Verdict.FAILED),
+        (order("COMPLETED", capture("FAILED")), Verdict.FAILED),
+        (order("COMPLETED", capture("DECLINED", id="C0"), capture()), Verdict.PAID),
+        (
+            order(
+                "COMPLETED",
+                capture("PARTIALLY_REFUNDED"),
+                refunds=[refund(amount=eur("4.00")), refund("CANCELLED")],
+            ),
+            Verdict.PAID,
+        ),
+        (order("COMPLETED", capture("REFUNDED")), Verdict.FAILED),
+        (order("COMPLETED", capture("REVERSED")), Verdict.FAILED),
+        (order("COMPLETED", capture("REFUNDED"), refunds=[refund("PENDING")]), Verdict.FAILED),
+    ],
+)
+def test_what_an_order_says(answer: dict[str, Any], verdict: Verdict) -> None:
+    assert judge(begun(), fetch(answer), seller=SELLER) is verdict
+
+
+def test_a_capture_under_review_is_paid_when_it_completes() -> None:
+    pending = fetch(order("COMPLETED", capture("PENDING")))
+    assert (pending.state, pending.payment) == (State.PENDING, None)
+    paid = fetch(order("COMPLETED", capture()))
+    assert (paid.state, paid.payment) == (State.PAID, "CAPTURE1")
+
+
+def test_what_was_given_back_is_counted() -> None:
+    refunds = [refund(amount=eur("4.00")), refund("FAILED"), refund("PENDING", amount=eur("1"))]
+    assert fetch(order("COMPLETED", capture(), refunds=refunds)).refunded == 500
+
+
+@pytest.mark.parametrize(
+    "captures",
+    [
+        [capture(amount=eur("8.99"))],
+        [capture(amount=eur("4.50")), capture(amount=eur("4.51"))],
+        [capture(amount={"currency_code": "USD", "value": "9.00"})],
+    ],
+)
+def test_a_capture_of_something_else_settles_nothing(captures: list[dict[str, Any]]) -> None:
+    with pytest.raises(Mismatch):
+        judge(begun(), fetch(order("COMPLETED", *captures)), seller=SELLER)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        order(id="ORDER2"),
+        order("COMPLETED"),
+        order("COMPLETED", capture(amount=eur("9,00"))),
+        order("COMPLETED", capture(), capture(amount={"currency_code": "USD", "value": "1.00"})),
+        order("COMPLETED", capture(), refunds=[refund(amount=eur("-4.00"))]),
+    ],
+)
+def test_another_answer_about_an_order_is_none(bad: dict[str, Any]) -> None:
+    with pytest.raises(Failed, match="say what became of the payment"):
+        fetch(bad)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_closed"),
+    [
+        (order(), True),
+        (order("APPROVED"), True),
+        (order("VOIDED"), True),
+        (order("COMPLETED", capture("DECLINED")), True),
+        (order("COMPLETED", capture("PENDING")), False),
+        (order("COMPLETED", capture()), False),
+    ],
+)
+def test_an_order_is_closed_by_not_taking_it(answer: dict[str, Any], is_closed: bool) -> None:
+    result, [request] = run(lambda g: g.close(begun(), "ORDER1"), reply(answer))
+    assert (result, request.method) == (is_closed, "GET")
+
+
+def test_a_refund_has_the_key_of_its_receipt() -> None:
+    given_back, [request] = refunded(reply(refund(), 201), reason="No seats left")
+    assert (request.method, request.url.path) == ("POST", "/v2/payments/captures/CAPTURE1/refund")
+    assert request.headers["PayPal-Request-Id"] == "refund:ownertag-r_1"
+    assert msgspec.json.decode(request.content) == {"custom_id": ID}
+    assert given_back == Refund(id="REFUND1", price=NINE, status=RefundStatus.SUCCEEDED)
+    _, [again] = refunded(reply(refund()), reason="another reason")
+    assert (again.content, again.headers) == (request.content, request.headers)
+
+
+def test_two_parts_of_one_size_are_two_and_each_is_made_once() -> None:
+    # finding: M8
+    first, second = (refund(id=id, amount=eur("3.00")) for id in ("REFUND1", "REFUND2"))
+    before = reply(order("COMPLETED", capture()))
+    between = reply(order("COMPLETED", capture(), refunds=[first]))
+    after = reply(order("COMPLETED", capture(), refunds=[first, second]))
+    one, [_, request] = refunded(before, reply(first, 201), up_to=300)
+    two, [_, other] = refunded(between, reply(second, 201), up_to=600)
+    assert one.price == two.price == Money("3.00", "EUR")
+    assert msgspec.json.decode(request.content) == {"custom_id": ID, "amount": eur("3.00")}
+    assert msgspec.json.decode(other.content) == msgspec.json.decode(request.content)
+    assert request.headers["PayPal-Request-Id"] != other.headers["PayPal-Request-Id"]
+    there, [_] = refunded(after, up_to=600)
+    assert there.price == Money("6.00", "EUR")
+
+
+def test_a_refund_on_its_way_is_pending_and_one_of_the_rest_says_so() -> None:
+    given_back, _ = refunded(reply(refund("PENDING", amount=eur("5.00")), 201))
+    assert (given_back.status, given_back.price) == (RefundStatus.PENDING, Money("5.00", "EUR"))
+
+
+@pytest.mark.parametrize("issue", ["CAPTURE_FULLY_REFUNDED", "REFUND_AMOUNT_EXCEEDED"])
+def test_a_payment_that_was_refunded_already_gives_the_refund_that_is_there(issue: str) -> None:
+    there = order("COMPLETED", capture("REFUNDED"), refunds=[refund("FAILED", id="R0"), refund()])
+    given_back, [_, second] = refunded(refusal(issue), reply(there))
+    assert (second.method, second.url.path) == ("GET", "/v2/checkout/orders/ORDER1")
+    assert (given_back.id, given_back.price) == ("REFUND1", NINE)
+
+
+def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
+    halves = [
+        refund(amount=eur("4.00")),
+        refund("PENDING", id="REFUND2", amount=eur("5.00")),
+    ]
+    there = order("COMPLETED", capture("REFUNDED"), refunds=halves)
+    given_back, _ = refunded(refusal("CAPTURE_FULLY_REFUNDED"), reply(there))
+    assert (given_back.price, given_back.status) == (NINE, RefundStatus.PENDING)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        reply(order("COMPLETED", capture())),
+        reply(order("COMPLETED", capture(), refunds=[refund(amount=eur("8.99"))])),
+        reply(order("COMPLETED", capture(), refunds=[refund("FAILED")])),
+        reply(order("COMPLETED", capture(), refunds=[refund(amount=eur("nine"))])),
+        reply(
+            order(
+                "COMPLETED",
+                capture(),
+                refunds=[refund(amount={"currency_code": "USD", "value": "9.00"})],
+            )
+        ),
+        reply(order("COMPLETED", capture("REFUNDED"), refunds=[refund()], id="ORDER2")),
+        refusal("RESOURCE_NOT_FOUND", 404),
+    ],
+)
+def test_a_refused_refund_is_none(there: httpx.Response) -> None:
+    with pytest.raises(Failed, match="give the money back"):
+        refunded(refusal("TRANSACTION_DISPUTED"), there)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        reply(refund("FAILED"), 201),
+        reply(refund("CANCELLED"), 201),
+        reply(refund(amount=eur("9.01")), 201),
+        reply(refund(amount=eur("0.00")), 201),
+        reply(refund(amount=eur("9.005")), 201),
+        reply(refund(amount={"currency_code": "USD", "value": "9.00"}), 201),
+        reply({}),
+        httpx.Response(200, text="ok"),
+    ],
+)
+def test_a_reply_that_is_no_refund_is_none(bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match="give the money back"):
+        refunded(bad)
+
+
+def webhook(kind: str = "PAYMENT.CAPTURE.COMPLETED", **resource: Any) -> bytes:
+    return msgspec.json.encode(
+        {
+            "id": "WH-1",
+            "event_type": kind,
+            "resource": resource
+            or {
+                "id": "CAPTURE1",
+                "custom_id": ID,
+                "status": "COMPLETED",
+                "supplementary_data": {"related_ids": {"order_id": "ORDER1"}},
+            },
+        }
+    )
+
+
+def hint(body: bytes) -> Hint | None:
+    return PayPalGateway(SELLER).read_hint(body, query="")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [f"PAYMENT.CAPTURE.{what}" for what in ("COMPLETED", "DENIED", "PENDING", "REVERSED")],
+)
+def test_an_event_about_a_capture_says_which_order_to_ask_about(kind: str) -> None:
+    assert hint(webhook(kind)) == Hint(id="WH-1", type=kind, reference=ID, session="ORDER1")
+
+
+def test_an_approved_order_is_one_to_ask_about() -> None:
+    body = webhook("CHECKOUT.ORDER.APPROVED", id="ORDER1", purchase_units=[{"custom_id": ID}])
+    found = hint(body)
+    assert found is not None
+    assert (found.reference, found.session) == (ID, "ORDER1")
+
+
+def test_a_refund_that_does_not_name_its_order_still_names_us() -> None:
+    found = hint(webhook("PAYMENT.CAPTURE.REFUNDED", id="REFUND1", custom_id=ID))
+    assert found is not None
+    assert (found.reference, found.session) == (ID, None)
+
+
+def above(href: str, *, rel: str = "up", **resource: Any) -> Hint | None:
+    """What is hinted at by PayPal's published sample of a refund, with this link in it."""
+    links = [
+        {"rel": "self", "href": f"{API}/v2/payments/refunds/REFUND1", "method": "GET"},
+        {"rel": rel, "href": href, "method": "GET"},
+    ]
+    sample = {"status": "COMPLETED", "amount": eur("0.99"), "links": links, "id": "REFUND1"}
+    return hint(webhook("PAYMENT.CAPTURE.REFUNDED", **sample, **resource))
+
+
+@pytest.mark.parametrize("place", [API, "https://api.paypal.com", "http://127.0.0.1:8766/paypal"])
+def test_a_refund_by_hand_names_its_capture_by_a_link(place: str) -> None:
+    found = above(f"{place}/v2/payments/captures/0JF852973C016714D")
+    assert found is not None
+    assert (found.reference, found.session) == (None, None)
+    assert found.payment == "0JF852973C016714D"
+
+
+@pytest.mark.parametrize(
+    "href",
+    [
+        "",
+        f"{API}/v2/payments/captures/",
+        f"{API}/v2/payments/captures/../refunds",
+        f"{API}/v2/payments/captures/C1/refund",
+        f"{API}/v2/payments/captures/C1?x=1",
+        f"{API}/v2/payments/captures/C1\n",
+        f"{API}/v2/payments/captures/C%2F1",
+        f"{API}/v2/payments/captures/{'C' * 256}",
+        f"{API}/v2/payments/authorizations/C1",
+        f"{API}/?x=/v2/payments/captures/C1",
+        "javascript:/v2/payments/captures/C1",
+    ],
+)
+def test_a_link_that_names_no_capture_is_none(href: str) -> None:
+    found = above(href)
+    assert found is not None
+    assert found.payment is None
+
+
+def test_a_link_to_something_else_than_above_is_none() -> None:
+    found = above(f"{API}/v2/payments/captures/C1", rel="next")
+    assert found is not None
+    assert found.payment is None
+
+
+def traced(answer: httpx.Response, payment: str = "CAPTURE1") -> str | None:
+    return run(lambda gateway: gateway.trace(payment), answer)[0]
+
+
+def test_a_capture_tells_what_it_was_begun_for() -> None:
+    found, [request] = run(lambda g: g.trace("CAPTURE1"), reply(capture("REFUNDED")))
+    assert (found, request.method) == (ID, "GET")
+    assert str(request.url) == f"{API}/v2/payments/captures/CAPTURE1"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusal("INVALID_RESOURCE_ID", 404),
+        reply(capture(custom_id=None)),
+        reply({"id": "CAPTURE1"}),
+        *(
+            reply(capture(custom_id=words))
+            for words in ("Order #12", "", "../x", "x\n", "a" * 201, "ä")
+        ),
+    ],
+)
+def test_a_capture_of_somebody_elses_shop_is_none_of_ours(answer: httpx.Response) -> None:
+    assert traced(answer) is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *stage.NO_ANSWERS,
+        refusal("INTERNAL_SERVER_ERROR", 500),
+        reply(capture(id="CAPTURE2")),
+        reply(capture(custom_id=7)),
+    ],
+)
+def test_another_answer_about_a_capture_is_none(bad: httpx.Response) -> None:
+    with pytest.raises(Failed, match="PayPal could not say what a payment was for"):
+        traced(bad)
+
+
+def test_an_event_of_another_kind_is_none_of_ours() -> None:
+    assert hint(webhook("BILLING.PLAN.CREATED")) is None
+    assert hint(b'{"id": "WH-1", "event_type": "X.Y", "resource": 7}') is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        webhook(id="../x", custom_id=ID),
+        webhook(id="C", custom_id="../x"),
+        webhook(id="C", custom_id=7),
+        webhook(id="C", supplementary_data={"related_ids": {"order_id": "a/b"}}),
+        webhook("CHECKOUT.ORDER.APPROVED", id="ORDER1", purchase_units=7),
+        webhook("PAYMENT.CAPTURE.REFUNDED", id="REFUND1", links=7),
+        webhook("PAYMENT.CAPTURE.REFUNDED", id="REFUND1", links=[{"rel": "up"}]),
+    ],
+)
+def test_what_is_no_event_is_none(body: bytes) -> None:
+    with pytest.raises(Malformed):
+        hint(body)
+
+
+def test_live_and_test_stand_at_different_addresses() -> None:
+    live = paypal("id", "secret", is_live=True)
+    assert (live.api, live.checkout_origin) == (
+        "https://api-m.paypal.com",
+        "https://www.paypal.com",
+    )
+    assert fetch(order()).is_live is False
+    assert (live.certificates, SELLER.certificates) == (PAYPAL, PAYPAL_SANDBOX)
+
+
+def test_a_sandbox_has_its_own_address_and_is_never_live() -> None:
+    seller = sandbox_paypal("http://127.0.0.1:8766/paypal/", "id", "secret")
+    assert (seller.api, seller.checkout_origin, seller.is_live) == (
+        "http://127.0.0.1:8766/paypal",
+        "http://127.0.0.1:8766",
+        False,
+    )
+    page = "http://127.0.0.1:8766/paypal/checkoutnow?token=ORDER1"
+    departure, _ = stage.run(
+        PayPalGateway(seller).begin(prepared(), TRIP),
+        reply(TOKEN),
+        reply(order(links=[{"rel": "approve", "href": page}])),
+    )
+    assert departure.url == page
+
+
+@pytest.mark.parametrize("bad", ["", "a:b", "a b", "ä", "a\n"])
+def test_what_is_no_credential_is_refused(bad: str) -> None:
+    for pair in ((bad, "secret"), ("id", bad)):
+        with pytest.raises(ValueError, match="client id and secret"):
+            paypal(*pair, is_live=False)
+        with pytest.raises(ValueError, match="client id and secret"):
+            sandbox_paypal("http://127.0.0.1:8766", *pair)
+
+
+@pytest.mark.parametrize("bad", ["", "a-b", "a b", "ä", "a" * 65])
+def test_what_is_no_id_of_a_webhook_is_refused(bad: str) -> None:
+    with pytest.raises(ValueError, match="id of a PayPal webhook"):
+        paypal("id", "secret", is_live=False, webhook_ids=("1JE", bad))
+    with pytest.raises(ValueError, match="id of a PayPal webhook"):
+        sandbox_paypal("http://127.0.0.1:8766", "id", "secret", webhook_ids=(bad,))
+
+
+@given(st.text())
+def test_no_date_makes_anything_but_an_answer(text: str) -> None:
+    dated = httpx.Response(404, headers=[(b"date", text.encode())])
+    assert has_lapsed(dated, until=0) in (True, False)
+
+
+json: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    json
+    | st.dictionaries(st.sampled_from(sorted(order())), json).map(lambda odd: order(**odd))
+    | st.dictionaries(st.sampled_from(["amount", "custom_id", "payee", "payments"]), json).map(
+        lambda odd: order("COMPLETED", unit=odd)
+    )
+)
+def test_no_reply_makes_anything_but_a_judgement_or_an_error_of_ours(data: Json) -> None:
+    with suppress(Failed, Mismatch):
+        session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), reply(data))
+        assert judge(begun(), session, seller=SELLER) in Verdict
+
+
+@given(st.binary() | json.map(msgspec.json.encode))
+def test_no_webhook_makes_anything_but_a_hint_or_an_error_of_ours(body: bytes) -> None:
+    with suppress(Malformed):
+        assert hint(body) is None

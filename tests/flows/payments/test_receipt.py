@@ -1,0 +1,324 @@
+"""Receipts: used once or given back, never both."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
+
+from flows.elicitation.states import Json
+from flows.errors import NotPossible
+from flows.payments import receipt as receipts
+from flows.payments.money import Money
+from flows.payments.receipt import (
+    RECEIPT_KEPT,
+    REFUND_AGAIN_AFTER,
+    REFUND_AGAIN_AT_MOST,
+    REFUND_TRIES_AT_MOST,
+    TRANSITIONS,
+    Dispute,
+    Payment,
+    Receipt,
+    ReceiptStatus,
+    Refund,
+    RefundStatus,
+    refund_of,
+)
+from tests.support.clock import NOON, Clock
+from tests.support.receipts import DISPUTED, OPEN, REFUNDED, REFUNDING, SPENT, TAKEN, paid
+
+ENDS = {SPENT, REFUNDED}
+Change = Callable[[Payment], Payment]
+CHANGES: dict[ReceiptStatus, Change] = {
+    TAKEN: receipts.take,
+    SPENT: lambda payment: receipts.spend(payment, NOON),
+    REFUNDING: lambda payment: receipts.begin_refund(payment, NOON, reason="no seats"),
+}
+
+
+class Desk:
+    """Reaches the outside for a receipt: it writes down what was wanted."""
+
+    def __init__(self) -> None:
+        self.wanted: list[tuple[str, ...]] = []
+
+    def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
+        raise AssertionError("a receipt calls nobody itself")
+
+    async def renew(self, connection: str, refused: str) -> str | None:
+        raise AssertionError(connection)
+
+    async def spend(self, receipt_id: str) -> Json:
+        self.wanted.append(("spend", receipt_id))
+        return None
+
+    async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
+        self.wanted.append(("refund", receipt_id, reason or ""))
+        return given_back().as_json()
+
+
+def given_back() -> Refund:
+    return Refund(id="re_1", price=Money("9.00", "EUR"), status=RefundStatus.PENDING)
+
+
+@pytest.mark.parametrize("before", ReceiptStatus)
+@pytest.mark.parametrize("wanted", CHANGES)
+def test_only_what_the_table_has_is_possible(before: ReceiptStatus, wanted: ReceiptStatus) -> None:
+    if before is wanted is REFUNDING:  # begun again, it is what was begun first
+        assert CHANGES[wanted](paid(before)) == paid(before)
+        return
+    if wanted in TRANSITIONS[before]:
+        receipts.require(paid(before), wanted)
+        assert CHANGES[wanted](paid(before)).status is wanted
+        return
+    with pytest.raises(NotPossible) as refused:
+        CHANGES[wanted](paid(before))
+    assert (refused.value.status, refused.value.wanted) == (before, wanted)
+
+
+def test_what_is_spent_or_given_back_is_so_for_good() -> None:
+    assert {status for status, after in TRANSITIONS.items() if not after} == ENDS | {DISPUTED}
+    assert set(TRANSITIONS) == set(ReceiptStatus)
+    assert not any(OPEN in after for after in TRANSITIONS.values())
+
+
+def test_a_change_says_when_and_why_and_touches_nothing_else() -> None:
+    taken = receipts.take(paid())
+    assert taken == paid(TAKEN)
+    assert receipts.spend(taken, NOON) == paid(SPENT, spent_at=NOON)
+    begun = receipts.begin_refund(taken, NOON, reason="no seats", run="r")
+    later = NOON + REFUND_AGAIN_AFTER
+    assert begun == paid(
+        REFUNDING, reason="no seats", refund_by="r", refund_at=later, is_refund_begun=True
+    )
+    assert receipts.begin_refund(begun, NOON, reason="another") == begun
+    assert receipts.given_back(begun, NOON, refund_id="re_1") == paid(
+        REFUNDED,
+        reason="no seats",
+        refund_by="r",
+        is_refund_begun=True,
+        refunded_at=NOON,
+        refund_id="re_1",
+        refunded=900,
+    )
+
+
+def test_a_receipt_answers_its_question_until_it_is_used() -> None:
+    assert {status for status in ReceiptStatus if paid(status).holds_key} == {OPEN, TAKEN}
+
+
+def test_what_was_bought_for_good_answers_for_good_unless_it_is_given_back() -> None:
+    held = {status for status in ReceiptStatus if paid(status, once=True).holds_key}
+    assert held == {OPEN, TAKEN, SPENT}
+
+
+def test_a_receipt_is_kept_ten_years() -> None:
+    for year in range(4):
+        at = NOON.replace(year=2024 + year, month=2, day=28) + timedelta(days=1)
+        kept_until = paid(paid_at=at).erase_at
+        assert kept_until >= at.replace(year=at.year + 10, day=1, month=3)
+        assert kept_until - at == RECEIPT_KEPT
+
+
+def test_a_receipt_is_due_while_money_may_be_given_back_by_itself() -> None:
+    assert paid().due_at is None
+    due = {status for status in ReceiptStatus if paid(status, refund_at=NOON).due_at == NOON}
+    assert due == {OPEN, REFUNDING}
+
+
+def test_each_pause_after_a_failed_refund_is_longer_until_somebody_must_look() -> None:
+    payment, pauses = paid(REFUNDING, refund_at=NOON), []
+    while payment.refund_at is not None:
+        payment = receipts.try_again(payment, NOON)
+        if payment.refund_at is not None:
+            pauses.append(payment.refund_at - NOON)
+    assert len(pauses) == REFUND_TRIES_AT_MOST - 1
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (2 * REFUND_AGAIN_AFTER, REFUND_AGAIN_AT_MOST)
+    assert payment.due_at is None
+
+
+def test_an_operator_may_give_back_what_was_spent() -> None:
+    begun = receipts.begin_refund(paid(SPENT), NOON, reason=None, also_spent=True)
+    assert begun.status is REFUNDING
+    for status in (REFUNDED, DISPUTED):
+        with pytest.raises(NotPossible):
+            receipts.begin_refund(paid(status), NOON, reason=None, also_spent=True)
+
+
+@pytest.mark.parametrize("before", [OPEN, SPENT, REFUNDING])
+def test_what_the_provider_gave_back_stands_whatever_it_was(before: ReceiptStatus) -> None:
+    in_part = receipts.given_back_in_part(paid(before), NOON, amount=300)
+    assert (in_part.status, in_part.refunded, in_part.is_part_refunded) == (before, 300, True)
+    for payment in (
+        receipts.given_back_in_part(in_part, NOON, amount=900),
+        receipts.given_back(in_part, NOON),
+    ):
+        assert (payment.status, payment.refunded, payment.refunded_at) == (REFUNDED, 900, NOON)
+        assert not payment.is_part_refunded
+
+
+def test_a_dispute_takes_a_receipt_away_and_one_that_is_won_gives_it_back() -> None:
+    for before in (paid(), paid(SPENT, spent_at=NOON)):
+        claimed = receipts.disputed(before, "dp_1", Dispute.OPEN)
+        assert (claimed.status, claimed.holds_key) == (DISPUTED, False)
+        assert receipts.disputed(claimed, "dp_1", Dispute.LOST).status is DISPUTED
+        assert receipts.disputed(claimed, "dp_1", Dispute.WON).status is before.status
+        second = receipts.disputed(claimed, "dp_2", Dispute.LOST)
+        assert receipts.disputed(second, "dp_1", Dispute.WON).status is DISPUTED
+    begun = receipts.begin_refund(paid(), NOON, reason=None)
+    claimed = receipts.disputed(begun, "dp_1", Dispute.OPEN)
+    assert receipts.disputed(claimed, "dp_1", Dispute.WON).status is REFUNDING
+    given = receipts.given_back(paid(), NOON)
+    assert receipts.disputed(given, "dp_1", Dispute.LOST).status is REFUNDED
+
+
+def test_what_is_used_while_a_bank_claims_it_is_used_for_good() -> None:
+    claimed = receipts.disputed(paid(), "dp_1", Dispute.OPEN)
+    used = receipts.used(claimed, NOON)
+    assert (used.status, used.spent_at) == (DISPUTED, NOON)
+    assert receipts.disputed(used, "dp_1", Dispute.WON).status is SPENT
+    assert receipts.used(paid(), NOON) == paid(SPENT, spent_at=NOON)
+    for status in (SPENT, REFUNDING, REFUNDED):
+        assert receipts.used(paid(status), NOON) == paid(status)
+
+
+News = st.one_of(
+    st.tuples(st.just("refund"), st.integers(1, 900)),
+    st.tuples(st.sampled_from(["dp_1", "dp_2"]), st.just(Dispute.OPEN)),
+)
+
+
+@given(news=st.lists(News, max_size=5), ends=st.sampled_from(list(Dispute)), data=st.data())
+def test_a_providers_news_come_in_any_order_to_the_same_end(
+    news: list[tuple[str, Any]], ends: Dispute, data: st.DataObject
+) -> None:
+    def told(payment: Payment, one: tuple[str, Any]) -> Payment:
+        name, said = one
+        if name == "refund":
+            return receipts.given_back_in_part(payment, NOON, amount=said)
+        return receipts.disputed(payment, name, said)
+
+    news = [*news, ("dp_1", ends)]
+    for before in (paid(), paid(SPENT, spent_at=NOON)):
+        straight = before
+        for one in news:
+            straight = told(straight, one)
+        crossed = before
+        for one in data.draw(st.permutations(news)):
+            crossed = told(crossed, one)
+        assert (crossed.status, crossed.refunded) == (straight.status, straight.refunded)
+        assert crossed.disputes == straight.disputes
+
+
+def test_a_payment_comes_back_from_the_store_as_it_was() -> None:
+    before = receipts.given_back(receipts.begin_refund(paid(), NOON, reason="no seats"), NOON)
+    before = receipts.disputed(before, "dp_1", Dispute.LOST)
+    assert msgspec.json.decode(msgspec.json.encode(before), type=Payment) == before
+    assert msgspec.convert(msgspec.to_builtins(before), Payment) == before
+
+
+def test_a_tool_gets_what_was_paid_and_not_whose_it_is() -> None:
+    receipt = Receipt(paid(TAKEN), reach=Desk())
+    assert bool(receipt) is True
+    assert receipt == Receipt(paid(TAKEN), reach=Desk())
+    assert (receipt.price, receipt.what) == (Money("9.00", "EUR"), "Premium report")
+    assert (receipt.provider, receipt.is_test, receipt.status) == ("stripe", True, TAKEN)
+    assert not Receipt(paid(is_live=True), reach=Desk()).is_test
+    for hidden in ("ownertag-e", "pi_1", "cs_test_1", "Desk"):
+        assert hidden not in repr(receipt)
+
+
+async def test_a_tool_spends_its_receipt_and_gives_the_money_back() -> None:
+    desk = Desk()
+    receipt = Receipt(paid(TAKEN), reach=desk)
+    await receipt.spend()
+    assert await receipt.refund(reason="no seats") == given_back()
+    assert await receipt.refund() == given_back()
+    assert desk.wanted == [
+        ("spend", "ownertag-r_1"),
+        ("refund", "ownertag-r_1", "no seats"),
+        ("refund", "ownertag-r_1", ""),
+    ]
+
+
+def test_a_refund_comes_back_as_it_was() -> None:
+    assert refund_of(given_back().as_json()) == given_back()
+
+
+class Ledger(RuleBasedStateMachine):
+    """A payment under calls that take it, and people who want the money back, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.payment = paid()
+        self.ends: list[ReceiptStatus] = []
+
+    def change(self, change: Change) -> None:
+        before = self.payment
+        try:
+            self.payment = change(before)
+        except NotPossible:
+            assert self.payment is before
+            return
+        if self.payment.status in ENDS:
+            self.ends.append(self.payment.status)
+
+    @rule(minutes=st.integers(1, 60))
+    def time_passes(self, minutes: int) -> None:
+        self.clock.tick(minutes=minutes)
+
+    @rule()
+    def a_call_takes_it(self) -> None:
+        self.change(receipts.take)
+
+    @rule()
+    def it_is_spent(self) -> None:
+        self.change(lambda payment: receipts.spend(payment, self.clock()))
+
+    @rule(reason=st.none() | st.text())
+    def it_is_given_back(self, reason: str | None) -> None:
+        self.change(lambda payment: receipts.begin_refund(payment, self.clock(), reason=reason))
+
+    @precondition(lambda self: self.payment.status is REFUNDING)
+    @rule()
+    def the_provider_does_it(self) -> None:
+        self.change(lambda payment: receipts.given_back(payment, self.clock(), refund_id="re_1"))
+
+    @invariant()
+    def it_ends_once(self) -> None:
+        assert len(self.ends) <= 1
+        assert (self.payment.status in ENDS) == bool(self.ends)
+
+    @invariant()
+    def it_is_never_both_used_and_given_back(self) -> None:
+        spent, refunded = self.payment.spent_at, self.payment.refunded_at
+        assert (spent is not None) == (self.payment.status is SPENT)
+        assert (refunded is not None) == (self.payment.status is REFUNDED)
+        assert (self.payment.refund_id is not None) == (refunded is not None)
+
+    @invariant()
+    def what_was_paid_stays_what_it_was(self) -> None:
+        as_paid = replace(
+            self.payment,
+            status=OPEN,
+            spent_at=None,
+            refunded_at=None,
+            refund_id=None,
+            refund_at=None,
+            is_refund_begun=False,
+            refunded=0,
+            reason=None,
+        )
+        assert as_paid == paid()
+
+
+TestLedger = Ledger.TestCase
+TestLedger.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)

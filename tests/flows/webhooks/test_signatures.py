@@ -1,0 +1,413 @@
+"""Webhook signatures: what the vendors' own libraries sign is accepted, and the other way round."""
+
+import base64
+import hashlib
+import hmac
+import re
+from dataclasses import FrozenInstanceError, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from standardwebhooks import Webhook, WebhookVerificationError
+from stripe import SignatureVerificationError, WebhookSignature
+
+from flows.errors import Unverified
+from flows.payments.declared.catalog.coinbase import COINBASE
+from flows.payments.declared.catalog.lemon_squeezy import LEMON_SQUEEZY
+from flows.payments.declared.catalog.paddle import PADDLE
+from flows.payments.declared.catalog.polar import POLAR
+from flows.payments.declared.catalog.square import SQUARE
+from flows.payments.mollie.gateway import MOLLIE
+from flows.payments.stripe.account import STRIPE
+from flows.providers.github import GITHUB
+from flows.webhooks.signatures import (
+    BODY_BYTES_AT_MOST,
+    STANDARD_WEBHOOKS,
+    Delivery,
+    Scheme,
+    verify,
+)
+from tests.support.clock import NOON, Clock
+from tests.support.signers import SIGNERS, URL
+from webapp.sandbox import signing
+from webapp.sandbox.signing import Headers
+
+BODY = b'{"id":"evt_1","type":"checkout.session.completed"}'
+STRIPE_SECRET = "whsec_5tripe5tripe5tripe5tripe5tripe55"
+STANDARD_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+GITHUB_SECRET = "It's a Secret to Everybody"
+PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PUBLIC = "whpk_" + base64.b64encode(PRIVATE.public_key().public_bytes_raw()).decode()
+
+IN_HEX = Scheme(name="in-hex", signature_header="x-mac", key="hex", digest="sha512")
+
+SECRETS = {
+    STRIPE: STRIPE_SECRET,
+    STANDARD_WEBHOOKS: STANDARD_SECRET,
+    GITHUB: GITHUB_SECRET,
+    PADDLE: "pdl_ntfset_secret",
+    SQUARE: "square secret",
+    COINBASE: "coinbase secret",
+    MOLLIE: "mollie secret",
+    LEMON_SQUEEZY: "lemon secret",
+    POLAR: "polar_whs_secret",
+    IN_HEX: "00112233445566778899aabbccddeeff",
+}
+named = pytest.mark.parametrize("scheme", SECRETS, ids=lambda scheme: scheme.name)
+
+
+def signed(scheme: Scheme, body: bytes = BODY) -> Headers:
+    if scheme is IN_HEX:  # nobody's
+        return [("X-MAC", hmac.digest(bytes.fromhex(SECRETS[IN_HEX]), body, "sha512").hex())]
+    return SIGNERS[scheme](body, SECRETS[scheme], NOON)
+
+
+def received(
+    scheme: Scheme,
+    headers: list[tuple[str, str]],
+    *secrets: str,
+    body: bytes = BODY,
+    now: datetime = NOON,
+) -> Delivery:
+    secrets = secrets or (SECRETS[scheme],)
+    return verify(scheme, body=body, headers=headers, secrets=secrets, now=now, url=URL)
+
+
+def sha256(key: bytes, message: bytes) -> bytes:
+    return hmac.new(key, message, hashlib.sha256).digest()
+
+
+# The vendors' own libraries
+
+
+@settings(deadline=None)
+@given(
+    body=st.text(), secret=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1)
+)
+def test_what_stripe_signs_is_accepted_and_what_is_signed_stripe_accepts(
+    body: str, secret: str
+) -> None:
+    now = int(NOON.timestamp())
+    theirs = WebhookSignature.generate_signature_header(body, secret, timestamp=now)
+    delivery = received(STRIPE, [("Stripe-Signature", theirs)], secret, body=body.encode())
+    assert (delivery.scheme, delivery.body) == ("stripe", body.encode())
+    assert (delivery.id, delivery.sent_at) == (None, NOON)
+    [(name, ours)] = signing.stripe(body.encode(), secret=secret, now=NOON)
+    assert (name, ours) == ("Stripe-Signature", theirs)
+    assert WebhookSignature.verify_header(body, ours, secret)
+    with pytest.raises(SignatureVerificationError):
+        WebhookSignature.verify_header(body + " ", ours, secret)
+
+
+@settings(deadline=None)
+@given(body=st.text(), key=st.binary(min_size=24, max_size=64).filter(any))
+def test_what_standard_webhooks_signs_is_accepted_and_what_is_signed_it_accepts(
+    body: str, key: bytes
+) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)  # their library reads the clock itself
+    secret = "whsec_" + base64.b64encode(key).decode()
+    library = Webhook(secret)
+    headers = {
+        "webhook-id": "msg_2KWPBgLlAfxdpx2AI54pPJ85f4W",
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": library.sign("msg_2KWPBgLlAfxdpx2AI54pPJ85f4W", now, body),
+    }
+    data = body.encode()
+    delivery = received(STANDARD_WEBHOOKS, [*headers.items()], secret, body=data, now=now)
+    assert delivery.id == "msg_2KWPBgLlAfxdpx2AI54pPJ85f4W"
+    assert (delivery.body, delivery.sent_at) == (data, now)
+    ours = signing.standard_webhooks(data, secret=secret, now=now, id=delivery.id)
+    assert dict(ours) == headers
+    library.verify(data, dict(ours), json_parse=False)
+    with pytest.raises(WebhookVerificationError):
+        library.verify(data + b" ", dict(ours), json_parse=False)
+
+
+def test_a_key_without_prefix_or_padding_is_read_as_their_library_reads_it() -> None:
+    now = datetime.now(UTC)
+    for secret in ("c2VjcmV0IHNlY3JldCBzZWNyZXQ", "whsec_c2VjcmV0IHNlY3JldCBzZWNyZXQ"):
+        headers = [
+            ("webhook-id", "msg_1"),
+            ("webhook-timestamp", str(int(now.timestamp()))),
+            ("webhook-signature", Webhook(secret).sign("msg_1", now, BODY.decode())),
+        ]
+        assert received(STANDARD_WEBHOOKS, headers, secret, now=now).id == "msg_1"
+
+
+# Published examples
+
+
+@pytest.mark.parametrize("family", ["webhook-", "svix-", "Webhook-", "SVIX-"])
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+        "v1,bm9wZQ== v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE= v2,bm9wZQ==",
+    ],
+)
+def test_the_published_example_of_standard_webhooks_is_accepted(
+    family: str, signature: str
+) -> None:
+    headers = [
+        (family + "id", "msg_p5jXN8AQM9LWM0D4loKWxJek"),
+        (family + "timestamp", "1614265330"),
+        (family + "signature", signature),
+    ]
+    body = b'{"test": 2432232314}'
+    then = datetime.fromtimestamp(1614265330, UTC)
+    delivery = received(STANDARD_WEBHOOKS, headers, STANDARD_SECRET, body=body, now=then)
+    assert (delivery.id, delivery.sent_at) == ("msg_p5jXN8AQM9LWM0D4loKWxJek", then)
+
+
+def test_the_published_example_of_an_ed25519_signature_is_accepted() -> None:
+    signature = (
+        "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM"
+        "+m7TBAg=="
+    )
+    headers = [
+        ("svix-id", "msg_p5jXN8AQM9LWM0D4loKWxJek"),
+        ("svix-timestamp", "1614265330"),
+        ("svix-signature", signature),
+    ]
+    public = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4="
+    then = datetime.fromtimestamp(1614265330, UTC)
+    body = b'{"test": 2432232314}'
+    assert received(STANDARD_WEBHOOKS, headers, public, body=body, now=then).body == body
+
+
+def test_the_documented_example_of_github_is_accepted() -> None:
+    body = b"Hello, World!"
+    headers = [
+        (
+            "X-Hub-Signature-256",
+            "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17",
+        ),
+        ("X-GitHub-Delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958"),
+    ]
+    delivery = received(GITHUB, headers, GITHUB_SECRET, body=body)
+    assert (delivery.body, delivery.sent_at) == (body, None)
+    assert signing.github(body, secret=GITHUB_SECRET) == headers[:1]
+
+
+def test_an_id_that_nothing_signs_is_not_in_the_delivery() -> None:
+    headers = [*signed(GITHUB), ("X-GitHub-Delivery", "made up")]
+    assert received(GITHUB, headers).id is None
+
+
+# The other senders
+
+
+def test_paddle_is_a_declaration() -> None:
+    mac = sha256(b"pdl_ntfset_secret", b"%d:%b" % (NOON.timestamp(), BODY)).hex()
+    value = f"ts={int(NOON.timestamp())};h1={mac}"
+    assert signed(PADDLE) == [("Paddle-Signature", value)]
+    assert received(PADDLE, [("Paddle-Signature", value)]).sent_at == NOON
+    with pytest.raises(Unverified):
+        received(PADDLE, [("Paddle-Signature", value)], now=NOON + timedelta(seconds=6))
+
+
+def test_square_is_a_declaration_and_signs_our_configured_address() -> None:
+    mac = base64.b64encode(sha256(b"square secret", URL.encode() + BODY)).decode()
+    headers = [("X-Square-HmacSha256-Signature", mac)]
+    assert received(SQUARE, headers).body == BODY
+    for url in ("https://evil.example/webhooks/square", URL + "/"):
+        with pytest.raises(Unverified):
+            verify(SQUARE, body=BODY, headers=headers, secrets=["square secret"], now=NOON, url=url)
+
+
+def test_square_is_not_read_without_a_configured_address() -> None:
+    with pytest.raises(Unverified) as refused:
+        verify(SQUARE, body=BODY, headers=signed(SQUARE), secrets=["square secret"], now=NOON)
+    assert refused.value.reason == "no_url"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "header", "label"),
+    [
+        (COINBASE, "X-CC-Webhook-Signature", ""),
+        (MOLLIE, "X-Mollie-Signature", "sha256="),
+        (LEMON_SQUEEZY, "X-Signature", ""),
+    ],
+)
+def test_a_mac_over_the_body_alone_is_a_declaration(
+    scheme: Scheme, header: str, label: str
+) -> None:
+    mac = sha256(SECRETS[scheme].encode(), BODY).hex()
+    assert received(scheme, [(header, label + mac)]).body == BODY
+
+
+def test_a_sender_that_repeats_its_header_while_a_key_rolls_is_accepted() -> None:
+    new, old = (sha256(key, BODY).hex() for key in (b"new", b"old"))
+    headers = [("X-Mollie-Signature", f"sha256={new}"), ("X-Mollie-Signature", f"sha256={old}")]
+    assert received(MOLLIE, headers, "old").body == BODY
+    assert received(MOLLIE, headers, "new").body == BODY
+    with pytest.raises(Unverified):
+        received(MOLLIE, headers, "other")
+    for joined in (f"sha256={new},sha256={old}", f"sha256={new} ,\tsha256={old}"):
+        for secret in ("new", "old"):
+            assert received(MOLLIE, [("x-mollie-signature", joined)], secret).body == BODY
+
+
+def test_polar_signs_with_the_secret_as_it_is_written() -> None:
+    message = b"msg_1.%d.%b" % (NOON.timestamp(), BODY)
+    mac = base64.b64encode(sha256(b"polar_whs_secret", message)).decode()
+    assert dict(signed(POLAR))["webhook-signature"] == f"v1,{mac}"
+    assert received(POLAR, signed(POLAR)).id == "msg_1"
+
+
+def test_a_key_in_hex_and_another_digest_are_a_declaration() -> None:
+    key = bytes.fromhex(SECRETS[IN_HEX])
+    mac = hmac.new(key, BODY, hashlib.sha512).hexdigest()
+    assert received(IN_HEX, [("X-MAC", mac)]).body == BODY
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"id_header": "x-id"},
+        {"time_header": "x-time"},
+        {"time_label": "t="},
+        {"message": "{id}.{body}"},
+        {"message": "{ts}.{body}"},
+    ],
+)
+def test_a_scheme_believes_no_time_and_no_id_that_it_does_not_sign(fields: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="exactly where its message signs it"):
+        Scheme(name="loose", signature_header="x-mac", **fields)  # type: ignore[arg-type]
+
+
+# All of them
+
+
+@named
+@settings(deadline=None)
+@given(body=st.binary(max_size=300))
+def test_every_body_comes_back_byte_for_byte(scheme: Scheme, body: bytes) -> None:
+    assert received(scheme, signed(scheme, body), body=body).body == body
+
+
+@named
+def test_bytes_that_are_no_text_and_an_empty_body_are_fine(scheme: Scheme) -> None:
+    for body in (b"", b"\xff\xfe\x00", bytes(range(256)), b"{body}{ts}{id}{url}{0}%s"):
+        assert received(scheme, signed(scheme, body), body=body).body == body
+
+
+@named
+def test_the_largest_body_is_accepted(scheme: Scheme) -> None:
+    body = bytes(BODY_BYTES_AT_MOST)
+    assert received(scheme, signed(scheme, body), body=body).body == body
+
+
+@named
+def test_the_names_of_headers_may_be_written_in_any_case(scheme: Scheme) -> None:
+    for write in (str.lower, str.upper, str.title):
+        headers = [(write(name), value) for name, value in signed(scheme)]
+        assert received(scheme, [("Host", "x"), *headers, ("host", "y")]).body == BODY
+
+
+@named
+def test_while_a_secret_rolls_both_are_accepted(scheme: Scheme) -> None:
+    other = "c2VjcmV0IHNlY3JldCBzZWNyZXQ=" if scheme.key == "base64" else "c0ffee00"
+    for secrets in ((other, SECRETS[scheme]), (SECRETS[scheme], other)):
+        assert received(scheme, signed(scheme), *secrets).body == BODY
+    with pytest.raises(Unverified) as refused:
+        received(scheme, signed(scheme), other)
+    assert refused.value.reason == "bad_signature"
+
+
+@pytest.mark.parametrize("scheme", [STRIPE, STANDARD_WEBHOOKS], ids=lambda scheme: scheme.name)
+def test_one_good_signature_among_several_is_enough(scheme: Scheme) -> None:
+    *before, (name, value) = signed(scheme)
+    assert scheme.separator
+    good = value.split(scheme.separator)
+    bad = scheme.signature_label + "bm9wZQ=="
+    for parts in ([*good, bad], [bad, *good], ["v0=other", *good, "", "v9,other"]):
+        headers = [*before, (name, scheme.separator.join(parts))]
+        assert received(scheme, headers).body == BODY
+
+
+@pytest.mark.parametrize(
+    ("scheme", "minutes"), [(STRIPE, 5), (STANDARD_WEBHOOKS, 5), (replace(STRIPE, name="x"), 5)]
+)
+def test_a_delivery_is_accepted_for_five_minutes_both_ways(scheme: Scheme, minutes: int) -> None:
+    is_standard = scheme is STANDARD_WEBHOOKS
+    secret = STANDARD_SECRET if is_standard else STRIPE_SECRET
+    headers = signed(STANDARD_WEBHOOKS if is_standard else STRIPE)
+    late, early = Clock().tick(minutes=minutes), Clock().tick(minutes=-minutes)
+    for now in (late, NOON, early):
+        assert received(scheme, headers, secret, now=now).sent_at == NOON
+    for now, reason in (
+        (late + timedelta(microseconds=1), "too_old"),
+        (early - timedelta(microseconds=1), "too_new"),
+    ):
+        with pytest.raises(Unverified) as refused:
+            received(scheme, headers, secret, now=now)
+        assert refused.value.reason == reason
+
+
+# ed25519
+
+
+def privately(
+    body: bytes = BODY, *, id: str = "msg_1", family: str = "webhook-"
+) -> list[tuple[str, str]]:
+    time = str(int(NOON.timestamp()))
+    signature = base64.b64encode(PRIVATE.sign(f"{id}.{time}.".encode() + body)).decode()
+    return [
+        (family + "id", id),
+        (family + "timestamp", time),
+        (family + "signature", f"v1a,{signature}"),
+    ]
+
+
+@settings(deadline=None)
+@given(body=st.binary(max_size=300))
+def test_a_signature_by_the_private_key_is_accepted(body: bytes) -> None:
+    delivery = received(STANDARD_WEBHOOKS, privately(body), PUBLIC, body=body)
+    assert (delivery.id, delivery.body, delivery.sent_at) == ("msg_1", body, NOON)
+
+
+def test_a_public_key_and_a_shared_secret_may_stand_side_by_side() -> None:
+    secrets = (PUBLIC, STANDARD_SECRET)
+    assert received(STANDARD_WEBHOOKS, privately(), *secrets).id == "msg_1"
+    assert received(STANDARD_WEBHOOKS, signed(STANDARD_WEBHOOKS), *secrets).id == "msg_1"
+    *before, (name, theirs) = privately()
+    both = f"{dict(signed(STANDARD_WEBHOOKS))['webhook-signature']} {theirs}"
+    for secret in secrets:
+        assert received(STANDARD_WEBHOOKS, [*before, (name, both)], secret).id == "msg_1"
+    retired = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw()
+    rolling = (PUBLIC, "whpk_" + base64.b64encode(retired).decode())
+    for public in (rolling, rolling[::-1]):
+        assert received(STANDARD_WEBHOOKS, privately(), *public).id == "msg_1"
+
+
+# What comes out
+
+
+def test_only_verification_makes_a_delivery() -> None:
+    with pytest.raises(TypeError, match=r"comes from verify\(\)"):
+        Delivery(scheme="stripe", id=None, body=BODY, sent_at=NOON, proof=object())
+    with pytest.raises(TypeError):
+        Delivery(scheme="stripe", id=None, body=BODY, sent_at=NOON)  # type: ignore[call-arg]
+    delivery = received(STRIPE, signed(STRIPE))
+    with pytest.raises((TypeError, ValueError)):
+        replace(delivery, body=b"another")  # type: ignore[call-arg]
+    with pytest.raises(FrozenInstanceError):
+        delivery.body = b"another"  # type: ignore[misc]
+
+
+def test_no_other_module_can_prove_anything() -> None:
+    house = Path(__file__).parents[3]
+    paths = [path for name in ("flows", "webapp") for path in (house / name).rglob("*.py")]
+    proving = [path.name for path in paths if re.search(r"\bPROOF\b", path.read_text("utf-8"))]
+    assert sorted(proving) == ["certificates.py", "signatures.py"]
+
+
+def test_a_delivery_does_not_show_its_body() -> None:
+    delivery = received(STANDARD_WEBHOOKS, signed(STANDARD_WEBHOOKS))
+    assert repr(delivery) == f"Delivery('standard-webhooks', id='msg_1', {len(BODY)} bytes)"
+    assert "evt_1" not in f"{delivery} {delivery!r}"

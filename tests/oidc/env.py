@@ -1,0 +1,275 @@
+"""A certified OpenID provider as a process of its own, people who sign in there, callers' tokens.
+
+It is `oidc-provider`, run by node (server.mjs) on a port of its own. It lives in real time, so a
+hand clock that has to do with it starts at the real time and is ticked from there.
+"""
+
+import json
+import secrets
+import select
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, TypeAlias, cast
+from urllib.parse import urlencode
+
+import httpx
+from authlib.oauth2.rfc7636 import create_s256_code_challenge  # type: ignore[import-untyped]
+
+from flows.oauth.provider import Client, Provider
+from flows.providers import openid
+from tests.support.clock import Clock
+from tests.support.oauth_env import parameter
+from tests.support.processes import close, error_of, open_process
+from tests.support.sandbox import Form
+from webapp.connecting import utc_now
+
+HERE = Path(__file__).parent
+PACKAGES = HERE / "node_modules"
+NO_NODE = "no node and npm on this machine"
+NO_PACKAGE = "npm cannot install oidc-provider on this machine"
+PATIENCE_SECONDS = 300.0
+STEPS_AT_MOST = 20
+OUR_ID = "our id"
+OUR_SECRET = "our:secret/%+"  # what Basic must encode
+ASSISTANT = "an assistant"
+ASSISTANT_BACK = "http://127.0.0.1:1/callback"  # nobody goes there
+PEOPLE = {
+    "alice": {"name": "Alice", "preferred_username": "alice", "email": "alice@acme.example"},
+    "bob": {"name": "Bob", "preferred_username": "bob", "email": "bob@acme.example"},
+}
+PLAIN: Mapping[str, Any] = {
+    "accounts": PEOPLE,
+    "clients": [],
+    "resources": {},
+    "keys": [{"kid": "one", "alg": "ES256"}],
+    "prompts": ["select_account"],
+    "seconds": {"access_token": 300, "id_token": 300, "device_code": 300},
+}
+
+
+class Missing(Exception):
+    """What this machine lacks for these tests."""
+
+
+class OpenIdProvider:
+    """The process. It answers as configured last, and knows nothing from before that."""
+
+    def __init__(self, *node: str) -> None:
+        """`node` is the program, after what it is started in."""
+        self._process = open_process(
+            *(*node, str(HERE / "server.mjs")),
+            name="the OpenID provider",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.issuer = ""
+        self.wanted: dict[str, Any] = {}
+
+    def configure(self, **wanted: Any) -> None:
+        """Begin anew, with `PLAIN` for what is not said here."""
+        self.wanted = {**PLAIN, **wanted}
+        cast("IO[bytes]", self._process.stdin).write(json.dumps(self.wanted).encode() + b"\n")
+        said = json.loads(self._line())
+        assert "error" not in said, said["error"]
+        self.issuer = said["issuer"]
+
+    def change(self, **wanted: Any) -> None:
+        """Begin anew with what was wanted last, and this."""
+        self.configure(**{**self.wanted, **wanted})
+
+    def declared(self, name: str = "acme", **changes: Any) -> Provider:
+        """The provider as a settings file declares it."""
+        return replace(openid(name, self.issuer), **changes)
+
+    def client(self, name: str = "acme", **changes: Any) -> Client:
+        """Our registration there, where it was configured with `registration`."""
+        provider = self.declared(name, **changes)
+        return Client(provider=provider, client_id=OUR_ID, client_secret=OUR_SECRET)
+
+    def __enter__(self) -> Self:
+        try:
+            self.configure()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """It ends with its input."""
+        close(self._process)
+
+    def _line(self) -> bytes:
+        output = cast("IO[bytes]", self._process.stdout)
+        is_there, _, _ = select.select([output], [], [], PATIENCE_SECONDS)
+        line = output.readline() if is_there else b""
+        if not line:
+            raise RuntimeError(f"The provider does not answer: {error_of(self._process)}")
+        return line
+
+
+class Guest:
+    """Somebody with a browser, which has its own cookie jar, at one provider."""
+
+    def __init__(self, name: str, *, at: OpenIdProvider, browser: httpx.AsyncClient) -> None:
+        self.name = name
+        self.browser = browser
+        self.at = at
+
+    async def walk(self, url: str, *, says: str = "yes") -> str:
+        """Sign in and consent where that is asked; where it leads back to, which nobody visits."""
+        end = await self._go(url, says)
+        assert isinstance(end, str), end.text
+        return end
+
+    async def enter(self, url: str, *, user_code: str = "", says: str = "yes") -> str:
+        """Walk to an end at the provider itself; what its page says."""
+        end = await self._go(url, says, user_code)
+        assert isinstance(end, httpx.Response), end
+        return end.text
+
+    async def _go(self, url: str, says: str, user_code: str = "") -> str | httpx.Response:
+        mine = {"login": self.name, "decision": says, "user_code": user_code}
+        page = await self.browser.get(url)
+        for _ in range(STEPS_AT_MOST):
+            if page.has_redirect_location:
+                url = str(page.url.join(page.headers["location"]))
+                if not url.startswith(f"{self.at.issuer}/"):
+                    return url
+                page = await self.browser.get(url)
+                continue
+            form = _Form(page.text)
+            if not form.action or "interrupted" in page.text:  # after a no, the code once more
+                return page
+            filled = {name: mine.get(name) or was for name, was in form.fields.items()}
+            page = await self.browser.post(str(page.url.join(form.action)), data=filled)
+        raise AssertionError("it leads nowhere")
+
+
+# Makes somebody with a fresh browser at a provider, by their name; the fixture `newcomer`.
+Newcomer: TypeAlias = Callable[[OpenIdProvider, str], Awaitable[Guest]]
+
+
+class _Form(Form):
+    """A form whose fields say no more than they must."""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        super().handle_starttag(tag, [("action", ""), ("type", "text"), ("value", ""), *attrs])
+
+
+def install() -> str:
+    """Install the provider into a folder outside git, once; the node to run it with."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        raise Missing(NO_NODE)
+    wanted = json.loads((HERE / "package.json").read_text("utf-8"))["dependencies"]
+    if _installed() == wanted:
+        return node
+    with tempfile.TemporaryDirectory(dir=HERE, prefix="node_modules.") as folder:
+        shutil.copy(HERE / "package.json", folder)
+        options = ("--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts")
+        done = subprocess.run(
+            [npm, "install", *options, "--prefix", folder],
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        if done.returncode:
+            raise Missing(NO_PACKAGE)
+        shutil.rmtree(PACKAGES, ignore_errors=True)
+        with suppress(OSError):  # another run was first
+            (Path(folder) / "node_modules").rename(PACKAGES)
+    assert _installed() == wanted
+    return node
+
+
+def real_time() -> Clock:
+    """A hand clock that starts now, which is what the provider's clock says."""
+    return Clock(utc_now())
+
+
+def registration(*redirect_uris: str, **changes: Any) -> dict[str, Any]:
+    """Us, as a client of the provider."""
+    return {
+        "client_id": OUR_ID,
+        "client_secret": OUR_SECRET,
+        "redirect_uris": redirect_uris,
+        **changes,
+    }
+
+
+def sign_in_for(acme: OpenIdProvider, url: str, **wanted: Any) -> dict[str, str]:
+    """Let people and their assistants sign in at the provider for the server at this address.
+
+    What comes back are the variables of that server.
+    """
+    assistant = {
+        "client_id": ASSISTANT,
+        "redirect_uris": [ASSISTANT_BACK],
+        "token_endpoint_auth_method": "none",
+    }
+    acme.configure(
+        **{
+            "clients": [registration(f"{url}/signin/callback"), assistant],
+            "resources": {f"{url}/mcp": {"scope": "tools more", "seconds": 120}},
+            **wanted,
+        }
+    )
+    return {
+        "ELICIT_ISSUER": acme.issuer,
+        "ELICIT_ISSUER_CLIENT_ID": OUR_ID,
+        "ELICIT_ISSUER_CLIENT_SECRET": OUR_SECRET,
+    }
+
+
+async def bearer_of(
+    guest: Guest, resource: str | None, *, scope: str = "openid tools"
+) -> dict[str, Any]:
+    """What the person's assistant gets for this resource, as MCP clients ask for it (RFC 8707)."""
+    issuer, verifier = guest.at.issuer, secrets.token_urlsafe(32)
+    named = {} if resource is None else {"resource": resource}
+    asked = {
+        "response_type": "code",
+        "client_id": ASSISTANT,
+        "redirect_uri": ASSISTANT_BACK,
+        **({"scope": scope} if scope else {}),
+        **named,
+        "code_challenge": create_s256_code_challenge(verifier),
+        "code_challenge_method": "S256",
+    }
+    back = await guest.walk(f"{issuer}/auth?{urlencode(asked)}")
+    reply = await guest.browser.post(
+        f"{issuer}/token",
+        data={
+            "grant_type": "authorization_code",
+            "client_id": ASSISTANT,
+            "redirect_uri": ASSISTANT_BACK,
+            "code": parameter(back, "code"),
+            "code_verifier": verifier,
+            **named,
+        },
+    )
+    assert reply.status_code == 200, reply.text
+    got: dict[str, Any] = reply.json()
+    return got
+
+
+def _installed() -> dict[str, str]:
+    """The version of what is there."""
+    package = PACKAGES / "oidc-provider" / "package.json"
+    if not package.is_file():
+        return {}
+    return {"oidc-provider": json.loads(package.read_text("utf-8"))["version"]}

@@ -1,0 +1,187 @@
+"""Accounts at a provider that answers as it is told, and people who connect them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+
+from flows import elicit
+from flows.elicitation.states import Elicitation, Status
+from flows.errors import NotAccepted
+from flows.oauth.account import Account
+from flows.oauth.connection import Connection
+from flows.oauth.provider import Provider
+from flows.providers import github
+from flows.question import asking
+from tests.support.clock import Clock
+from tests.support.service_env import RING, URL, Holding, call_of
+from webapp.http.client import Outbound
+from webapp.routes.redirect import depart, returned
+from webapp.service import Service, open_service
+from webapp.stores import Record, Store
+from webapp.stores.memory import MemoryStore
+
+HUB = github.at("http://127.0.0.1:8766")
+CREDENTIALS = {"github": ("our-id", "our-secret-that-is-long")}
+OCTOCAT = {"id": 583231, "login": "octocat", "name": "Octo Cat"}
+Answer = Callable[[httpx.Request], Awaitable[httpx.Response]]
+
+
+class Network(httpx.AsyncBaseTransport):
+    """What a provider answers: a key with these scopes, of this person."""
+
+    def __init__(self) -> None:
+        self.scopes = "repo"
+        self.person: dict[str, Any] = OCTOCAT
+        self.life_seconds: int | None = 3600
+        self.exchanges = 0
+        self.token: Answer = self._token
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/access_token"):
+            self.exchanges += 1
+            return await self.token(request)
+        return httpx.Response(200, json=self.person)
+
+    async def _token(self, request: httpx.Request) -> httpx.Response:
+        reply: dict[str, Any] = {
+            "access_token": f"key-{self.exchanges}-of-{self.person['login']}",
+            "token_type": "bearer",
+            "scope": self.scopes,
+        }
+        if self.life_seconds is not None:
+            reply["expires_in"] = self.life_seconds
+        return httpx.Response(200, json=reply)
+
+
+class Yielding(MemoryStore):
+    """A store that lets others go on before and after each step, as one on a disk does."""
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        await asyncio.sleep(0)
+        written = await super().write(*records)
+        await asyncio.sleep(0)
+        return written
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    return ["127.0.0.1"]
+
+
+@asynccontextmanager
+async def serving_accounts(
+    network: Network,
+    *,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    providers: dict[str, Provider] | None = None,
+    credentials: dict[str, tuple[str, str]] | None = None,
+) -> AsyncIterator[Service]:
+    async with (
+        httpx.AsyncClient(transport=network) as client,
+        open_service(
+            store=store or MemoryStore(),
+            ring=RING,
+            public_url=URL,
+            uid=1000,
+            clock=clock or Clock(),
+            outbound=Outbound(client, allow_loopback=True, resolve=resolve),
+            providers={"github": HUB} if providers is None else providers,
+            credentials=CREDENTIALS if credentials is None else credentials,
+        ) as service,
+    ):
+        yield service
+
+
+class Asking:
+    """A tool that asks for an account."""
+
+    def __init__(
+        self,
+        service: Service,
+        *scopes: str,
+        provider: Provider | str = github,
+        account: str | None = None,
+        reason: str | None = None,
+        **about: Any,
+    ) -> None:
+        self.presenter = Holding()
+        self.call = call_of(service, presenter=self.presenter, **about)
+        self.question = elicit.oauth(provider, scopes=scopes, account=account, reason=reason)
+        self.task = asyncio.create_task(self._ask())
+
+    async def _ask(self) -> Account:
+        self.call.begin()
+        try:
+            with asking(self.call):
+                account = await self.question
+        except NotAccepted:
+            await self._ended("no")
+            raise
+        await self._ended("yes")
+        return account
+
+    async def _ended(self, result: str) -> None:
+        await self.call.finish(lambda: json.dumps(result))
+        await self.call.delivered()
+
+    async def elicitation(self) -> Elicitation:
+        while self.presenter.shown is None and not self.task.done():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert self.presenter.shown is not None, self.task
+        return self.presenter.shown.elicitation
+
+    async def account(self) -> Account:
+        return await self.task
+
+    @property
+    def has_asked(self) -> bool:
+        return self.presenter.shown is not None
+
+
+async def opened(service: Service, asked: Asking) -> tuple[Elicitation, str]:
+    """The question after Continue, and the state that went out with the browser."""
+    elicitation = await asked.elicitation()
+    url = await depart(service, elicitation, cookie="a cookie")
+    return elicitation, parse_qs(urlsplit(url).query)["state"][0]
+
+
+async def come_home(service: Service, state: str) -> None:
+    """The browser is back with a code."""
+    back = await returned(service, [state])
+    await service.kinds.accounts.grants.connect(back.elicitation, state=back.state, code="a-code")
+
+
+async def connect(service: Service, *scopes: str, **about: Any) -> Account:
+    asked = Asking(service, *scopes, **about)
+    _, state = await opened(service, asked)
+    await come_home(service, state)
+    return await asked.account()
+
+
+async def status_of(service: Service, elicitation: Elicitation) -> Status:
+    found = await service.elicitations.get(elicitation.id)
+    assert found is not None
+    return found.status
+
+
+async def stored(service: Service) -> list[Connection]:
+    rows = service.elicitations
+    return [await rows.rows.open(each, Connection) for each in await rows.store.list("account")]
+
+
+async def give_up(*askings: Asking) -> None:
+    for each in askings:
+        each.task.cancel()
+    await asyncio.gather(*(each.task for each in askings), return_exceptions=True)
+
+
+async def press_allow(service: Service, elicitation: Elicitation) -> None:
+    """Press Allow on the page that shows what is connected."""
+    (offered, *_) = await service.kinds.accounts.offers(elicitation)
+    account = offered.id.removeprefix(offered.owner)
+    await service.kinds.accounts.share(elicitation, account=account)

@@ -1,0 +1,57 @@
+"""People who take a code from the page to the chat."""
+
+import asyncio
+import re
+from typing import Any
+
+from flows import elicit
+from tests.support.mcp_server import (
+    Page,
+    Person,
+    Stage,
+)
+from webapp.settings.identity import IdentitySettings
+
+# Whoever comes through something that relays is not this machine's own user.
+FROM_AFAR = {"x-forwarded-for": "203.0.113.7"}
+ANONYMOUS = IdentitySettings(asks_anonymous=True)
+WORDS = "Only for whoever asked"
+
+
+def shop(server: Any) -> Any:
+    @server.tool()
+    async def visit() -> str:
+        await elicit.url(WORDS, "https://shop.example/terms")
+        return "done"
+
+    @server.tool()
+    async def key() -> str:
+        await elicit.secret("Your key")
+        return "typed"
+
+    return server
+
+
+async def letters_for(person: Person, link: str) -> str:
+    """Press for the letters, and read them."""
+    page = await person.visit(link)
+    assert WORDS not in page.text
+    pressed = await person.press(link, to="/code")
+    assert pressed.status == 303
+    return letters_on(await person.visit(link))
+
+
+def letters_on(page: Page) -> str:
+    found = re.search(r"[B-Z]{4}-[B-Z]{4}", page.text)
+    assert found is not None, page.text
+    return found[0]
+
+
+async def confirmed(stage: Stage, link: str) -> None:
+    async with asyncio.timeout(300):
+        while True:
+            row = await stage.service.elicitations.get(stage.id_of(link))
+            assert row is not None
+            if row.binding is not None and row.binding.confirmed_at is not None:
+                return
+            await asyncio.sleep(0)

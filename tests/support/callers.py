@@ -1,0 +1,40 @@
+"""Callers whose links are tried by others, and what is left of a question that nobody touched."""
+
+from typing import Any
+
+from flows.elicitation.states import Status
+from tests.support.mcp_server import Person, Stage, _Posts
+from tests.support.oauth_env import (
+    Asking,
+    Town,
+    approve,
+)
+
+
+async def sent_out(here: Town, *scopes: str, **about: Any) -> tuple[Asking, Person, str, str]:
+    """A tool that asks, a person who said yes at the provider, the link, and the way back."""
+    asked, person = here.ask(*scopes or ("repo",), **about), await here.person()
+    link = await asked.link()
+    return asked, person, link, await approve(person, await person.go_on(link))
+
+
+async def is_untouched(here: Town, link: str) -> bool:
+    """Whether nothing has come of it: no exchange, no account, still to be answered."""
+    row = await here.row(link)
+    return (
+        here.gate.exchanges == 0
+        and row.status is Status.OPENED
+        and row.attempt is not None
+        and row.attempt.state is not None
+        and not await here.connections()
+    )
+
+
+def staged_caller(here: Town, revision: str) -> Any:
+    stage = Stage(
+        url=here.url,
+        service=here.service,
+        settings=here.settings,
+        posts=_Posts(here.gate),
+    )
+    return stage.caller(revision)

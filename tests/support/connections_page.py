@@ -1,0 +1,119 @@
+"""The page of connections, as a person reads and presses it."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+from urllib.parse import urljoin
+
+from flows.oauth.connection import Connection
+from tests.support.clock import Clock
+from tests.support.issuer import Issuing, issuing, sign_in
+from tests.support.mcp_server import RING, UID, Page, Person
+from tests.support.oauth_env import Gate, Town, approve, ends, process
+from tests.support.sandbox import nobody_listens
+from tests.support.serving import bound, serving_at
+from webapp.connecting import utc_now
+from webapp.demo.walker import Page as Forms
+from webapp.http.connection import ASGIApp
+from webapp.records.ids import OWNER_TAG_CHARACTERS
+from webapp.sandbox import Sandbox, new_sandbox
+from webapp.sandbox.app import SandboxApp
+from webapp.settings.settings import Settings
+from webapp.stores.memory import MemoryStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class City:
+    """A town whose people sign in."""
+
+    town: Town
+    issuer: Issuing
+
+    def owner(self, subject: str) -> str:
+        owners = self.town.service.elicitations.owners
+        return owners.tag(issuer=self.issuer.url, subject=subject)
+
+    async def citizen(self, subject: str) -> Person:
+        """Somebody who has signed in from the page of what is connected."""
+        person = await self.town.person()
+        page = await sign_in(person, await look(person, self.town), subject)
+        assert page.heading == "Connected accounts", page.text
+        return person
+
+
+@asynccontextmanager
+async def city() -> AsyncIterator[City]:
+    async with issuing() as issuer, AsyncExitStack() as stack:
+        clock = Clock(utc_now())  # the issuer's own is the machine's
+        settings, gate, sandbox, port = await _ground(stack, clock)
+        opening = process(
+            replace(settings, identity=issuer.who()),
+            store=MemoryStore(),
+            clock=clock,
+            gate=gate,
+            sandbox=sandbox,
+            port=port,
+        )
+        yield City(town=await stack.enter_async_context(opening), issuer=issuer)
+
+
+async def _ground(stack: AsyncExitStack, clock: Clock) -> tuple[Settings, Gate, Sandbox, int]:
+    """A port for the application, and the sandbox that serves whoever stands there."""
+    port: int = stack.enter_context(bound("127.0.0.1")).getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    made: list[tuple[Sandbox, Gate]] = []
+
+    def make(address: str) -> ASGIApp:
+        sandbox = new_sandbox(url=address, serves=url)
+        app: Any = SandboxApp(sandbox, clock=clock, deliver=nobody_listens)
+        made.append((sandbox, Gate(cast("ASGIApp", app))))
+        return made[0][1]
+
+    await stack.enter_async_context(serving_at(make))
+    ((sandbox, gate),) = made
+    return Settings(url=url, ring=RING, store="memory:", uid=UID), gate, sandbox, port
+
+
+async def look(person: Person, here: Town) -> Page:
+    return await person.visit(f"{here.url}/connections")
+
+
+async def press(person: Person, here: Town, to: str) -> Page:
+    """Press the one button of the page that leads there; the page that it ends at."""
+    page = await look(person, here)
+    (form,) = (form for form in Forms(page.text).forms if to in form.action)
+    sent = await person.browser.post(urljoin(here.url, form.action), data=form.fields)
+    return await ends(person, Page.of(sent))
+
+
+async def connect_as(here: Town, login: str, **about: Any) -> Connection:
+    """Connect another account of the sandbox's than its first one."""
+    asked, person = here.ask("repo", **about), await here.person()
+    at_provider = await go_for_another(person, await asked.link())
+    await ends(person, await person.visit(await approve(person, at_provider, person=login)))
+    await asked.account()
+    return next(one for one in await here.connections() if one.label == login)
+
+
+async def go_for_another(person: Person, link: str) -> str:
+    page = await person.visit(link)
+    form = next(f for f in Forms(page.text).forms if "/allow" not in f.action)
+    sent = Page.of(await person.browser.post(urljoin(link, form.action), data=form.fields))
+    assert sent.location is not None
+    return sent.location
+
+
+async def the_one(here: Town) -> Connection:
+    (connection,) = await here.connections()
+    return connection
+
+
+def tail(connection: Connection) -> str:
+    return connection.id[OWNER_TAG_CHARACTERS:]
+
+
+def said(page: Page) -> str:
+    """Its words, one space between them."""
+    return " ".join(re.sub(r"<[^>]+>", " ", page.text.partition("<main>")[2]).split())

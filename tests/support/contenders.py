@@ -1,0 +1,28 @@
+"""Processes that contend for one SQLite file."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.support.processes import killed, start
+
+_TOP = Path(__file__).parents[2]
+
+
+@asynccontextmanager
+async def contender(*arguments) -> AsyncIterator[Process]:
+    process = await start(
+        *(sys.executable, "-m", "tests.support.contender"),
+        *map(str, arguments),
+        name="the contender",
+        stdin=PIPE,
+        cwd=_TOP,
+    )
+    try:
+        async with asyncio.timeout(300):
+            yield process
+    finally:
+        await killed(process)

@@ -1,0 +1,850 @@
+"""Declared payment providers for tests: for each, what it answers and tells, in its own shape."""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from Adyen.util import generate_notification_sig  # type: ignore[import-untyped]
+from coinbase_commerce.webhook import WebhookSignature  # type: ignore[import-untyped]
+from paddle_billing.Notifications import PaddleSignature  # type: ignore[import-untyped]
+from square.utils.webhooks_helper import verify_signature as square_verifies
+from standardwebhooks import Webhook as StandardWebhook
+
+from flows.elicitation.states import Elicitation
+from flows.payments.declared.catalog import SELLERS
+from flows.payments.declared.catalog.adyen_items import verify_items
+from flows.payments.declared.declaration import DeclaredAccount
+from flows.payments.declared.gateway import DeclaredGateway
+from flows.payments.session import Verdict
+from flows.webhooks.signatures import Delivery, verify
+from tests.support import gateway_env as stage
+from tests.support.clock import NOON
+from tests.support.gateway_env import BACK, ID, NINE, TRIP, reply, run
+from webapp.sandbox import signing
+
+SECRET = "key_hidden"
+KEY = f"{ID}:1"
+DIGEST = hashlib.sha256(KEY.encode()).hexdigest()[:32]
+RETURN = f"{BACK}?state=s-1"
+CANCEL = f"{RETURN}&cancelled=1"
+WHAT = "Premium report & more"
+HOOK = "https://elicit.example/webhooks/square"
+ADYEN_KEY = "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056"
+PAYMENT = "pay-1"
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`fetched` and `told` make what it says for a word; the words have the verdict they mean."""
+
+    seller: DeclaredAccount
+    session: str
+    handle: str | None = None
+    page: str
+    payment: str = PAYMENT
+    create: str
+    body: Data
+    opened: Data
+    fetch: str | None
+    fetched: Callable[[str], Data]
+    words: Mapping[str, Verdict]
+    open_word: str
+    over_word: str
+    told: Callable[[str], Data]
+    events: Mapping[str, Verdict]
+    paid_event: str
+    ignored: Data
+    sign: Callable[[bytes], Delivery]
+    fetched_at: Mapping[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
+    told_at: Mapping[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
+    close: tuple[str, Any] | None = None
+    refund: str | None = None
+    refund_body: Data = field(default_factory=dict[str, Any])
+    refund_replies: Mapping[str, Data] = field(default_factory=dict[str, Data])
+    held: Callable[[int], Data] | None = None  # what it says of a payment, so much of it given back
+    news: Mapping[str, Data] = field(default_factory=dict[str, Data])
+
+    @property
+    def name(self) -> str:
+        return self.seller.name
+
+    @property
+    def gateway(self) -> DeclaredGateway:
+        return DeclaredGateway(self.seller)
+
+    def asked(self, **terms: Any) -> Elicitation:
+        return stage.asked(self.name, **{"price": NINE, "is_live": self.seller.is_live, **terms})
+
+    def prepared(self) -> Elicitation:
+        return stage.prepared(self.gateway, self.asked())
+
+    def begun(self) -> Elicitation:
+        before = self.prepared()
+        assert before.attempt is not None
+        departure, _ = run(self.gateway.begin(before, TRIP), reply(self.opened, 201))
+        attempt = msgspec.structs.replace(before.attempt, kept=departure.kept)
+        return msgspec.structs.replace(before, attempt=attempt)
+
+    def delivered(self, event: Data) -> Delivery:
+        return self.sign(msgspec.json.encode(event))
+
+
+def put(data: Data, place: str, value: Any) -> Data:
+    """A copy with something else in that place."""
+    data = deepcopy(data)
+    *parts, last = place.split(".")
+    found: Any = data
+    for part in parts:
+        found = found[int(part)] if isinstance(found, list) else found[part]
+    found[int(last) if isinstance(found, list) else last] = value
+    return data
+
+
+def seller(name: str, **fields: Any) -> DeclaredAccount:
+    told = {"secret": SECRET, "webhook_secrets": ("whs",), "is_live": False}
+    return DeclaredAccount(declaration=SELLERS[name], **{**told, **fields})
+
+
+def eur(amount: int) -> Data:
+    return {"amount": amount, "currency": "EUR"}
+
+
+def verified(name: str, body: bytes, headers: Mapping[str, str]) -> Delivery:
+    scheme = SELLERS[name].scheme
+    return verify(
+        scheme, body=body, headers=[*headers.items()], secrets=["whs"], now=NOON, url=HOOK
+    )
+
+
+# Square
+
+
+def _square_link() -> Data:
+    link = {
+        "id": "LINK1",
+        "version": 1,
+        "order_id": "ORDER1",
+        "url": "https://sandbox.square.link/u/1",
+        "long_url": "https://sandbox.square.link/long/1",
+        "created_at": "2026-03-01T12:00:00Z",
+        "payment_note": ID,
+    }
+    return {"payment_link": link, "related_resources": {"orders": []}}
+
+
+def _square_order(word: str) -> Data:
+    state, _, due = word.partition(" ")
+    order = {
+        "id": "ORDER1",
+        "location_id": "L1",
+        "state": state,
+        "version": 4,
+        "metadata": {"elicitation": ID},
+        "total_money": eur(900),
+        "net_amount_due_money": eur(int(due)),
+        "created_at": "2026-03-01T12:00:00Z",
+    }
+    if not int(due):
+        order["tenders"] = [{"id": PAYMENT, "type": "CARD", "payment_id": PAYMENT}]
+    return {"order": order}
+
+
+def _square_event(word: str) -> Data:
+    kind, _, status = word.partition(" ")
+    payment = {
+        "id": PAYMENT,
+        "order_id": "ORDER1",
+        "note": ID,
+        "status": status,
+        "amount_money": eur(900),
+    }
+    return {
+        "merchant_id": "M1",
+        "type": kind,
+        "event_id": "ev-1",
+        "created_at": "2026-03-01T12:05:00Z",
+        "data": {"type": "payment", "id": PAYMENT, "object": {"payment": payment}},
+    }
+
+
+def _square_signs(body: bytes) -> Delivery:
+    headers = dict(signing.square(body, secret="whs", url=HOOK))
+    assert square_verifies(
+        request_body=body.decode(),
+        signature_header=headers["x-square-hmacsha256-signature"],
+        signature_key="whs",
+        notification_url=HOOK,
+    )
+    return verified("square", body, headers)
+
+
+def _square_refund(status: str) -> Data:
+    refund = {"id": "re-1", "status": status, "amount_money": eur(900), "payment_id": PAYMENT}
+    return {"refund": refund}
+
+
+def _square_payment(refunded: int) -> Data:
+    payment = {"id": PAYMENT, "status": "COMPLETED", "amount_money": eur(900)}
+    return {"payment": {**payment, **({"refunded_money": eur(refunded)} if refunded else {})}}
+
+
+square = Case(
+    seller=seller("square", own={"location": "L1"}),
+    session="ORDER1",
+    handle="LINK1",
+    page="https://sandbox.square.link/u/1",
+    create="https://connect.squareupsandbox.com/v2/online-checkout/payment-links",
+    body={
+        "idempotency_key": DIGEST,
+        "order": {
+            "location_id": "L1",
+            "metadata": {"elicitation": ID},
+            "line_items": [{"name": WHAT, "quantity": "1", "base_price_money": eur(900)}],
+        },
+        "checkout_options": {"redirect_url": RETURN, "allow_tipping": False},
+        "payment_note": ID,
+    },
+    opened=_square_link(),
+    fetch="/v2/orders/ORDER1",
+    fetched=_square_order,
+    words={
+        "OPEN 900": Verdict.OPEN,
+        "DRAFT 900": Verdict.OPEN,
+        "OPEN 0": Verdict.PAID,
+        "COMPLETED 0": Verdict.PAID,
+        "CANCELED 900": Verdict.EXPIRED,
+    },
+    open_word="OPEN 900",
+    over_word="CANCELED 900",
+    fetched_at={
+        "amount": ("order.total_money.amount", 90),
+        "currency": ("order.total_money.currency", "USD"),
+        "reference": ("order.metadata.elicitation", "another"),
+        "account": ("order.location_id", "L2"),
+    },
+    close=("DELETE /v2/online-checkout/payment-links/LINK1", None),
+    told=_square_event,
+    events={},
+    paid_event="payment.updated COMPLETED",
+    ignored=put(_square_event("x COMPLETED"), "type", "invoice.created"),
+    sign=_square_signs,
+    refund="POST /v2/refunds",
+    refund_body={"payment_id": PAYMENT, "amount_money": eur(900), "reason": "No seats"},
+    refund_replies={
+        "pending": _square_refund("PENDING"),
+        "succeeded": _square_refund("COMPLETED"),
+        "refused": _square_refund("FAILED"),
+    },
+    held=_square_payment,
+)
+
+
+# Paddle
+
+
+def _paddle_transaction(word: str) -> Data:
+    totals = {
+        "subtotal": "756",
+        "discount": "0",
+        "tax": "144",
+        "total": "900",
+        "credit": "0",
+        "credit_to_balance": "0",
+        "balance": "900",
+        "grand_total": "900",
+        "grand_total_tax": "144",
+        "fee": None,
+        "earnings": None,
+        "currency_code": "EUR",
+    }
+    return {
+        "data": {
+            "id": "txn_1",
+            "status": word,
+            "customer_id": None,
+            "address_id": None,
+            "business_id": None,
+            "custom_data": {"elicitation": ID, "return_url": RETURN},
+            "currency_code": "EUR",
+            "origin": "api",
+            "subscription_id": None,
+            "invoice_id": None,
+            "invoice_number": None,
+            "collection_mode": "automatic",
+            "discount_id": None,
+            "billing_details": None,
+            "billing_period": None,
+            "items": [],
+            "details": {"tax_rates_used": [], "totals": totals, "line_items": []},
+            "payments": [],
+            "checkout": {"url": "https://shop.example/pay?_ptxn=txn_1"},
+            "created_at": "2026-03-01T12:00:00+00:00",
+            "updated_at": "2026-03-01T12:00:00+00:00",
+            "billed_at": None,
+        },
+        "meta": {"request_id": "r-1"},
+    }
+
+
+def _paddle_held(refunded: int) -> Data:
+    breakdown = {"credit": "0", "refund": str(refunded), "chargeback": "0"}
+    totals = {"subtotal": "0", "tax": "0", "total": "0", "fee": "0", "earnings": "0"}
+    adjusted = {**totals, "breakdown": breakdown, "currency_code": "EUR"}
+    return put(_paddle_transaction("completed"), "data.adjustment_totals", adjusted)
+
+
+def _paddle_event(word: str) -> Data:
+    kind, _, status = word.partition(" ")
+    return {
+        "event_id": "evt_1",
+        "notification_id": "ntf_1",
+        "event_type": kind,
+        "occurred_at": "2026-03-01T12:05:00+00:00",
+        "data": _paddle_transaction(status)["data"],
+    }
+
+
+def _paddle_adjustment(status: str) -> Data:
+    totals = {"subtotal": "756", "tax": "144", "total": "900", "fee": "0", "earnings": "0"}
+    return {
+        "data": {
+            "id": "adj_1",
+            "action": "refund",
+            "transaction_id": "txn_1",
+            "customer_id": "ctm_1",
+            "reason": "asked for by the seller",
+            "currency_code": "EUR",
+            "status": status,
+            "items": [],
+            "totals": {**totals, "retained_fee": "0", "currency_code": "EUR"},
+            "created_at": "2026-03-01T12:10:00+00:00",
+            "tax_rates_used": [],
+            "type": "full",
+        }
+    }
+
+
+def _paddle_signs(body: bytes) -> Delivery:
+    seconds = int(NOON.timestamp())
+    signed = f"{seconds}:".encode() + body
+    value = PaddleSignature.calculate_hmac("whs", signed).hexdigest()
+    return verified("paddle", body, {"Paddle-Signature": f"ts={seconds};h1={value}"})
+
+
+_PADDLE_PRICE = {
+    "description": WHAT,
+    "name": WHAT,
+    "tax_mode": "internal",
+    "unit_price": {"amount": "900", "currency_code": "EUR"},
+    "quantity": {"minimum": 1, "maximum": 1},
+    "product": {"name": WHAT, "tax_category": "saas"},
+}
+paddle = Case(
+    seller=seller(
+        "paddle", own={"tax_category": "saas"}, more_checkout_origins=("https://shop.example",)
+    ),
+    session="txn_1",
+    page="https://shop.example/pay?_ptxn=txn_1",
+    payment="txn_1",
+    create="https://sandbox-api.paddle.com/transactions",
+    body={
+        "items": [{"quantity": 1, "price": _PADDLE_PRICE}],
+        "currency_code": "EUR",
+        "collection_mode": "automatic",
+        "custom_data": {"elicitation": ID, "return_url": RETURN},
+    },
+    opened=_paddle_transaction("ready"),
+    fetch="/transactions/txn_1?include=adjustments_totals",
+    fetched=_paddle_transaction,
+    words={
+        "draft": Verdict.OPEN,
+        "ready": Verdict.OPEN,
+        "billed": Verdict.PENDING,
+        "paid": Verdict.PAID,
+        "completed": Verdict.PAID,
+        "canceled": Verdict.EXPIRED,
+        "past_due": Verdict.FAILED,
+    },
+    open_word="ready",
+    over_word="canceled",
+    fetched_at={
+        "amount": ("data.details.totals.grand_total", "90"),
+        "currency": ("data.currency_code", "USD"),
+        "reference": ("data.custom_data.elicitation", "another"),
+    },
+    told_at={
+        "amount": ("data.details.totals.grand_total", "90"),
+        "currency": ("data.currency_code", "USD"),
+        "session": ("data.id", "txn_2"),
+    },
+    close=("PATCH /transactions/txn_1", {"status": "canceled"}),
+    told=_paddle_event,
+    events={
+        "transaction.paid paid": Verdict.PAID,
+        "transaction.completed completed": Verdict.PAID,
+        "transaction.canceled canceled": Verdict.EXPIRED,
+        "transaction.updated ready": Verdict.OPEN,
+    },
+    paid_event="transaction.completed completed",
+    ignored=put(_paddle_event("x paid"), "event_type", "transaction.ready"),
+    sign=_paddle_signs,
+    refund="POST /adjustments",
+    refund_body={
+        "action": "refund",
+        "type": "full",
+        "transaction_id": "txn_1",
+        "reason": "asked for by the seller",
+    },
+    refund_replies={
+        "pending": _paddle_adjustment("pending_approval"),
+        "succeeded": _paddle_adjustment("approved"),
+        "refused": _paddle_adjustment("rejected"),
+    },
+    held=_paddle_held,
+)
+
+
+# Adyen
+
+
+def _adyen_link(word: str) -> Data:
+    return {
+        "id": "PLTEST1",
+        "url": "https://test.adyen.link/PLTEST1",
+        "status": word,
+        "reference": KEY,
+        "merchantAccount": "ShopCOM",
+        "amount": {"value": 900, "currency": "EUR"},
+        "description": WHAT,
+        "returnUrl": RETURN,
+        "expiresAt": "2026-03-01T15:00:00+01:00",
+    }
+
+
+def _adyen_item(word: str) -> Data:
+    kind, _, success = word.partition(" ")
+    return {
+        "pspReference": PAYMENT,
+        "originalReference": "",
+        "merchantAccountCode": "ShopCOM",
+        "merchantReference": KEY,
+        "amount": {"value": 900, "currency": "EUR"},
+        "eventCode": kind,
+        "success": success,
+        "eventDate": "2026-03-01T13:05:00+01:00",
+        "paymentMethod": "visa",
+    }
+
+
+def _adyen_signs(body: bytes) -> Delivery:
+    item: Data = msgspec.json.decode(body)
+    signature = generate_notification_sig(item, ADYEN_KEY).decode()
+    entry = {**item, "additionalData": {"hmacSignature": signature}}
+    whole = {"live": "false", "notificationItems": [{"NotificationRequestItem": entry}]}
+    [found] = verify_items(body=msgspec.json.encode(whole), secrets=[ADYEN_KEY], now=NOON)
+    assert isinstance(found, Delivery)
+    return found
+
+
+def _adyen_claim(kind: str) -> Data:
+    return {**_adyen_item(f"{kind} true"), "pspReference": "cb-1", "originalReference": PAYMENT}
+
+
+def _adyen_refund(status: str) -> Data:
+    return {
+        "merchantAccount": "ShopCOM",
+        "paymentPspReference": PAYMENT,
+        "pspReference": "re-1",
+        "status": status,
+        "amount": {"value": 900, "currency": "EUR"},
+    }
+
+
+adyen = Case(
+    seller=seller("adyen", own={"merchant": "ShopCOM"}),
+    session=KEY,
+    handle="PLTEST1",
+    page="https://test.adyen.link/PLTEST1",
+    create="https://checkout-test.adyen.com/v72/paymentLinks",
+    body={
+        "merchantAccount": "ShopCOM",
+        "reference": KEY,
+        "amount": {"value": 900, "currency": "EUR"},
+        "description": WHAT,
+        "returnUrl": RETURN,
+        "expiresAt": "2026-03-01T14:00:00+00:00",
+    },
+    opened=_adyen_link("active"),
+    fetch="/v72/paymentLinks/PLTEST1",
+    fetched=_adyen_link,
+    words={
+        "active": Verdict.OPEN,
+        "paymentPending": Verdict.PENDING,
+        "completed": Verdict.PENDING,
+        "paid": Verdict.PENDING,
+        "expired": Verdict.EXPIRED,
+    },
+    open_word="active",
+    over_word="expired",
+    fetched_at={
+        "amount": ("amount.value", 90),
+        "currency": ("amount.currency", "USD"),
+        "account": ("merchantAccount", "OtherCOM"),
+    },
+    told_at={
+        "amount": ("amount.value", 90),
+        "currency": ("amount.currency", "USD"),
+        "session": ("merchantReference", f"{ID}:2"),
+        "account": ("merchantAccountCode", "OtherCOM"),
+    },
+    close=("PATCH /v72/paymentLinks/PLTEST1", {"status": "expired"}),
+    told=_adyen_item,
+    events={"AUTHORISATION true": Verdict.PAID},
+    paid_event="AUTHORISATION true",
+    ignored=_adyen_item("AUTHORISATION false"),
+    sign=_adyen_signs,
+    refund=f"POST /v72/payments/{PAYMENT}/refunds",
+    refund_body={"merchantAccount": "ShopCOM", "amount": {"value": 900, "currency": "EUR"}},
+    refund_replies={"pending": _adyen_refund("received"), "refused": _adyen_refund("refused")},
+    news={
+        "open": _adyen_claim("NOTIFICATION_OF_CHARGEBACK"),
+        "lost": _adyen_claim("CHARGEBACK"),
+        "won": _adyen_claim("CHARGEBACK_REVERSED"),
+    },
+)
+
+
+# Polar
+
+
+def _polar_checkout(word: str) -> Data:
+    return {
+        "id": "co-1",
+        "created_at": "2026-03-01T12:00:00Z",
+        "modified_at": None,
+        "payment_processor": "stripe",
+        "status": word,
+        "client_secret": "polar_c_1",
+        "url": "https://sandbox.polar.sh/checkout/polar_c_1",
+        "expires_at": "2026-03-01T13:00:00Z",
+        "success_url": RETURN,
+        "amount": 900,
+        "discount_amount": 0,
+        "net_amount": 756,
+        "tax_amount": 144,
+        "tax_behavior": "inclusive",
+        "total_amount": 900,
+        "currency": "eur",
+        "product_id": "prod-1",
+        "metadata": {"elicitation": ID},
+    }
+
+
+def _polar_order(status: str = "paid", refunded: tuple[int, int] = (0, 0)) -> Data:
+    return {
+        "id": PAYMENT,
+        "status": status,
+        "paid": True,
+        "subtotal_amount": 756,
+        "discount_amount": 0,
+        "net_amount": 756,
+        "tax_amount": 144,
+        "total_amount": 900,
+        "refunded_amount": refunded[0],
+        "refunded_tax_amount": refunded[1],
+        "refundable_amount": 756 - refunded[0],
+        "refundable_tax_amount": 144 - refunded[1],
+        "currency": "eur",
+        "checkout_id": "co-1",
+        "product_id": "prod-1",
+        "metadata": {"elicitation": ID},
+    }
+
+
+def _polar_event(word: str) -> Data:
+    kind, _, status = word.partition(" ")
+    order = _polar_order(status)
+    when = "2026-03-01T12:05:00Z"
+    return {"type": kind, "timestamp": when, "api_version": "2026-10", "data": order}
+
+
+def _polar_held(refunded: int) -> Data:
+    tax = refunded * 144 // 900
+    return _polar_order("partially_refunded", (refunded - tax, tax))
+
+
+def _polar_signs(body: bytes) -> Delivery:
+    library = StandardWebhook(base64.b64encode(b"whs").decode())
+    headers = {
+        "webhook-id": "msg_1",
+        "webhook-timestamp": str(int(NOON.timestamp())),
+        "webhook-signature": library.sign("msg_1", NOON, body.decode()),
+    }
+    return verified("polar", body, headers)
+
+
+def _polar_refund(status: str) -> Data:
+    return {"id": "re-1", "status": status, "amount": 756, "tax_amount": 144, "order_id": PAYMENT}
+
+
+_POLAR_PRICE = {"amount_type": "fixed", "price_amount": 900, "price_currency": "eur"}
+polar = Case(
+    seller=seller("polar", own={"product": "prod-1"}),
+    session="co-1",
+    page="https://sandbox.polar.sh/checkout/polar_c_1",
+    create="https://sandbox-api.polar.sh/v1/checkouts/",
+    body={
+        "products": ["prod-1"],
+        "prices": {"prod-1": [{**_POLAR_PRICE, "tax_behavior": "inclusive"}]},
+        "allow_discount_codes": False,
+        "metadata": {"elicitation": ID},
+        "success_url": RETURN,
+        "return_url": CANCEL,
+    },
+    opened=_polar_checkout("open"),
+    fetch="/v1/checkouts/co-1",
+    fetched=_polar_checkout,
+    words={
+        "open": Verdict.OPEN,
+        "confirmed": Verdict.PENDING,
+        "succeeded": Verdict.PENDING,
+        "failed": Verdict.FAILED,
+        "expired": Verdict.EXPIRED,
+    },
+    open_word="open",
+    over_word="expired",
+    fetched_at={
+        "amount": ("total_amount", 90),
+        "currency": ("currency", "usd"),
+        "reference": ("metadata.elicitation", "another"),
+    },
+    told_at={
+        "amount": ("data.total_amount", 90),
+        "currency": ("data.currency", "usd"),
+        "session": ("data.checkout_id", "co-2"),
+    },
+    told=_polar_event,
+    events={
+        "order.paid paid": Verdict.PAID,
+        "order.paid partially_refunded": Verdict.PAID,
+        "order.paid refunded": Verdict.PAID,
+    },
+    paid_event="order.paid paid",
+    ignored=_polar_event("order.created paid"),
+    sign=_polar_signs,
+    refund="POST /v1/refunds/",
+    refund_body={
+        "order_id": PAYMENT,
+        "reason": "customer_request",
+        "amount": 756,
+        "comment": "No seats",
+    },
+    refund_replies={
+        "pending": _polar_refund("pending"),
+        "succeeded": _polar_refund("succeeded"),
+        "refused": _polar_refund("failed"),
+    },
+    held=_polar_held,
+    news={"400": {**_polar_event("order.refunded paid"), "data": _polar_held(400)}},
+)
+
+
+# Lemon Squeezy
+
+
+def _lemon_checkout() -> Data:
+    preview = {"currency": "EUR", "subtotal": 756, "discount_total": 0, "tax": 144, "total": 900}
+    attributes = {
+        "store_id": 1,
+        "variant_id": 2,
+        "custom_price": 900,
+        "checkout_data": {"email": "", "custom": {"elicitation": KEY}},
+        "preview": preview,
+        "expires_at": "2026-03-01T13:00:00.000000Z",
+        "test_mode": True,
+        "url": "https://shop.lemonsqueezy.com/checkout/custom/1?signature=x",
+    }
+    return {"data": {"type": "checkouts", "id": "lc-1", "attributes": attributes}}
+
+
+def _lemon_order(status: str, refunded: int = 0) -> Data:
+    attributes = {
+        "store_id": 1,
+        "identifier": "uuid-1",
+        "currency": "EUR",
+        "subtotal": 756,
+        "tax": 144,
+        "total": 900,
+        "status": status,
+        "refunded": status == "refunded",
+        "refunded_amount": refunded,
+        "test_mode": True,
+    }
+    return {"data": {"type": "orders", "id": "4001", "attributes": attributes}}
+
+
+def _lemon_event(word: str) -> Data:
+    kind, _, status = word.partition(" ")
+    meta = {"test_mode": True, "event_name": kind, "custom_data": {"elicitation": KEY}}
+    return {"meta": meta, **_lemon_order(status)}
+
+
+def _lemon_signs(body: bytes) -> Delivery:
+    signature = hmac.new(b"whs", body, hashlib.sha256).hexdigest()
+    return verified("lemon_squeezy", body, {"X-Signature": signature})
+
+
+lemon_squeezy = Case(
+    seller=seller(
+        "lemon_squeezy",
+        own={"store": "1", "variant": "2"},
+        more_checkout_origins=("https://shop.lemonsqueezy.com",),
+    ),
+    session=KEY,
+    handle="lc-1",
+    page="https://shop.lemonsqueezy.com/checkout/custom/1?signature=x",
+    payment="4001",
+    create="https://api.lemonsqueezy.com/v1/checkouts",
+    body={
+        "data": {
+            "type": "checkouts",
+            "attributes": {
+                "custom_price": 900,
+                "product_options": {"name": WHAT, "redirect_url": RETURN},
+                "checkout_options": {"discount": False},
+                "checkout_data": {"custom": {"elicitation": KEY}},
+                "expires_at": "2026-03-01T13:00:00+00:00",
+                "preview": True,
+            },
+            "relationships": {
+                "store": {"data": {"type": "stores", "id": "1"}},
+                "variant": {"data": {"type": "variants", "id": "2"}},
+            },
+        }
+    },
+    opened=_lemon_checkout(),
+    fetch=None,
+    fetched=_lemon_order,
+    words={},
+    open_word="",
+    over_word="",
+    told=_lemon_event,
+    events={
+        "order_created paid": Verdict.PAID,
+        "order_created pending": Verdict.PENDING,
+        "order_created failed": Verdict.FAILED,
+        "order_created refunded": Verdict.PAID,
+    },
+    paid_event="order_created paid",
+    told_at={
+        "amount": ("data.attributes.total", 90),
+        "currency": ("data.attributes.currency", "USD"),
+        "session": ("meta.custom_data.elicitation", f"{ID}:2"),
+        "mode": ("data.attributes.test_mode", False),
+    },
+    ignored=_lemon_event("subscription_created paid"),
+    sign=_lemon_signs,
+    refund="POST /v1/orders/4001/refund",
+    refund_body={"data": {"type": "orders", "id": "4001", "attributes": {"amount": 900}}},
+    refund_replies={
+        "succeeded": _lemon_order("refunded", 900),
+        "refused": _lemon_order("paid"),
+    },
+    held=lambda refunded: _lemon_order("paid", refunded),
+    news={"400": {**_lemon_event("order_refunded paid"), **_lemon_order("paid", 400)}},
+)
+
+
+# Coinbase Commerce
+
+
+def _charge(word: str) -> Data:
+    statuses = ["NEW"] if word == "NEW" else ["NEW", word]
+    return {
+        "id": "charge-1",
+        "code": "CODE1",
+        "name": WHAT,
+        "hosted_url": "https://commerce.coinbase.com/charges/CODE1",
+        "created_at": "2026-03-01T12:00:00Z",
+        "expires_at": "2026-03-01T13:00:00Z",
+        "timeline": [{"time": "2026-03-01T12:00:00Z", "status": one} for one in statuses],
+        "metadata": {"elicitation": ID},
+        "pricing_type": "fixed_price",
+        "pricing": {"local": {"amount": "9.00", "currency": "EUR"}},
+        "payments": [],
+    }
+
+
+def _coinbase_event(word: str) -> Data:
+    kind, _, status = word.partition(" ")
+    event = {"id": "ev-1", "resource": "event", "type": kind, "data": _charge(status)}
+    return {"id": "delivery-1", "attempt_number": 1, "event": event}
+
+
+def _coinbase_signs(body: bytes) -> Delivery:
+    headers = dict(signing.coinbase(body, secret="whs"))
+    [signature] = headers.values()
+    assert WebhookSignature.verify_sig_header(body.decode(), signature, "whs")
+    return verified("coinbase", body, headers)
+
+
+coinbase = Case(
+    seller=seller("coinbase", is_live=True),
+    session="charge-1",
+    page="https://commerce.coinbase.com/charges/CODE1",
+    payment="CODE1",
+    create="https://api.commerce.coinbase.com/charges",
+    body={
+        "name": WHAT,
+        "description": WHAT,
+        "pricing_type": "fixed_price",
+        "local_price": {"amount": "9.00", "currency": "EUR"},
+        "metadata": {"elicitation": ID},
+        "redirect_url": RETURN,
+        "cancel_url": CANCEL,
+    },
+    opened={"data": _charge("NEW")},
+    fetch="/charges/charge-1",
+    fetched=lambda word: {"data": _charge(word)},
+    words={
+        "NEW": Verdict.OPEN,
+        "SIGNED": Verdict.OPEN,
+        "PENDING": Verdict.PENDING,
+        "COMPLETED": Verdict.PAID,
+        "UNRESOLVED": Verdict.PENDING,
+        "RESOLVED": Verdict.PENDING,
+        "EXPIRED": Verdict.EXPIRED,
+        "CANCELED": Verdict.EXPIRED,
+    },
+    open_word="NEW",
+    over_word="CANCELED",
+    fetched_at={
+        "amount": ("data.pricing.local.amount", "0.90"),
+        "currency": ("data.pricing.local.currency", "USD"),
+        "reference": ("data.metadata.elicitation", "another"),
+    },
+    told_at={
+        "amount": ("event.data.pricing.local.amount", "0.90"),
+        "currency": ("event.data.pricing.local.currency", "USD"),
+        "session": ("event.data.id", "charge-2"),
+    },
+    close=("POST /charges/charge-1/cancel", None),
+    told=_coinbase_event,
+    events={
+        "charge:confirmed COMPLETED": Verdict.PAID,
+        "charge:pending PENDING": Verdict.PENDING,
+        "charge:failed EXPIRED": Verdict.EXPIRED,
+        "charge:resolved RESOLVED": Verdict.PENDING,
+    },
+    paid_event="charge:confirmed COMPLETED",
+    ignored=_coinbase_event("charge:created NEW"),
+    sign=_coinbase_signs,
+)
+
+CASES = (adyen, coinbase, lemon_squeezy, paddle, polar, square)

@@ -1,0 +1,139 @@
+"""A desktop program that starts `elicit stdio`, and hears what it writes."""
+
+import asyncio
+import contextlib
+import json
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import httpx
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
+
+from tests.support.cli import COMMAND, HOUSE, environment_of, start
+from tests.support.leaks import EARS, Written
+from tests.support.processes import heard
+from webapp.demo.walker import walk
+
+PATIENCE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desktop:
+    """A home with the author's tools in it, and a client that starts them as its command says."""
+
+    home: Path
+    port: int
+    links: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    more: Mapping[str, str] = field(default_factory=dict)  # variables
+    said: list[Written] = field(default_factory=list)  # on standard error, by its processes
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def extra(self) -> dict[str, str]:
+        path = f"{HOUSE}:{HOUSE / 'examples'}"
+        return {"ELICIT_URL": self.url, "PYTHONPATH": path, **self.more}
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return ("stdio", "tools:mcp", "--port", str(self.port))
+
+    @contextlib.asynccontextmanager
+    async def client(
+        self, revision: str = "legacy", *, shows_links: bool = True
+    ) -> AsyncIterator[Client]:
+        command, *rest = COMMAND
+        parameters = StdioServerParameters(
+            command=command,
+            args=[*rest, *self.arguments],
+            env=environment_of(self.home, self.extra),
+            cwd=self.home,
+        )
+        with heard("elicit stdio") as said:
+            self.said.append(said)
+            async with Client(
+                stdio_client(parameters, errlog=cast("TextIO", said)),
+                mode=revision,
+                elicitation_callback=self._show if shows_links else None,
+            ) as client:
+                yield client
+
+    async def link(self) -> str:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self.links.get()
+
+    async def open(self, link: str) -> None:
+        """The person opens the link and orders soup."""
+        async with httpx.AsyncClient() as browser:
+            await walk(browser, link, answers={"dish": "soup"}, say=lambda _: None)
+
+    async def start(self, *, shows_links: bool = True) -> "Pipe":
+        """The same without a library on the client's side."""
+        process = await start(*self.arguments, home=self.home, extra=self.extra, stdin=PIPE)
+        pipe = Pipe(process)
+        await pipe.say(
+            id=1,
+            method="initialize",
+            params={
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"elicitation": {"url": {}}} if shows_links else {},
+                "clientInfo": {"name": "test", "version": "1"},
+            },
+        )
+        assert (await pipe.hear())["result"]["protocolVersion"] == "2025-11-25"
+        await pipe.say(method="notifications/initialized")
+        return pipe
+
+    async def _show(self, context: Any, params: ElicitRequestParams) -> ElicitResult:
+        assert isinstance(params, ElicitRequestURLParams)
+        self.links.put_nowait(params.url)
+        return ElicitResult(action="accept")
+
+
+@dataclass(frozen=True, slots=True)
+class Pipe:
+    """A process at whose stdin and stdout we sit ourselves."""
+
+    process: Process
+
+    async def say(self, **message: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        await self.process.stdin.drain()
+
+    async def hear(self) -> dict[str, Any]:
+        """The next message; whatever stands on stdout must be one."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            line = await self.process.stdout.readline()
+        message: dict[str, Any] = json.loads(line)
+        assert message["jsonrpc"] == "2.0"
+        EARS.hear_messages("failed tool over stdio", message)
+        return message
+
+    async def order(self) -> str:
+        """Call the tool; the link that is to be shown."""
+        await self.say(id=2, method="tools/call", params={"name": "order_lunch"})
+        asked = await self.hear()
+        assert asked["method"] == "elicitation/create"
+        await self.say(id=asked["id"], result={"action": "accept"})
+        link: str = asked["params"]["url"]
+        return link
+
+    async def result(self) -> str:
+        """Call the tool; its result, of a call that asks nothing."""
+        await self.say(id=2, method="tools/call", params={"name": "order_lunch"})
+        text: str = (await self.hear())["result"]["content"][0]["text"]
+        return text
+
+    def close(self, descriptor: int) -> None:
+        """Close our end of one of its pipes."""
+        transport: Any = self.process._transport  # type: ignore[attr-defined]
+        transport.get_pipe_transport(descriptor).close()

@@ -1,0 +1,52 @@
+"""Servers whose callers have to bring an access token of the server's own."""
+
+from typing import Any
+
+from tests.support.mcp_server import new_server
+
+TOKEN = {"authorization": "Bearer good"}
+
+
+def new_guarded_server(library: str, *, subject: str | None) -> Any:
+    """A server whose callers have to bring an access token of its own."""
+    return guarded_by(library, {"sub": subject} if subject else {})
+
+
+def guarded_by(library: str, claims: dict[str, str]) -> Any:
+    """The same, with a token that says this."""
+    return guarded_by_tokens(library, {"good": claims})
+
+
+def guarded_by_tokens(library: str, said: dict[str, dict[str, str]]) -> Any:
+    """The same, with tokens that say these."""
+    if library == "fastmcp":
+        from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
+
+        tokens: dict[str, dict[str, Any]] = {
+            text: {"client_id": "client", "scopes": [], **said[text]} for text in said
+        }
+        return new_server(library, auth=StaticTokenVerifier(tokens))
+    from mcp.server.auth.provider import AccessToken
+    from mcp.server.auth.settings import AuthSettings
+
+    class Verifier:
+        async def verify_token(self, token: str) -> AccessToken | None:
+            if (claims := said.get(token)) is None:
+                return None
+            return AccessToken(
+                token=token,
+                client_id="client",
+                scopes=[],
+                subject=claims.get("sub"),
+                claims=dict(claims),
+            )
+
+    return new_server(
+        library,
+        token_verifier=Verifier(),
+        auth=AuthSettings(
+            issuer_url="https://login.example.com",  # type: ignore[arg-type]
+            resource_server_url="http://127.0.0.1/mcp",  # type: ignore[arg-type]
+            validate_token_resource=False,
+        ),
+    )

@@ -1,0 +1,188 @@
+"""An issuer on a port of this machine: people sign in there, and it makes access tokens.
+
+It plays the one that an operator names by ELICIT_ISSUER. Who is at the browser is a parameter of
+the address that `Person.sign_in` follows, in the place of a password.
+"""
+
+import json
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from html import unescape
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+
+from joserfc import jwt
+from joserfc.jwk import ECKey
+
+from flows.oauth.provider import Client
+from flows.providers import openid
+from tests.support.mcp_server import Page, Person
+from tests.support.serving import serving_at
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.settings.identity import PROVIDER, IdentitySettings
+
+CLIENT_ID = "the pages"
+CLIENT_SECRET = "the secret of the pages"
+LIFE_SECONDS = 600
+
+
+class Issuing:
+    """The issuer; `denies` makes people say no there, `claims` are added to every id_token."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.denies = False
+        self.claims: dict[str, Any] = {}
+        self.exchanges = 0
+        self._key = ECKey.generate_key("P-256", {"kid": "one"})
+        self._codes: dict[str, dict[str, str]] = {}
+
+    def who(self, **options: Any) -> IdentitySettings:
+        """Settings that name it."""
+        provider = openid(PROVIDER, self.url, label=urlsplit(self.url).netloc)
+        client = Client(provider=provider, client_id=CLIENT_ID, client_secret=CLIENT_SECRET)
+        return IdentitySettings(client=client, **options)
+
+    def token(self, subject: str | None, *, audience: str, **claims: Any) -> str:
+        """An access token, as a caller brings it."""
+        now = int(time.time())
+        said = {
+            "iss": self.url,
+            "sub": subject,
+            "aud": audience,
+            "client_id": "assistant",
+            "iat": now,
+            "exp": now + LIFE_SECONDS,
+            **claims,
+        }
+        return self._signed(said, kind="at+jwt")
+
+    def bearer(self, subject: str | None, *, audience: str, **claims: Any) -> dict[str, str]:
+        token = self.token(subject, audience=audience, **claims)
+        return {"authorization": f"Bearer {token}"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        body = await _body(receive)
+        path = scope["path"]
+        status, headers, content = self._answer(path, scope["query_string"].decode(), body)
+        payload = b"" if content is None else json.dumps(content).encode()
+        named = [(b"content-type", b"application/json"), *headers]
+        await send({"type": "http.response.start", "status": status, "headers": named})
+        await send({"type": "http.response.body", "body": payload})
+
+    def _answer(
+        self, path: str, query: str, body: bytes
+    ) -> tuple[int, list[tuple[bytes, bytes]], Any]:
+        match path:
+            case "/.well-known/openid-configuration":
+                return 200, [], self._metadata()
+            case "/jwks":
+                return 200, [], {"keys": [self._key.as_dict(private=False)]}
+            case "/authorize":
+                return 302, [(b"location", self._back(dict(parse_qsl(query))).encode())], None
+            case "/token":
+                return self._exchange({k: v[0] for k, v in parse_qs(body.decode()).items()})
+            case _:
+                return 404, [], {}
+
+    def _metadata(self) -> dict[str, Any]:
+        places = ("authorization_endpoint", "authorize"), ("token_endpoint", "token")
+        return {
+            "issuer": self.url,
+            "jwks_uri": f"{self.url}/jwks",
+            "authorization_response_iss_parameter_supported": True,
+            **{name: f"{self.url}/{place}" for name, place in places},
+        }
+
+    def _back(self, asked: dict[str, str]) -> str:
+        assert asked["client_id"] == CLIENT_ID
+        assert asked["code_challenge_method"] == "S256"
+        said = {"state": asked["state"], "iss": self.url}
+        if self.denies:
+            return f"{asked['redirect_uri']}?{urlencode({'error': 'access_denied', **said})}"
+        code = secrets.token_urlsafe(16)
+        self._codes[code] = asked
+        return f"{asked['redirect_uri']}?{urlencode({'code': code, **said})}"
+
+    def _exchange(self, sent: dict[str, str]) -> tuple[int, list[tuple[bytes, bytes]], Any]:
+        self.exchanges += 1
+        asked = self._codes.pop(sent.get("code", ""), None)
+        if asked is None:
+            return 400, [], {"error": "invalid_grant"}
+        now = int(time.time())
+        claims = {
+            "iss": self.url,
+            "sub": asked["as"],
+            "aud": CLIENT_ID,
+            "nonce": asked["nonce"],
+            "preferred_username": asked["as"],
+            "iat": now,
+            "exp": now + LIFE_SECONDS,
+            **self.claims,
+        }
+        reply = {"access_token": "opaque", "token_type": "Bearer"}
+        return 200, [], {**reply, "id_token": self._signed(claims)}
+
+    def _signed(self, claims: dict[str, Any], *, kind: str = "JWT") -> str:
+        header = {"alg": "ES256", "kid": "one", "typ": kind}
+        return jwt.encode(header, {k: v for k, v in claims.items() if v is not None}, self._key)
+
+
+@asynccontextmanager
+async def issuing() -> AsyncIterator[Issuing]:
+    made: list[Issuing] = []
+
+    def make(url: str) -> ASGIApp:
+        made.append(Issuing(url))
+        return made[0]
+
+    async with serving_at(make):
+        yield made[0]
+
+
+async def leave_to_sign_in(person: Person, page: Page) -> str:
+    """Press the sign-in button of a page; the address at the issuer."""
+    fields = dict(_hidden(page, "/signin"))
+    response = await person.browser.post(page.leading("/signin"), data=fields)
+    assert response.status_code == 303, response.text
+    return response.headers["location"]
+
+
+async def come_back_as(person: Person, place: str, subject: str) -> str:
+    """Be somebody at the issuer; the address that it sends the browser back to."""
+    response = await person.browser.get(f"{place}&as={subject}")
+    assert response.status_code == 302
+    return response.headers["location"]
+
+
+async def sign_in(person: Person, page: Page, subject: str) -> Page:
+    """The whole way from a page with a sign-in button; the page that it ends at."""
+    back = await come_back_as(person, await leave_to_sign_in(person, page), subject)
+    returned = await person.visit(back)
+    assert returned.status == 303, returned.text
+    assert returned.location is not None
+    return await person.visit(returned.location)
+
+
+def _hidden(page: Page, action: str) -> list[tuple[str, str]]:
+    """The hidden fields of the form that goes there."""
+    form = re.search(
+        rf'<form[^>]*action="[^"]*{re.escape(action)}"[^>]*>(.*?)</form>', page.text, re.DOTALL
+    )
+    assert form is not None, page.text
+    found = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form[1])
+    return [(unescape(name), unescape(value)) for name, value in found]
+
+
+async def _body(receive: Receive) -> bytes:
+    body = b""
+    while True:
+        message = await receive()
+        body += bytes(message.get("body", b""))
+        if not message.get("more_body"):
+            return body

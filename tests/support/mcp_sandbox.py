@@ -1,0 +1,230 @@
+"""A stage with the sandbox beside it: accounts, payments and secrets, from the call to the result.
+
+Every byte of the protocol is noted, both ways, and whoever leaves the stage has it looked through
+for what must never be in it.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import urljoin
+
+import httpx
+import mcp_types as types
+
+from flows.elicitation.states import Json
+from flows.oauth.connection import Connection
+from flows.payments.receipt import Payment
+from tests.support.clock import Clock
+from tests.support.mcp_server import (
+    RING,
+    TLS,
+    UID,
+    Caller,
+    Page,
+    Person,
+    Stage,
+    _Posts,
+    link_in,
+    service_in,
+    soon,
+    text_of,
+)
+from tests.support.oauth_env import decide, ends
+from tests.support.serving import bound, serving, serving_at
+from webapp.app import open_app
+from webapp.demo.walker import Page as Forms
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.limits import CallLimits
+from webapp.sandbox import Sandbox, new_sandbox
+from webapp.sandbox.app import SandboxApp
+from webapp.settings.identity import IdentitySettings
+from webapp.settings.settings import Settings
+from webapp.stores import Store
+from webapp.stores.memory import MemoryStore
+
+KEY = "an-open-sesame-of-30-letters.."
+Act = Callable[[str], Awaitable[object]]
+
+
+class Guest:
+    """A person at our pages and the sandbox's; what each does is told the link."""
+
+    def __init__(self, person: Person) -> None:
+        self.person = person
+
+    async def connect(self, link: str) -> Page:
+        return await self.decide(link, "approve")
+
+    async def deny(self, link: str) -> Page:
+        return await self.decide(link, "deny")
+
+    async def decide(self, link: str, decision: str) -> Page:
+        back = await decide(self.person, await self.person.go_on(link), decision)
+        return await ends(self.person, await self.person.visit(back))
+
+    async def pay(self, link: str) -> Page:
+        return await self.press_at_till(link, "card")
+
+    async def leave(self, link: str) -> Page:
+        return await self.press_at_till(link, "cancel")
+
+    async def press_at_till(self, link: str, button: str) -> Page:
+        page = await self.person.browser.get(await self.person.go_on(link))
+        (form,) = (f for f in Forms(page.text).forms if f.action.endswith(f"/{button}"))
+        return await self._send(str(page.url), form.action, form.fields)
+
+    async def type(self, link: str, **typed: str) -> Page:
+        """Type it all; `value` is the one field of a secret without a schema."""
+        page = await self.person.browser.get(link)
+        (form, *_) = Forms(page.text).forms
+        answers = {f"answer.{name}": text for name, text in (typed or {"value": KEY}).items()}
+        assert set(answers) <= set(form.asks), page.text
+        return await self._send(link, form.action, {**form.fields, **answers})
+
+    async def allow(self, link: str) -> Page:
+        page = await self.person.browser.get(link)
+        (form, *_) = Forms(page.text).forms
+        assert "/allow" in form.action, page.text
+        return await self._send(link, form.action, form.fields)
+
+    async def decline(self, link: str) -> Page:
+        return await self.person.decline(link)
+
+    async def _send(self, url: str, action: str, fields: dict[str, str]) -> Page:
+        sent = await self.person.browser.post(urljoin(url, action), data=fields)
+        return await ends(self.person, Page.of(sent))
+
+
+@dataclass(slots=True, kw_only=True)
+class Fair:
+    stage: Stage
+    sandbox: Sandbox
+    clock: Clock
+    tap: "Tap"
+
+    async def guest(self) -> Guest:
+        return Guest(await self.stage.person())
+
+    async def payments(self) -> list[Payment]:
+        rows = self.stage.service.elicitations
+        return [await rows.rows.open(r, Payment) for r in await rows.store.list("payment")]
+
+    async def connections(self) -> list[Connection]:
+        rows = self.stage.service.elicitations
+        return [await rows.rows.open(r, Connection) for r in await rows.store.list("account")]
+
+    async def control(self, **wishes: Any) -> None:
+        """How the sandbox's webhooks arrive."""
+        await self._post("/stripe/control", self.sandbox.stripe_key, wishes)
+
+    async def plan(self, **wish: Any) -> None:
+        """What the sandbox's authorisation server does wrong next."""
+        await self._post("/control", self.sandbox.client_secret, wish)
+
+    async def _post(self, path: str, key: str, wish: dict[str, Any]) -> None:
+        headers = {"authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(verify=TLS) as client:
+            reply = await client.post(self.sandbox.url + path, json=wish, headers=headers)
+        assert reply.status_code == 200, reply.text
+
+    async def look_through(self) -> None:
+        """No secret, token or key of anybody's was in any message."""
+        told = bytes(self.tap.heard)
+        kept = [token for c in await self.connections() for token in (c.access_token,) if token]
+        for secret in (KEY, *kept, self.sandbox.client_secret, self.sandbox.stripe_key):
+            assert secret.encode() not in told, secret
+
+
+class Tap:
+    """The application, with all that goes over its /mcp noted, both ways."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.heard = bytearray()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") != "/mcp":
+            await self._app(scope, receive, send)
+            return
+
+        async def receiving() -> Message:
+            message = await receive()
+            self.heard.extend(message.get("body", b""))
+            return message
+
+        async def sending(message: Message) -> None:
+            self.heard.extend(message.get("body", b""))
+            await send(message)
+
+        await self._app(scope, receiving, sending)
+
+
+@asynccontextmanager
+async def fair(
+    server: Any,
+    *,
+    store: Store | None = None,
+    limits: CallLimits | None = None,
+    plays: bool = True,
+    who: IdentitySettings | None = None,
+) -> AsyncIterator[Fair]:
+    """Serve it with the sandbox; `plays` is whether the sandbox is used for what is not set up."""
+    clock = Clock()
+    async with AsyncExitStack() as stack:
+        port = stack.enter_context(bound("127.0.0.1")).getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        post = await stack.enter_async_context(httpx.AsyncClient(verify=TLS))
+        made: list[Sandbox] = []
+
+        def make(address: str) -> ASGIApp:
+            made.append(new_sandbox(url=address, serves=url))
+            app: Any = SandboxApp(made[0], clock=clock, deliver=post.send)
+            return cast("ASGIApp", app)
+
+        await stack.enter_async_context(serving_at(make))
+        (sandbox,) = made
+        settings = Settings(
+            url=url, ring=RING, store="memory:", uid=UID, identity=who or IdentitySettings()
+        )
+        app = await stack.enter_async_context(
+            open_app(
+                settings,
+                server,
+                store=store or MemoryStore(),
+                clock=clock,
+                limits=limits,
+                sandbox=sandbox if plays else None,
+            )
+        )
+        tap = Tap(app)
+        posts = _Posts(tap)
+        await stack.enter_async_context(serving(posts, port=port))
+        service = service_in(app)
+        stage = Stage(url=url, service=service, settings=settings, posts=posts)
+        here = Fair(stage=stage, sandbox=sandbox, clock=clock, tap=tap)
+        try:
+            yield here
+        finally:
+            await stage.aclose()
+        await here.look_through()
+
+
+async def went_through(
+    caller: Caller, tool: str, acts: Sequence[Act], *, by_url: bool = True, **arguments: Json
+) -> types.CallToolResult:
+    """Call a tool and do what each link asks for; its result.
+
+    Without URL mode the link stands in a result, and the same call goes on from there.
+    """
+    if by_url:
+        call = caller.call(tool, **arguments)
+        for act in acts:
+            await act(await caller.link())
+        return cast("types.CallToolResult", await soon(call))
+    for act in acts:
+        await act(link_in(await soon(caller.call(tool, **arguments))))
+    result = cast("types.CallToolResult", await soon(caller.call(tool, **arguments)))
+    assert "/e/" not in text_of(result)
+    return result

@@ -1,0 +1,622 @@
+"""A stage: a server that is really served, clients that really call it, persons with browsers.
+
+Nothing here sleeps. What is waited for is a condition that a request, a write or a client brings
+about; a stage that is left must leave nothing behind, neither a waiter nor a task.
+"""
+
+import asyncio
+import os
+import re
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from html import unescape
+from typing import Any, cast
+from urllib.parse import urljoin
+
+import httpx
+import httpx2
+import mcp_types as types
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from flows.crypto.tokens import Purpose
+from flows.crypto.vault import Ring
+from flows.elicitation.states import Completion, Elicitation, Json, Status
+from flows.kinds.gate import GatePolicy
+from flows.question import asking
+from tests.support.serving import serving_at
+from webapp.app import open_app
+from webapp.connecting import utc_now
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.kinds.registry import OwnKind
+from webapp.limits import CallLimits
+from webapp.mcp.attach import attach
+from webapp.service import Service, open_service
+from webapp.settings.identity import IdentitySettings
+from webapp.settings.quotas import PolicySettings
+from webapp.settings.settings import Settings
+from webapp.stores import Store, open_store
+
+# What clients declare: the modes, and {} of before there were modes.
+FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
+URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
+BOTH = types.ElicitationCapability(
+    form=types.FormElicitationCapability(), url=types.UrlElicitationCapability()
+)
+OLD_FORM = types.ElicitationCapability()
+LEGACY = "legacy"
+MODERN = "2026-07-28"
+LIBRARIES = ("mcp", "fastmcp")
+PATIENCE_SECONDS = 300.0
+RING = Ring([b"k" * 32])
+UID = os.getuid()
+# Nothing here speaks TLS, and reading the roots of the world takes a tenth of a second each time.
+TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def new_server(library: str, **options: Any) -> Any:
+    """A server of either library, without tools."""
+    if library == "fastmcp":
+        from fastmcp import FastMCP
+
+        return FastMCP("shop", **options)
+    from mcp.server.mcpserver import MCPServer
+
+    return MCPServer("shop", **options)
+
+
+def new_browser() -> httpx.AsyncClient:
+    return httpx.AsyncClient(timeout=PATIENCE_SECONDS, verify=TLS)
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Let everybody else go on until it holds."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - whatever it is that makes it true
+            await asyncio.sleep(0)
+
+
+async def soon(awaited: Awaitable[Any]) -> Any:
+    """Its result, which must come within the test's patience."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return await awaited
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What a browser got."""
+
+    status: int
+    heading: str
+    text: str
+    location: str | None
+    csrf: str | None
+    actions: tuple[str, ...] = ()  # where its forms go
+
+    @classmethod
+    def of(cls, response: httpx.Response) -> "Page":
+        heading = re.search(r"<h1[^>]*>(.*?)</h1>", response.text, re.DOTALL)
+        csrf = re.search(r'name="csrf" value="([^"]+)"', response.text)
+        location = response.headers.get("location")
+        return cls(
+            status=response.status_code,
+            heading=unescape(re.sub(r"<[^>]+>", "", heading[1])).strip() if heading else "",
+            text=response.text,
+            location=urljoin(str(response.url), location) if location else None,
+            csrf=csrf[1] if csrf else None,
+            actions=tuple(
+                urljoin(str(response.url), unescape(action))
+                for action in re.findall(r'<form[^>]*action="([^"]+)"', response.text)
+            ),
+        )
+
+    def leading(self, to: str) -> str:
+        """The address of the form that goes there."""
+        return next(action for action in self.actions if to in action)
+
+
+class Person:
+    """A person with one browser, which has its own cookie jar and follows nothing by itself."""
+
+    def __init__(self, browser: httpx.AsyncClient) -> None:
+        self.browser = browser
+
+    async def visit(self, url: str) -> Page:
+        return Page.of(await self.browser.get(url))
+
+    async def press(self, url: str, *, to: str = "") -> Page:
+        """Open the link and press a button on it."""
+        page = await self.visit(url)
+        assert page.csrf is not None, f"{page.status} {page.heading}"
+        place = page.leading(to) if to else url
+        return Page.of(await self.browser.post(place, data={"csrf": page.csrf}))
+
+    async def go_on(self, url: str) -> str:
+        """Press Continue; where it leads."""
+        page = await self.press(url)
+        assert page.status == 303
+        assert page.location is not None
+        return page.location
+
+    async def decline(self, url: str) -> Page:
+        page = await self.press(url, to="/decline")
+        assert page.location is not None
+        return await self.visit(page.location)
+
+
+class Caller:
+    """A client as the model's host runs it: it notes the links that it was shown."""
+
+    def __init__(self, client: Client, shown: asyncio.Queue[str], completed: list[str]) -> None:
+        self.client = client
+        self.completed = completed  # ids of the complete notifications
+        self.list_changes = 0  # how often it was told that the list of tools is another one
+        self.told: list[str] = []  # what the forms said that somebody typed letters into
+        self.forms: list[Any] = []  # the tools' own forms that it was asked to show
+        self._shown = shown
+        self._calls: set[asyncio.Task[types.CallToolResult]] = set()
+
+    async def link(self) -> str:
+        """The next link that the client was asked to show."""
+        return cast("str", await soon(self._shown.get()))
+
+    @property
+    def has_links_left(self) -> bool:
+        return not self._shown.empty()
+
+    def call(self, tool: str, **arguments: Json) -> asyncio.Task[types.CallToolResult]:
+        """Call a tool; the client answers what it is asked on the way."""
+        task = asyncio.create_task(self.client.call_tool(tool, dict(arguments)))
+        self._calls.add(task)
+        return task
+
+    def begin(self, tool: str, **arguments: Json) -> None:
+        """Call a tool whose result nobody looks at."""
+        self._calls.add(self.call(tool, **arguments))
+
+    async def leg(
+        self,
+        tool: str,
+        *,
+        after: types.InputRequiredResult | None = None,
+        action: str = "accept",
+        **arguments: Json,
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """One request of a call, driven by hand (2026-07-28); `after` is what the last one gave."""
+        asked = (after.input_requests or {}) if after is not None else {}
+        answer = types.ElicitResult(action=cast("Any", action))
+        return cast(
+            "types.CallToolResult | types.InputRequiredResult",
+            await soon(
+                self.client.session.call_tool(
+                    tool,
+                    dict(arguments),
+                    input_responses=dict.fromkeys(asked, answer) if asked else None,
+                    request_state=after.request_state if after is not None else None,
+                    allow_input_required=True,
+                )
+            ),
+        )
+
+    def call_leg(
+        self, tool: str, *, after: types.InputRequiredResult
+    ) -> "asyncio.Task[types.CallToolResult | types.InputRequiredResult]":
+        """One request that may be held."""
+        task = asyncio.create_task(self.leg(tool, after=after))
+        self._calls.add(cast("Any", task))
+        return task
+
+    async def hang_up(self) -> None:
+        """Give up every call that is still open."""
+        for task in self._calls:
+            task.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+
+class CutOffCaller:
+    """A client by hand: it shows links to nobody, answers nothing, and its line can be cut."""
+
+    def __init__(self, http: httpx.AsyncClient, url: str, revision: str) -> None:
+        self.http = http
+        self.url = url
+        self._capabilities: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
+        self._is_modern = revision == MODERN
+        self.headers = {"accept": "application/json, text/event-stream"}
+
+    async def connect(self) -> None:
+        if self._is_modern:
+            self.headers["mcp-protocol-version"] = MODERN
+            return
+        opening = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": self._capabilities,
+            "clientInfo": {"name": "mcp", "version": "1"},
+        }
+        answer = await self._post({"id": 0, "method": "initialize", "params": opening})
+        assert answer.status_code == 200
+        self.headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+        self.headers["mcp-protocol-version"] = "2025-11-25"
+        await self._post({"method": "notifications/initialized"})
+
+    def call(
+        self, tool: str, *, state: str | None = None, **arguments: Json
+    ) -> asyncio.Task[httpx.Response]:
+        """One request; cancel the task to cut the line without a word."""
+        params: dict[str, Any] = {"name": tool, "arguments": arguments}
+        headers = {}
+        if state is not None:
+            params["requestState"] = state
+        if self._is_modern:
+            headers = {"mcp-method": "tools/call", "mcp-name": tool}
+            params["_meta"] = {
+                types.PROTOCOL_VERSION_META_KEY: MODERN,
+                types.CLIENT_INFO_META_KEY: {"name": "mcp", "version": "1"},
+                types.CLIENT_CAPABILITIES_META_KEY: self._capabilities,
+            }
+        request = {"id": 1, "method": "tools/call", "params": params}
+        return asyncio.create_task(self._post(request, headers))
+
+    async def cancel(self) -> None:
+        """Say that the call is given up, as clients do at their limit; its line stays."""
+        gone = {"requestId": 1, "reason": "timeout"}
+        await self._post({"method": "notifications/cancelled", "params": gone})
+
+    async def post_raw(self, body: str, headers: Mapping[str, str]) -> str:
+        """A request as it is written here, and the text of the answer."""
+        own = {"content-type": "application/json", **self.headers, **headers}
+        return (await self.http.post(self.url, content=body, headers=own)).text
+
+    async def _post(
+        self, message: dict[str, Any], headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        return await self.http.post(
+            self.url,
+            json={"jsonrpc": "2.0", **message},
+            headers={**self.headers, **(headers or {})},
+        )
+
+
+async def cut(call: asyncio.Task[Any]) -> None:
+    """Cut the line, or give up the call."""
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+
+
+class Stage:
+    def __init__(self, *, url: str, service: Service, settings: Settings, posts: "_Posts") -> None:
+        self.url = url
+        self.service = service
+        self.settings = settings
+        self._posts = posts
+        self._rooms = AsyncExitStack()
+
+    @property
+    def begun_posts(self) -> int:
+        """How many POST requests have come in."""
+        return self._posts.begun
+
+    @property
+    def mcp_url(self) -> str:
+        return f"{self.url}/mcp"
+
+    @asynccontextmanager
+    async def caller(
+        self,
+        revision: str,
+        *,
+        answers: Sequence[str] = (),
+        declares: types.ElicitationCapability | str | None = "all",
+        headers: Mapping[str, str] | None = None,
+        typed: asyncio.Queue[str] | None = None,
+        fills: Sequence[Mapping[str, Json] | str] = (),
+        slow: Callable[[], Awaitable[tuple[str, Any]]] | None = None,
+        name: str = "mcp",
+    ) -> AsyncIterator[Caller]:
+        """A connected client. It answers with `answers` one by one, then with accept.
+
+        `typed` are letters that somebody types where they are asked for by a form. `fills` are the
+        answers to a tool's own forms: contents, or actions that are no yes. `slow` is who answers
+        whatever is asked, when they like.
+        """
+        shown: asyncio.Queue[str] = asyncio.Queue()
+        completed: list[str] = []
+        pending, filled = iter(answers), iter(fills)
+
+        async def answer(_: Any, question: Any) -> types.ElicitResult:
+            if slow is not None:
+                action, content = await slow()
+                return types.ElicitResult(action=cast("Any", action), content=content)
+            if typed is not None and getattr(question, "url", None) is None:
+                caller.told.append(question.message)
+                return types.ElicitResult(action="accept", content={"code": await typed.get()})
+            if fills and getattr(question, "url", None) is None:
+                caller.forms.append(question)
+                fill = next(filled)
+                if isinstance(fill, str):
+                    return types.ElicitResult(action=cast("Any", fill))
+                return types.ElicitResult(action="accept", content=cast("Any", fill))
+            shown.put_nowait(getattr(question, "url", question.message))
+            return types.ElicitResult(action=cast("Any", next(pending, "accept")))
+
+        async def note(message: Any) -> None:
+            if isinstance(message, types.ElicitCompleteNotification):
+                completed.append(message.params.elicitation_id)
+            elif isinstance(message, types.ToolListChangedNotification):
+                caller.list_changes += 1
+
+        async with AsyncExitStack() as stack:
+            http = await stack.enter_async_context(
+                httpx2.AsyncClient(headers=dict(headers or {}), timeout=300, verify=TLS)
+            )
+            client = _Declaring(
+                streamable_http_client(self.mcp_url, http_client=http),
+                mode=revision,
+                elicitation_callback=None if declares is None else cast("Any", answer),
+                message_handler=note,
+                client_info=types.Implementation(name=name, version="1"),
+            )
+            if isinstance(declares, types.ElicitationCapability):
+                client.declares = declares
+            await stack.enter_async_context(client)
+            caller = Caller(client, shown, completed)
+            try:
+                yield caller
+            finally:
+                await caller.hang_up()
+
+    async def person(self) -> Person:
+        """A person with a fresh browser."""
+        return Person(await self._rooms.enter_async_context(new_browser()))
+
+    async def cut_off_caller(self, revision: str) -> "CutOffCaller":
+        """A client whose connection can be cut in the middle of a call."""
+        caller = CutOffCaller(
+            await self._rooms.enter_async_context(new_browser()), self.mcp_url, revision
+        )
+        await caller.connect()
+        return caller
+
+    def id_of(self, link: str) -> str:
+        token = link.rsplit("/", 1)[1]
+        claims = self.service.links.read(token, purpose=Purpose.LINK, now=self.service.clock())
+        return claims.id
+
+    def link_of(self, elicitation: Elicitation) -> str:
+        return self.service.links.of(elicitation, now=self.service.clock())
+
+    async def elicitations(self) -> list[Elicitation]:
+        """All there are, oldest first."""
+        service = self.service.elicitations
+        rows = [
+            await service.rows.open(record, Elicitation)
+            for record in await service.store.list("elicitation")
+        ]
+        return sorted(rows, key=lambda elicitation: elicitation.created_at)
+
+    async def status(self, link: str) -> Status:
+        found = await self.service.elicitations.get(self.id_of(link))
+        assert found is not None
+        return found.status
+
+    async def pending(self, count: int = 1) -> list[Elicitation]:
+        """All elicitations, once there are that many and each open one has a waiting leg here."""
+        waiters = self.service.elicitations.waiters
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                rows = await self.elicitations()
+                if len(rows) >= count and all(
+                    waiters.of_leg(row.id, row.waiter) for row in rows if not row.status.is_final
+                ):
+                    return rows
+                await asyncio.sleep(0)
+
+    async def waited_for_by_another(self, link: str, than: str | None) -> str:
+        """Wait until another leg than that one waits for the answer; which one."""
+        id = self.id_of(link)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                row = await self.service.elicitations.get(id)
+                assert row is not None
+                if (
+                    row.waiter is not None
+                    and row.waiter != than
+                    and self.service.elicitations.waiters.of_leg(id, row.waiter)
+                ):
+                    return row.waiter
+                await asyncio.sleep(0)
+
+    async def complete(self, link: str, content: Mapping[str, Json] | None = None) -> Completion:
+        """What trusted code of the author's does when its service says that it is done."""
+        return await self.service.completing.complete(self.id_of(link), content or {})
+
+    async def posts_are_over(self) -> None:
+        """Wait until the server knows that nobody is on any line any more."""
+        await eventually(lambda: not self._posts.running)
+
+    async def aclose(self) -> None:
+        """Nobody waits any more, and no body runs."""
+        await self._rooms.aclose()
+        await eventually(lambda: not len(self.service.elicitations.waiters))
+        await eventually(lambda: not len(self.service.bodies))
+
+
+@asynccontextmanager
+async def staged(
+    server: Any,
+    *,
+    store: str | Store = "memory:",
+    public_url: str | None = None,
+    limits: CallLimits | None = None,
+    who: IdentitySettings | Callable[[str], IdentitySettings] | None = None,
+    gate: GatePolicy | None = None,
+    policies: PolicySettings | None = None,
+    plugins: Sequence[object] = (),
+    kinds: Sequence[type[OwnKind]] = (),
+) -> AsyncIterator[Stage]:
+    """Serve it as `elicit serve` does, with the lifespan under uvicorn.
+
+    `who` may be made of the address.
+    """
+    before = _tasks()
+    apps: list[_Lived] = []
+
+    def make(url: str) -> ASGIApp:
+        address, opened = (store, None) if isinstance(store, str) else ("memory:", store)
+        settings = Settings(
+            url=public_url or url,
+            ring=RING,
+            store=address,
+            uid=UID,
+            identity=who(url) if callable(who) else who or IdentitySettings(),
+            gate=gate or GatePolicy(),
+            policies=policies or PolicySettings(),
+        )
+        more = {"limits": limits, "plugins": plugins, "kinds": kinds}
+        apps.append(_Lived(settings, server, store=opened, **more))
+        return apps[0]
+
+    async with serving_at(make) as url:
+        (app,) = apps
+        stage = Stage(url=url, service=app.service, settings=app.settings, posts=app.posts)
+        with asking(stage.service.completing):
+            try:
+                yield stage
+            finally:
+                await stage.aclose()
+    assert not (left := _tasks() - before), left
+
+
+@asynccontextmanager
+async def attached(
+    server: Any,
+    application: ASGIApp,
+    *,
+    clock: Callable[[], datetime] = utc_now,
+    policies: PolicySettings | None = None,
+) -> AsyncIterator[Stage]:
+    """Attach to a server that its own library serves: no pages, and nothing of ours around it."""
+    before = _tasks()
+    async with AsyncExitStack() as stack:
+        posts = _Posts(application)
+        url = await stack.enter_async_context(serving_at(lambda _: posts))
+        settings = Settings(url=url, ring=RING, store="memory:", uid=UID)
+        store = await open_store(settings.store)
+        stack.push_async_callback(store.aclose)
+        service = await stack.enter_async_context(
+            open_service(
+                store=store, ring=RING, public_url=url, uid=UID, clock=clock, policies=policies
+            )
+        )
+        attach(server, service)
+        stage = Stage(url=url, service=service, settings=settings, posts=posts)
+        stack.push_async_callback(stage.aclose)
+        yield stage
+    assert not (left := _tasks() - before), left
+
+
+def text_of(result: types.CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, types.TextContent)
+    return content.text
+
+
+def link_in(result: types.CallToolResult) -> str:
+    """The link that a result carries for a client without URL mode."""
+    link = re.search(r"http://\S+/e/\S+", text_of(result))
+    assert link is not None, text_of(result)
+    return link[0]
+
+
+def asked_in(result: object) -> types.InputRequiredResult:
+    assert isinstance(result, types.InputRequiredResult), result
+    return result
+
+
+def answered_in(result: object) -> types.CallToolResult:
+    assert isinstance(result, types.CallToolResult), result
+    return result
+
+
+def links_asked(result: object) -> list[str]:
+    """The links in an InputRequiredResult."""
+    requests = asked_in(result).input_requests or {}
+    return [cast("Any", request).params.url for request in requests.values()]
+
+
+def _tasks() -> set[asyncio.Task[Any]]:
+    """Every task but the one that sse-starlette keeps for each loop."""
+    return {
+        task
+        for task in asyncio.all_tasks()
+        if getattr(task.get_coro(), "__qualname__", "") != "_shutdown_watcher"
+    }
+
+
+class _Lived:
+    """What open_app gives, with a lifespan, as `elicit serve` has it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        server: Any,
+        **more: Any,
+    ) -> None:
+        self.settings = settings
+        self._server = server
+        self._more = more
+        self.posts: _Posts
+        self.service: Service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await self.posts(scope, receive, send)
+            return
+        await receive()
+        async with open_app(self.settings, self._server, **self._more) as app:
+            self.service = service_in(app)
+            self.posts = _Posts(app)
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def service_in(app: ASGIApp) -> Service:
+    """Below the layers that check who may come in."""
+    layer: Any = app
+    while not hasattr(layer, "_service"):
+        layer = layer._app
+    return cast("Service", layer._service)
+
+
+class _Posts:
+    """An app, and how many POST requests are inside it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.running = 0
+        self.begun = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_post = scope.get("method") == "POST"
+        self.running += is_post
+        self.begun += is_post
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self.running -= is_post
+
+
+class _Declaring(Client):
+    """A client that can declare less than what it could do."""
+
+    declares: types.ElicitationCapability | None = None
+
+    async def _build_session(self, exit_stack: AsyncExitStack) -> Any:
+        session = await super()._build_session(exit_stack)
+        if self.declares is not None:
+            capabilities = types.ClientCapabilities(elicitation=self.declares)
+            setattr(session, "_build_capabilities", lambda _: capabilities)  # noqa: B010
+        return session

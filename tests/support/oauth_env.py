@@ -1,0 +1,327 @@
+"""A served application, the sandbox that it connects accounts at, and tools that wait for persons.
+
+The sandbox stands behind a gate that counts the exchanges, and that can answer in its place.
+"""
+
+import asyncio
+import json
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from mcp.server.mcpserver import MCPServer
+
+from flows import elicit
+from flows.crypto.tokens import Purpose
+from flows.crypto.vault import Ring
+from flows.elicitation.states import Elicitation
+from flows.elicitation.tool_call import ToolCall
+from flows.errors import ElicitError
+from flows.oauth.account import Account
+from flows.oauth.connection import Connection
+from flows.oauth.provider import Provider
+from flows.providers import github
+from flows.question import asking
+from tests.support.clock import Clock
+from tests.support.mcp_server import Page, Person, eventually, new_browser, service_in, soon
+from tests.support.sandbox import Form, nobody_listens
+from tests.support.service_env import Holding
+from tests.support.serving import bound, serving, serving_at
+from webapp.app import open_app
+from webapp.calls.call import Call
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.identity.identity import Caller
+from webapp.limits import CallLimits
+from webapp.sandbox import Sandbox, new_sandbox
+from webapp.sandbox.app import SandboxApp
+from webapp.service import Service
+from webapp.settings.settings import Settings
+from webapp.stores import Store
+from webapp.stores.memory import MemoryStore
+
+RING = Ring([b"k" * 32])
+TOKEN_PATHS = ("/github/login/oauth/access_token", "/oidc/token")
+
+
+class Gate:
+    """What stands between the application and the sandbox."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.exchanges = 0
+        self.answers: deque[ASGIApp] = deque()  # to the next exchanges, instead of the sandbox's
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and scope["path"] in TOKEN_PATHS:
+            self.exchanges += 1
+            if self.answers:
+                app = self.answers.popleft()
+        await app(scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """A tool that awaits an account."""
+
+    presenter: Holding
+    task: asyncio.Task[Account]
+
+    async def link(self) -> str:
+        await eventually(lambda: self.presenter.shown is not None or self.task.done())
+        assert self.presenter.shown is not None, self.task
+        return self.presenter.shown.url
+
+    async def account(self) -> Account:
+        return cast("Account", await soon(self.task))
+
+    @property
+    def has_asked(self) -> bool:
+        return self.presenter.shown is not None
+
+
+@dataclass(slots=True, kw_only=True)
+class Town:
+    """One process of the application, and the sandbox."""
+
+    url: str
+    service: Service
+    clock: Clock
+    gate: Gate
+    sandbox: Sandbox
+    settings: Settings
+    rooms: AsyncExitStack
+    tasks: list[asyncio.Task[Account]] = field(default_factory=list)
+
+    async def person(self, **headers: str) -> Person:
+        """A person with a fresh browser."""
+        browser = await self.rooms.enter_async_context(new_browser())
+        browser.headers.update(headers)
+        return Person(browser)
+
+    def ask(
+        self,
+        *scopes: str,
+        tool: str = "list",
+        server: str = "shop",
+        arguments: object = None,
+        owner: str | None = None,
+        provider: Provider | str = github,
+        account: str | None = None,
+        reason: str | None = None,
+        client: str = "c",
+    ) -> Asking:
+        """Call a tool that awaits an account."""
+        service, presenter = self.service, Holding()
+        call = Call(
+            elicitations=service.elicitations,
+            links=service.links,
+            completing=service.completing,
+            kinds=service.kinds,
+            outbound=service.outbound,
+            landed=service.bodies.landed,
+            caller=Caller(owner=owner or service.identity.local_owner, client=client),
+            tool=ToolCall(server=server, tool=tool, client=client, arguments=json.dumps(arguments)),
+            presenter=presenter,
+        )
+
+        async def body() -> Account:
+            call.begin()
+            try:
+                with asking(call):
+                    connected = await elicit.oauth(
+                        provider, scopes=scopes, account=account, reason=reason
+                    )
+            except ElicitError:
+                await self._ended(call, "no")
+                raise
+            except BaseException:
+                await call.finish()
+                raise
+            await self._ended(call, "yes")
+            return connected
+
+        task = asyncio.create_task(body())
+        self.tasks.append(task)
+        return Asking(presenter=presenter, task=task)
+
+    async def connect(self, *scopes: str, person: Person | None = None, **about: Any) -> Account:
+        """The whole way, with a person who says yes to everything."""
+        asked = self.ask(*scopes, **about)
+        person = person or await self.person()
+        at_provider = await person.go_on(await asked.link())
+        await person.visit(await approve(person, at_provider))
+        return await asked.account()
+
+    async def plan(self, fault: str) -> None:
+        """What the sandbox does wrong next."""
+        await self._control({"next": fault})
+
+    async def release(self) -> None:
+        """Let the sandbox's held replies go."""
+        await self._control({"release": True})
+
+    async def row(self, link: str) -> Elicitation:
+        token = link.rsplit("/", 1)[1]
+        found = await self.service.elicitations.get(id_in(self.service, token))
+        assert found is not None
+        return found
+
+    async def connections(self) -> list[Connection]:
+        service = self.service.elicitations
+        return [
+            await service.rows.open(record, Connection)
+            for record in await service.store.list("account")
+        ]
+
+    async def aclose(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def _ended(self, call: Call, result: str) -> None:
+        await call.finish(lambda: json.dumps(result))
+        await call.delivered()
+
+    async def _control(self, wish: dict[str, Any]) -> None:
+        bearer = {"authorization": f"Bearer {self.sandbox.client_secret}"}
+        async with new_browser() as browser:
+            done = await browser.post(f"{self.sandbox.url}/control", json=wish, headers=bearer)
+        assert done.status_code == 200, done.text
+
+
+@asynccontextmanager
+async def town(
+    *,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    server: Any = None,
+    providers: Sequence[Provider] = (),
+    played: bool = True,
+    limits: CallLimits | None = None,
+) -> AsyncIterator[Town]:
+    """The application on loopback with the sandbox; `played` is whether it uses it for GitHub."""
+    clock = clock or Clock()
+    async with AsyncExitStack() as stack:
+        port = stack.enter_context(bound("127.0.0.1")).getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        made: list[tuple[Sandbox, Gate]] = []
+
+        def make(address: str) -> ASGIApp:
+            sandbox = new_sandbox(url=address, serves=url)
+            app = SandboxApp(sandbox, clock=clock, deliver=nobody_listens)
+            made.append((sandbox, Gate(cast("Any", app))))
+            return made[0][1]
+
+        await stack.enter_async_context(serving_at(make))
+        ((sandbox, gate),) = made
+        settings = Settings(url=url, ring=RING, store="memory:", uid=os.getuid())
+        settings = with_providers(settings, providers, sandbox)
+        here = await stack.enter_async_context(
+            process(
+                settings,
+                store=store or MemoryStore(),
+                clock=clock,
+                server=server,
+                gate=gate,
+                sandbox=sandbox,
+                played=played,
+                port=port,
+                limits=limits,
+            )
+        )
+        yield here
+
+
+@asynccontextmanager
+async def process(
+    settings: Settings,
+    *,
+    store: Store,
+    clock: Clock,
+    gate: Gate,
+    sandbox: Sandbox,
+    server: Any = None,
+    played: bool = True,
+    port: int = 0,
+    limits: CallLimits | None = None,
+) -> AsyncIterator[Town]:
+    """One process of the application; another port than its address names needs a Host header."""
+    async with (
+        open_app(
+            settings,
+            server or MCPServer("shop"),
+            store=store,
+            clock=clock,
+            sandbox=sandbox if played else None,
+            limits=limits,
+        ) as app,
+        serving(app, port=port) as url,
+        AsyncExitStack() as rooms,
+    ):
+        here = Town(
+            url=url,
+            service=service_in(app),
+            clock=clock,
+            gate=gate,
+            sandbox=sandbox,
+            settings=settings,
+            rooms=rooms,
+        )
+        try:
+            yield here
+        finally:
+            await here.aclose()
+
+
+def with_providers(settings: Settings, providers: Sequence[Provider], sandbox: Sandbox) -> Settings:
+    """With providers that are declared in the settings, our registration at each the sandbox's."""
+    ours = (sandbox.client_id, sandbox.client_secret)
+    return replace(
+        settings,
+        providers={**settings.providers, **{each.name: each for each in providers}},
+        credentials={**settings.credentials, **{each.name: ours for each in providers}},
+    )
+
+
+async def decide(person: Person, at_provider: str, decision: str, /, **changes: str) -> str:
+    """Press a button of the sandbox's page; where that leads back to."""
+    page = await person.browser.get(at_provider)
+    assert page.status_code == 200, page.text
+    form = Form(page.text)
+    action = str(page.url.join(form.action))
+    data = {**form.fields, "decision": decision, **changes}
+    location = (await person.browser.post(action, data=data)).headers["location"]
+    assert isinstance(location, str)
+    return location
+
+
+async def approve(person: Person, at_provider: str, /, **changes: str) -> str:
+    return await decide(person, at_provider, "approve", **changes)
+
+
+def changed(callback: str, **changes: str | None) -> str:
+    """The same address with other parameters; None leaves one out."""
+    parts = urlsplit(callback)
+    pairs = [(name, text) for name, text in parse_qsl(parts.query) if name not in changes]
+    pairs += [(name, text) for name, text in changes.items() if text is not None]
+    return parts._replace(query=urlencode(pairs)).geturl()
+
+
+def parameter(address: str, name: str) -> str:
+    return dict(parse_qsl(urlsplit(address).query))[name]
+
+
+async def ends(person: Person, page: Page) -> Page:
+    """What the person sees in the end."""
+    while page.location is not None:
+        page = await person.visit(page.location)
+    return page
+
+
+def id_in(service: Service, token: str) -> str:
+    return service.links.read(token, purpose=Purpose.LINK, now=service.clock()).id

@@ -1,0 +1,134 @@
+"""The way to an account and back, by hand: a provider, a redirect, its replies."""
+
+from datetime import timedelta
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import msgspec
+from joserfc import jwt
+from joserfc.jwk import ECKey
+
+from flows.elicitation.flow import CallbackParams, Redirect, RedirectContext, Talk
+from flows.elicitation.states import Asked, Attempt, Elicitation, Status
+from flows.oauth.authorization_code import AccountTerms, Client, Grant, OauthFlow
+from flows.oauth.provider import Provider
+from flows.providers import github, openid
+from tests.support.clock import NOON
+
+T = TypeVar("T")
+CALLBACK = "https://elicit.example/callback/github"
+ISSUER = "https://login.example"
+METADATA = {
+    "issuer": ISSUER,
+    "authorization_endpoint": f"{ISSUER}/authorize?tenant=a%20b",
+    "token_endpoint": f"{ISSUER}/token",
+    "jwks_uri": f"{ISSUER}/jwks",
+    "userinfo_endpoint": f"{ISSUER}/userinfo",
+}
+KEY = ECKey.generate_key("P-256", parameters={"kid": "one"})
+ACME = openid("acme", ISSUER)
+TRIP = RedirectContext(number=1, return_url=CALLBACK, state="the-state", now=NOON)
+
+
+def a_flow(provider: Provider = github) -> OauthFlow:
+    client = Client(provider=provider, client_id="our id", client_secret="our:secret/%")
+    return OauthFlow({provider.name: client})
+
+
+def an_elicitation(
+    provider: Provider = github,
+    *,
+    scopes: tuple[str, ...] = ("repo", "read:user"),
+    account: str | None = None,
+    kept: Any = None,
+) -> Elicitation:
+    terms = AccountTerms(provider=provider.name, client_id="our id", scopes=scopes, account=account)
+    asked = Asked(
+        server="tools",
+        tool="list",
+        client=None,
+        message="Connect",
+        digest="d",
+        terms=msgspec.to_builtins(terms),
+    )
+    return Elicitation(
+        id="e1",
+        owner="o",
+        kind="oauth",
+        asked=asked,
+        join="j",
+        created_at=NOON,
+        expires_at=NOON + timedelta(minutes=5),
+        status=Status.OPENED,
+        attempt=Attempt(number=1, browser="b", started_at=NOON, kept=kept),
+    )
+
+
+def talked(talk: Talk[T], *replies: httpx.Response) -> tuple[T, list[httpx.Request]]:
+    """What a talk comes to when it is given these replies, and what it asked."""
+    asked = []
+    waiting = iter(replies)
+    try:
+        asked.append(next(talk))
+        while True:
+            asked.append(talk.send(next(waiting)))
+    except StopIteration as stop:
+        assert next(waiting, None) is None, "it did not ask for all of the replies"
+        return stop.value, asked
+
+
+def departed(
+    provider: Provider = github,
+    *,
+    scopes: tuple[str, ...] = ("repo", "read:user"),
+    account: str | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> tuple[Redirect, Elicitation]:
+    """Where the browser goes, and the elicitation as it waits for it to be back."""
+    flow, asked = a_flow(provider), an_elicitation(provider, scopes=scopes, account=account)
+    kept = flow.prepare(asked, TRIP)
+    going = an_elicitation(provider, scopes=scopes, account=account, kept=kept)
+    replies = [httpx.Response(200, json=metadata or METADATA)] if provider.discovers else []
+    departure, _ = talked(flow.begin(going, TRIP), *replies)
+    # Through JSON, as a record does.
+    kept = msgspec.json.decode(msgspec.json.encode(departure.kept))
+    return departure, an_elicitation(provider, scopes=scopes, account=account, kept=kept)
+
+
+def parameters_of(url: str) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(url).query, keep_blank_values=True)
+
+
+def arrived(**parameters: str) -> CallbackParams:
+    return CallbackParams(parameters=tuple(parameters.items()))
+
+
+def granted(
+    provider: Provider,
+    away: Elicitation,
+    *replies: httpx.Response,
+) -> tuple[Grant, list[httpx.Request]]:
+    return talked(a_flow(provider).finish(away, code="the-code", now=NOON), *replies)
+
+
+def id_token(away: Elicitation, **changes: Any) -> str:
+    kept: Any = away.attempt.kept if away.attempt else None
+    now = int(NOON.timestamp())
+    claims = {
+        "iss": ISSUER,
+        "sub": "sub-1",
+        "aud": "our id",
+        "nonce": kept["nonce"],
+        "iat": now,
+        "exp": now + 300,
+        **changes,
+    }
+    return jwt.encode({"alg": "ES256", "kid": "one"}, claims, KEY)
+
+
+def key_set() -> httpx.Response:
+    return httpx.Response(200, json={"keys": [KEY.as_dict(private=False)]})
+
+
+OCTOCAT = {"id": 583231, "login": "octocat", "name": "The Octocat"}

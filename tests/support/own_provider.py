@@ -1,0 +1,61 @@
+"""A payment provider of the author's own, and a shop that sells through it."""
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+
+from tests.support.acme import (
+    KEY,
+)
+from tests.support.payment_env import Body, Till
+from webapp.sandbox import signing
+
+PAGE = (Path(__file__).parents[2] / "docs" / "payments.md").read_text("utf-8")
+OTHER = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1]
+
+
+class Orchard:
+    """A provider that counts, names and signs otherwise."""
+
+    def __init__(self) -> None:
+        self.order: Body = {}
+        self.keys: set[str] = set()
+        self.refunded: list[Body] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        assert request.headers["X-Orchard-Key"] == KEY
+        assert request.headers["X-Orchard-Version"] == "2026-01"
+        sent: Body = json.loads(request.content or b"{}")
+        match f"{request.method} {request.url.path}":
+            case "POST /v2/shops/s-1/orders":
+                self.keys.add(request.headers["X-Request-Id"])
+                self.order = {"id": "or/1", "state": "new", "shop": "s-1", **sent}
+                links = {"page": "https://pay.sandbox.orchard.example/or/1"}
+                return httpx.Response(201, json={"order": {"id": "or/1", "links": links}})
+            case "GET /v2/shops/s-1/orders/or/1":
+                assert request.url.raw_path.endswith(b"/or%2F1")
+                return httpx.Response(200, json={"order": self.order})
+            case "PUT /v2/shops/s-1/orders/or/1/state":
+                self.order |= sent
+                return httpx.Response(204)
+            case "POST /v2/shops/s-1/refunds":
+                self.refunded.append(sent)
+                self.order["returned"] = sent["price"]["value"]
+                return httpx.Response(201, json={"refund": {"id": "rf-1", "state": "queued"}})
+            case call:
+                raise AssertionError(call)
+
+    def pay(self) -> None:
+        self.order |= {"state": "paid", "charges": [{"id": "ch-1"}]}
+
+    def event(self, kind: str = "order.changed", id: str = "e-1") -> bytes:
+        return json.dumps({"id": id, "kind": kind, "data": self.order}).encode()
+
+
+async def say(till: Till, event: bytes) -> str:
+    headers = signing.stripe(event, secret="whsec_x", now=till.clock())
+    answer = await till.post(event, headers=headers)
+    assert answer.status_code == 200
+    return str(answer.json()["received"])

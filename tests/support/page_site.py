@@ -1,0 +1,65 @@
+"""Pages on a port of this machine, for a browser."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.async_api import Browser, Page, Route
+
+from webapp.pages import renderer as module
+
+STATIC = Path(module.__file__).parent / "static"
+TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self';"
+    " form-action 'self' https://example.org; frame-ancestors 'none'; base-uri 'none'"
+)
+ORIGIN = "http://127.0.0.1:8765"
+
+
+@dataclass(slots=True, kw_only=True)
+class Site:
+    """Answers a browser as the server would, and keeps what was asked."""
+
+    html: str
+    events: str = ": nothing yet\n\n"
+    requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    async def answer(self, route: Route) -> None:
+        request, path = route.request, urlsplit(route.request.url).path
+        assert request.url.startswith(ORIGIN), request.url
+        if path.startswith("/static/"):
+            asset = STATIC / path.removeprefix("/static/")
+            await route.fulfill(body=asset.read_bytes(), content_type=TYPES[asset.suffix])
+            return
+        self.requests.append((request.method, path, request.post_data))
+        if path.endswith("/live"):
+            await route.fulfill(body=self.events, content_type="text/event-stream")
+        elif request.method == "POST":
+            await route.fulfill(status=204)
+        else:
+            await route.fulfill(
+                body=self.html,
+                content_type="text/html; charset=utf-8",
+                headers={"content-security-policy": POLICY},
+            )
+
+
+@asynccontextmanager
+async def visit(browser: Browser, site: Site, **options: Any) -> AsyncIterator[Page]:
+    context = await browser.new_context(**options)
+    page = await context.new_page()
+    page.on("console", lambda message: site.complaints.append(message.text))
+    page.on("pageerror", lambda error: site.complaints.append(str(error)))
+
+    async def answer(route: Route) -> None:
+        # Playwright writes on the object whose method it is given, and `Site` has slots.
+        await site.answer(route)
+
+    await page.route("**/*", answer)
+    yield page
+    await context.close()

@@ -1,0 +1,255 @@
+"""Views of each page, with usual values and with hostile ones."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from flows.elicitation.user_code import PAGE_WORDS
+from flows.schema.schema import schema_of
+from webapp.pages import views as module
+from webapp.pages import views_connections, views_home, views_payments
+from webapp.pages import views_forms as views_typed
+from webapp.pages.form import form_of
+from webapp.pages.views import (
+    AccountName,
+    Choice,
+    CodeButton,
+    Scope,
+    SignInButton,
+    SwitchBack,
+    View,
+)
+from webapp.pages.views_connections import Assistant, Connected, Group, Sharing
+from webapp.pages.views_forms import Argument
+
+NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
+SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")
+CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
+USUAL: Mapping[str, Any] = {
+    "server": "my tools",
+    "is_otherwise": False,
+    "is_closed": False,
+    "trouble": "silent",
+    "is_payment": True,
+    "of": "payments",
+    "returned": "3.00 €",
+    "host": "tools.example.com",
+    "tool": "book_a_table",
+    "message": "Please confirm the table for four at 19:30.\nIt is held for ten minutes.",
+    "origins": ("https://example.org",),
+    "asked_at": NOW - timedelta(seconds=12),
+    "now": NOW,
+    "expires_at": NOW + timedelta(minutes=4, seconds=30),
+    "continue_action": "/e/abc/go",
+    "decline_action": "/e/abc/decline",
+    "again_action": "/e/abc/go",
+    "live_url": "/e/abc/live",
+    "here_url": "/e/abc",
+    "again_url": "/e/abc",
+    "csrf": "c5f1",
+    "client": "Claude",
+    "client_id": "https://assistant.example/client",
+    "status": "opened",
+    "kind": "url",
+    "why": "This link works only for the person who uses this computer, in a browser on it.",
+    "ending": "expired",
+    "other": "person",
+    "error_id": "7f3a-91c2",
+    "problem": "The form was sent without the mark that this page puts into it.",
+    "mcp_url": "https://tools.example.com/mcp",
+    "provider": "GitHub",
+    "place": "https://github.com",
+    "scopes": (
+        Scope(words="Read and write your repositories", raw="repo"),
+        Scope(words="See your e-mail addresses", raw="user:email"),
+    ),
+    "reason": "To list the repositories that you can push to.",
+    "is_sandbox": True,
+    "person": AccountName(label="octocat", name="Mona Lisa Octocat"),
+    "choices": (
+        Choice(
+            person=AccountName(label="octocat", name="Mona Lisa Octocat"),
+            connected_for=("list_my_repositories", "count_stars"),
+            scopes=(Scope(words="Read and write your repositories", raw="repo"),),
+            allow_action="/e/abc/allow",
+        ),
+    ),
+    "switch_back": SwitchBack(
+        former=AccountName(label="hubber"), action="/e/abc/allow?account=h", csrf="c5f1"
+    ),
+    "other_action": "/e/abc/other",
+    "price": "9.00 €",
+    "what": "Premium report, with all figures since 2019",
+    "seller": "Stripe",
+    "is_test": True,
+    "receipt": "rcp_4Qm2ZkT9",
+    "kept": True,
+    "form": form_of(
+        schema_of(
+            {
+                "type": "object",
+                "properties": {
+                    "note": {"type": "string", "description": "For the kitchen."},
+                    "outside": {"type": "boolean"},
+                },
+                "required": ["note"],
+            }
+        )
+    ),
+    "name": "door",
+    "arguments": (Argument(name="guests", value="4"), Argument(name="at", value="19:30")),
+    "is_gate": True,
+    "can_be_kept": True,
+    "is_approved": True,
+    "is_by_model": False,
+    "remove_at": "https://github.com/settings/applications",
+    "sandbox_url": "http://127.0.0.1:8766",
+    "action": "/pair/abc",
+    "issuer": "login.example.com",
+    "sign_in": SIGN_IN,
+    "code": CODE,
+    "signed_in_as": "Mona Lisa Octocat",
+    "letters": "BCDF-GHJK",
+    "words": PAGE_WORDS,
+    "wait": timedelta(seconds=30),
+    "viewer": "Mona Lisa Octocat",
+    "sign_out_csrf": "c5f1",
+    "groups": (
+        Group(
+            name="my tools",
+            connected=(
+                Connected(
+                    id="x1",
+                    provider="GitHub",
+                    person=AccountName(label="octocat", name="Mona Lisa Octocat"),
+                    connected_at=NOW - timedelta(days=3),
+                    scopes=(Scope(words="Read and write your repositories", raw="repo"),),
+                    shared=(
+                        Sharing(
+                            tool="list_my_repositories",
+                            used_at=NOW - timedelta(minutes=5),
+                            stop_action="/connections/x1/unshare?tool=list_my_repositories",
+                        ),
+                        Sharing(
+                            tool="count_stars",
+                            used_at=None,
+                            stop_action="/connections/x1/unshare?tool=count_stars",
+                        ),
+                    ),
+                    standing="works",
+                    csrf="c5f1",
+                    disconnect_action="/connections/x1/disconnect",
+                    keep_action="/connections/x1/keep",
+                    clients=(
+                        Assistant(key="k1", name="Claude", id=None, may_use=True),
+                        Assistant(key="k2", name="", id="https://app.example", may_use=False),
+                    ),
+                ),
+            ),
+        ),
+    ),
+    "by_code": True,
+    "account": "octocat",
+    "revoked": True,
+    "left_out": (Scope(words="Make gists", raw="gist"),),
+    "is_late": False,
+    "is_for_a_tool": True,
+    "manage": "https://github.com/settings/applications",
+    "became": "refunded",
+    "because": "taken",
+    "payments": (
+        views_payments.Paid(
+            id="p1",
+            price="9.00 €",
+            what="Premium report",
+            tool="report",
+            seller="Stripe",
+            paid_at=NOW - timedelta(hours=3),
+            standing="open",
+            csrf="c5f1",
+            is_test=True,
+            back_on=NOW + timedelta(days=6),
+            refund_action="/payments/p1/refund",
+        ),
+    ),
+    "tools": (("book_a_table", "Book a table at a restaurant."), ("weather", "Tell the weather.")),
+}
+# Every page there is: a new one is in every test of this folder by being in the module.
+VIEWS: tuple[type[View], ...] = tuple(
+    view
+    for found in (module, views_connections, views_home, views_payments, views_typed)
+    for view in vars(found).values()
+    if isinstance(view, type) and issubclass(view, View) and hasattr(view, "template")
+)
+CHOSEN_BY_OTHERS = (
+    *(
+        "server",
+        "host",
+        "tool",
+        "message",
+        "client",
+        "client_id",
+        "why",
+        "error_id",
+        "problem",
+        "mcp_url",
+    ),
+    *("provider", "place", "reason", "price", "what", "seller", "receipt", "remove_at"),
+    *("sandbox_url", "issuer", "signed_in_as", "viewer", "account", "returned"),
+)
+HOSTILE: Mapping[str, str] = {
+    "markup": "<script>alert(1)</script><a href='https://evil.example'>\"'<img src=x onerror=go()>",
+    "address": "javascript:alert(1) https://evil.example/?a=1&b=2 www.evil.example 555-0100",
+    "endless": "W" * 10_000,
+    "many lines": "line\n" * 2_000,
+    "reversed": "\u202ehello\u2066 \u200f\x00\x1b[31m \ud800 \U000e0041",
+    "stacked": "a" + "\u0301" * 400,
+    "emoji": "👩‍👩‍👧‍👦🏳️‍🌈" * 60,
+    "right to left": "مستودعاتي الخاصة שלום " * 12,
+    "template": "{{ view.csrf }}{% raw %}",
+    "empty": "",
+}
+
+
+def _made(view: type[View], values: Mapping[str, Any]) -> View:
+    return view(**{field.name: values[field.name] for field in fields(view)})
+
+
+def _choice(**changes: Any) -> Choice:
+    (choice,) = USUAL["choices"]
+    changed: Choice = replace(choice, **changes)
+    return changed
+
+
+def _hostile_groups(text: str) -> tuple[Group, ...]:
+    (group,) = USUAL["groups"]
+    (one,) = group.connected
+    worst = replace(
+        one,
+        provider=text,
+        person=AccountName(label=text, name=text + "."),
+        scopes=(Scope(words=text + ".", raw=text),) * 2,
+        shared=tuple([replace(sharing, tool=text) for sharing in one.shared]),
+        clients=tuple([replace(each, name=text, id=text) for each in one.clients]),
+    )
+    return (Group(name=text, connected=(worst,)),)
+
+
+def hostile_views(name: str) -> dict[str, View]:
+    """Every page with the same bad words wherever others may choose them."""
+    text = HOSTILE[name]
+    others: dict[str, Any] = dict.fromkeys(CHOSEN_BY_OTHERS, text)
+    others |= {"origins": (text,), "tools": ((text, text),)}
+    others |= {"scopes": (Scope(words=text + ".", raw=text),) * 2}
+    paid = [
+        replace(one, price=text, what=text, tool=text, seller=text) for one in USUAL["payments"]
+    ]
+    others |= {"payments": tuple(paid)}
+    person = AccountName(label=text, name=text + ".")
+    others |= {"person": person, "switch_back": replace(USUAL["switch_back"], former=person)}
+    others |= {"choices": (_choice(person=person, connected_for=(text, text)),) * 2}
+    others |= {"sign_in": replace(SIGN_IN, issuer=text)}
+    others |= {"groups": _hostile_groups(text)}
+    others |= {"arguments": (Argument(name=text, value=text + "."),) * 2}
+    return {f"{view.__name__} {name}": _made(view, {**USUAL, **others}) for view in VIEWS}

@@ -1,0 +1,403 @@
+"""Providers as they would answer, and a service that sells through one of them.
+
+Webhooks come in by the route itself, from an address that a test chooses.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+from msgspec.structs import replace
+
+from flows.elicitation.states import Elicitation
+from flows.payments.declared.catalog import SELLERS
+from flows.payments.declared.declaration import DeclaredAccount
+from flows.payments.gateway import MerchantAccount
+from flows.payments.receipt import Payment
+from flows.payments.session import CheckoutTerms
+from tests.support.clock import Clock
+from tests.support.service_env import RING, URL, question_in_store
+from tests.support.serving import transport_to
+from webapp.http.client import Outbound
+from webapp.pages.renderer import Renderer, template_folder
+from webapp.payments.certificates import Certificates
+from webapp.payments.webhook_log import WebhookLog
+from webapp.records.rows import StoredWebhook
+from webapp.routes.answers import Answers
+from webapp.routes.redirect import depart
+from webapp.routes.webhooks import hooked
+from webapp.sandbox import signing
+from webapp.service import Service, open_service
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
+
+Provider = Callable[[httpx.Request], httpx.Response | Awaitable[httpx.Response]]
+HALF_AN_HOUR = timedelta(minutes=30)
+SENDER = "203.0.113.9"
+Body = dict[str, Any]
+
+
+class PayPal:
+    """Orders v2 as its OpenAPI documents tell it; an order is captured once."""
+
+    def __init__(self) -> None:
+        self.orders: dict[str, Body] = {}
+        self.calls: list[str] = []
+        self.captured = 0
+        self.capture_keys: list[str] = []
+        self.is_down = False
+        self._by_key: dict[str, Body] = {}
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        self.calls.append(f"{request.method} {path}")
+        if self.is_down:
+            return httpx.Response(503)
+        if path == "/v1/oauth2/token":
+            return httpx.Response(200, json={"access_token": "t"})
+        if path == "/v2/checkout/orders":
+            return httpx.Response(201, json=self._made(request))
+        if path.endswith("/capture"):
+            self.capture_keys.append(request.headers["PayPal-Request-Id"])
+            return self._capture(self.orders[path.split("/")[-2]])
+        if path.endswith("/refund"):
+            return httpx.Response(201, json=self._refund(path.split("/")[-2]))
+        return httpx.Response(200, json=self.orders[path.split("/")[-1]])
+
+    def approve(self, order: str) -> None:
+        self.orders[order]["status"] = "APPROVED"
+
+    def unit(self, order: str) -> Body:
+        return cast("Body", self.orders[order]["purchase_units"][0])
+
+    def _made(self, request: httpx.Request) -> Body:
+        id = f"O{len(self.orders) + 1}"
+        page = {"rel": "payer-action", "href": f"https://www.sandbox.paypal.com/pay?token={id}"}
+        fresh = {"id": id, "status": "PAYER_ACTION_REQUIRED", "links": [page]}
+        order = self._by_key.setdefault(
+            request.headers["PayPal-Request-Id"], {**json.loads(request.content), **fresh}
+        )
+        self.orders[order["id"]] = order
+        return order
+
+    def _capture(self, order: Body) -> httpx.Response:
+        if order["status"] != "APPROVED":
+            return httpx.Response(422, json={"details": [{"issue": "ORDER_ALREADY_CAPTURED"}]})
+        self.captured += 1
+        order["status"] = "COMPLETED"
+        unit = order["purchase_units"][0]
+        capture = {"id": f"C{order['id']}", "status": "COMPLETED", "amount": unit["amount"]}
+        unit["payments"] = {"captures": [capture]}
+        return httpx.Response(201, json=order)
+
+    def _refund(self, capture: str) -> Body:
+        unit = self.unit(capture.removeprefix("C"))
+        refund = {"id": "R1", "status": "COMPLETED", "amount": unit["amount"]}
+        unit["payments"]["refunds"] = [refund]
+        unit["payments"]["captures"][0]["status"] = "REFUNDED"
+        return refund
+
+
+class Mollie:
+    """Payments v2 as its OpenAPI document tells it."""
+
+    def __init__(self) -> None:
+        self.payments: dict[str, Body] = {}
+        self.refunds: list[Body] = []
+        self.calls: list[str] = []
+        self.is_down = False
+        self.loses_replies = False
+        self._by_key: dict[str, Body] = {}
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        self.calls.append(f"{request.method} {path}")
+        if self.is_down:
+            return httpx.Response(503)
+        if path == "/v2/payments":
+            made = self._made(request)
+            return httpx.Response(502) if self.loses_replies else httpx.Response(201, json=made)
+        if path.endswith("/refunds"):
+            if request.method == "GET":
+                return httpx.Response(200, json={"_embedded": {"refunds": self.refunds}})
+            refund = {**json.loads(request.content), "id": "re_1", "status": "queued"}
+            self.refunds.append(refund)
+            return httpx.Response(201, json=refund)
+        return httpx.Response(200, json=self.payments[path.split("/")[-1]])
+
+    def query(self, payment: str) -> str:
+        """Of the address that Mollie was given for this payment's webhooks."""
+        return urlsplit(str(self.payments[payment]["webhookUrl"])).query
+
+    def _made(self, request: httpx.Request) -> Body:
+        id = f"tr_{len(self.payments) + 1}"
+        page = {"checkout": {"href": f"https://www.mollie.com/checkout/{id}"}}
+        fresh = {"id": id, "mode": "test", "status": "open", "_links": page}
+        payment = self._by_key.setdefault(
+            request.headers["Idempotency-Key"], {**json.loads(request.content), **fresh}
+        )
+        self.payments[payment["id"]] = payment
+        return payment
+
+
+ADYEN_KEY = "aa" * 32
+ADYEN = DeclaredAccount(
+    declaration=SELLERS["adyen"],
+    secret="a-key",
+    webhook_secrets=(ADYEN_KEY,),
+    is_live=False,
+    own={"merchant": "M1"},
+)
+
+
+class Adyen:
+    """It says that a link is used, and of which payment only by its webhook."""
+
+    def __init__(self) -> None:
+        self.link: Body = {}
+        self.refunds: list[Body] = []
+        self.calls: list[str] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        self.calls.append(f"{request.method} {path}")
+        if request.method == "POST" and path.endswith("/paymentLinks"):
+            page = {"id": "PL1", "url": "https://test.adyen.link/PL1", "status": "active"}
+            self.link = {**page, **json.loads(request.content)}
+        elif path.endswith("/refunds"):
+            self.refunds.append(json.loads(request.content))
+            return httpx.Response(201, json={"pspReference": "RF1", "status": "received"})
+        return httpx.Response(200, json=self.link)
+
+    @staticmethod
+    def notice(asked: Elicitation, kind: str) -> bytes:
+        """The body of its webhook: the payment, or what became of it."""
+        is_first = kind == "AUTHORISATION"
+        item = {
+            "pspReference": "P1" if is_first else kind,
+            "originalReference": "" if is_first else "P1",
+            "merchantAccountCode": "M1",
+            "merchantReference": f"{asked.id}:1",
+            "amount": {"value": 900, "currency": "EUR"},
+            "eventCode": kind,
+            "success": "true",
+        }
+        return signing.adyen([item], secret=ADYEN_KEY)
+
+
+_LEMON_SECRET = "shh"
+LEMON_SQUEEZY = DeclaredAccount(
+    declaration=SELLERS["lemon_squeezy"],
+    secret="a-key",
+    webhook_secrets=(_LEMON_SECRET,),
+    is_live=False,
+    own={"store": "1", "variant": "2"},
+    more_checkout_origins=("https://shop.lemonsqueezy.com",),
+)
+
+
+class LemonSqueezy:
+    """It gives an order back whenever it is asked to, each time, once it is told to answer."""
+
+    def __init__(self) -> None:
+        self.refunds = 0
+        self.given_back = 0
+        self.orders_given_back: list[str] = []
+        self.is_down = False
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/checkouts":
+            return httpx.Response(201, json={"data": self._made(request)})
+        order = request.url.path.split("/")[3]
+        if request.method == "POST":
+            self.refunds += 1
+            await self.answers.wait()
+            if self.is_down:
+                return httpx.Response(503)
+            self.given_back += 900
+            self.orders_given_back.append(order)
+        units = 900 * self.orders_given_back.count(order)
+        about: Body = {"currency": "EUR", "refunded_amount": units}
+        if units:
+            about |= {"status": "refunded", "refunded": True}
+        data = {"type": "orders", "id": order, "attributes": about}
+        return httpx.Response(200, json={"data": data})
+
+    def _made(self, request: httpx.Request) -> Body:
+        wanted = json.loads(request.content)["data"]["attributes"]
+        about = {
+            "url": "https://shop.lemonsqueezy.com/c1",
+            "test_mode": True,
+            "preview": {"total": 900, "currency": "EUR"},
+            "checkout_data": wanted["checkout_data"],
+            "expires_at": wanted["expires_at"],
+        }
+        return {"type": "checkouts", "id": "c1", "attributes": about}
+
+
+class Interrupted(MemoryStore):
+    """Right after a refund is begun in it, something else happens, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: list[Callable[[], Awaitable[object]]] = []
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        written = await super().write(*records)
+        is_begun = any((row.kind, row.status) == ("payment", "refunding") for row in written)
+        if is_begun and self.meanwhile:
+            await self.meanwhile.pop()()
+        return written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Till:
+    """A service with one seller, and its door for webhooks."""
+
+    service: Service
+    seller: MerchantAccount
+    clock: Clock
+    store: MemoryStore
+    app: Any
+
+    async def asked(self, join: str = "a question") -> Elicitation:
+        """A question for 9 EUR as it stands in the store."""
+        fresh = question_in_store(self.service, kind="payment", join=join, timeout=HALF_AN_HOUR)
+        terms = CheckoutTerms(
+            seller=self.seller.name, amount=900, currency="EUR", what="Report", is_live=False
+        )
+        about = replace(fresh.asked, url=None, terms=msgspec.to_builtins(terms))
+        asked = replace(fresh, asked=about)
+        await self.service.elicitations.write(asked)
+        return await self.now(asked)
+
+    async def now(self, asked: Elicitation) -> Elicitation:
+        found = await self.service.elicitations.get(asked.id)
+        assert found is not None
+        return found
+
+    async def go_on(self, asked: Elicitation) -> str:
+        """Press Continue: the address of the payment page."""
+        return await depart(self.service, await self.now(asked), cookie="a browser")
+
+    async def paid(self, asked: Elicitation) -> Payment | None:
+        return await self.service.kinds.payments.paid(await self.now(asked))
+
+    async def post(
+        self,
+        body: bytes,
+        *,
+        query: str = "",
+        headers: list[tuple[str, str]] | None = None,
+        sender: str = SENDER,
+    ) -> httpx.Response:
+        """What somebody sends to the address for webhooks."""
+        door = transport_to(self.app, client=(sender, 50000))
+        async with httpx.AsyncClient(transport=door, base_url=URL) as client:
+            path = f"/webhooks/{self.seller.name}" + (f"?{query}" if query else "")
+            return await client.post(path, content=body, headers=headers)
+
+    async def counts(self) -> dict[str, int]:
+        """What was turned away, by its reason."""
+        await self.service.inbox.write_counts()
+        return {
+            row.reason: row.count
+            for row in await WebhookLog(self.service.elicitations).unverified()
+        }
+
+    async def hooks(self) -> list[StoredWebhook]:
+        return await self.service.inbox.hooks()
+
+    async def sweep(self, **later: float) -> None:
+        """So much later, the sweeper's rounds until nothing is due; what fails stays due."""
+        self.clock.tick(**later)
+        for _ in range(10):
+            self.clock.tick(seconds=31)
+            if not await fall_due(self.service):
+                return
+
+
+@asynccontextmanager
+async def selling(
+    seller: MerchantAccount,
+    provider: Provider,
+    *,
+    certificates: Callable[[Clock], Certificates] | None = None,
+    store: MemoryStore | None = None,
+    is_unreached: bool = False,
+) -> AsyncGenerator[Till]:
+    """A service that sells by this seller alone, which is played by `provider`."""
+    clock, store = Clock(), store or MemoryStore()
+    client = httpx.AsyncClient(transport=httpx.MockTransport(cast("Any", provider)))
+    async with (
+        client,
+        open_service(
+            store=store,
+            ring=RING,
+            public_url=URL,
+            uid=1000,
+            clock=clock,
+            outbound=Outbound(client, allow_loopback=True, resolve=_public),
+            sellers={seller.name: seller},
+            unreached=[seller.name] if is_unreached else [],
+            certificates=None if certificates is None else certificates(clock),
+        ) as service,
+    ):
+        answers = Answers(pages=Renderer(folders=[template_folder()]), server="s")
+        app = Litestar(
+            [hooked],
+            dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
+            exception_handlers={
+                Exception: answers.problem_for_error,
+                HTTPException: answers.problem_for_error,
+            },
+            openapi_config=None,
+            logging_config=None,
+        )
+        yield Till(service=service, seller=seller, clock=clock, store=store, app=app)
+
+
+def approved(asked: Elicitation, order: str) -> bytes:
+    """PayPal's webhook for an order that the person has agreed to."""
+    unit = {"custom_id": asked.id}
+    return json.dumps(
+        {
+            "id": "WH-1",
+            "event_type": "CHECKOUT.ORDER.APPROVED",
+            "resource": {"id": order, "purchase_units": [unit]},
+        }
+    ).encode()
+
+
+async def ordered(till: Till, asked: Elicitation, order: str) -> str:
+    """What becomes of Lemon Squeezy's webhook for an order that was paid."""
+    attributes = {
+        "status": "paid",
+        "total": 900,
+        "currency": "EUR",
+        "test_mode": True,
+        "refunded_amount": 0,
+    }
+    about = {"event_name": "order_created", "custom_data": {"elicitation": f"{asked.id}:1"}}
+    data = {"type": "orders", "id": order, "attributes": attributes}
+    body = json.dumps({"meta": about, "data": data}).encode()
+    answer = await till.post(body, headers=signing.lemon_squeezy(body, secret=_LEMON_SECRET))
+    assert answer.status_code == 200
+    return str(answer.json()["received"])
+
+
+async def _public(host: str, port: int) -> list[str]:
+    return ["93.184.215.14"]

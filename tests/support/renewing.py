@@ -1,0 +1,90 @@
+"""A provider that renews keys and takes them back, and people whose accounts live there."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qs
+
+import httpx
+
+from flows.oauth.connection import Connection
+from flows.oauth.provider import Revocation
+from flows.providers import github
+from tests.support.account_env import Answer, Network, stored
+from webapp.service import Service
+
+BASE = "http://127.0.0.1:8766"
+HUB = github.at(BASE)
+REVOKE = f"{BASE}/github/login/oauth/revoke"
+# The same provider with the ways in which others take a key back.
+BY_FORM = replace(HUB, revoke=Revocation(url=REVOKE), manage="https://hub.example/apps")
+NO_WAY = replace(HUB, revoke=None, manage="https://hub.example/apps")
+
+
+class Renewing(Network):
+    """It rotates: a refresh token counts once, and only the latest pair is any good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refreshes = 0
+        self.probes = 0
+        self.renews: Answer = self._renew
+        self.revoked: list[str] = []
+        self.revokes: Answer = self._revoke
+        self.good: dict[str, str] = {}  # the latest access token, by person
+        self.token = self._exchange
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0)
+        path = request.url.path
+        if path.endswith("/access_token"):
+            if b"grant_type=refresh_token" in request.content:
+                self.refreshes += 1
+                return await self.renews(request)
+            return await super().handle_async_request(request)
+        if "revoke" in path or "/applications/" in path:
+            return await self.revokes(request)
+        self.probes += 1
+        if request.headers.get("Authorization", "")[7:] not in self.good.values():
+            return httpx.Response(401)
+        return httpx.Response(200, json=self.person)
+
+    def pair(self, name: str, *, number: str) -> httpx.Response:
+        self.good[name] = f"key-{number}-of-{name}"
+        reply: dict[str, Any] = {
+            "access_token": self.good[name],
+            "refresh_token": f"more-{number}-of-{name}",
+            "token_type": "bearer",
+            "scope": self.scopes,
+        }
+        if self.life_seconds is not None:
+            reply["expires_in"] = self.life_seconds
+        return httpx.Response(200, json=reply)
+
+    async def _exchange(self, request: httpx.Request) -> httpx.Response:
+        return self.pair(self.person["login"], number=str(self.exchanges))
+
+    async def _renew(self, request: httpx.Request) -> httpx.Response:
+        given = parse_qs(request.content.decode())["refresh_token"][0]
+        number, _, name = given.removeprefix("more-").partition("-of-")
+        if self.good.get(name) != f"key-{number}-of-{name}":
+            return httpx.Response(200, json={"error": "bad_refresh_token"})
+        await asyncio.sleep(0)
+        return self.pair(name, number=f"{number}.{self.refreshes}")
+
+    async def _revoke(self, request: httpx.Request) -> httpx.Response:
+        self.revoked.append(request.content.decode())
+        return httpx.Response(204 if request.method == "DELETE" else 200)
+
+
+async def gone(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, json={"error": "bad_refresh_token"})
+
+
+async def down(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(503)
+
+
+async def the_one(service: Service) -> Connection:
+    (connection,) = await stored(service)
+    return connection

@@ -1,0 +1,106 @@
+"""One of our gateways at the sandbox that speaks like its provider, and a person who pays."""
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+from msgspec.structs import replace
+
+from flows.elicitation.flow import RedirectContext, Talk
+from flows.elicitation.states import Elicitation
+from flows.payments.gateway import Gateway, ProviderSession, judge
+from flows.payments.money import Money
+from flows.payments.receipt import Payment
+from flows.payments.session import Verdict
+from tests.support import gateway_env as gateway_stage
+from tests.support.gateway_env import BACK, NINE, kept_in
+from tests.support.sandbox_checkout import Stage
+from webapp.http.client import Outbound
+
+T = TypeVar("T")
+WENT_BACK = f"{BACK}?state=s-1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paying:
+    """A gateway and whoever uses it; `secret` is who may control the sandbox."""
+
+    stage: Stage
+    gateway: Gateway
+    outbound: Outbound
+    secret: str
+
+    @property
+    def name(self) -> str:
+        return self.gateway.seller.name
+
+    async def run(self, talk: Talk[T]) -> T:
+        return await self.outbound.run(talk)
+
+    def asked(self, price: Money = NINE) -> Elicitation:
+        return gateway_stage.asked(self.name, price)
+
+    def prepared(self, elicitation: Elicitation | None = None, *, number: int = 1) -> Elicitation:
+        return gateway_stage.prepared(self.gateway, elicitation or self.asked(), number=number)
+
+    async def begun(
+        self, elicitation: Elicitation | None = None, *, number: int = 1
+    ) -> Elicitation:
+        """With an attempt that made a session, as `begin` left it."""
+        before = self.prepared(elicitation, number=number)
+        assert before.attempt is not None
+        now = self.stage.clock()
+        trip = RedirectContext(number=number, return_url=BACK, state="s-1", now=now)
+        departure = await self.run(self.gateway.begin(before, trip))
+        kept = msgspec.to_builtins(departure.kept)
+        return replace(before, attempt=replace(before.attempt, kept=kept))
+
+    async def repeated(self, elicitation: Elicitation) -> str:
+        """The session of an attempt whose reply was lost."""
+        assert elicitation.attempt is not None
+        kept = await self.run(self.gateway.repeat(elicitation, elicitation.attempt))
+        assert kept.session is not None
+        return kept.session
+
+    async def fetched(self, elicitation: Elicitation) -> ProviderSession:
+        return await self.run(self.gateway.fetch(elicitation, session_of(elicitation)))
+
+    async def collected(self, elicitation: Elicitation) -> ProviderSession:
+        return await self.run(self.gateway.collect(elicitation, session_of(elicitation)))
+
+    async def judged(self, elicitation: Elicitation) -> Verdict:
+        """What it comes to, once everything was collected that can be."""
+        found = await self.collected(elicitation)
+        return judge(elicitation, found, seller=self.gateway.seller)
+
+    async def press(self, elicitation: Elicitation, button: str, *, late: bool = False) -> str:
+        """Where a press of the page's button leads."""
+        gone = await self.stage.press_at(session_of(elicitation), button, late=late)
+        assert gone.status_code == 303
+        return gone.headers["location"]
+
+    async def page(self, elicitation: Elicitation) -> httpx.Response:
+        return await self.stage.browser.get(f"/pay/{session_of(elicitation)}")
+
+    async def payment(self, elicitation: Elicitation) -> Payment:
+        """What the ledger would hold of it."""
+        found = await self.collected(elicitation)
+        return gateway_stage.payment(self.name, session=found.id, payment_intent=found.payment)
+
+    async def control(self, **wishes: Any) -> dict[str, Any]:
+        headers = {"authorization": f"Bearer {self.secret}"}
+        reply = await self.stage.browser.post(f"/{self.name}/control", json=wishes, headers=headers)
+        assert reply.status_code == 200, reply.text
+        state: dict[str, Any] = reply.json()
+        return state
+
+
+def session_of(elicitation: Elicitation) -> str:
+    session = kept_in(elicitation).session
+    assert session is not None
+    return session
+
+
+def page_of(elicitation: Elicitation) -> str | None:
+    return kept_in(elicitation).url

@@ -1,0 +1,160 @@
+"""Schedules: every order in which a few programs take their turns at the store, up to a bound.
+
+A program runs until its next step at the store and then waits for its turn. The default is that
+whoever ran goes on; each schedule departs from that in a few places (preemptions), and all of them
+up to the bound are tried, those with fewer first. Nothing is random.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from tests.support.clock import Clock
+from tests.support.hand_loop import HandLoop
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+
+# Of a task and of those that it begins.
+PROGRAM: ContextVar[str] = ContextVar("program", default="")
+
+
+@dataclass
+class Schedule:
+    """Who had which turn; `planned` is what it begins with."""
+
+    planned: tuple[str, ...] = ()
+    taken: list[str] = field(default_factory=list)
+    choices: list[tuple[str, ...]] = field(default_factory=list)
+    waiting: dict[str, "asyncio.Future[None]"] = field(default_factory=dict)
+    programs: frozenset[str] = frozenset()
+
+    async def turn(self) -> None:
+        """Wait for the running program's turn; whoever is no program needs none."""
+        name = PROGRAM.get()
+        if name not in self.programs:
+            return
+        while name in self.waiting:  # a task that it began goes on beside it
+            name += "'"
+        self.waiting[name] = asyncio.get_running_loop().create_future()
+        try:
+            await self.waiting[name]
+        finally:
+            self.waiting.pop(name, None)
+
+    def next(self) -> bool:
+        """Give the next turn; False if nobody waits for one."""
+        able = tuple(sorted(name for name, turn in self.waiting.items() if not turn.done()))
+        if not able:
+            return False
+        step = len(self.taken)
+        if step < len(self.planned):
+            name = self.planned[step]
+            assert name in able, "a schedule must be repeatable"
+        else:
+            name = self.taken[-1] if self.taken and self.taken[-1] in able else able[0]
+        self.taken.append(name)
+        self.choices.append(able)
+        self.waiting[name].set_result(None)
+        return True
+
+    def departures(self, preemptions_at_most: int) -> list[tuple[str, ...]]:
+        """The plans that leave this schedule at one place after its own plan."""
+        plans = []
+        spent = 0
+        for step, (able, name) in enumerate(zip(self.choices, self.taken, strict=True)):
+            before = self.taken[step - 1] if step else None
+            if step >= len(self.planned):
+                plans += [
+                    (*self.taken[:step], other)
+                    for other in able
+                    if other != name
+                    and spent + (before in able and other != before) <= preemptions_at_most
+                ]
+            spent += before in able and name != before
+        return plans
+
+
+class TurnStore(MemoryStore):
+    """A memory store whose every step waits for its turn, and that remembers what was written."""
+
+    def __init__(self, schedule: Schedule, clock: Clock, *, is_slow: bool = False) -> None:
+        super().__init__()
+        self.schedule = schedule
+        self.clock = clock
+        self.is_slow = is_slow  # the answer to a write takes a turn of its own
+        self.history: list[tuple[datetime, Record]] = []
+
+    def process(self) -> "TurnStore":
+        """The same records, opened by another process."""
+        other = TurnStore(self.schedule, self.clock, is_slow=self.is_slow)
+        other._contents = self._contents
+        other.history = self.history
+        self._contents.openings.append(other)
+        return other
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        await self.schedule.turn()
+        written = await super().write(*records)
+        self.history += [(self.clock(), record) for record in written]
+        if self.is_slow:
+            await self.schedule.turn()
+        return written
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        await self.schedule.turn()
+        return await super().read(owner, kind, id)
+
+    async def find(self, owner: str, kind: str, key: str) -> Record | None:
+        await self.schedule.turn()
+        return await super().find(owner, kind, key)
+
+    async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
+        await self.schedule.turn()
+        return await super().due(now, hold=hold, limit=limit)
+
+
+class World(Protocol):
+    """What is played in each schedule, from the same beginning."""
+
+    violations: list[str]
+
+    def is_quiet(self) -> None:
+        """Nothing can go on without time: look around."""
+        ...
+
+    async def play(self) -> None: ...
+
+
+def explore(
+    make: Callable[[Schedule, Clock], World], *, preemptions: int, at_most: int
+) -> tuple[int, list[str]]:
+    """Play every schedule up to the bounds; how many there were, and what was wrong in them."""
+    plans: deque[tuple[str, ...]] = deque([()])
+    wrong: list[str] = []
+    played = 0
+    clock = Clock()
+    loop = HandLoop(clock)
+    beginning = clock.now
+    while plans and played < at_most:
+        clock.now = beginning
+        schedule = Schedule(planned=plans.popleft())
+        world = make(schedule, clock)
+
+        def idle(schedule: Schedule = schedule, world: World = world) -> bool:
+            if schedule.next():
+                return True
+            world.is_quiet()
+            return False
+
+        loop.on_idle = idle
+        loop.run_until_complete(world.play())
+        loop.forget_timers()
+        played += 1
+        wrong += [f"{problem} in {' '.join(schedule.taken)}" for problem in world.violations]
+        plans.extend(schedule.departures(preemptions))
+    loop.close()
+    return played, wrong

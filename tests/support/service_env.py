@@ -1,0 +1,153 @@
+"""A small world to test the service in: processes on one store, legs of calls, a hand clock."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from flows.crypto.vault import Ring
+from flows.elicitation.states import EXCHANGE_AT_MOST, Asked, Elicitation, Json, Status
+from flows.elicitation.tool_call import ToolCall
+from tests.support.clock import Clock
+from webapp.calls.call import Call
+from webapp.calls.presenter import Leg, PresentedQuestion
+from webapp.elicitations.waiters import Waiter
+from webapp.identity.identity import Caller
+from webapp.service import Service, open_service
+from webapp.settings.quotas import PolicySettings
+from webapp.stores import Store
+
+RING = Ring([b"a secret of the tests, 32 bytes!"])
+URL = "http://127.0.0.1:8765"
+HOLD = timedelta(seconds=30)
+MINUTES = timedelta(minutes=5)
+
+
+@asynccontextmanager
+async def process(
+    store: Store, clock: Clock, *, ring: Ring = RING, policies: PolicySettings | None = None
+) -> AsyncIterator[Service]:
+    """One process on the store."""
+    async with open_service(
+        store=store, ring=ring, public_url=URL, uid=1000, clock=clock, policies=policies
+    ) as service:
+        yield service
+
+
+def question_in_store(
+    service: Service,
+    *,
+    subject: str = "alice",
+    issuer: str = "tests",
+    join: str = "a question",
+    kind: str = "url",
+    waiter: str | None = None,
+    timeout: timedelta = MINUTES,
+) -> Elicitation:
+    """An elicitation that is not stored yet."""
+    owner = service.elicitations.owners.tag(issuer=issuer, subject=subject)
+    now = service.clock()
+    asked = Asked(
+        server="s",
+        tool="t",
+        client="c",
+        message="Please go there.",
+        digest="d",
+        url="https://example.com/",
+        origins=("https://example.com",),
+    )
+    return Elicitation(
+        id=service.elicitations.new_id(owner),
+        owner=owner,
+        kind=kind,
+        asked=asked,
+        join=join,
+        created_at=now,
+        expires_at=now + timeout,
+        waiter=waiter,
+    )
+
+
+async def asked(service: Service, **about: object) -> Elicitation:
+    """An elicitation as it stands in the store."""
+    fresh = question_in_store(service, **about)  # type: ignore[arg-type]  # passed on as they are
+    await service.elicitations.write(fresh)
+    stored = await service.elicitations.get(fresh.id)
+    assert stored is not None
+    return stored
+
+
+@dataclass
+class Holding:
+    """A presenter that shows nothing and waits until the elicitation's time."""
+
+    holds: str | None = None
+    shown: PresentedQuestion | None = None
+
+    def can(self, mode: str) -> bool:
+        return mode == "url"
+
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        return False
+
+    def carry(self, call: Leg, state: object) -> object:
+        return state
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        return now + timeout
+
+    def busy(self) -> object:
+        return "busy"
+
+    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+        self.shown = shown
+        self.holds = shown.elicitation.id
+        try:
+            current = shown.elicitation
+            until = current.expires_at
+            while True:
+                current = await call.hold(current, waiter, until=until)
+                if current.status is not Status.EXCHANGING or not call.is_waiting_for(current):
+                    return current
+                until = call.now + EXCHANGE_AT_MOST  # what began in time may end later
+        finally:
+            self.holds = None
+
+
+def call_of(
+    service: Service,
+    *,
+    presenter: Holding | None = None,
+    subject: str = "alice",
+    tool: str = "t",
+    arguments: object = None,
+    run_id: str | None = None,
+    client: str = "c",
+    client_id: str | None = None,
+    version: str | None = None,
+) -> Call:
+    """One leg of a tool call."""
+    return Call(
+        elicitations=service.elicitations,
+        links=service.links,
+        completing=service.completing,
+        kinds=service.kinds,
+        outbound=service.outbound,
+        landed=service.bodies.landed,
+        caller=Caller(
+            owner=service.elicitations.owners.tag(issuer="tests", subject=subject),
+            client=client_id or client,
+            is_client_verified=client_id is not None,
+        ),
+        tool=ToolCall(
+            server="s",
+            tool=tool,
+            client=client,
+            arguments=json.dumps(arguments),
+            version=version,
+            client_id=client_id,
+        ),
+        presenter=presenter or Holding(),
+        run_id=run_id,
+    )

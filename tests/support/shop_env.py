@@ -1,0 +1,550 @@
+"""A shop that sells through the sandbox's checkout, with the provider's line and post in hand.
+
+The whole application is served on one port and the sandbox on another. What the checkout has to
+tell stays in `post` until a test says what arrives, when, and how often. Processes of the shop can
+be killed and started on the same store.
+"""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+import mcp_types as types
+
+from flows import Money, Receipt, elicit
+from flows.crypto.vault import Ring
+from flows.elicitation.states import Elicitation
+from flows.errors import StoreUnavailable
+from flows.payments.receipt import Payment
+from flows.payments.stripe.account import StripeAccount
+from tests.support.clock import Clock
+from tests.support.mcp_server import (
+    LEGACY,
+    Caller,
+    Page,
+    Person,
+    Stage,
+    _Posts,
+    eventually,
+    new_browser,
+    new_server,
+    service_in,
+    soon,
+    text_of,
+)
+from tests.support.serving import serving_at, transport_to
+from webapp.app import open_app
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.limits import CallLimits
+from webapp.records.rows import StoredWebhook
+from webapp.sandbox import Sandbox, new_sandbox, signing
+from webapp.sandbox.app import SandboxApp
+from webapp.service import Service
+from webapp.settings.settings import Settings, with_sandbox
+from webapp.stores import Record, Store, open_store
+from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
+
+RING = Ring([b"k" * 32])
+CREATE = "POST /stripe/v1/checkout/sessions"
+FETCH = "GET /stripe/v1/checkout/sessions/"
+EXPIRE = "/expire"
+REFUND = "POST /stripe/v1/refunds"
+CLAIM_OVER_SECONDS = 31
+Body = Callable[[Receipt], Awaitable[str]]
+
+
+class Line:
+    """What is between the shop and the provider's API: it notes, delays, loses and fails."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.calls: list[str] = []
+        self.keys: list[str] = []  # the idempotency keys that came
+        self.is_down = False
+        self.lost: list[str] = []  # calls that are done and whose reply does not arrive
+        self.broken: list[str] = []  # calls that do not arrive
+        self.held: dict[str, asyncio.Event] = {}  # calls that wait on their way there
+        self.after: dict[str, asyncio.Event] = {}  # calls whose reply waits on its way back
+        self.refused: dict[str, tuple[int, str]] = {}  # calls that get this status and code
+        self.amends: dict[str, Any] = {}  # what the provider says otherwise of a fetched session
+        self.made: asyncio.Queue[str] = asyncio.Queue()  # addresses in replies that wait
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/stripe/v1/"):
+            await self.app(scope, receive, send)
+            return
+        call = f"{scope['method']} {scope['path']}"
+        self.calls.append(call)
+        self.keys += [v.decode() for k, v in scope["headers"] if k == b"idempotency-key"]
+        for words, gate in tuple(self.held.items()):
+            if words in call:
+                await gate.wait()
+        if self.is_down or any(words in call for words in self.broken):
+            await _gateway_failed(send)
+            return
+        app = next(
+            (_refusing(*no) for words, no in self.refused.items() if words in call), self.app
+        )
+        for words in self.lost:
+            if words in call:
+                self.lost.remove(words)
+                await self.app(scope, receive, _nowhere)
+                await _gateway_failed(send)
+                return
+        for words, gate in tuple(self.after.items()):
+            if words in call:
+                await self.app(scope, receive, self._slowly(send, gate))
+                return
+        is_fetch = call.startswith(FETCH) and self.amends
+        await app(scope, receive, self._amended(send) if is_fetch else send)
+
+    def _amended(self, send: Send) -> Send:
+        head: list[Message] = []
+
+        async def send_amended(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                head.append(message)
+                return
+            body = json.dumps({**json.loads(message["body"]), **self.amends}).encode()
+            length = (b"content-length", str(len(body)).encode())
+            others = [pair for pair in head[0]["headers"] if pair[0] != b"content-length"]
+            await send({**head[0], "headers": [*others, length]})
+            await send({**message, "body": body})
+
+        return send_amended
+
+    def _slowly(self, send: Send, gate: asyncio.Event) -> Send:
+        async def send_later(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                self.made.put_nowait(json.loads(message["body"])["url"])
+                await gate.wait()
+            await send(message)
+
+        return send_later
+
+    def count(self, words: str) -> int:
+        return sum(words in call for call in self.calls)
+
+
+class FrailStore(MemoryStore):
+    """A memory store whose disk can be full, for all its openings at once."""
+
+    def __init__(self, troubles: list[str] | None = None) -> None:
+        super().__init__()
+        self.troubles: list[str] = [] if troubles is None else troubles
+
+    def sibling(self) -> "FrailStore":
+        sibling = FrailStore(self.troubles)
+        sibling._contents = self._contents
+        self._contents.openings.append(sibling)
+        return sibling
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        await self.check()
+        return await super().write(*records)
+
+    async def check(self) -> None:
+        await super().check()
+        if self.troubles:
+            raise StoreUnavailable(self.troubles[0])
+
+
+class Process:
+    """One life of the shop: it is started and ended in a task of its own."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        server: Any,
+        *,
+        store: Store | None,
+        clock: Clock,
+        limits: CallLimits | None = None,
+    ) -> None:
+        self._opening = open_app(settings, server, store=store, clock=clock, limits=limits)
+        self._is_up = asyncio.Event()
+        self._is_over = asyncio.Event()
+        self.app: ASGIApp
+        self._task = asyncio.create_task(self._live())
+
+    async def _live(self) -> None:
+        try:
+            async with self._opening as self.app:
+                self._is_up.set()
+                await self._is_over.wait()
+        finally:
+            self._is_up.set()
+
+    async def started(self) -> "Process":
+        await self._is_up.wait()
+        if self._task.done():
+            await self._task
+        return self
+
+    async def ended(self) -> None:
+        self._is_over.set()
+        await self._task
+
+    @property
+    def service(self) -> Service:
+        return service_in(self.app)
+
+
+class Shop:
+    """One store, one clock, one seller, and the processes that serve."""
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        sandbox: Sandbox,
+        line: Line,
+        clock: Clock,
+        store: Store,
+        address: str,
+        library: str = "mcp",
+    ) -> None:
+        self.library = library
+        self.url = url
+        self.sandbox = sandbox
+        self.line = line
+        self.clock = clock
+        self.store = store
+        self.settings = with_sandbox(
+            Settings(url=url, ring=RING, store=address, uid=os.getuid()), sandbox
+        )
+        self.post: list[bytes] = []  # what the checkout has to tell, oldest first
+        self.price = Money("9.00", "EUR")
+        self.timeout = timedelta(minutes=30)
+        self.limits: CallLimits | None = None  # how long calls are held
+        self.is_for_good = False
+        self.is_bought_again = False
+        self.processing: Literal["wait", "return"] = "wait"
+        self.provider: str | None = None  # who takes the money; none: the checkout
+        self.body: Body = _told
+        self.bodies = 0
+        self.given: list[Receipt] = []
+        self.stage: Stage
+        self._process: Process
+        self._browsers: list[httpx.AsyncClient] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._posts(scope, receive, send)
+
+    @property
+    def service(self) -> Service:
+        return self._process.service
+
+    @property
+    def seller(self) -> StripeAccount:
+        seller = self.settings.sellers["stripe"]
+        assert isinstance(seller, StripeAccount)
+        return seller
+
+    async def start(self) -> None:
+        self._process = await self.process()
+        self._posts = _Posts(self._process.app)
+        self.stage = Stage(
+            url=self.url, service=self.service, settings=self.settings, posts=self._posts
+        )
+
+    async def restart(self, **changes: Any) -> None:
+        """The process ends and another one starts on the same store."""
+        await self._process.ended()
+        self.settings = replace(self.settings, **changes)
+        await self.start()
+
+    async def process(self) -> Process:
+        """Another process on the same store."""
+        server = new_server(self.library)
+        self._sell(server)
+        store = self.store.sibling() if isinstance(self.store, MemoryStore) else None
+        return await Process(
+            self.settings, server, store=store, clock=self.clock, limits=self.limits
+        ).started()
+
+    async def aclose(self) -> None:
+        await self.stage.aclose()
+        await self._process.ended()
+        for browser in self._browsers:
+            await browser.aclose()
+
+    # The person.
+
+    async def person(self) -> "Payer":
+        browser = new_browser()
+        self._browsers.append(browser)
+        return Payer(browser, shop=self)
+
+    # The provider.
+
+    async def tell(self, body: bytes | dict[str, Any], **about: Any) -> httpx.Response:
+        """Deliver an event, signed now; `to` is another process than the serving one."""
+        text = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = signing.stripe(text, secret=self.sandbox.webhook_secret, now=self.clock())
+        return await self.deliver(text, headers, **about)
+
+    async def deliver(
+        self,
+        body: bytes | AsyncIterator[bytes],
+        headers: list[tuple[str, str]] | list[tuple[bytes, bytes]],
+        *,
+        to: Process | None = None,
+        path: str = "/webhooks/stripe",
+    ) -> httpx.Response:
+        app = to.app if to is not None else self._process.app
+        transport = transport_to(app, raises=False)
+        async with httpx.AsyncClient(transport=transport, base_url=self.url) as provider:
+            return await provider.post(path, content=body, headers=headers)
+
+    async def tell_all(self) -> list[str]:
+        """Deliver all the post once, oldest first; what the shop says became of each."""
+        became = []
+        while self.post:
+            answer = await self.tell(self.post.pop(0))
+            assert answer.status_code == 200, answer.text
+            became.append(answer.json()["received"])
+        return became
+
+    async def session(self, id: str) -> dict[str, Any]:
+        """What the provider says of a session, asked beside the shop's line."""
+        return await self._beside(f"checkout/sessions/{id}")
+
+    async def refunds(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (await self._beside("refunds?limit=100"))["data"]
+        return found
+
+    async def refund_by_hand(self, **about: str) -> dict[str, Any]:
+        """Somebody gives the latest payment back, or a part of it, beside us."""
+        payment = (await self.payments())[-1]
+        assert payment.payment_intent is not None
+        return await self.give_back_there(payment.payment_intent, **about)
+
+    async def give_back_there(self, payment_intent: str, **about: str) -> dict[str, Any]:
+        posted = len(self.post)
+        refund = await self._beside("refunds", payment_intent=payment_intent, **about)
+        await eventually(lambda: len(self.post) > posted)
+        return refund
+
+    async def _beside(self, path: str, **form: str) -> dict[str, Any]:
+        """The provider's API, past the line; with a form it is a POST."""
+        transport = transport_to(self.line.app)
+        headers = {"authorization": f"Bearer {self.sandbox.stripe_key}"}
+        async with httpx.AsyncClient(transport=transport, base_url=self.sandbox.url) as asker:
+            method, data = ("POST", form) if form else ("GET", None)
+            answer = await asker.request(method, f"/stripe/v1/{path}", headers=headers, data=data)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    # The clock, the sweeper, and what is in the store.
+
+    async def sweep(self) -> None:
+        """The sweeper's rounds until nothing is due; claims of before are over."""
+        self.clock.tick(seconds=CLAIM_OVER_SECONDS)
+        for _ in range(10):
+            if not await fall_due(self.service):
+                return
+        raise AssertionError("the sweeper never comes to an end")
+
+    async def expire(self) -> None:
+        self.clock.tick(seconds=self.timeout.total_seconds())
+        await self.sweep()
+
+    async def payments(self) -> list[Payment]:
+        """The ledger, oldest first."""
+        rows = self.service.elicitations.rows
+        found = [await rows.open(r, Payment) for r in await self.store.list("payment")]
+        return sorted(found, key=lambda payment: payment.paid_at)
+
+    async def hooks(self) -> list[StoredWebhook]:
+        rows = self.service.elicitations.rows
+        found = [await rows.open(r, StoredWebhook) for r in await self.store.list("hook")]
+        return sorted(found, key=lambda hook: hook.received_at)
+
+    async def asked(self) -> list[Elicitation]:
+        return await self.stage.elicitations()
+
+    async def statuses(self) -> list[str]:
+        return [str(elicitation.status) for elicitation in await self.asked()]
+
+    async def ledger(self) -> list[str]:
+        return [str(payment.status) for payment in await self.payments()]
+
+    def _sell(self, server: Any) -> None:
+        plain: dict[str, Any] = (
+            {"output_schema": None} if self.library == "fastmcp" else {"structured_output": False}
+        )
+
+        @server.tool(**plain)
+        async def report(topic: str = "tea") -> str:
+            receipt = await elicit.payment(
+                self.price,
+                "Premium report",
+                provider=self.provider,
+                once=self.is_for_good,
+                again=self.is_bought_again,
+                processing=self.processing,
+                timeout=self.timeout,
+            )
+            self.bodies += 1
+            self.given.append(receipt)
+            return await self.body(receipt)
+
+
+class Payer(Person):
+    """A person with one browser, who pays."""
+
+    def __init__(self, browser: httpx.AsyncClient, *, shop: Shop) -> None:
+        super().__init__(browser)
+        self._shop = shop
+
+    async def press_there(self, url: str, button: str) -> str:
+        """Press a button of the checkout's page; where it leads. The events are in the post."""
+        page = await self.browser.get(url)
+        mark = re.search(
+            rf'action="/pay/\w+/{button}">\s*<input [^>]*name="csrf" value="(\w+)"', page.text
+        )
+        assert mark is not None, f"there is no button {button}"
+        posted = len(self._shop.post)
+        there = await self.browser.post(f"{_plain(url)}/{button}", data={"csrf": mark[1]})
+        assert there.status_code == 303, there.text
+        if button in ("card", "bank", "arrive", "fail"):
+            await eventually(lambda: len(self._shop.post) > posted)
+        return urljoin(url, there.headers["location"])
+
+    async def pay(self, link: str, *, button: str = "card") -> str:
+        """From our link to the end of the checkout; the address of the way back."""
+        return await self.press_there(await self.go_on(link), button)
+
+    async def come_back(self, url: str) -> Page:
+        """Follow the way back to our page."""
+        answer = await self.visit(url)
+        assert answer.location is not None, f"{answer.status} {answer.heading}"
+        return await self.visit(answer.location)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buying:
+    """A call of the tool that waits for its payment, and the person who has its link."""
+
+    caller: Caller
+    call: asyncio.Task[types.CallToolResult]
+    link: str
+    person: Payer
+
+    async def result(self) -> str:
+        return text_of(await soon(self.call))
+
+    async def again(self) -> str:
+        """The result of the same call made once more, which asks nobody to pay."""
+        call = self.caller.call("report")
+        await eventually(lambda: call.done() or self.caller.has_links_left)
+        assert not self.caller.has_links_left, "it asks to pay again"
+        return text_of(call.result())
+
+    async def is_asked_again(self) -> str:
+        """The link that the same call made once more asks to open."""
+        _ = self.caller.call("report")
+        return await self.caller.link()
+
+
+@asynccontextmanager
+async def buying(shop: "Shop", *, revision: str = LEGACY) -> AsyncIterator[Buying]:
+    """The tool was called and waits."""
+    async with shop.stage.caller(revision) as caller:
+        call = caller.call("report")
+        link = await caller.link()
+        await shop.stage.waited_for_by_another(link, None)
+        yield Buying(caller=caller, call=call, link=link, person=await shop.person())
+
+
+async def _told(receipt: Receipt) -> str:
+    return f"paid {receipt.price}"
+
+
+async def _nowhere(message: Any) -> None:
+    """A reply that is lost."""
+
+
+def _refusing(status: int, code: str) -> ASGIApp:
+    body = json.dumps({"error": {"code": code}}).encode()
+    headers = [(b"content-length", str(len(body)).encode())]
+
+    async def refuse(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return refuse
+
+
+async def _gateway_failed(send: Send) -> None:
+    headers = [(b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 504, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _plain(url: str) -> str:
+    return urlsplit(url)._replace(query="", fragment="").geturl()
+
+
+@asynccontextmanager
+async def open_shop(
+    *,
+    clock: Clock | None = None,
+    store: MemoryStore | None = None,
+    folder: Path | None = None,
+    library: str = "mcp",
+) -> AsyncIterator[Shop]:
+    """The shop at one port of this machine, the sandbox at another; with a folder, on SQLite."""
+    clock = clock or Clock()
+    address = "memory:" if folder is None else f"sqlite:///{folder / 'shop.db'}"
+    opened = store or (MemoryStore() if folder is None else await open_store(address))
+    shops: list[Shop] = []
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await shops[0](scope, receive, send)
+
+    async def keep_post(request: httpx.Request) -> httpx.Response:
+        shops[0].post.append(request.content)
+        return httpx.Response(200)
+
+    async with serving_at(lambda _: serve) as url:
+        lines: list[tuple[Sandbox, Line]] = []
+
+        def make(at: str) -> ASGIApp:
+            sandbox = new_sandbox(url=at, serves=url)
+            played = SandboxApp(sandbox, clock=clock, deliver=keep_post)
+            lines.append((sandbox, Line(cast("Any", played))))
+            return lines[0][1]
+
+        async with serving_at(make):
+            sandbox, line = lines[0]
+            shops.append(
+                Shop(
+                    url=url,
+                    sandbox=sandbox,
+                    line=line,
+                    clock=clock,
+                    store=opened,
+                    address=address,
+                    library=library,
+                )
+            )
+            await shops[0].start()
+            try:
+                yield shops[0]
+            finally:
+                await shops[0].aclose()
+    await opened.aclose()

@@ -1,0 +1,40 @@
+"""People who sign in at an issuer, and callers with its tokens."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from flows import elicit
+from tests.support.issuer import Issuing, issuing
+from tests.support.mcp_server import Stage, new_server, staged
+
+HER_WORDS = "Only for the eyes of Alice"
+
+
+def shop(library: str = "mcp") -> Any:
+    return add_visit(new_server(library))
+
+
+def add_visit(server: Any) -> Any:
+    @server.tool()
+    async def visit() -> str:
+        await elicit.url(HER_WORDS, "https://shop.example/terms")
+        return "done"
+
+    return server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Town:
+    stage: Stage
+    issuer: Issuing
+
+    def bearer(self, subject: str | None, **claims: Any) -> dict[str, str]:
+        return self.issuer.bearer(subject, audience=self.stage.mcp_url, **claims)
+
+
+@asynccontextmanager
+async def town(library: str = "mcp", **options: Any) -> AsyncIterator[Town]:
+    async with issuing() as issuer, staged(shop(library), who=issuer.who(**options)) as stage:
+        yield Town(stage=stage, issuer=issuer)

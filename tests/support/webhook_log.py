@@ -1,0 +1,16 @@
+"""What the webhook log holds, and a replay of it."""
+
+from tests.support.shop_env import Shop
+from webapp.cli.payments import replay_hook
+from webapp.records.ids import tail_of
+from webapp.records.rows import StoredWebhook
+
+
+async def only(shop: Shop, status: str) -> StoredWebhook:
+    (found,) = [hook for hook in await shop.hooks() if hook.status == status]
+    return found
+
+
+async def replayed(shop: Shop, hook: StoredWebhook) -> str:
+    (line,) = await replay_hook(shop.service, tail_of(hook))
+    return line

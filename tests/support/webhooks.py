@@ -1,0 +1,33 @@
+"""Webhooks as their provider signs them."""
+
+from typing import Any
+
+from tests.support.clock import Clock
+from tests.support.shop_env import Buying, Shop
+from webapp.sandbox import signing
+
+
+async def paid(shop: Shop, buy: Buying) -> bytes:
+    """The event of a payment that was just made."""
+    await buy.person.pay(buy.link)
+    return shop.post.pop()
+
+
+def signed(shop: Shop, body: bytes, *, secret: str | None = None, **ago: float) -> list[Any]:
+    at = Clock(shop.clock()).tick(**{unit: -amount for unit, amount in ago.items()})
+    return signing.stripe(body, secret=secret or shop.sandbox.webhook_secret, now=at)
+
+
+async def a_session(shop: Shop, **changes: Any) -> dict[str, Any]:
+    """A session of the shop's own account that nobody here began, paid."""
+    return {
+        "id": "cs_test_elsewhere",
+        "object": "checkout.session",
+        "amount_total": 900,
+        "currency": "eur",
+        "livemode": False,
+        "payment_intent": "pi_elsewhere",
+        "payment_status": "paid",
+        "status": "complete",
+        **changes,
+    }

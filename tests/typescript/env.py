@@ -1,0 +1,139 @@
+"""The official TypeScript clients as processes: called over pipes, they call a server of ours.
+
+Nothing here answers for a person: what a client is asked comes out here, and the test goes on from
+there as the person would, or has told the client before what to answer.
+"""
+
+import asyncio
+import json
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from flows.elicitation.states import Json
+from tests.support.processes import ended, error_of, killed, start
+from tests.typescript.packages import HERE
+
+PATIENCE_SECONDS = 300.0
+OLDER, NEWER = "2025-11-25", "2026-07-28"
+URL: Mapping[str, Json] = {"url": {}}
+FORM: Mapping[str, Json] = {"form": {}}
+BOTH: Mapping[str, Json] = {"form": {}, "url": {}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Official:
+    """One of the official clients, on one revision."""
+
+    library: str
+    revision: str
+
+    def __str__(self) -> str:
+        return f"{self.library}-{self.revision}"
+
+
+CLIENTS = (
+    Official(library="sdk", revision=OLDER),
+    Official(library="client", revision=OLDER),
+    Official(library="client", revision=NEWER),
+)
+
+
+class Caller:
+    """A running client; one call at a time."""
+
+    def __init__(self, process: Process, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._process = process
+        self._patience_seconds = patience_seconds
+        self.speaks = ""
+        self.tools: list[str] = []
+        self.completed: list[str] = []  # ids of the complete notifications
+
+    async def connected(self) -> None:
+        said = await self._line()
+        self.speaks, self.tools = said["speaks"], said["tools"]
+
+    def begin(self, tool: str, **arguments: Json) -> None:
+        """Call it; what the client is asked and what comes of it is read afterwards."""
+        line = json.dumps({"name": tool, "arguments": arguments})
+        cast("asyncio.StreamWriter", self._process.stdin).write(line.encode() + b"\n")
+
+    async def call(self, tool: str, **arguments: Json) -> dict[str, Any]:
+        """Call it, and its result, if the client is asked nothing meanwhile."""
+        self.begin(tool, **arguments)
+        return await self.result()
+
+    async def asked(self) -> dict[str, Any]:
+        """What the client was asked; a result instead is a failure."""
+        said = await self._next()
+        assert "asked" in said, said
+        return cast("dict[str, Any]", said["asked"])
+
+    async def link(self) -> str:
+        """The link that it was asked to show."""
+        asked = await self.asked()
+        assert asked["mode"] == "url"
+        return cast("str", asked["url"])
+
+    async def result(self) -> dict[str, Any]:
+        said = await self._next()
+        assert "result" in said, said
+        return cast("dict[str, Any]", said["result"])
+
+    async def said(self) -> dict[str, Any]:
+        """What comes next: something that it was asked, a result or an error."""
+        return await self._next()
+
+    async def _next(self) -> dict[str, Any]:
+        while "completed" in (said := await self._line()):
+            self.completed.append(said["completed"])
+        return said
+
+    async def _line(self) -> dict[str, Any]:
+        async with asyncio.timeout(self._patience_seconds):
+            line = await cast("asyncio.StreamReader", self._process.stdout).readline()
+            if not line:
+                raise AssertionError(f"the client ended: {error_of(self._process)}")
+        return cast("dict[str, Any]", json.loads(line))
+
+
+@asynccontextmanager
+async def calling(
+    node: str,
+    official: Official,
+    url: str,
+    *,
+    declares: Mapping[str, Json] | None,
+    answers: Sequence[Mapping[str, Json] | str] = (),
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> AsyncIterator[Caller]:
+    """A connected client. It gives `answers` one by one, contents or actions, then accepts."""
+    given = [
+        {"action": each} if isinstance(each, str) else {"action": "accept", "content": each}
+        for each in answers
+    ]
+    wanted = {
+        "library": official.library,
+        "revision": official.revision,
+        "url": url,
+        "elicitation": declares,
+        "answers": given,
+    }
+    command = (node, str(HERE / "client.mjs"), json.dumps(wanted))
+    process = await start(*command, name="the client", stdin=PIPE)
+    try:
+        caller = Caller(process, patience_seconds=patience_seconds)
+        await caller.connected()
+        yield caller
+        cast("asyncio.StreamWriter", process.stdin).close()
+        end = await ended(process, within_seconds=PATIENCE_SECONDS)
+        assert (end.status, end.err) == (0, "")
+    finally:
+        await killed(process)
+
+
+def text_of(result: Mapping[str, Any]) -> str:
+    (content,) = result["content"]
+    return cast("str", content["text"])

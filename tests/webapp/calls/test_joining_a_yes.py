@@ -1,0 +1,48 @@
+"""A yes that no call has used: for how long a later call of the same may have it."""
+
+import asyncio
+import json
+
+import pytest
+
+from flows import elicit
+from flows.elicitation.proof import OnPage
+from flows.question import asking
+from tests.support.clock import Clock
+from tests.support.mcp_server import eventually
+from tests.support.service_env import Holding, call_of, process
+from webapp.elicitations.complete import complete_elicitation
+from webapp.service import Service
+from webapp.stores.memory import MemoryStore
+
+
+async def shown_to(service: Service, *, answers: bool) -> str | None:
+    """Ask by a call of its own; the question that it has to show, answered when it was left."""
+    presenter = Holding()
+    call = call_of(service, presenter=presenter, arguments={"answers": answers})
+
+    async def body() -> bool:
+        call.begin()
+        with asking(call):
+            return await elicit.confirm("Sure?", key="k")
+
+    task = asyncio.create_task(body())
+    await eventually(lambda: presenter.holds is not None or task.done())
+    shown = presenter.shown
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await call.finish(None if shown is not None else lambda: json.dumps({}))
+    if shown is not None and answers:
+        await complete_elicitation(service.elicitations, shown.elicitation.id, {}, OnPage())
+    return shown.elicitation.id if shown is not None else None
+
+
+@pytest.mark.parametrize(("seconds", "is_joined"), [(119, True), (121, False), (599, False)])
+async def test_a_later_call_has_it_for_two_minutes(
+    clock: Clock, *, seconds: int, is_joined: bool
+) -> None:
+    # finding: T4
+    async with process(MemoryStore(), clock) as service:
+        assert await shown_to(service, answers=True)
+        clock.tick(seconds=seconds)
+        assert (await shown_to(service, answers=False) is None) == is_joined

@@ -1,0 +1,64 @@
+"""Results too long to be kept: their run is over as soon as they went out, and no earlier."""
+
+import asyncio
+import json
+
+import pytest
+
+from flows.elicitation.run import Run
+from flows.elicitation.states import LEASE
+from tests.support.clock import Clock
+from tests.support.legs import answer, id_of, leg, settled_loop, soon
+from tests.support.service_env import Holding, call_of
+from webapp.calls.call import RESULT_BYTES_AT_MOST, Call
+from webapp.http.connection import StreamConnection
+from webapp.service import Service
+
+LONG = json.dumps("x" * RESULT_BYTES_AT_MOST)
+
+
+async def worked(service: Service) -> Call:
+    """A call whose body used an answer and came to its end."""
+    call, presenter, waiting = await leg(service)
+    await service.completing.complete(id_of(presenter), {"n": 1})
+    await soon(waiting)
+    await call.finish(lambda: LONG)
+    return call
+
+
+async def test_one_that_did_not_arrive_is_made_again_with_the_same_answer(
+    here: Service, clock: Clock
+) -> None:
+    await worked(here)
+    clock.tick(seconds=LEASE.total_seconds())
+    assert (await soon(answer(call_of(here)))).content == {"n": 1}
+
+
+@pytest.mark.parametrize("brings_its_run", [False, True])
+async def test_one_that_arrived_ends_its_run_and_the_same_call_asks_anew(
+    here: Service, clock: Clock, *, brings_its_run: bool
+) -> None:
+    first = await worked(here)
+    await first.delivered()
+    (run,) = await here.elicitations.all(Run)
+    assert (run.status, run.result, run.called) == ("delivered", None, None)
+    assert (run.finished_at, run.due_at) == (clock(), None)
+    _, presenter, waiting = await leg(here, run_id=run.id if brings_its_run else None)
+    assert presenter.shown is not None
+    assert presenter.shown.elicitation.run != run.id
+    waiting.cancel()
+    await settled_loop()
+
+
+async def test_the_same_call_does_not_join_one_that_is_on_its_way(here: Service) -> None:
+    first, wire = await worked(here), StreamConnection()
+    here.bodies.deliver(first, wire)
+    presenter = Holding()
+    waiting = asyncio.ensure_future(answer(call_of(here, presenter=presenter)))
+    await settled_loop()
+    wire.end(is_delivered=True)
+    await settled_loop()
+    assert presenter.shown is not None
+    assert presenter.shown.elicitation.run != first.run.value.id
+    waiting.cancel()
+    await settled_loop()

@@ -1,0 +1,114 @@
+"""`once` after a payment: what was bought happens once, whichever call gets the receipt."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from mcp.server.mcpserver.exceptions import ToolError
+
+from flows import Receipt, elicit
+from tests.support.mcp_server import LEGACY, MODERN, eventually, soon, text_of
+from tests.support.shop_env import Shop, buying
+
+
+class Press:
+    """Prints what was bought, and can jam afterwards."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        self.printed: list[str] = []  # the idempotency keys
+        self.is_jammed = True
+        self.is_stuck = False
+
+    async def report(self, receipt: Receipt) -> str:
+        number = await elicit.once("print", self._print)
+        if self.is_stuck:
+            await asyncio.Event().wait()
+        if self.is_jammed:
+            raise ToolError("jammed")
+        return f"copy {number} for {receipt.price}"
+
+    async def _print(self, key: str) -> int:
+        self.printed.append(key)
+        return len(self.printed)
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_a_later_call_with_the_same_receipt_does_not_do_it_again(
+    shop: Shop, revision: str
+) -> None:
+    press = Press(shop)
+    shop.body = press.report
+    async with buying(shop, revision=revision) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        assert "jammed" in await buy.result()
+        shop.clock.tick(days=2)  # the run is over, and what was kept under it is erased
+        await shop.sweep()
+        press.is_jammed = False
+        assert await buy.again() == "copy 1 for 9.00 EUR"
+        assert len(press.printed) == 1
+
+
+async def test_after_a_crash_and_past_the_run_it_is_not_done_again(shop: Shop) -> None:
+    press = Press(shop)
+    press.is_stuck, press.is_jammed = True, False
+    shop.body = press.report
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        await eventually(lambda: press.printed)
+        while not await shop.store.list("once"):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await shop.restart()
+    press.is_stuck = False
+    shop.clock.tick(days=6)
+    await shop.sweep()
+    async with shop.stage.caller(LEGACY) as caller:
+        assert text_of(await soon(caller.call("report"))) == "copy 1 for 9.00 EUR"
+        assert not caller.has_links_left
+    assert len(press.printed) == 1
+
+
+async def test_what_is_paid_anew_is_done_anew(shop: Shop) -> None:
+    press = Press(shop)
+    press.is_jammed, shop.is_bought_again = False, True
+    shop.body = press.report
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        assert await buy.result() == "copy 1 for 9.00 EUR"
+        call = buy.caller.call("report")
+        await buy.person.pay(await buy.caller.link())
+        await shop.tell_all()
+        assert text_of(await soon(call)) == "copy 2 for 9.00 EUR"
+    assert len(set(press.printed)) == 2, "each under an idempotency key of its own"
+
+
+async def test_what_is_bought_for_good_is_used_by_each_call_for_itself(shop: Shop) -> None:
+    press = Press(shop)
+    press.is_jammed, shop.is_for_good = False, True
+    shop.body = press.report
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        assert await buy.result() == "copy 1 for 9.00 EUR"
+        for number in (2, 3):
+            shop.clock.tick(minutes=2)  # till then the same call may have lost what it printed
+            assert await buy.again() == f"copy {number} for 9.00 EUR"
+
+
+async def test_it_is_kept_for_as_long_as_the_receipt_can_be_handed_out(shop: Shop) -> None:
+    await shop.restart(refund_unused=None)
+    press = Press(shop)
+    shop.body = press.report
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        assert "jammed" in await buy.result()
+        (kept,) = await shop.store.list("once")
+        assert kept.erase_at == shop.clock() + timedelta(days=60)
+        shop.clock.tick(days=29)
+        await shop.sweep()
+        press.is_jammed = False
+        assert await buy.again() == "copy 1 for 9.00 EUR"

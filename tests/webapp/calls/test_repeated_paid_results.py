@@ -1,0 +1,145 @@
+"""What was paid for and may be lost on its way: given again, and no money asked for it again."""
+
+import pytest
+from mcp.server.mcpserver.exceptions import ToolError
+from msgspec.structs import replace
+
+from flows import Receipt
+from flows.elicitation.run import Run
+from tests.support.mcp_server import LEGACY, MODERN, soon, text_of
+from tests.support.shop_env import Buying, Shop, buying
+
+PAID = "paid 9.00 EUR"
+
+
+async def bought(shop: Shop, buy: Buying) -> str:
+    """Pay for it, and get it."""
+    await buy.person.pay(buy.link)
+    await shop.tell_all()
+    return await buy.result()
+
+
+async def texts_of_the_same_call(buy: Buying) -> list[str]:
+    """What the same call gives, of which nobody is asked to pay."""
+    result = await soon(buy.caller.call("report"))
+    assert not buy.caller.has_links_left, "it asks to pay again"
+    return [part.text for part in result.content]
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_the_same_call_after_a_payment_gets_the_result_again(
+    shop: Shop, revision: str
+) -> None:
+    # finding: R2
+    async with buying(shop, revision=revision) as buy:
+        assert await bought(shop, buy) == PAID
+        for _ in range(3):
+            before, note = await texts_of_the_same_call(buy)
+            assert before == PAID
+            assert "nothing new was bought" in note
+            assert "12:02:00 UTC" in note
+        assert await shop.ledger() == ["spent"]
+        shop.clock.tick(minutes=2)
+        await buy.person.pay(await buy.is_asked_again())
+        assert len(await shop.asked()) == 2
+
+
+async def test_another_process_gives_it_again_after_a_restart(shop: Shop) -> None:
+    # finding: R2
+    async with buying(shop) as buy:
+        assert await bought(shop, buy) == PAID
+    await shop.restart()
+    async with shop.stage.caller(LEGACY) as caller:
+        before, note = (await soon(caller.call("report"))).content
+        assert before.text == PAID
+        assert "given again" in note.text
+    assert (shop.bodies, await shop.ledger()) == (1, ["spent"])
+
+
+async def test_with_again_the_same_call_is_another_purchase_at_once(shop: Shop) -> None:
+    # finding: R2
+    shop.is_bought_again = True
+    async with buying(shop) as buy:
+        assert await bought(shop, buy) == PAID
+        call = buy.caller.call("report")
+        await buy.person.pay(await buy.caller.link())
+        await shop.tell_all()
+        assert text_of(await soon(call)) == PAID
+        assert await shop.ledger() == ["spent", "spent"]
+
+
+async def test_what_was_given_back_is_not_given_again(shop: Shop) -> None:
+    # finding: R2
+    async with buying(shop) as buy:
+        assert await bought(shop, buy) == PAID
+        await shop.refund_by_hand()
+        await shop.tell_all()
+        assert await shop.ledger() == ["refunded"]
+        link = await buy.is_asked_again()
+        assert shop.stage.id_of(link) != shop.stage.id_of(buy.link)
+
+
+async def test_what_was_given_back_before_it_arrived_is_not_given_to_the_same_call(
+    shop: Shop,
+) -> None:
+    # finding: R2
+    async with buying(shop) as buy:
+        assert await bought(shop, buy) == PAID
+        await _as_if_it_had_not_arrived(shop)
+        await shop.refund_by_hand()
+        await shop.tell_all()
+        link = await buy.is_asked_again()
+        assert shop.stage.id_of(link) != shop.stage.id_of(buy.link)
+
+
+async def test_a_part_that_was_given_back_leaves_the_result(shop: Shop) -> None:
+    # finding: R2
+    async with buying(shop) as buy:
+        assert await bought(shop, buy) == PAID
+        await shop.refund_by_hand(amount="100")
+        await shop.tell_all()
+        assert (await texts_of_the_same_call(buy))[0] == PAID
+
+
+async def test_what_a_tool_gave_back_itself_can_be_bought_at_once(shop: Shop) -> None:
+    # finding: R2
+    async def regret(receipt: Receipt) -> str:
+        await receipt.refund(reason="sold out")
+        return "sold out"
+
+    shop.body = regret
+    async with buying(shop) as buy:
+        assert await bought(shop, buy) == "sold out"
+        link = await buy.is_asked_again()
+        assert shop.stage.id_of(link) != shop.stage.id_of(buy.link)
+
+
+async def test_what_is_bought_for_good_needs_no_giving_again(shop: Shop) -> None:
+    # finding: R2
+    shop.is_for_good = True
+    async with buying(shop) as buy:
+        assert await bought(shop, buy) == PAID
+        assert await texts_of_the_same_call(buy) == [PAID]
+        assert shop.bodies == 2
+
+
+async def test_a_tool_that_failed_goes_on_with_the_payment_and_not_with_the_error(
+    shop: Shop,
+) -> None:
+    # finding: R2
+    async def fail(receipt: Receipt) -> str:
+        del receipt
+        raise ToolError("the printer jams")
+
+    told, shop.body = shop.body, fail
+    async with buying(shop) as buy:
+        assert "jams" in await bought(shop, buy)
+        shop.body = told
+        assert await texts_of_the_same_call(buy) == [PAID]
+
+
+async def _as_if_it_had_not_arrived(shop: Shop) -> None:
+    """The run as it was before its result went out."""
+    elicitations = shop.service.elicitations
+    (run,) = await elicitations.all(Run)
+    await elicitations.write(replace(run, is_delivered=False, repeated_until=None))

@@ -1,0 +1,120 @@
+"""The small commands, and what the parser itself answers."""
+
+import os
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from flows.crypto.vault import Ring
+from tests.support.cli import HOUSE, Server, ended, run, serving, start
+from webapp.cli import main as cli
+from webapp.settings import settings
+
+
+async def test_keys_new_gives_a_secret_that_works_and_another_each_time(tmp_path):
+    first = await run("keys", "new", home=tmp_path)
+    second = await run("keys", "new", home=tmp_path)
+    assert first.status == second.status == 0
+    assert first.out != second.out
+    assert first.out.count("\n") == 1
+    secret = first.out.strip()
+    assert "," not in secret
+    Ring([secret.encode()])
+    read = settings.read_settings({"ELICIT_SECRET": secret, "HOME": str(tmp_path)})
+    assert not (tmp_path / ".local").exists()
+    assert secret not in repr(read)
+
+
+async def test_it_tells_its_version(tmp_path):
+    end = await run("--version", home=tmp_path)
+    assert end.status == 0
+    assert end.out.startswith("elicit-url ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("keys",), ("serve", "--port", "99999"), ("stdio",), ("fly",)]
+)
+def test_what_is_no_command_is_answered_with_the_usage(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert "usage: elicit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("serve",), ("stdio",), ("demo",), ("keys",), ("keys", "new")]
+)
+def test_every_command_explains_itself(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*arguments, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: elicit")
+
+
+def test_the_defaults_of_the_commands_are_those_of_the_settings():
+    assert (cli.DEFAULT_HOST, cli.DEFAULT_PORT) == (settings.DEFAULT_HOST, settings.DEFAULT_PORT)
+
+
+def test_an_address_that_is_none_is_refused(capsys):
+    assert urlsplit("nonsense").hostname is None
+    assert cli.main(["demo", "--url", "nonsense"]) == 2
+    assert "is no address like http://127.0.0.1:8765" in capsys.readouterr().err
+
+
+async def test_the_demo_has_its_sandbox_and_stops_with_it(tmp_path):
+    async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
+        sandbox = sandbox_of(server)
+        assert sandbox is not None
+        assert sandbox != server.url
+        assert (await browser.get(sandbox)).status_code < 500
+        server.process.terminate()
+        end = await ended(server.process)
+        assert (end.status, end.err) == (0, "")
+        with pytest.raises(httpx.ConnectError):
+            await browser.get(sandbox)
+
+
+async def test_ones_own_tools_have_a_sandbox_if_asked_for(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from mcp.server.mcpserver import MCPServer\nmcp = MCPServer('mine')\n"
+    )
+    async with serving("mine:mcp", home=tmp_path) as without:
+        assert sandbox_of(without) is None
+    async with serving("mine:mcp", "--sandbox", home=tmp_path) as with_one:
+        assert sandbox_of(with_one) is not None
+
+
+@pytest.mark.parametrize("url", ["https://example.org", "https://localhost:8765"])
+async def test_a_sandbox_is_refused_where_strangers_could_reach_it(tmp_path, url):
+    extra = {"ELICIT_URL": url, "ELICIT_SECRET": "s" * 32}
+    end = await run("serve", "--sandbox", "--port", "0", home=tmp_path, extra=extra)
+    assert (end.status, end.out) == (2, "")
+    assert end.err.startswith("elicit: ELICIT_URL: The sandbox works only on this machine")
+
+
+def sandbox_of(server: Server) -> str | None:
+    lines = [line.split() for line in server.said.splitlines()]
+    return next((line[1] for line in lines if line[0] == "sandbox"), None)
+
+
+def test_the_procfile_is_a_command_that_there_is() -> None:
+    (line,) = (line for line in (HOUSE / "Procfile").read_text().splitlines() if line[:1] != "#")
+    name, _, command = line.partition(": elicit ")
+    options = cli._parser().parse_args(command.replace("$PORT", "8000").split())
+    # With a server of the author's there is no sandbox, which works on this machine alone.
+    assert (name, options.server, options.host) == ("web", "my_tools:mcp", "0.0.0.0")
+    assert not options.sandbox
+
+
+@pytest.mark.parametrize("what", ["payments", "webhooks", "approvals", "keys"])
+async def test_a_list_that_nobody_reads_to_its_end_ends_quietly(what, tmp_path):
+    await run("payments", "list", home=tmp_path)  # the store is there from here on
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        process = await start(what, "list", home=tmp_path, stdout=writer)
+    finally:
+        os.close(writer)
+    end = await ended(process)
+    assert (end.status, end.err) == (141, "")

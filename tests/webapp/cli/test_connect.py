@@ -1,0 +1,181 @@
+"""What `elicit connect` says in a terminal before anything is done, and what it lets choose."""
+
+import io
+import sys
+from datetime import timedelta
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from flows.elicitation.states import Elicitation, Json
+from flows.errors import Failed, NotConfigured
+from tests.support.oauth_env import Town, process, town
+from webapp.cli.connect import _choose, _is_right
+from webapp.cli.device_flow import Terminal, chosen, connect_by_code, open_questions, plain
+from webapp.stores.memory import MemoryStore
+
+ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\x9b1mrm -rf\u202egpj.\x00"
+
+
+def told_otherwise(asked: Elicitation, **terms: str) -> Elicitation:
+    """The question in other terms."""
+    kept = cast("dict[str, Json]", asked.asked.terms)
+    return replace(asked, asked=replace(asked.asked, terms={**kept, **terms}))
+
+
+class Desk:
+    """A terminal whose user chooses, and gets no further."""
+
+    def __init__(self, *, chooses: int | None = None) -> None:
+        self.said: list[str] = []
+        self.of: list[int] = []
+        self._chooses = chooses
+
+    @property
+    def terminal(self) -> Terminal:
+        return Terminal(
+            say=self.said.append, choose=self._choose, is_right=self._never, pause=self._nor
+        )
+
+    async def _choose(self, number: int) -> int | None:
+        self.of.append(number)
+        return self._chooses
+
+    async def _never(self, question: str) -> bool:
+        raise AssertionError(question)
+
+    async def _nor(self, duration: timedelta) -> None:
+        raise AssertionError(duration)
+
+
+async def ask_three(here: Town) -> list[Elicitation]:
+    for n, tool in enumerate(("list", "count", "export")):
+        await here.ask("repo", tool=tool, arguments=n).link()
+        here.clock.tick(minutes=1)
+    return await open_questions(here.service, provider="GitHub")
+
+
+async def test_several_questions_are_listed_and_the_one_that_is_named_is_answered() -> None:
+    async with town() as here:
+        waiting = await ask_three(here)
+        desk = Desk(chooses=2)
+        asked = await chosen(here.service, waiting, desk.terminal)
+        assert asked is not None
+        assert asked.asked.tool == "count"
+        assert desk.of == [3]
+        assert desk.said == [
+            "1. list of shop: GitHub repo (3 min ago)",
+            "2. count of shop: GitHub repo (2 min ago)",
+            "3. export of shop: GitHub repo (1 min ago)",
+        ]
+
+
+@pytest.mark.parametrize("number", [None, 0, 4, -1])
+async def test_a_number_that_is_not_on_the_list_chooses_none(number: int | None) -> None:
+    async with town() as here:
+        waiting = await ask_three(here)
+        assert await chosen(here.service, waiting, Desk(chooses=number).terminal) is None
+
+
+async def test_a_single_question_is_not_chosen_from_a_list() -> None:
+    async with town() as here:
+        await here.ask("repo").link()
+        waiting = await open_questions(here.service, provider=None)
+        desk = Desk()
+        assert await chosen(here.service, waiting, desk.terminal) == waiting[0]
+        assert desk.said == []
+        assert await open_questions(here.service, provider="gitlab") == []
+
+
+async def test_no_word_of_a_tools_or_a_servers_steers_the_terminal() -> None:
+    async with town() as here:
+        for n in range(2):
+            name = f"{ESCAPES}{n}"
+            await here.ask(
+                "repo", tool=name, server=name, account=f"octocat{n}", arguments=n
+            ).link()
+        waiting = await open_questions(here.service, provider=None)
+        desk = Desk(chooses=1)
+        asked = await chosen(here.service, waiting, desk.terminal)
+        assert asked is not None
+        with pytest.raises(Failed):  # the sandbox has no such way
+            await connect_by_code(here.service, asked, desk.terminal)
+        assert len(desk.said) == 3
+        for line in "\n".join(desk.said).split("\n"):
+            assert line.isprintable()
+            assert len(line) < 400
+        assert "rm -rf" in desk.said[-1]
+
+
+async def test_a_reason_is_shown_as_the_tools_own_words_on_one_line() -> None:
+    async with town() as here:
+        call = here.ask("repo", reason=f"I sort them.\n{ESCAPES}")
+        await call.link()
+        (asked,) = await open_questions(here.service, provider=None)
+        desk = Desk()
+        with pytest.raises(Failed):
+            await connect_by_code(here.service, asked, desk.terminal)
+        *_, reason = desk.said[0].split("\n")
+        assert reason.startswith('Why, in its own words: "I sort them. ')
+        assert reason.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("octocat", "octocat"),
+        ("two\nlines\tand more", "two lines and more"),
+        ("\x1b[31mred", "\N{REPLACEMENT CHARACTER}[31mred"),
+        ("a\u202eb", "a\N{REPLACEMENT CHARACTER}b"),
+        ("x" * 81, "x" * 79 + "…"),
+        ("", ""),
+    ],
+)
+def test_words_that_are_not_ours_stand_on_one_line_and_are_short(words: str, shown: str) -> None:
+    assert plain(words) == shown
+    assert len(plain("y" * 1_000_000)) == 80
+
+
+async def test_a_question_of_the_sandboxs_is_said_to_be_the_sandboxs() -> None:
+    store = MemoryStore()
+    async with town(store=store) as here:
+        await here.ask("repo").link()
+        opening = process(
+            here.settings,
+            store=store,
+            clock=here.clock,
+            gate=here.gate,
+            sandbox=here.sandbox,
+            played=False,
+        )
+        async with opening as there:
+            (asked,) = await open_questions(there.service, provider=None)
+            with pytest.raises(Failed, match="an account of the sandbox"):
+                await connect_by_code(there.service, asked, Desk().terminal)
+
+
+async def test_credentials_that_are_missing_are_named() -> None:
+    async with town() as here:
+        await here.ask("repo").link()
+        (asked,) = await open_questions(here.service, provider=None)
+        asked = told_otherwise(asked, client_id="our-own-id", provider="elsewhere")
+        with pytest.raises(NotConfigured, match="ELICIT_ELSEWHERE_CLIENT_ID"):
+            await connect_by_code(here.service, asked, Desk().terminal)
+        asked = told_otherwise(asked, client_id="our-own-id", provider="github")
+        with pytest.raises(Failed, match="registered there as another app"):
+            await connect_by_code(here.service, asked, Desk().terminal)
+
+
+@pytest.mark.parametrize(
+    ("typed", "number", "is_right"),
+    [("2\n", 2, False), (" y \n", None, True), ("YES\n", None, True), ("", None, False)]
+    + [(text, None, False) for text in ("-1\n", "²\n", "99999\n", "no\n")],
+)
+async def test_what_is_typed_is_a_number_a_yes_or_nothing(
+    typed: str, number: int | None, is_right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert await _choose(3) == number
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert await _is_right("?") is is_right

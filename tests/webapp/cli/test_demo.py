@@ -1,0 +1,234 @@
+"""`elicit demo`: a client that a person can watch, and a walk that needs nobody."""
+
+import asyncio
+import io
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.support.cli import ended, run, serving, start
+from tests.support.serving import bound
+from tests.support.serving import serving as serving_app
+from webapp.demo.client import ANSWERS, EXPECTED, MAIN_TOOLS
+from webapp.demo.waiting import DemoWaiting
+from webapp.demo.walker import Page, WalkFailed, walk
+
+TOOLS = tuple(EXPECTED)
+
+
+async def test_the_walk_is_right_on_both_revisions_from_anywhere(tmp_path):
+    async with serving(home=tmp_path) as server:
+        end = await run(
+            "demo", "--no-browser", "--url", server.url, home=tmp_path, cwd=tmp_path.root
+        )
+    assert (end.status, end.err) == (0, "")
+    assert end.out.splitlines()[-12:] == [
+        f"right  {revision}  {tool}" for revision in ("2025-11-25", "2026-07-28") for tool in TOOLS
+    ]
+    # On the second revision the account is connected already, and nobody is asked for it.
+    assert end.out.count("POST /e/…") == 11
+    assert end.out.count("GitHub is connected") == 1
+    assert end.out.count("Paid 9.00 €") == 2
+    assert end.out.count("200  Saved") == 2
+
+
+async def test_a_person_is_led_through_an_account_a_payment_and_a_secret(tmp_path):
+    async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
+        sandbox = (await browser.get(f"{server.url}/health")).json()["sandbox"]
+        demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
+        assert demo.stdout is not None
+        said = ""
+        async with asyncio.timeout(300):
+            for _ in MAIN_TOOLS:
+                link = ""
+                while not link:
+                    line = (await demo.stdout.readline()).decode()
+                    said += line
+                    link = line.strip() if f"{server.url}/e/" in line else ""
+                await walk(browser, link, answers=ANSWERS, also=[sandbox], say=lambda _: None)
+            end = await ended(demo)
+    assert (end.status, end.err) == (0, "")
+    said += end.out
+    assert "octocat has 3 repositories" in said
+    assert "9.00 EUR was paid" in said
+    assert "a key of 20 letters" in said
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28", "auto"])
+async def test_a_person_is_waited_for_and_the_result_is_printed(tmp_path, mode):
+    async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
+        # `true` is a browser that opens nothing: the test is the person.
+        demo = await start(
+            *("demo", "--mode", mode, "--tool", "sign_guest_book", "--url", server.url),
+            home=tmp_path,
+            extra={"BROWSER": "true"},
+        )
+        assert demo.stdout is not None
+        said = ""
+        async with asyncio.timeout(300):
+            while "Waiting for you to open the link" not in said:
+                said += (await demo.stdout.readline()).decode()
+        link = next(word for word in said.split() if word.startswith(f"{server.url}/e/"))
+        await walk(browser, link, answers={"name": "Eve", "line": "Hi!"}, say=lambda _: None)
+        end = await ended(demo)
+    assert (end.status, end.err) == (0, "")
+    assert "The tool says: Eve wrote: Hi!" in end.out
+    assert "left)" in said
+
+
+async def test_a_no_on_the_page_ends_the_demo_with_the_tools_words(tmp_path):
+    async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
+        demo = await start(
+            *("demo", "--tool", "sign_guest_book", "--url", server.url),
+            home=tmp_path,
+            extra={"BROWSER": "true"},
+        )
+        assert demo.stdout is not None
+        said = ""
+        async with asyncio.timeout(300):
+            while "left)" not in said:
+                said += (await demo.stdout.readline()).decode()
+        link = next(word for word in said.split() if word.startswith(f"{server.url}/e/"))
+        page = Page((await browser.get(link)).text)
+        decline = page.forms[-1]
+        await browser.post(f"{link}/decline", data=decline.fields)
+        end = await ended(demo)
+    assert end.status == 1
+    assert "The tool failed: The person declined: 'Please sign our guest book.'." in end.out
+
+
+async def test_a_server_that_is_not_there_is_named_with_the_way_to_start_one(tmp_path):
+    with bound("127.0.0.1") as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        end = await run("demo", "--url", url, home=tmp_path)
+    assert end.status == 1
+    assert (
+        end.err == f"elicit: No server answers at {url}. Start one in another terminal: make run\n"
+    )
+
+
+async def test_a_server_of_another_kind_is_told_apart(tmp_path):
+    async def teapot(scope, receive, send):
+        await send({"type": "http.response.start", "status": 418, "headers": []})
+        await send({"type": "http.response.body", "body": b"short and stout"})
+
+    async with serving_app(teapot) as url:
+        end = await run("demo", "--url", url, home=tmp_path)
+    assert end.status == 1
+    assert "not as `elicit serve` does" in end.err
+
+
+async def test_a_tool_that_is_not_there_is_answered_with_those_that_are(tmp_path):
+    async with serving(home=tmp_path) as server:
+        end = await run("demo", "--tool", "fly", "--url", server.url, home=tmp_path)
+    assert end.status == 1
+    assert end.err == (
+        f"elicit: The server at {server.url} has no tool 'fly'. "
+        "Name one of its own with --tool: list_my_repositories, buy_report, use_key, "
+        "sign_guest_book, visit_terms, draw_ticket.\n"
+    )
+
+
+async def test_the_server_going_away_is_said_in_a_sentence(tmp_path):
+    async with serving(home=tmp_path) as server:
+        demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
+        assert demo.stdout is not None
+        async with asyncio.timeout(300):
+            while b"left)" not in await demo.stdout.readline():
+                pass
+        server.process.terminate()
+        await ended(server.process)
+        end = await ended(demo)
+    assert end.status == 1
+    assert end.err.startswith("elicit: ")
+    assert "Traceback" not in end.err
+
+
+async def test_the_walker_fills_in_no_form_of_another_place():
+    async def lure(scope, receive, send):
+        location = (b"location", b"https://example.com/form")
+        await send({"type": "http.response.start", "status": 303, "headers": [location]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with serving_app(lure) as url, httpx.AsyncClient() as browser:
+        with pytest.raises(WalkFailed, match=r"leads on to https://example\.com"):
+            await walk(browser, f"{url}/e/token", answers={}, say=lambda _: None)
+
+
+async def test_the_demos_forms_can_only_be_finished_by_the_browser_that_was_sent(tmp_path):
+    async with serving(home=tmp_path) as server:
+        demo = await start(
+            *("demo", "--tool", "sign_guest_book", "--url", server.url),
+            home=tmp_path,
+            extra={"BROWSER": "true"},
+        )
+        assert demo.stdout is not None
+        said = ""
+        async with asyncio.timeout(300):
+            while "left)" not in said:
+                said += (await demo.stdout.readline()).decode()
+        link = next(word for word in said.split() if word.startswith(f"{server.url}/e/"))
+        fields = {"name": "Mallory", "line": "Hi!"}
+        async with httpx.AsyncClient() as person, httpx.AsyncClient() as stranger:
+            start_page = Page((await person.get(link)).text)
+            sent = await person.post(link, data=start_page.forms[0].fields)
+            service = sent.headers["location"]
+            refused = await stranger.post(service, data=fields)
+            from_elsewhere = await person.post(
+                service, data=fields, headers={"origin": "https://evil.example"}
+            )
+            empty = await person.post(service, data={"name": " "})
+            path = urlsplit(service).path
+            unknown = await person.post(f"{server.url}{path}?elicitation=x", data=fields)
+            done = await person.post(service, data={**fields, "name": "Eve"})
+            again = await person.post(service, data=fields)
+        end = await ended(demo)
+    assert [
+        answer.status_code for answer in (refused, from_elsewhere, empty, unknown, done, again)
+    ] == [403, 403, 422, 404, 200, 200]
+    assert Page(again.text).heading != Page(done.text).heading
+    assert "Eve wrote: Hi!" in end.out
+
+
+async def test_the_terms_lead_back_to_this_server_only(tmp_path):
+    async with serving(home=tmp_path) as server, httpx.AsyncClient() as person:
+        answer = await person.post(f"{server.url}/demo/terms?back=https://evil.example/return?")
+    assert answer.status_code == 400
+    assert "location" not in answer.headers
+
+
+async def test_on_a_terminal_the_time_left_is_updated_in_place():
+    class Terminal(io.StringIO):
+        opened = asyncio.Event()
+
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            if "Opened" in text:
+                self.opened.set()
+            return super().write(text)
+
+    gone_on = asyncio.Event()
+
+    async def page(scope, receive, send):
+        is_live = scope["path"].endswith("/live")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if not is_live:
+            await send({"type": "http.response.body", "body": b"<p data-left='90'>"})
+            return
+        await send({"type": "http.response.body", "body": b"data: opened\n\n", "more_body": True})
+        await gone_on.wait()
+        await send({"type": "http.response.body", "body": b"data: accepted\n\n"})
+
+    out = Terminal()
+    async with serving_app(page) as url, httpx.AsyncClient() as client, asyncio.timeout(300):
+        showing = asyncio.create_task(DemoWaiting(client, f"{url}/e/token", out=out).show())
+        await out.opened.wait()
+        gone_on.set()
+        await showing
+    shown = out.getvalue().split("\r\x1b[K")
+    assert "Waiting for you to open the link (1:30 left)" in shown
+    assert shown[-1] == "Done\n"
+    assert "\n" not in out.getvalue().rstrip("\n")

@@ -1,0 +1,272 @@
+"""`elicit keys`: the key file, and rotation beside a server that runs."""
+
+import asyncio
+import os
+import stat
+from asyncio.subprocess import Process
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import urljoin
+
+import httpx
+import pytest
+
+from flows.crypto.vault import fingerprint_of
+from flows.errors import WeakSecret
+from tests.support.cli import Ended, ended, run, serving, start
+from webapp.demo.walker import Page, walk
+from webapp.settings.key_file import KeyFile, SecretSetting
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+OLD, NEW = b"an old secret of thirty-two bytes", b"a-new-secret-of-thirty-two-bytes"
+SECRETS = {"ELICIT_SECRET": "b" * 32 + "," + "a" * 32}
+ANSWERS = {"name": "Eve", "line": "Hi!"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KeyFile:
+    path = tmp_path / ".local/share/elicit-url/key"
+    path.parent.mkdir(parents=True)
+    return KeyFile(path)
+
+
+def written(file: KeyFile, content: bytes) -> KeyFile:
+    file.path.write_bytes(content)
+    file.path.chmod(0o600)
+    return file
+
+
+@pytest.mark.parametrize("content", [OLD, OLD + b"\n", b"two\nlines that are one secret\r\nfor us"])
+def test_a_file_of_one_secret_is_read_as_it_was_written(file: KeyFile, content: bytes) -> None:
+    written(file, content)
+    assert file.read() == (SecretSetting(value=content.strip()),)
+    assert file.put_in_front(NEW, before=fingerprint_of(content.strip()), now=NOW)
+    assert file.read() == (
+        SecretSetting(value=NEW),
+        SecretSetting(value=content.strip(), ceased_at=NOW),
+    )
+    assert file.path.read_bytes().splitlines()[1] == NEW
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert [path.name for path in file.path.parent.iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"short",
+        NEW + b" yesterday",
+        NEW + b" 2026-03-01",
+        b"hex:00ff",
+        b"hex:zz",
+        b"\xff" + b" \xff",
+    ],
+)
+def test_a_line_that_is_no_secret_is_named_by_its_number_alone(file: KeyFile, line: bytes) -> None:
+    written(file, b"# secrets\n" + OLD.replace(b" ", b"-") + b"\n\n" + line + b"\n")
+    with pytest.raises(WeakSecret, match=r"^line 4 is no secret") as refused:
+        file.read()
+    assert str(refused.value).isascii()
+    assert "secret-of" not in str(refused.value)
+
+
+def test_a_secret_is_in_no_repr(file: KeyFile) -> None:
+    written(file, OLD)
+    assert "old secret" not in repr(file.read()) + repr(file.ring())
+
+
+def test_what_runs_goes_on_whatever_becomes_of_the_file(
+    file: KeyFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring = written(file, NEW).ring()
+    before = ring.fingerprints
+    file.path.chmod(0o644)
+    written(file, b"short")
+    assert ring.fingerprints == before
+    file.path.unlink()
+    assert ring.fingerprints == ring.fingerprints == before
+    written(file, OLD + b", and so all others")
+    assert ring.fingerprints == ring.fingerprints == before
+    events = [record.message for record in caplog.records]
+    assert events == ["key_file.unusable", "key_file.unusable", "key_file.foreign"]
+    written(file, NEW)
+    file.put_in_front(OLD, before=before[0], now=NOW)
+    assert list(ring.fingerprints) == [fingerprint_of(OLD), before[0]]
+    file.take_out(before[0])
+    assert list(ring.fingerprints) == [fingerprint_of(OLD)]
+    file.take_out(fingerprint_of(OLD))
+    assert len(file.read()) == 1
+
+
+async def test_without_a_secret_nothing_is_made(tmp_path):
+    for command in (("list",), ("rotate",), ("rotate", "--after-leak"), ("retire", "00000000")):
+        end = await run("keys", *command, home=tmp_path)
+        assert (end.status, end.out) == (1, "")
+        assert end.err.startswith("elicit: There is no secret yet, neither in ELICIT_SECRET nor")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_server_that_runs_breaks_no_link_when_its_key_is_rotated(tmp_path, file):
+    async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
+        before, link = await _waiting(server.url, tool="sign_guest_book", home=tmp_path)
+        # The form is open in the browser, and is sent after the rotation.
+        (form, *_) = Page((await browser.get(link)).text).forms
+        end = await run("keys", "rotate", home=tmp_path)
+        assert (end.status, end.err) == (0, "")
+        assert "is new, and the newest in" in end.out
+        new, old = file.ring().fingerprints
+        assert new.hex() in end.out
+        after, its_link = await _waiting(server.url, tool="use_key", home=tmp_path)
+        assert (await browser.get(its_link)).status_code == 200
+        sent = await browser.post(urljoin(link, form.action), data=form.fields)
+        assert sent.status_code == 303
+        await walk(browser, link, answers=ANSWERS, say=lambda _: None)
+        assert "Eve wrote: Hi!" in (await ended(before)).out
+        after.kill()
+        await after.wait()
+    async with serving(home=tmp_path, port=_port(server.url)), httpx.AsyncClient() as browser:
+        for address in (link, its_link):
+            assert (await browser.get(address)).status_code == 200
+    end = await run("keys", "list", home=tmp_path)
+    counted = {line.split()[0]: line.split()[2] for line in end.out.splitlines()[2:]}
+    assert list(counted) == [new.hex(), old.hex()]
+    assert counted[old.hex()] == "0"
+    end = await run("keys", "retire", old.hex(), home=tmp_path)
+    assert end.status == 1
+    assert "may live until" in end.err
+    end = await run("keys", "retire", old.hex(), "--anyway", home=tmp_path)
+    assert (end.status, end.err) == (0, "")
+    async with serving(home=tmp_path, port=_port(server.url)), httpx.AsyncClient() as browser:
+        assert (await browser.get(its_link)).status_code == 200
+        assert (await browser.get(link)).status_code == 404
+
+
+async def test_with_secrets_of_the_environment_the_store_is_wrapped_under_the_first(tmp_path):
+    async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
+        end = await run("keys", "rotate", home=tmp_path, extra=SECRETS)
+        assert end.status == 1
+        assert "has ever had" in end.err
+        assert "Traceback" not in end.err
+    async with serving(home=tmp_path, extra=SECRETS):
+        end = await _keys("rotate", home=tmp_path)
+        assert "2 keys of" in end.out
+        assert "ELICIT_SECRET stays as it is" in end.out
+    async with (
+        serving(home=tmp_path, extra={"ELICIT_SECRET": "b" * 32}) as server,
+        httpx.AsyncClient() as browser,
+    ):
+        assert (await browser.get(f"{server.url}/health")).status_code == 200
+    end = await _keys("retire", fingerprint_of(b"a" * 32).hex(), home=tmp_path)
+    assert "can be taken out of ELICIT_SECRET" in end.out
+    assert not (tmp_path / ".local/share/elicit-url/key").exists()
+
+
+async def test_a_store_of_another_secret_is_refused_and_the_file_stays(tmp_path, file):
+    async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
+        pass
+    written(file, NEW)
+    end = await run("keys", "rotate", home=tmp_path)
+    assert end.status == 1
+    assert "was made under another secret" in end.err
+    assert file.path.read_bytes() == NEW
+
+
+async def test_a_secret_is_kept_while_any_store_that_was_served_with_it_needs_it(tmp_path, file):
+    one, other = ({"ELICIT_STORE": f"sqlite:///{name}.db"} for name in ("one", "other"))
+    for store in (one, other):
+        async with serving(home=tmp_path, extra=store):
+            pass
+    (old,) = file.ring().fingerprints
+    assert (await run("keys", "rotate", home=tmp_path, extra=one)).status == 0
+    retiring = ("keys", "retire", old.hex(), "--anyway")
+    end = await run(*retiring, home=tmp_path, extra=one)
+    assert (end.status, end.out) == (1, "")
+    assert f"still wraps 2 keys of sqlite:///{tmp_path}/other.db" in end.err
+    async with serving(home=tmp_path, extra=other):
+        pass
+    end = await run("keys", "rotate", home=tmp_path, extra=other)
+    assert "was not finished; it is now: 2 keys of" in end.out
+    assert len(file.read()) == 2
+    end = await run(*retiring, home=tmp_path, extra=one)
+    assert (end.status, end.err) == (0, "")
+    assert "is gone" not in end.out
+    assert old not in file.ring().fingerprints
+    for store in (one, other):
+        async with serving(home=tmp_path, extra=store):
+            pass
+
+
+async def test_a_key_that_others_can_read_is_refused_in_a_sentence(tmp_path, file):
+    written(file, NEW).path.chmod(0o644)
+    end = await run("keys", "rotate", home=tmp_path)
+    assert end.status == 2
+    assert "chmod 600" in end.err
+    assert NEW.decode() not in end.err
+
+
+def test_a_secret_that_ceased_is_dated_with_its_zone(file: KeyFile) -> None:
+    written(file, NEW)
+    file.put_in_front(OLD.replace(b" ", b"_"), before=fingerprint_of(NEW), now=NOW)
+    ceased_at = file.read()[1].ceased_at
+    assert ceased_at is not None
+    assert ceased_at.utcoffset() == timedelta()
+
+
+async def _keys(*arguments: str, home: Path) -> Ended:
+    end = await run("keys", *arguments, home=home, extra=SECRETS)
+    assert (end.status, end.err) == (0, "")
+    return end
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+async def _waiting(url: str, *, tool: str, home: Path) -> tuple[Process, str]:
+    """A demo that waits for its person, and the link that it printed."""
+    demo = await start(
+        *("demo", "--tool", tool, "--url", url), home=home, extra={"BROWSER": "true"}
+    )
+    assert demo.stdout is not None
+    said = ""
+    async with asyncio.timeout(300):
+        while "Waiting for you to open the link" not in said:
+            line = await demo.stdout.readline()
+            assert line, f"the demo ended before it waited:\n{(await ended(demo)).err}"
+            said += line.decode()
+    return demo, next(word for word in said.split() if word.startswith(f"{url}/e/"))
+
+
+async def test_no_key_is_made_beside_a_store_that_only_another_one_opens(tmp_path, file):
+    # finding: R8
+    async with serving(home=tmp_path):
+        pass
+    secret = file.path.read_bytes()
+    file.path.unlink()
+    for command in (("payments", "list"), ("serve",)):
+        refused = await run(*command, home=tmp_path)
+        assert refused.status == 2
+        assert "elicit.db holds what only its secrets open" in refused.err
+        assert not file.path.exists()
+    elsewhere = {"ELICIT_STORE": f"sqlite:///{tmp_path / 'another.db'}"}
+    refused = await run("payments", "list", home=tmp_path, extra=elsewhere)
+    assert f"take it out of {file.notes}" in refused.err
+    assert not file.path.exists()
+    written(file, secret)
+    assert (await run("payments", "list", home=tmp_path)).status == 0
+
+
+async def test_an_empty_store_may_have_a_new_key(tmp_path, file):
+    (file.path.parent / "elicit.db").touch(mode=0o600)
+    assert (await run("payments", "list", home=tmp_path)).status == 0
+    assert file.path.exists()
+
+
+@pytest.mark.parametrize("name", ["key", "key.stores"])
+async def test_a_pipe_in_place_of_the_key_is_refused_and_not_waited_for(tmp_path, file, name):
+    # finding: S6
+    if name == "key.stores":
+        written(file, OLD)
+    os.mkfifo(file.path.with_name(name), 0o600)
+    refused = await run("payments", "list", home=tmp_path)
+    assert refused.status in (1, 2)
+    assert f"{name} is no file" in refused.err

@@ -1,0 +1,63 @@
+"""The log of a server that is really served: short, dated, and never in anybody's way."""
+
+import asyncio
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from mcp import Client
+
+from tests.support.cli import ended, serving
+
+TOOLS = """
+from {module} import {name}
+
+mcp = {name}("my tools")
+
+@mcp.tool()
+async def fail(text: str) -> str:
+    raise ValueError("no such thing: " + text)
+"""
+LIBRARIES = [("mcp.server.mcpserver", "MCPServer"), ("fastmcp", "FastMCP")]
+
+
+@pytest.mark.parametrize(("module", "name"), LIBRARIES)
+async def test_a_tool_that_raises_a_long_text_is_one_line_in_the_log(
+    tmp_path: Path, module: str, name: str
+) -> None:
+    # finding: R9
+    (tmp_path / "my_tools.py").write_text(TOOLS.format(module=module, name=name))
+    async with serving("my_tools:mcp", home=tmp_path, extra={"ELICIT_LOG": "json"}) as server:
+        async with Client(f"{server.url}/mcp", mode="legacy") as client:
+            for _ in range(3):
+                assert (await client.call_tool("fail", {"text": "x[" * 20_000})).is_error
+        server.process.terminate()
+        said = (await ended(server.process)).err
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert [line.get("repeated") for line in lines] == [None, 2]
+    assert "ValueError: no such thing" in str(lines[0].get("cause") or lines[0]["error"])
+    assert "my_tools.py:8 fail" in lines[0]["at"]
+    assert "in fail" in lines[0]["trace"]
+    assert lines[0]["call"]
+    assert max(map(len, said.splitlines())) < 20_000
+
+
+async def test_an_upload_that_is_cut_off_is_one_short_line(tmp_path: Path) -> None:
+    # finding: R9
+    async with serving(home=tmp_path) as server:
+        there = urlsplit(server.url)
+        for path in ("/mcp", "/webhooks/stripe", "/mcp"):
+            _, writer = await asyncio.open_connection(there.hostname, there.port)
+            head = (
+                f"POST {path} HTTP/1.1\r\nhost: {there.netloc}\r\ncontent-length: 1000\r\n"
+                "content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
+            )
+            writer.write(head.encode() + b"\r\n{")
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+        server.process.terminate()
+        said = (await ended(server.process)).err.splitlines()
+    assert all(len(line) < 200 and "request.aborted" in line for line in said), said
+    assert len(said) <= 3

@@ -1,0 +1,48 @@
+"""README's two commands where the system does not tell whose a connection is: a Mac, played here.
+
+Without netlink and the tables of /proc; with psutil, which is installed there, and without. Not
+played: its kernel and its psutil.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import HOUSE, run, serving
+from webapp.demo.client import EXPECTED
+
+# Python imports it by itself, before anything of ours.
+AS_ON_A_MAC = """
+import pathlib, socket, sys
+
+for name in ("AF_NETLINK", "TCP_INFO"):
+    delattr(socket, name)
+is_there = pathlib.Path.exists
+pathlib.Path.exists = lambda path: not str(path).startswith("/proc/") and is_there(path)
+"""
+WITHOUT_PSUTIL = 'sys.modules["psutil"] = None\n'
+
+
+@pytest.mark.parametrize("has_psutil", [True, False])
+async def test_the_two_commands_of_the_readme_are_right_on_a_mac(
+    tmp_path: Path, *, has_psutil: bool
+) -> None:
+    # finding: H1
+    folder, home = tmp_path / "mac", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    text = AS_ON_A_MAC + ("" if has_psutil else WITHOUT_PSUTIL)
+    (folder / "sitecustomize.py").write_text(text, "utf-8")
+    played = {"PYTHONPATH": f"{folder}:{HOUSE}"}
+    async with serving(home=home, extra=played, pairs=not has_psutil) as server:
+        end = await run(
+            "demo", "--no-browser", "--url", server.url, home=home, cwd=tmp_path, extra=played
+        )
+    assert (end.status, end.err) == (0, "")
+    assert end.out.splitlines()[-12:] == [
+        f"right  {revision}  {tool}"
+        for revision in ("2025-11-25", "2026-07-28")
+        for tool in EXPECTED
+    ]
+    assert ("it is paired with the server first" in end.out) is not has_psutil
+    assert ("key      elicit_local_" in server.said) is not has_psutil

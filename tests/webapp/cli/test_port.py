@@ -1,0 +1,160 @@
+"""Who owns the port of the pages: one of ours, another program, or nobody any more."""
+
+import asyncio
+from urllib.parse import parse_qs
+
+import pytest
+
+from flows.crypto.vault import Pepper
+from tests.support.serving import bound, serving
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.port import PagesTaken, PortUnusable, SharedPort, own_or_find, proof
+
+HOST = "127.0.0.1"
+PEPPER = Pepper(b"p" * 32)
+URL = "http://127.0.0.1:8765"
+
+
+def answering(body: bytes) -> ASGIApp:
+    """A program that answers everything with that; `PROOF` in it becomes a true one."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            nonce = parse_qs(scope["query_string"].decode())["nonce"][0]
+            true = proof(PEPPER, url=URL, nonce=nonce).encode()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": body.replace(b"PROOF", true)})
+
+    return app
+
+
+def shared(port: int) -> SharedPort:
+    return SharedPort(HOST, port, url=URL, pepper=PEPPER)
+
+
+@pytest.fixture
+def free_port() -> int:
+    with bound(HOST) as socket:
+        port: int = socket.getsockname()[1]
+    return port
+
+
+async def test_a_free_port_is_ours_at_once(free_port):
+    listener = await own_or_find(HOST, free_port, url=URL, pepper=PEPPER)
+    assert listener is not None
+    with listener:
+        assert listener.getsockname() == (HOST, free_port)
+        _, writer = await asyncio.open_connection(HOST, free_port)
+        writer.close()
+
+
+async def test_a_port_of_ours_is_left_to_its_owner():
+    async with serving(answering(b'{"status": "ok", "proof": "PROOF"}')) as url:
+        port = int(url.rpartition(":")[2])
+        assert await own_or_find(HOST, port, url=URL, pepper=PEPPER) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"status": "ok"}',
+        b'{"status": "ok", "proof": "not this"}',
+        b'{"status": "ok", "proof": "\\u00fc"}',
+        b'{"status": "ok", "proof": 5}',
+        b'["PROOF"]',
+        b"<h1>PROOF</h1>",
+        b"\xff",
+        b'{"proof": "\xff"}',
+        b"[" * 4000,
+        b'{"more": ' + b"[" * 4000,
+        b"",
+        b'{"proof": "PROOF", "more": "' + b"x" * 100_000 + b'"}',
+    ],
+)
+async def test_a_port_of_another_program_is_refused_in_a_sentence(body):
+    async with serving(answering(body)) as url:
+        port = int(url.rpartition(":")[2])
+        with pytest.raises(PortUnusable, match=f"Port {port} of {HOST} is taken by another"):
+            await own_or_find(HOST, port, url=URL, pepper=PEPPER)
+
+
+async def test_a_program_that_speaks_no_http_is_another_one():
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail ready\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(greet, HOST, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(PortUnusable):
+            await own_or_find(HOST, port, url=URL, pepper=PEPPER)
+
+
+async def test_a_server_of_another_store_or_address_cannot_prove_itself():
+    for url, pepper in ((URL, Pepper(b"q" * 32)), ("http://localhost:8765", PEPPER)):
+        async with serving(answering(b'{"proof": "PROOF"}')) as place:
+            port = int(place.rpartition(":")[2])
+            with pytest.raises(PortUnusable):
+                await own_or_find(HOST, port, url=url, pepper=pepper)
+
+
+async def test_a_port_is_taken_over_when_its_owner_is_gone(free_port):
+    with bound(HOST, port=free_port) as owner:
+        owner.listen()
+        waiting = asyncio.create_task(shared(free_port).take_over(say=print))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+    async with asyncio.timeout(300):
+        listener = await waiting
+    with listener:
+        assert listener.getsockname()[1] == free_port
+
+
+async def test_of_two_that_take_over_one_has_the_port(free_port):
+    both = [asyncio.create_task(shared(free_port).take_over(say=print)) for _ in range(2)]
+    async with asyncio.timeout(300):
+        done, waiting = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(done) == len(waiting) == 1
+    done.pop().result().close()
+    async with asyncio.timeout(300):
+        (await waiting.pop()).close()
+
+
+async def test_before_a_link_leaves_the_port_proves_itself_anew(free_port):
+    # finding: S18
+    answer = [b'{"proof": "PROOF"}']
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await answering(answer[0])(scope, receive, send)
+
+    port = shared(free_port)
+    async with serving(app, port=free_port):
+        assert await port.own_or_find() is None
+        await port.prove()
+        answer[0] = b'{"proof": "of somebody else"}'
+        for _ in range(20):
+            with pytest.raises(PagesTaken, match="belongs to another program now"):
+                await port.prove()
+
+
+async def test_that_another_program_has_the_port_is_said_once_and_it_is_ours_when_that_ends(
+    free_port,
+):
+    # finding: S18
+    port, said = shared(free_port), asyncio.Queue[str]()
+    async with serving(answering(b'{"proof": "of somebody else"}'), port=free_port):
+        waiting = asyncio.create_task(port.take_over(say=said.put_nowait))
+        async with asyncio.timeout(300):
+            assert "is taken by another program" in await said.get()
+    async with asyncio.timeout(300):
+        with await waiting:
+            await port.prove()
+    assert said.empty()
+
+
+def test_a_proof_is_for_one_nonce_only():
+    proofs = {proof(PEPPER, url=URL, nonce=nonce) for nonce in ("a", "b", "")}
+    assert len(proofs) == 3

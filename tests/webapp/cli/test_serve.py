@@ -1,0 +1,259 @@
+"""`elicit serve`: it starts, says where it is, refuses in a sentence, and stops when told."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import stat
+from pathlib import Path
+
+import httpx
+import pytest
+from mcp import Client
+from mcp_types import (
+    CallToolResult,
+    ElicitRequestParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+)
+
+from tests.support.cli import HOUSE, ended, run, serving
+from tests.support.serving import bound
+from webapp.demo.client import text_of
+from webapp.demo.walker import walk
+
+AUTHORS_TOOLS = """
+from mcp.server.mcpserver import MCPServer
+{imports}
+mcp = MCPServer("author's tools")
+number = 5
+"""
+
+
+def author(folder: Path, *, imports: str = "", name: str = "my_tools.py") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(AUTHORS_TOOLS.format(imports=imports))
+    return folder
+
+
+async def test_it_says_where_it_is_and_keeps_its_files_to_its_user(tmp_path):
+    async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
+        assert f"{server.url}/mcp" in server.said
+        assert "Ctrl+C" in server.said
+        home = await browser.get(server.url)
+        assert home.status_code == 200
+        assert "sign_guest_book" in home.text
+        assert "server" not in home.headers
+    folder = tmp_path / ".local/share/elicit-url"
+    assert f"sqlite:///{folder / 'elicit.db'}" in server.said
+    assert {path.name for path in folder.iterdir()} >= {"key", "elicit.db"}
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
+
+
+async def test_a_server_that_ran_and_stopped_has_nothing_to_warn_of(tmp_path):
+    async with serving(home=tmp_path) as server:
+        server.process.terminate()
+        end = await ended(server.process)
+    assert (end.status, end.err) == (0, "")
+
+
+async def test_every_bad_setting_is_named_at_once(tmp_path):
+    extra = {
+        "ELICIT_URL": "ftp://example.org",
+        "ELICIT_SECRET": "short",
+        "ELICIT_ORIGINS": "example.org/path",
+        "ELICIT_PROXIES": "somewhere",
+        "ELICIT_TEMPLATES": "/no/such/folder",
+    }
+    end = await run("serve", "--port", "0", "--host", "0.0.0.0", home=tmp_path, extra=extra)
+    assert end.status == 2
+    assert {line.split(":")[1].strip() for line in end.err.splitlines()} == {
+        *extra,
+        "ELICIT_EXPOSE",
+    }
+    assert "short" not in end.err.replace("short-", "")
+
+
+async def test_a_store_that_cannot_be_is_refused_in_a_sentence(tmp_path):
+    end = await run(
+        "serve", "--port", "0", home=tmp_path, extra={"ELICIT_STORE": "postgres://u:p@db/x"}
+    )
+    assert end.status == 2
+    assert end.err.startswith("elicit: ELICIT_STORE: no store is reached by 'postgres'")
+    assert "u:p" not in end.err
+
+
+async def test_a_store_made_under_another_secret_is_refused_in_a_sentence(tmp_path):
+    async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
+        pass
+    end = await run("serve", "--port", "0", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
+    assert end.status == 1
+    assert "was made under another secret" in end.err
+    assert "Traceback" not in end.err
+
+
+async def test_a_rotated_secret_opens_what_the_old_one_sealed(tmp_path):
+    async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
+        pass
+    new_then_old = {"ELICIT_SECRET": "b" * 32 + "," + "a" * 32}
+    async with (
+        serving(home=tmp_path, extra=new_then_old) as server,
+        httpx.AsyncClient() as browser,
+    ):
+        assert (await browser.get(f"{server.url}/health")).status_code == 200
+
+
+async def test_a_port_that_is_taken_is_named_in_one_sentence(tmp_path):
+    with bound("127.0.0.1") as holder:
+        holder.listen()
+        port = holder.getsockname()[1]
+        end = await run("serve", "--port", str(port), home=tmp_path)
+    assert end.status == 1
+    assert end.err == (
+        f"elicit: Port {port} of 127.0.0.1 is taken by another program; "
+        "stop that one, or choose another with --port.\n"
+    )
+
+
+async def test_an_address_of_another_machine_is_refused_in_a_sentence(tmp_path):
+    end = await run(
+        "serve", "--port", "0", "--host", "192.0.2.1", home=tmp_path,
+        extra={
+            "ELICIT_EXPOSE": "1",
+            "ELICIT_URL": "https://example.org",
+            "ELICIT_SECRET": "a" * 32,
+        },
+    )  # fmt: skip
+    assert end.status == 1
+    assert end.err.startswith("elicit: Port 0 of 192.0.2.1 cannot be used:")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nowhere:mcp", "There is no module 'nowhere' in"),
+        ("my_tools.py:mcp", "'my_tools.py:mcp' does not name a server"),
+        ("./my_tools.py:mcp", "write module:attribute"),
+        ("my_tools:", "write module:attribute"),
+        ("my_tools:tools", "has no attribute 'tools'"),
+        ("my_tools:number", "is a int, not an MCPServer"),
+        ("lacking:mcp", "lacking imports 'surely_not_installed', which is not there."),
+        ("broken:mcp", "broken:mcp could not be imported; what it raised stands above."),
+    ],
+)
+async def test_a_server_that_cannot_be_found_is_named_in_a_sentence(tmp_path, name, says):
+    author(tmp_path)
+    author(tmp_path, imports="import surely_not_installed", name="lacking.py")
+    author(tmp_path, imports="1 / 0", name="broken.py")
+    end = await run("serve", name, "--port", "0", home=tmp_path)
+    assert end.status == 1
+    assert says in end.err
+    assert ("Traceback" in end.err) == name.startswith("broken")
+
+
+@pytest.mark.parametrize("command", ["serve", "stdio"])
+@pytest.mark.parametrize(
+    ("kind", "made_in"), [("MCPServer", "mcp.server.mcpserver"), ("FastMCP", "fastmcp")]
+)
+async def test_a_server_without_a_name_is_refused_in_a_sentence(tmp_path, command, kind, made_in):
+    (tmp_path / "tools.py").write_text(f"from {made_in} import {kind}\nmcp = {kind}()\n")
+    port = ("--port", "0") if command == "serve" else ()
+    end = await run(command, "tools:mcp", *port, home=tmp_path)
+    assert end.status == 1
+    assert end.err.startswith("elicit: The server has no name of its own")
+    assert f'{kind}(name="...")' in end.err
+    assert "Traceback" not in end.err
+
+
+async def test_folders_of_the_author_named_like_ours_do_no_harm(tmp_path):
+    for folder in ("flows", "webapp", "templates"):
+        author(tmp_path / folder, imports="raise RuntimeError('not yours')", name="__init__.py")
+    author(tmp_path, imports="from flows import elicit")
+    async with serving("my_tools:mcp", home=tmp_path) as server:
+        assert server.said.startswith("author's tools is served.")
+
+
+async def test_what_stands_behind_a_package_of_ours_is_told_apart(tmp_path):
+    author(tmp_path / "webapp", name="models.py")
+    author(tmp_path, imports="import webapp.models")
+    end = await run("serve", "my_tools:mcp", "--port", "0", home=tmp_path)
+    assert end.status == 1
+    assert "my_tools imports 'webapp.models', which is not there." in end.err
+    assert "Your webapp stands behind an installed package of the same name" in end.err
+
+
+async def test_a_file_named_like_an_installed_package_is_told_apart(tmp_path):
+    author(tmp_path, name="mcp.py")
+    end = await run("serve", "mcp:server_of_mine", "--port", "0", home=tmp_path)
+    assert end.status == 1
+    assert "Your mcp.py stands behind an installed package of the same name" in end.err
+
+
+async def test_a_foreign_flows_in_front_of_ours_is_refused_by_name(tmp_path):
+    author(tmp_path / "flows", imports="raise RuntimeError('not yours')", name="__init__.py")
+    end = await run(
+        "serve", "--port", "0", home=tmp_path, extra={"PYTHONPATH": f"{tmp_path}:{HOUSE}"}
+    )
+    assert end.status == 2
+    assert f"`import flows` finds {tmp_path / 'flows' / '__init__.py'}" in end.err
+    assert "Traceback" not in end.err
+
+
+@pytest.mark.parametrize(
+    ("number", "revision"), [(signal.SIGTERM, "legacy"), (signal.SIGINT, "2026-07-28")]
+)
+async def test_a_signal_stops_it_while_a_call_is_held_and_a_page_listens(
+    tmp_path, number, revision
+):
+    # finding: R5
+    links, results = asyncio.Queue[str](), list[CallToolResult]()
+
+    async def show(context, params: ElicitRequestParams) -> ElicitResult:
+        assert isinstance(params, ElicitRequestURLParams)
+        links.put_nowait(params.url)
+        return ElicitResult(action="accept")
+
+    async def call(url: str) -> None:
+        async with Client(f"{url}/mcp", mode=revision, elicitation_callback=show) as client:
+            results.append(await client.call_tool("sign_guest_book", {}))
+
+    async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
+        held = asyncio.create_task(call(server.url))
+        link = await links.get()
+        async with browser.stream("GET", f"{link}/live") as page:
+            lines = page.aiter_lines()
+            assert await anext(lines) == "data: pending"
+            server.process.send_signal(number)
+            async with asyncio.timeout(300):
+                end = await ended(server.process)
+            with contextlib.suppress(httpx.RemoteProtocolError):
+                assert [line async for line in lines if line.startswith("data")] == []
+        await asyncio.gather(held, return_exceptions=True)  # it may find nobody to say goodbye to
+    assert ["Still waiting" in text_of(result) for result in results] == [True]
+    assert (end.status, end.err) == (0, "")
+
+
+@pytest.mark.parametrize("revision", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("example", ["my_tools", "my_tools_fastmcp"])
+async def test_the_examples_run_as_they_stand(tmp_path, example, revision):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    extra = {"ELICIT_URL": f"http://127.0.0.1:{port}"}
+    steps = list[str]()
+    async with (
+        serving(
+            f"{example}:mcp", home=tmp_path, port=port, cwd=HOUSE / "examples", extra=extra
+        ) as server,
+        httpx.AsyncClient() as browser,
+        asyncio.TaskGroup() as group,
+    ):
+
+        async def show(context, params: ElicitRequestParams) -> ElicitResult:
+            assert isinstance(params, ElicitRequestURLParams)
+            group.create_task(walk(browser, params.url, answers={"dish": "soup"}, say=steps.append))
+            return ElicitResult(action="accept")
+
+        async with Client(f"{server.url}/mcp", mode=revision, elicitation_callback=show) as client:
+            result = await client.call_tool("order_lunch", {})
+    assert text_of(result) == "The person would like soup."
+    assert steps[-1].endswith("Your order: accepted")

@@ -1,0 +1,88 @@
+"""`elicit servers`: a name keeps what was kept for it, and no other server gets that."""
+
+import asyncio
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import run, serving
+from tests.support.mcp_server import soon
+from webapp.cli.servers import must_be_known
+from webapp.connecting import connect, utc_now
+from webapp.server import find_server, place_of
+from webapp.settings.settings import read_settings
+
+TOOLS = 'from mcp.server.mcpserver import MCPServer\nmcp = MCPServer("shop")\n'
+
+
+def module(folder: Path, name: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.py").write_text(TOOLS)
+    return folder
+
+
+async def test_another_server_of_the_same_name_is_not_served_until_the_operator_says_so(
+    tmp_path: Path,
+) -> None:
+    # finding: S12
+    mine, other = module(tmp_path / "mine", "tools"), module(tmp_path / "other", "tools")
+    for _ in range(2):  # the second time is no news
+        async with serving("tools:mcp", "--port", "0", home=tmp_path, cwd=mine):
+            pass
+    refusals = [
+        await run(*command, home=tmp_path, cwd=other)
+        for command in (("stdio", "tools:mcp"), ("serve", "tools:mcp", "--port", "0"))
+    ]
+    for refused in refusals:
+        assert refused.status == 1
+        assert f"was served from {mine}/tools.py:mcp so far" in refused.err
+        assert "is not given to it" in refused.err
+    (line,) = [line for line in refusals[0].err.splitlines() if "elicit servers accept" in line]
+    accept = shlex.split(line.partition("nothing is lost: elicit ")[2])
+    listed = await run("servers", "list", home=tmp_path)
+    assert f"shop  from {mine}/tools.py:mcp, since " in listed.out
+    accepted = await run(*accept, home=tmp_path)
+    assert (accepted.status, accepted.err) == (0, "")
+    async with serving("tools:mcp", "--port", "0", home=tmp_path, cwd=other):
+        pass
+    assert (await run("stdio", "tools:mcp", home=tmp_path, cwd=mine)).status == 1
+
+
+def test_what_is_installed_stays_where_it_is_under_another_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # finding: S12
+    places = set[str]()
+    for version in ("python3.11", "python3.13"):
+        folder = tmp_path / version / "site-packages"
+        folder.parent.mkdir()
+        monkeypatch.syspath_prepend(module(folder, "installed_shop"))
+        monkeypatch.delitem(sys.modules, "installed_shop", raising=False)
+        find_server("installed_shop:mcp")
+        places.add(place_of("installed_shop:mcp"))
+    monkeypatch.delitem(sys.modules, "installed_shop")
+    assert places == {"installed_shop:mcp"}
+
+
+async def test_a_name_that_nobody_served_is_not_accepted(tmp_path: Path) -> None:
+    # finding: S12
+    refused = await run("servers", "accept", "shop", "/tools.py:mcp", home=tmp_path)
+    assert refused.status == 1
+    assert "No server is named shop" in refused.err
+    assert (await run("servers", "list", home=tmp_path)).out == "No server was served.\n"
+
+
+async def test_of_two_that_start_at_once_one_is_written_down(tmp_path: Path) -> None:
+    # finding: S12
+    settings = read_settings({"HOME": str(tmp_path)})
+
+    async def starts(place: str) -> None:
+        async with connect(settings) as service:
+            store, owners = service.elicitations.store, service.elicitations.owners
+            await must_be_known(store, owners, name="shop", place=place, now=utc_now())
+
+    places = [f"/{number}.py:mcp" for number in range(8)]
+    ends = await soon(asyncio.gather(*map(starts, places), return_exceptions=True))
+    assert [end for end in ends if end is None] == [None]

@@ -1,0 +1,124 @@
+"""Where the command starts: what stands in the place of ours is told before it is imported."""
+
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import HOUSE, environment_of, run, start
+from tests.support.processes import ended
+from webapp.settings.key_file import data_folder
+
+
+def started(*arguments: str, home: Path, before: str = "") -> subprocess.CompletedProcess[str]:
+    """The command as the installed script starts it."""
+    code = f"import sys; {before}; import elicit_url; sys.exit(elicit_url.main())"
+    return subprocess.run(
+        (sys.executable, "-c", code, *arguments),
+        capture_output=True,
+        text=True,
+        env=environment_of(home),
+        cwd=home,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("name", ["flows", "webapp"])
+async def test_a_foreign_package_in_front_of_ours_is_refused_by_name(
+    tmp_path: Path, name: str
+) -> None:
+    # finding: H6
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not yours')")
+    extra = {"PYTHONPATH": f"{tmp_path}:{HOUSE}"}
+    end = await run("serve", "--port", "0", home=tmp_path, extra=extra)
+    assert (end.status, end.out) == (2, "")
+    assert f"`import {name}` finds {tmp_path / name / '__init__.py'}" in end.err
+    assert "Traceback" not in end.err
+
+
+@pytest.mark.parametrize("name", ["flows", "webapp"])
+async def test_a_package_that_was_written_over_ours_is_told_and_what_to_do(
+    tmp_path: Path, name: str
+) -> None:
+    # finding: H6
+    for each in ("elicit_url.py", "flows", "webapp"):
+        if each != name:
+            (tmp_path / each).symlink_to(HOUSE / each)
+    (tmp_path / "elicit_url.py").unlink()
+    (tmp_path / "elicit_url.py").write_bytes((HOUSE / "elicit_url.py").read_bytes())
+    other = "webapp" if name == "flows" else "flows"
+    (tmp_path / other).unlink()
+    for each in (name, other):
+        (tmp_path / each).mkdir()
+        text = (HOUSE / each / "__init__.py").read_text() if each == other else "version = '1.2.1'"
+        (tmp_path / each / "__init__.py").write_text(text)
+    end = await run("serve", home=tmp_path, extra={"PYTHONPATH": str(tmp_path)})
+    assert end.status == 2
+    assert f"Another package has written over {tmp_path / name / '__init__.py'}" in end.err
+    assert "pip install --force-reinstall elicit-url" in end.err
+
+
+def test_on_windows_it_says_in_a_sentence_where_it_runs(tmp_path: Path) -> None:
+    # finding: H7
+    end = started("serve", home=tmp_path, before="sys.platform = 'win32'")
+    assert (end.returncode, end.stdout) == (2, "")
+    assert end.stderr == (
+        "elicit: The server runs on Linux and macOS; on Windows run it in WSL. Clients there can "
+        "use one that runs elsewhere, and tools can import `flows`.\n"
+    )
+
+
+async def test_signs_that_the_output_lacks_end_no_command(tmp_path: Path) -> None:
+    # finding: H8
+    extra = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    end = await run("approvals", "list", home=tmp_path, extra=extra)
+    assert end.status == 0
+    said = started(
+        "keys",
+        "new",
+        home=tmp_path,
+        before="import webapp.printing as p; sys.stdout.reconfigure(encoding='ascii'); "
+        "p.tell('caf\\u00e9\\u2026')",
+    )
+    assert said.stdout.startswith("caf??\n")
+
+
+@pytest.mark.parametrize(
+    ("to", "status", "said"),
+    [
+        ("/dev/full", 1, "elicit: the output cannot be written: No space left on device.\n"),
+        (None, 141, ""),
+    ],
+)
+async def test_an_output_that_takes_nothing_is_no_traceback(
+    tmp_path: Path, to: str | None, status: int, said: str
+) -> None:
+    # finding: H8
+    if to is None:
+        reading, output = os.pipe()
+        os.close(reading)
+    else:
+        output = os.open(to, os.O_WRONLY)
+    try:
+        process = await start("keys", "new", home=tmp_path, stdout=output)
+        end = await ended(process)
+    finally:
+        os.close(output)
+    assert (end.status, end.err) == (status, said)
+
+
+@pytest.mark.parametrize("home", ["", "somewhere", None])
+def test_a_folder_that_is_relative_counts_as_none(home: str | None) -> None:
+    # finding: H8
+    environment = {"XDG_DATA_HOME": "data"} | ({} if home is None else {"HOME": home})
+    own = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert data_folder(environment) == own / ".local/share/elicit-url"
+    assert data_folder({"HOME": "/home/ann", "XDG_DATA_HOME": ""}) == Path(
+        "/home/ann/.local/share/elicit-url"
+    )
+    assert data_folder({"HOME": "/x", "XDG_DATA_HOME": "/data"}) == Path("/data/elicit-url")

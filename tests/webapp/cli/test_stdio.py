@@ -1,0 +1,277 @@
+"""`elicit stdio`: MCP on stdin and stdout, the pages on a port that several processes share."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+from mcp import Client
+from mcp_types import CallToolResult
+
+from tests.support.cli import run
+from tests.support.desktop import PATIENCE_SECONDS, Desktop
+from tests.support.processes import ended
+from tests.support.serving import bound, serving
+from webapp.demo.client import text_of
+
+SOUP = "The person would like soup."
+TOOLS = """
+import contextlib, os, subprocess, sys
+import {example} as example
+
+print("a line of the author's, at import")
+mcp = example.mcp
+
+@mcp.tool()
+def process() -> int:
+    print("a line of a tool's")
+    subprocess.run([sys.executable, "-c", "print('a line of a program'); input()"])
+    return os.getpid()
+"""
+MORE = {"name": "order_lunch", "arguments": {"table": "another"}}
+REVISIONS = pytest.mark.parametrize("revision", ["legacy", "2026-07-28"])
+
+
+@pytest.fixture
+def desktop(tmp_path: Path, request: pytest.FixtureRequest) -> Desktop:
+    example = getattr(request, "param", "my_tools")
+    (tmp_path / "tools.py").write_text(TOOLS.format(example=example))
+    with bound("127.0.0.1") as free:
+        port = free.getsockname()[1]
+    return Desktop(home=tmp_path, port=port)
+
+
+def link_in(text: str) -> str:
+    return next(word for word in text.split() if "/e/" in word)
+
+
+def calling(client: Client) -> asyncio.Task[CallToolResult]:
+    return asyncio.create_task(client.call_tool("order_lunch", {}))
+
+
+async def process_of(client: Client) -> int:
+    return int(text_of(await client.call_tool("process", {})))
+
+
+async def served(url: str) -> None:
+    """Wait until somebody serves the pages."""
+    async with asyncio.timeout(PATIENCE_SECONDS), httpx.AsyncClient() as browser:
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                assert (await browser.get(f"{url}/health")).status_code == 200
+                return
+
+
+@REVISIONS
+@pytest.mark.parametrize("desktop", ["my_tools", "my_tools_fastmcp"], indirect=True)
+async def test_a_tool_awaits_a_person_whatever_is_printed_meanwhile(desktop, revision):
+    # parity: L11
+    async with desktop.client(revision) as client:
+        assert await process_of(client) != os.getpid()
+        call = calling(client)
+        await desktop.open(await desktop.link())
+        assert text_of(await call) == SOUP
+    said = desktop.said[0].text()
+    for printer in ("the author's, at import", "a tool's", "a program"):
+        assert f"a line of {printer}" in said
+    assert "served by this process" in said
+
+
+@REVISIONS
+async def test_a_client_that_shows_no_links_gets_one_in_the_result(desktop, revision):
+    async with desktop.client(revision, shows_links=False) as client:
+        first = text_of(await calling(client))
+        await desktop.open(link_in(first))
+        assert text_of(await calling(client)) == SOUP
+
+
+async def test_when_the_owner_of_the_port_is_killed_the_waiting_process_takes_it_over(desktop):
+    async with desktop.client() as owner:
+        pid = await process_of(owner)
+        async with desktop.client() as client:
+            call = calling(client)
+            link = await desktop.link()
+            os.kill(pid, signal.SIGKILL)
+            await served(desktop.url)
+            await desktop.open(link)
+            assert text_of(await call) == SOUP
+
+
+async def test_a_link_of_one_process_opens_at_another_which_may_end_meanwhile(desktop):
+    async with desktop.client() as owner:
+        async with desktop.client() as other:
+            call = calling(other)
+            await desktop.open(await desktop.link())
+            assert text_of(await call) == SOUP
+            call = calling(owner)
+            link = await desktop.link()
+            os.kill(await process_of(other), signal.SIGKILL)
+        await desktop.open(link)
+        assert text_of(await call) == SOUP
+
+
+async def test_no_link_leaves_to_a_port_that_another_program_has_taken(desktop):
+    # finding: S18
+    async def app(scope, receive, send):
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b'{"proof": "none"}'})
+
+    owner = await desktop.start()
+    other = await desktop.start()
+    link = await other.order()
+    other.process.send_signal(signal.SIGSTOP)  # the other program is faster
+    owner.process.kill()
+    await ended(owner.process)
+    async with serving(app, port=desktop.port):
+        other.process.send_signal(signal.SIGCONT)
+        for number in range(20):
+            await other.say(id=f"again {number}", method="tools/call", params=MORE)
+        for _ in range(20):
+            said = await other.hear()
+            assert "ELICITATION_PAGES_TAKEN" in str(said)
+            assert "/e/" not in str(said)
+    await served(desktop.url)
+    await desktop.open(link)
+    other.close(0)
+    await ended(other.process)
+
+
+async def test_a_port_of_another_program_ends_it_with_a_sentence(desktop):
+    async def app(scope, receive, send):
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b"no"})
+
+    async with serving(app, port=desktop.port):
+        end = await run(*desktop.arguments, home=desktop.home, extra=desktop.extra)
+    assert (end.status, end.out) == (1, "")
+    assert end.err.endswith(
+        f"elicit: Port {desktop.port} of 127.0.0.1 is taken by another program; "
+        "stop that one, or choose another with --port.\n"
+    )
+
+
+async def test_a_server_of_another_store_is_another_program(desktop):
+    first = await desktop.start()
+    elsewhere = {**desktop.extra, "ELICIT_STORE": f"sqlite:///{desktop.home / 'other.db'}"}
+    end = await run(*desktop.arguments, home=desktop.home, extra=elsewhere)
+    assert (end.status, end.out) == (1, "")
+    assert "is taken by another program" in end.err
+    first.close(0)
+    assert (await ended(first.process)).status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra", "says"),
+    [
+        (("--port", "0"), {}, "another port for each process"),
+        (("--host", "0.0.0.0"), {}, "unrecognized arguments: --host"),
+        ((), {"ELICIT_URL": "https://example.org", "ELICIT_SECRET": "s" * 32}, "ELICIT_URL: "),
+        ((), {"ELICIT_SECRET": "short"}, "ELICIT_SECRET: "),
+        ((), {"ELICIT_STORE": "postgres://"}, "ELICIT_STORE: "),
+    ],
+)
+async def test_what_cannot_be_is_refused_in_a_sentence(desktop, arguments, extra, says):
+    end = await run(
+        *desktop.arguments, *arguments, home=desktop.home, extra={**desktop.extra, **extra}
+    )
+    assert (end.status, end.out) == (2, "")
+    assert says in end.err
+    assert "Traceback" not in end.err
+
+
+async def test_a_server_that_is_not_there_is_refused_in_a_sentence(tmp_path):
+    end = await run("stdio", "nowhere:mcp", home=tmp_path)
+    assert (end.status, end.out) == (1, "")
+    assert "There is no module 'nowhere' in" in end.err
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGINT])
+async def test_it_ends_with_its_client_or_a_signal_while_a_call_is_held(desktop, number):
+    pipe = await desktop.start()
+    link = await pipe.order()
+    async with httpx.AsyncClient() as browser, browser.stream("GET", f"{link}/live") as page:
+        assert await anext(page.aiter_lines()) == "data: pending"
+        if number is None:
+            pipe.close(0)
+        else:
+            pipe.process.send_signal(number)
+        async with asyncio.timeout(300):
+            end = await ended(pipe.process)
+    assert end.status == 0
+    # finding: R5
+    (answer,) = [json.loads(line) for line in end.out.splitlines()]
+    assert answer["id"] == 2
+    if number is not None:
+        assert "Still waiting" in answer["result"]["content"][0]["text"]
+    assert "Traceback" not in end.err
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", desktop.port)).close()
+
+
+async def test_rubbish_from_the_client_ends_nothing(desktop):
+    pipe = await desktop.start()
+    assert pipe.process.stdin is not None
+    pipe.process.stdin.write(b"\n\xff\xfe\n{\n[]\n" + b"x" * 200_000 + b"\n")
+    await pipe.say(id=3, method="ping")
+    assert (await pipe.hear())["id"] == 3
+    pipe.close(0)
+    assert (await ended(pipe.process)).status == 0
+
+
+@pytest.mark.parametrize("shows_links", [True, False])
+async def test_a_result_that_went_into_a_broken_pipe_is_there_for_the_same_call(
+    desktop, shows_links
+):
+    async with desktop.client() as other:
+        await process_of(other)
+        pipe = await desktop.start(shows_links=shows_links)
+        if shows_links:
+            link = await pipe.order()
+        else:
+            link = link_in(await pipe.result())
+            await pipe.say(id=2, method="tools/call", params={"name": "order_lunch"})
+        pipe.close(1)
+        await desktop.open(link)
+        assert (await ended(pipe.process)).status == 0
+        again = await desktop.start()
+        assert await again.result() == SOUP
+        again.close(0)
+        await ended(again.process)
+
+
+async def test_a_result_that_was_written_is_not_given_to_the_next_call(desktop):
+    pipe = await desktop.start()
+    link = await pipe.order()
+    await desktop.open(link)
+    assert (await pipe.hear())["method"] == "notifications/elicitation/complete"
+    assert (await pipe.hear())["result"]["content"][0]["text"] == SOUP
+    assert await pipe.order() != link
+    pipe.close(0)
+    await ended(pipe.process)
+
+
+async def test_the_authors_lifespan_is_entered_once(desktop):
+    (desktop.home / "tools.py").write_text(
+        "import contextlib\n"
+        "from mcp.server.mcpserver import Context, MCPServer\n"
+        "@contextlib.asynccontextmanager\n"
+        "async def lifespan(server):\n"
+        "    print('lifespan entered')\n"
+        "    yield 'a pool'\n"
+        "    print('lifespan left')\n"
+        "mcp = MCPServer('x', lifespan=lifespan)\n"
+        "@mcp.tool()\n"
+        "def pool(ctx: Context) -> str:\n"
+        "    return ctx.request_context.lifespan_context\n"
+    )
+    async with desktop.client() as client:
+        assert text_of(await client.call_tool("pool", {})) == "a pool"
+    said = desktop.said[0].text()
+    assert (said.count("lifespan entered"), said.count("lifespan left")) == (1, 1)

@@ -1,0 +1,53 @@
+"""Two processes on one memory store, and the hand clock that both read; and one that sells."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.acme import DECLARED, Acme, declared
+from tests.support.clock import Clock
+from tests.support.payment_env import Till, selling
+from tests.support.service_env import process
+from tests.support.shop_env import Shop, open_shop
+from webapp.service import Service
+from webapp.stores.memory import MemoryStore
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+async def here(store: MemoryStore, clock: Clock) -> AsyncIterator[Service]:
+    async with process(store, clock) as service:
+        yield service
+
+
+@pytest.fixture
+async def there(store: MemoryStore, clock: Clock, here: Service) -> AsyncIterator[Service]:
+    async with process(store.sibling(), clock) as service:
+        yield service
+
+
+@pytest.fixture
+def acme() -> Acme:
+    return Acme()
+
+
+@pytest.fixture
+async def till(acme: Acme, tmp_path: Path) -> AsyncIterator[Till]:
+    async with selling(declared(DECLARED, folder=tmp_path), acme) as till:
+        yield till
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    async with open_shop() as shop:
+        yield shop

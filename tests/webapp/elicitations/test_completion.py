@@ -1,0 +1,637 @@
+"""Completions: first, second, late and unknown are told apart, whatever the order."""
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from flows import elicit
+from flows.elicitation.states import RECORD_KEPT, Completion, Elicitation, Json, Status, let_go
+from flows.elicitation.traits import traits_of
+from flows.errors import (
+    InvalidQuestion,
+    InvalidToken,
+    NotAllowed,
+    NotPossible,
+    OwnerNeeded,
+    Unreadable,
+)
+from flows.question import Question, asking
+from tests.support.clock import Clock
+from tests.support.service_env import MINUTES, URL, Holding, asked, call_of, process
+from webapp.completion import Completing
+from webapp.elicitations.aliases import give_alias
+from webapp.identity.identity import Identity, IdentityRules
+from webapp.identity.local_peer import LocalPeers
+from webapp.service import Service
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
+
+COOKIE = "c" * 32
+UID = 1000
+
+
+async def now_of(here: Service, elicitation: Elicitation) -> Elicitation:
+    current = await here.elicitations.get(elicitation.id)
+    assert current is not None
+    return current
+
+
+async def sweep(here: Service) -> None:
+    while await fall_due(here):
+        pass
+
+
+async def holding(presenter: Holding) -> str:
+    """The id that a leg waits for, once it does."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert presenter.holds is not None
+    return presenter.holds
+
+
+async def test_the_first_completion_is_told_so_and_the_second_changes_nothing(
+    here: Service,
+) -> None:
+    # parity: T5
+    elicitation = await asked(here)
+    assert await here.completing.complete(elicitation.id, {"n": 1}) is Completion.ACCEPTED
+    first = await now_of(here, elicitation)
+    for _ in range(3):
+        again = await here.completing.complete(elicitation.id, {"n": 2})
+        assert again is Completion.ALREADY_SETTLED
+    assert await now_of(here, elicitation) == first
+    assert first.content == {"n": 1}
+
+
+async def test_of_many_completions_at_once_one_is_first(here: Service, there: Service) -> None:
+    elicitation = await asked(here)
+    answers = await asyncio.gather(
+        *(
+            service.completing.complete(elicitation.id, {"n": n})
+            for n in range(10)
+            for service in (here, there)
+        )
+    )
+    assert answers.count(Completion.ACCEPTED) == 1
+    assert answers.count(Completion.ALREADY_SETTLED) == 19
+
+
+@pytest.mark.parametrize("id", ["", "x", "x" * 20, "x" * 44, "é", "\x00", "../..", "x" * 10_000])
+async def test_what_nobody_asked_is_unknown(here: Service, id: str) -> None:
+    await asked(here)
+    assert await here.completing.complete(id, {}) is Completion.UNKNOWN
+
+
+async def test_the_beginning_of_an_id_and_the_owners_tag_are_unknown(here: Service) -> None:
+    elicitation = await asked(here)
+    for id in (elicitation.owner, elicitation.id[:-1], elicitation.id + "x", elicitation.join):
+        assert await here.completing.complete(id, {}) is Completion.UNKNOWN
+
+
+async def test_an_id_under_another_owners_tag_is_unknown(here: Service) -> None:
+    elicitation = await asked(here)
+    other = await asked(here, subject="bob")
+    forged = other.owner + elicitation.id[20:]
+    assert await here.completing.complete(forged, {}) is Completion.UNKNOWN
+
+
+@pytest.mark.parametrize("kind", ["oauth", "payment", "form", "secret", "confirm"])
+async def test_by_its_id_only_a_visit_is_completed(here: Service, kind: str) -> None:
+    elicitation = await asked(here, kind=kind)
+    assert await here.completing.complete(elicitation.id, {}) is Completion.UNKNOWN
+    assert (await now_of(here, elicitation)).status is Status.PENDING
+
+
+@pytest.mark.parametrize("status", [Status.DECLINED, Status.CANCELLED, Status.EXPIRED])
+async def test_a_yes_after_a_no_is_late_once_and_kept(here: Service, status: Status) -> None:
+    elicitation = await asked(here)
+    await here.elicitations.settle(elicitation.id, status)
+    assert await here.completing.complete(elicitation.id, {"n": 1}) is Completion.LATE
+    late = await now_of(here, elicitation)
+    assert (late.status, late.is_late, late.content) == (Status.ACCEPTED, True, {"n": 1})
+    again = await here.completing.complete(elicitation.id, {"n": 2})
+    assert again is Completion.ALREADY_SETTLED
+
+
+async def test_nothing_follows_a_failure(here: Service) -> None:
+    elicitation = await asked(here)
+    await here.elicitations.settle(elicitation.id, Status.FAILED)
+    done = await here.completing.complete(elicitation.id, {})
+    assert done is Completion.ALREADY_SETTLED
+
+
+async def test_a_late_yes_answers_the_same_call_within_ten_minutes(
+    here: Service, clock: Clock
+) -> None:
+    question = elicit.url("Please go there.", "https://example.com/")
+    first, presenter = call_of(here), Holding()
+    first._presenter = presenter
+    with asking(first):
+        waiting = asyncio.ensure_future(question.outcome())
+    id = await holding(presenter)
+    clock.tick(minutes=5)
+    await sweep(here)
+    assert (await waiting).status is Status.EXPIRED
+    await first.finish(lambda: '"nobody came"')
+    await first.delivered()
+    clock.tick(minutes=9)
+    assert await here.completing.complete(id, {"n": 1}) is Completion.LATE
+    with asking(call_of(here)):
+        outcome = await question.outcome()
+    assert (outcome.content, outcome.is_late) == ({"n": 1}, True)
+
+
+async def test_after_ten_minutes_a_late_yes_is_known_and_not_kept(
+    here: Service, clock: Clock
+) -> None:
+    elicitation = await asked(here)
+    clock.tick(minutes=5)
+    await sweep(here)
+    clock.tick(minutes=10)
+    await sweep(here)
+    assert await here.completing.complete(elicitation.id, {"n": 1}) is Completion.LATE
+    late = await now_of(here, elicitation)
+    assert (late.status, late.content, late.holds_key) == (Status.ACCEPTED, None, False)
+
+
+async def test_a_late_yes_supersedes_the_same_question_asked_anew(
+    here: Service, clock: Clock
+) -> None:
+    old = await asked(here, waiter="gone")
+    clock.tick(minutes=5)
+    await sweep(here)
+    await here.elicitations.write(await let_go_of(here, old))
+    new = await asked(here)
+    assert await here.completing.complete(old.id, {"n": 1}) is Completion.LATE
+    assert (await now_of(here, new)).status is Status.SUPERSEDED
+    found = await here.elicitations.find(owner=old.owner, join=old.join)
+    assert found is not None
+    assert (found.id, found.content) == (old.id, {"n": 1})
+    # And the other way about: the newer one is paid too, but the question has its answer.
+    assert await here.completing.complete(new.id, {"n": 2}) is Completion.LATE
+    found = await here.elicitations.find(owner=old.owner, join=old.join)
+    assert found is not None
+    assert found.id == old.id
+
+
+async def let_go_of(here: Service, elicitation: Elicitation) -> Elicitation:
+    return let_go(await now_of(here, elicitation))
+
+
+async def test_the_waiter_of_the_question_asked_anew_gets_the_late_yes(
+    here: Service, clock: Clock
+) -> None:
+    old = await late_question(here, clock)
+    presenter = Holding()
+    call = call_of(here, presenter=presenter)
+    with asking(call):
+        waiting = asyncio.ensure_future(late_asked().outcome())
+    assert await holding(presenter) != old.id
+    assert await here.completing.complete(old.id, {"n": 1}) is Completion.LATE
+    outcome = await waiting
+    assert (outcome.content, outcome.is_late) == ({"n": 1}, True)
+    assert len(here.elicitations.waiters) == 0
+
+
+async def test_a_leg_that_its_client_continued_gets_the_late_yes_too(
+    here: Service, clock: Clock
+) -> None:
+    old = await late_question(here, clock)
+    first = Holding()
+    earlier = call_of(here, presenter=first)
+    with asking(earlier):
+        gone = asyncio.ensure_future(late_asked().outcome())
+    await holding(first)
+    presenter = Holding()
+    call = call_of(here, presenter=presenter, run_id=earlier.run.value.id)
+    with asking(call):
+        waiting = asyncio.ensure_future(late_asked().outcome())
+    await holding(presenter)
+    gone.cancel()
+    assert await here.completing.complete(old.id, {"n": 1}) is Completion.LATE
+    assert (await waiting).content == {"n": 1}
+
+
+def late_asked() -> Question[Any]:
+    return elicit.url("Please go there.", "https://example.com/")
+
+
+async def late_question(here: Service, clock: Clock) -> Elicitation:
+    """A question of the same call whose time was up, and whose call is over."""
+    presenter = Holding()
+    call = call_of(here, presenter=presenter)
+    with asking(call):
+        waiting = asyncio.ensure_future(late_asked().outcome())
+    id = await holding(presenter)
+    clock.tick(minutes=5)
+    await sweep(here)
+    await waiting
+    await call.finish(lambda: '"nobody came"')
+    await call.delivered()
+    old = await here.elicitations.get(id)
+    assert old is not None
+    return old
+
+
+async def test_a_yes_that_is_too_late_to_be_kept_leaves_the_new_question_alone(
+    here: Service, clock: Clock
+) -> None:
+    old = await asked(here)
+    clock.tick(minutes=5)
+    await sweep(here)
+    clock.tick(minutes=9)
+    await here.elicitations.write(await let_go_of(here, old))
+    new = await asked(here)
+    clock.tick(minutes=2)
+    await here.completing.complete(old.id, {"n": 1})
+    assert (await now_of(here, new)).status is Status.PENDING
+
+
+@pytest.mark.parametrize("late", [timedelta(), traits_of("url").kept, timedelta(hours=1)])
+async def test_an_answer_after_its_time_is_late_before_the_sweeper_looked_too(
+    here: Service, clock: Clock, late: timedelta
+) -> None:
+    elicitation = await asked(here)
+    clock.tick(seconds=(MINUTES + late).total_seconds())
+    assert await here.completing.complete(elicitation.id, {}) is Completion.LATE
+
+
+async def test_a_record_is_gone_thirty_days_after_its_end(here: Service, clock: Clock) -> None:
+    elicitation = await asked(here)
+    await here.completing.complete(elicitation.id, {"n": 1})
+    clock.tick(seconds=(MINUTES + RECORD_KEPT).total_seconds() - 1)
+    await sweep(here)
+    assert (await now_of(here, elicitation)).status is Status.ACCEPTED
+    clock.tick(seconds=1)
+    await sweep(here)
+    assert await here.elicitations.get(elicitation.id) is None
+    assert await here.completing.complete(elicitation.id, {}) is Completion.UNKNOWN
+    with pytest.raises(KeyError):
+        await here.elicitations.settle(elicitation.id, Status.DECLINED)
+
+
+async def test_an_answer_that_nobody_used_is_wiped_with_its_time(
+    here: Service, clock: Clock
+) -> None:
+    elicitation = await asked(here)
+    await here.completing.complete(elicitation.id, {"n": 1})
+    clock.tick(minutes=15, seconds=-1)
+    await sweep(here)
+    assert (await now_of(here, elicitation)).content == {"n": 1}
+    clock.tick(seconds=1)
+    await sweep(here)
+    wiped = await now_of(here, elicitation)
+    assert (wiped.status, wiped.content, wiped.holds_key) == (Status.ACCEPTED, None, False)
+
+
+async def test_one_row_that_does_not_open_keeps_no_other_from_its_end(
+    here: Service, store: MemoryStore, clock: Clock
+) -> None:
+    bad = await asked(here, join="bad")
+    clock.tick(seconds=1)
+    good = await asked(here, join="good")
+    record = await store.read(bad.owner, "elicitation", bad.id)
+    assert record is not None
+    await store.write(replace(record, sealed=b"damaged"))
+    clock.tick(minutes=5)
+    for _ in range(3):
+        with suppress(Unreadable):
+            await sweep(here)
+        clock.tick(seconds=31)
+    assert (await now_of(here, good)).status is Status.EXPIRED
+
+
+async def test_an_id_of_the_authors_own_completes(here: Service, there: Service) -> None:
+    elicitation = await asked(here)
+    await give_alias(here.elicitations, "order-7", elicitation)
+    assert await there.completing.complete("order-7", {"n": 1}) is Completion.ACCEPTED
+    assert await here.completing.complete("order-7", {}) is Completion.ALREADY_SETTLED
+    assert (await now_of(here, elicitation)).content == {"n": 1}
+
+
+async def test_an_id_of_the_authors_own_stands_for_one_open_question(here: Service) -> None:
+    one, other = await asked(here, join="1"), await asked(here, join="2")
+    await give_alias(here.elicitations, "order-7", one)
+    await give_alias(here.elicitations, "order-7", one)
+    with pytest.raises(InvalidQuestion, match="order-7"):
+        await give_alias(here.elicitations, "order-7", other)
+    await here.elicitations.settle(one.id, Status.DECLINED)
+    await give_alias(here.elicitations, "order-7", other)
+    assert await here.completing.complete("order-7", {}) is Completion.ACCEPTED
+    assert (await now_of(here, other)).status is Status.ACCEPTED
+
+
+@pytest.mark.parametrize("first", ["open", "accepted", "expired"])
+async def test_one_persons_order_never_completes_another_persons_question(
+    here: Service, clock: Clock, first: str
+) -> None:
+    # finding: S17
+    anns = await asked(here, join="1")
+    await give_alias(here.elicitations, "order-8", anns)
+    if first == "accepted":
+        assert await here.completing.complete("order-8", {"n": 1}) is Completion.ACCEPTED
+    if first == "expired":
+        await here.elicitations.settle(anns.id, Status.EXPIRED)
+    # Bob's tool makes the same question, with the same id or before hers: neither takes the other.
+    bobs = anns
+    for join in ("1", "2"):
+        bobs = await asked(here, join=join, subject=f"bob-{join}")
+        await give_alias(here.elicitations, "order-8", bobs)
+        # What a vendor says late, or twice, does not finish his.
+        with pytest.raises(OwnerNeeded, match=r"link\.owner"):
+            await here.completing.complete("order-8", {"n": 2})
+        assert (await now_of(here, bobs)).status is Status.PENDING
+    done = await here.completing.complete("order-8", {"n": 1}, owner=anns.owner)
+    became = {
+        "open": Completion.ACCEPTED,
+        "accepted": Completion.ALREADY_SETTLED,
+        "expired": Completion.LATE,
+    }
+    assert done is became[first]
+    bobs_link = here.links.for_author(
+        elicitation_id=bobs.id, expires_at=bobs.expires_at, now=clock()
+    )
+    assert bobs_link.owner == bobs.owner != anns.owner
+    assert await here.completing.complete("order-8", {}, owner=bobs_link.owner) is (
+        Completion.ACCEPTED
+    )
+    assert (await now_of(here, bobs)).status is Status.ACCEPTED
+
+
+async def test_an_owner_names_only_what_is_theirs(here: Service) -> None:
+    # finding: S17
+    anns, bobs = await asked(here), await asked(here, subject="bob")
+    await give_alias(here.elicitations, "order-8", anns)
+    for id in (anns.id, "order-8", "order-9"):
+        assert await here.completing.complete(id, {}, owner=bobs.owner) is Completion.UNKNOWN
+    assert await here.completing.complete("order-", {}) is Completion.UNKNOWN
+    assert await here.completing.complete(anns.id, {}, owner=anns.owner) is Completion.ACCEPTED
+
+
+async def test_a_name_that_many_had_whose_questions_are_gone_is_free(
+    here: Service, store: MemoryStore
+) -> None:
+    # finding: S17
+    for number in range(3):
+        other = await asked(here, subject=f"p{number}")
+        await give_alias(here.elicitations, "order-8", other)
+        await store.erase(owner=other.owner)
+    anns = await asked(here)
+    await give_alias(here.elicitations, "order-8", anns)
+    assert await here.completing.complete("order-8", {}) is Completion.ACCEPTED
+
+
+async def test_an_id_of_the_authors_own_cannot_be_another_questions_id(here: Service) -> None:
+    victim, other = await asked(here, join="1"), await asked(here, join="2")
+    await give_alias(here.elicitations, victim.id, other)
+    assert await here.completing.complete(victim.id, {}) is Completion.ACCEPTED
+    assert (await now_of(here, victim)).status is Status.ACCEPTED
+    assert (await now_of(here, other)).status is Status.PENDING
+
+
+class Browsed:
+    """A request that came back from the author's service; by default from this machine's user."""
+
+    def __init__(self, token: str, cookies: dict[str, str], *, uid: int = UID) -> None:
+        self.query_params = {"elicitation": token}
+        cookie = "; ".join(f"{name}={value}" for name, value in cookies.items()).encode()
+        self.scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "headers": [(b"host", b"127.0.0.1:8765"), (b"cookie", cookie)],
+            "client": ("127.0.0.1", uid),
+            "server": ("127.0.0.1", 8765),
+        }
+
+
+def completing(here: Service) -> Completing:
+    """The door for returns, on a machine where a connection's port is its user's number."""
+    locality = LocalPeers(uid=UID, public_url=URL, uid_of=lambda c: c.client[1])
+    return Completing(
+        elicitations=here.elicitations,
+        links=here.links,
+        browser=here.browser,
+        identity=Identity(
+            owners=here.elicitations.owners,
+            locality=locality,
+            uid=UID,
+            rules=IdentityRules(),
+            sessions=here.sessions,
+            browser=here.browser,
+            pairing=here.pairing,
+        ),
+        kinds=here.kinds,
+    )
+
+
+async def asked_locally(here: Service) -> Elicitation:
+    return await asked(here, issuer="local", subject=f"uid:{UID}")
+
+
+async def returning(here: Service, elicitation: Elicitation) -> tuple[str, str]:
+    link = here.links.for_author(
+        elicitation_id=elicitation.id, expires_at=elicitation.expires_at, now=here.clock()
+    )
+    return link.return_token, link.callback_url.rsplit("/", 1)[1]
+
+
+async def test_a_return_completes_in_the_browser_that_pressed_continue_only(
+    here: Service,
+) -> None:
+    elicitation = await asked_locally(here)
+    token, _ = await returning(here, elicitation)
+    name = here.browser.cookie_name
+    mine, other = {name: COOKIE}, {name: "d" * 32}
+    for cookies in (mine, other, {}):
+        with pytest.raises(NotAllowed):
+            await completing(here).complete_return(Browsed(token, cookies), {})
+    await here.elicitations.open_attempt(elicitation.id, browser=here.browser.hash(COOKIE))
+    for cookies in (other, {}, {name: ""}, {name: COOKIE + "x"}, {"elicit_1": COOKIE}):
+        with pytest.raises(NotAllowed):
+            await completing(here).complete_return(Browsed(token, cookies), {})
+    done = await completing(here).complete_return(Browsed(token, mine), {"n": 1})
+    assert done is Completion.ACCEPTED
+
+
+async def test_the_cookie_in_another_users_hands_completes_nothing(here: Service) -> None:
+    mine, bobs = await asked_locally(here), await asked(here, subject="bob")
+    cookies = {here.browser.cookie_name: COOKIE}
+    for elicitation, uid in ((mine, UID + 1), (bobs, UID), (bobs, UID + 1)):
+        await here.elicitations.open_attempt(elicitation.id, browser=here.browser.hash(COOKIE))
+        token, _ = await returning(here, elicitation)
+        with pytest.raises(NotAllowed):
+            await completing(here).complete_return(Browsed(token, cookies, uid=uid), {})
+        assert (await now_of(here, elicitation)).status is Status.OPENED
+
+
+async def test_a_newer_attempt_voids_the_browser_of_the_one_before(here: Service) -> None:
+    elicitation = await asked_locally(here)
+    token, _ = await returning(here, elicitation)
+    for cookie in (COOKIE, "d" * 32):
+        await here.elicitations.open_attempt(elicitation.id, browser=here.browser.hash(cookie))
+    with pytest.raises(NotAllowed):
+        await completing(here).complete_return(
+            Browsed(token, {here.browser.cookie_name: COOKIE}), {}
+        )
+
+
+async def test_only_a_return_token_returns(here: Service) -> None:
+    elicitation = await asked(here)
+    await here.elicitations.open_attempt(elicitation.id, browser=here.browser.hash(COOKIE))
+    _, callback = await returning(here, elicitation)
+    link = here.links.of(elicitation, now=here.clock()).rsplit("/", 1)[1]
+    cookies = {here.browser.cookie_name: COOKIE}
+    for token in ("", "x", elicitation.id, callback, link):
+        done = await completing(here).complete_return(Browsed(token, cookies), {})
+        assert done is Completion.UNKNOWN
+
+
+async def test_a_callback_works_once_the_link_was_opened(here: Service) -> None:
+    elicitation = await asked(here)
+    token, callback = await returning(here, elicitation)
+    assert await here.completing.called_back(callback, {}) is Completion.UNKNOWN
+    await here.elicitations.open_attempt(elicitation.id, browser="b")
+    with pytest.raises(InvalidToken):
+        await here.completing.called_back(token, {})
+    assert await here.completing.called_back(callback, {"n": 1}) is Completion.ACCEPTED
+    again = await here.completing.called_back(callback, {"n": 2})
+    assert again is Completion.ALREADY_SETTLED
+
+
+async def test_a_token_of_an_erased_elicitation_is_invalid(
+    here: Service, store: MemoryStore
+) -> None:
+    elicitation = await asked(here)
+    token, callback = await returning(here, elicitation)
+    await store.erase(owner=elicitation.owner)
+    with pytest.raises(InvalidToken):
+        await here.completing.called_back(callback, {})
+    done = await completing(here).complete_return(Browsed(token, {}), {})
+    assert done is Completion.UNKNOWN
+
+
+def nested(depth: int) -> Json:
+    content: Json = 1
+    for _ in range(depth):
+        content = {"a": content}
+    return content
+
+
+CONTENTS = {
+    "an object of the language": {"at": object()},
+    "more than a record holds": {"a": "x" * 70_000},
+    "half a letter": {"a": "\ud800"},
+    "a set": {"a": {1, 2}},
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+async def test_content_that_cannot_be_kept_is_refused_in_words(here: Service, name: str) -> None:
+    elicitation = await asked(here)
+    with pytest.raises(InvalidQuestion):
+        await here.completing.complete(elicitation.id, CONTENTS[name])  # type: ignore[arg-type]
+
+
+async def test_content_that_was_refused_leaves_the_question_open(here: Service) -> None:
+    elicitation = await asked(here)
+    with pytest.raises(ValueError, match="at most"):
+        await here.completing.complete(elicitation.id, {"a": "x" * 70_000})
+    assert await here.completing.complete(elicitation.id, {"n": 1}) is Completion.ACCEPTED
+
+
+async def test_deep_content_is_refused_or_read_back(here: Service, there: Service) -> None:
+    """A record that was written must open: in the sweeper and in every process."""
+    for depth in range(100, 1400, 100):
+        elicitation = await asked(here, join=str(depth))
+        try:
+            await here.completing.complete(elicitation.id, nested(depth))
+        except (RecursionError, InvalidQuestion):
+            continue
+        read = await there.elicitations.get(elicitation.id)
+        assert read is not None
+        assert read.status is Status.ACCEPTED
+
+
+@pytest.mark.parametrize("content", [{"list": (1, 2)}, {1: "one"}])
+async def test_the_answer_is_the_same_here_and_in_another_process(
+    here: Service, content: dict[object, object]
+) -> None:
+    presenter = Holding()
+    with asking(call_of(here, presenter=presenter)):
+        waiting = asyncio.ensure_future(late_asked().outcome())
+    id = await holding(presenter)
+    await here.completing.complete(id, content)  # type: ignore[arg-type]
+    stored = await here.elicitations.get(id)
+    assert stored is not None
+    assert (await waiting).content == stored.content
+
+
+async def test_a_no_cannot_be_settled_over_a_yes_nor_a_yes_twice(here: Service) -> None:
+    elicitation = await asked(here)
+    await here.completing.complete(elicitation.id, {})
+    for status in set(Status) - {Status.ACCEPTED}:
+        with pytest.raises(NotPossible):
+            await here.elicitations.settle(elicitation.id, status)
+    ended = await here.elicitations.end(elicitation, Status.DECLINED)
+    assert ended.status is Status.ACCEPTED
+
+
+class Behind(MemoryStore):
+    """A sibling whose owner is told nothing of what others write."""
+
+    def tell(self, records: tuple[Record, ...]) -> None:
+        pass
+
+
+async def test_what_a_process_remembers_never_outweighs_the_store(
+    here: Service, store: MemoryStore, clock: Clock
+) -> None:
+    behind = Behind()
+    behind._contents = store._contents
+    store._contents.openings.append(behind)
+    async with process(behind, clock) as other:
+        elicitation = await asked(other)
+        await other.elicitations.open_attempt(elicitation.id, browser="b")
+        await here.completing.complete(elicitation.id, {"n": 1})
+        done = await other.completing.complete(elicitation.id, {"n": 2})
+        assert done is Completion.ALREADY_SETTLED
+        with pytest.raises(NotPossible):
+            await other.elicitations.open_attempt(elicitation.id, browser="b")
+        taken = await other.elicitations.take(elicitation.id, run="r", leg="l")
+        assert taken.content == {"n": 1}
+        with pytest.raises(NotPossible):
+            await here.elicitations.take(elicitation.id, run="r2", leg="l2")
+
+
+NAMED = elicit.form("Which size?", elicitation_id="order-8")
+SIZE = {"response": "L"}
+
+
+@pytest.mark.parametrize("is_declined", [True, False])
+async def test_a_form_that_is_over_is_answered_by_no_code(
+    here: Service, clock: Clock, is_declined: bool
+) -> None:
+    presenter = Holding()
+    call = call_of(here, presenter=presenter)
+    call.begin()
+    with asking(call):
+        waiting = asyncio.create_task(NAMED.outcome())
+        id = await holding(presenter)
+    if is_declined:
+        await here.elicitations.settle(id, Status.DECLINED)
+    else:
+        clock.tick(minutes=6)
+    assert await here.completing.complete("order-8", SIZE) is Completion.ALREADY_SETTLED
+    await sweep(here)
+    row = await here.elicitations.get(id)
+    assert row is not None
+    assert row.status is (Status.DECLINED if is_declined else Status.EXPIRED)
+    assert row.content is None
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await call.finish()

@@ -1,0 +1,352 @@
+"""Every order, up to a bound, in which calls, completions, a timeout and a cancel meet.
+
+The programs are the service itself; only whose turn it is at the store is decided here.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any, TypeVar
+
+import pytest
+
+from flows import elicit
+from flows.elicitation.states import (
+    LATE,
+    LEASE,
+    TRANSITIONS,
+    Completion,
+    Elicitation,
+    Lease,
+    Status,
+)
+from flows.question import asking
+from tests.support.clock import Clock
+from tests.support.schedules import PROGRAM, Schedule, TurnStore, explore
+from tests.support.service_env import Holding, call_of, process
+from webapp.calls.call import Call
+from webapp.calls.presenter import Interrupted
+from webapp.elicitations.watcher import listen
+from webapp.service import Service
+from webapp.sweeper import fall_due
+
+T = TypeVar("T")
+SHORT = timedelta(seconds=5)
+ALIAS = "order-7"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Which programs run, after what."""
+
+    programs: tuple[str, ...]
+    prepared: tuple[str, ...] = ("visit",)
+    processes: int = 1
+    is_slow: bool = False
+    is_named: bool = False
+    preemptions: int = 2
+    at_most: int = 300
+
+
+class Table:
+    """The world of one schedule: two processes at most, one question, what each program saw."""
+
+    def __init__(self, scenario: Scenario, schedule: Schedule, clock: Clock) -> None:
+        self.scenario = scenario
+        self.schedule = schedule
+        self.clock = clock
+        self.store = TurnStore(schedule, clock, is_slow=scenario.is_slow)
+        self.violations: list[str] = []
+        self.services: list[Service] = []
+        self.presenters: dict[str, Holding] = {}
+        self.calls: dict[str, Call] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.acting: dict[str, str] = {}
+        self.used: Counter[str] = Counter()
+        self.answers: list[Completion] = []
+        self.run_id: str | None = None
+
+    def is_quiet(self) -> None:
+        """Nobody has a turn to take: whoever is not done sleeps, and must have a reason to."""
+        legs = {
+            self.calls[name].leg: name for name in self.presenters if not self.tasks[name].done()
+        }
+        for record in self.store._contents.records.values():
+            if record.kind != "elicitation":
+                continue
+            current = at_once(self.services[0].elicitations.rows.open(record, Elicitation))
+            for leg, name in legs.items():
+                is_held = self.presenters[name].holds == current.id
+                if is_held and (current.status.is_final or current.waiter != leg):
+                    self.violations.append(f"{name} sleeps although its wait is over")
+            take = current.take
+            is_taken = take is not None and self.clock() < take.until
+            others = [name for name in legs.values() if self.presenters[name].holds is None]
+            if is_taken and current.delivered_at is None and others and _leg(take) not in legs:
+                self.violations.append(f"{others} wait for a leg that is gone")
+
+    async def play(self) -> None:
+        async with AsyncExitStack() as stack:
+            for number in range(self.scenario.processes):
+                store = self.store if number == 0 else self.store.process()
+                self.services.append(await stack.enter_async_context(process(store, self.clock)))
+            listeners = [
+                asyncio.create_task(listen(service.elicitations)) for service in self.services
+            ]
+            await asyncio.sleep(0)
+            for step in self.scenario.prepared:
+                await self.prepare(step)
+            self.schedule.programs = frozenset(self.scenario.programs)
+            for name in self.scenario.programs:
+                context = copy_context()
+                context.run(PROGRAM.set, name)
+                program = self.program(name)
+                self.tasks[name] = asyncio.create_task(program, name=name, context=context)
+            await asyncio.wait(self.tasks.values())
+            for listener in listeners:
+                listener.cancel()
+            await asyncio.wait(listeners)
+            for name, task in self.tasks.items():
+                if not task.cancelled() and task.exception() is not None:
+                    self.violations.append(f"{name} broke: {task.exception()!r}")
+            for service in self.services:
+                if len(service.elicitations.waiters):
+                    self.violations.append("a waiter was left behind")
+            await self.audit()
+
+    async def prepare(self, step: str) -> None:
+        """`visit`: a call asked, and its client went away; `expire`: time passed over it."""
+        service = self.services[0]
+        if step == "visit":
+            task = asyncio.create_task(self.leg("earlier"))
+            for _ in range(30):
+                await asyncio.sleep(0)
+            assert self.presenters["earlier"].holds is not None
+            self.run_id = self.calls["earlier"].run.value.id
+            task.cancel()
+            await asyncio.wait({task})
+            del self.presenters["earlier"]
+        else:
+            self.clock.tick(seconds=SHORT.total_seconds())
+            await fall_due(service)
+
+    def program(self, name: str) -> Coroutine[Any, Any, None]:
+        kind, _, process_number = name.partition("@")
+        service = self.services[int(process_number or 0)]
+        programs: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "call": lambda: self.leg(name, service),
+            "again": lambda: self.leg(name, service),
+            "leg": lambda: self.leg(name, service, run_id=self.run_id),
+            "complete": lambda: self.complete(service),
+            "twice": lambda: self.complete(service),
+            "decline": lambda: self.decline(service),
+            "timeout": self.timeout,
+            "lease": self.lease,
+            "sweep": lambda: self.sweep(service),
+            "cancel": self.cancel,
+            "abort": self.abort,
+            "glance": lambda: self.glance(service),
+        }
+        return programs[kind]()
+
+    async def leg(
+        self, name: str, service: Service | None = None, *, run_id: str | None = None
+    ) -> None:
+        presenter = self.presenters[name] = Holding()
+        call = self.calls[name] = call_of(
+            service or self.services[0], presenter=presenter, run_id=run_id
+        )
+        call.begin()
+        question = elicit.url(
+            "Please go there.",
+            "https://example.com/",
+            elicitation_id=ALIAS if self.scenario.is_named else None,
+            timeout=SHORT,
+        )
+        try:
+            with asking(call):
+                outcome = await question.outcome()
+            if outcome.accepted:
+                self.begin_to_act(name, call)
+                await self.schedule.turn()
+        except Interrupted:
+            await call.finish()
+        except asyncio.CancelledError:
+            await call.finish()
+            raise
+        else:
+            await call.finish(lambda: f'"{outcome.action} for {name}"')
+            await self.schedule.turn()
+            await call.delivered()
+        finally:
+            self.acting.pop(name, None)
+
+    def begin_to_act(self, name: str, call: Call) -> None:
+        (id,) = call.taken._is_used
+        if id in self.acting.values() and "lease" not in self.tasks:
+            self.violations.append(f"{name} acts on what another leg acts on")
+        self.acting[name] = id
+        self.used[id] += 1
+
+    async def complete(self, service: Service) -> None:
+        await self.schedule.turn()
+        ids = [id for _, kind, id in self.store._contents.records if kind == "elicitation"]
+        id = ids[0] if ids and not self.scenario.is_named else ALIAS
+        self.answers.append(await service.completing.complete(id, {"n": 1}))
+
+    async def decline(self, service: Service) -> None:
+        for _, kind, id in tuple(self.store._contents.records):
+            current = await service.elicitations.get(id) if kind == "elicitation" else None
+            if current is not None:
+                await service.elicitations.end(current, Status.DECLINED)
+
+    async def timeout(self) -> None:
+        await self.schedule.turn()
+        self.clock.tick(seconds=SHORT.total_seconds())
+
+    async def lease(self) -> None:
+        await self.schedule.turn()
+        self.clock.tick(seconds=LEASE.total_seconds())
+
+    async def sweep(self, service: Service) -> None:
+        await fall_due(service)
+
+    async def cancel(self) -> None:
+        """What a client's cancellation does: it ends a body that has taken nothing."""
+        await self.schedule.turn()
+        name = next(name for name in self.tasks if name.startswith(("call", "leg")))
+        if not self.calls[name].has_taken:
+            self.tasks[name].cancel()
+
+    async def abort(self) -> None:
+        """Whoever completes gives up while the answer to its write is on the way."""
+        await self.schedule.turn()
+        self.tasks["complete"].cancel()
+
+    async def glance(self, service: Service) -> None:
+        """Every leg looks at the store, as it does when its client answered."""
+        for _ in range(3):
+            await self.schedule.turn()
+            service.elicitations.waiters.wake_all()
+
+    async def audit(self) -> None:
+        """What the records say, in the order in which they were written."""
+        self.schedule.programs = frozenset()
+        before: dict[str, Elicitation] = {}
+        delivered: Counter[str] = Counter()
+        for at, record in self.store.history:
+            if record.kind != "elicitation":
+                continue
+            now = await self.services[0].elicitations.rows.open(record, Elicitation)
+            old = before.get(now.id)
+            if old is not None:
+                self.check_step(old, now, is_over=old.take is not None and at >= old.take.until)
+                is_delivered = old.delivered_at is None and now.delivered_at is not None
+                delivered[now.id] += is_delivered and now.status is Status.ACCEPTED
+            before[now.id] = now
+        if any(count > 1 for count in delivered.values()):
+            self.violations.append("delivered twice")
+        if any(count > 1 for count in self.used.values()) and "lease" not in self.tasks:
+            self.violations.append("two legs used one outcome")
+        if any(before[id].delivered_at is None for id in self.used) and "lease" not in self.tasks:
+            self.violations.append("used, and kept for the next call all the same")
+        self.check_answers(before)
+
+    def check_step(self, old: Elicitation, now: Elicitation, *, is_over: bool) -> None:
+        allowed = TRANSITIONS[old.status] | LATE.get(old.status, frozenset())
+        if now.status is not old.status and now.status not in allowed:
+            self.violations.append(f"{old.status} became {now.status}")
+        is_other = _leg(now.take) not in (None, _leg(old.take)) and old.take is not None
+        if is_other and not is_over:
+            self.violations.append("taken from the leg that has it")
+
+    def check_answers(self, last: dict[str, Elicitation]) -> None:
+        yes = [self.answers.count(answer) for answer in (Completion.ACCEPTED, Completion.LATE)]
+        accepted = [e for e in last.values() if e.status is Status.ACCEPTED]
+        is_cut = "abort" in self.tasks
+        if sum(yes) != len(accepted) and not is_cut:
+            self.violations.append(f"{self.answers} for {len(accepted)} accepted")
+        if yes[1] != sum(e.is_late for e in accepted) and not is_cut:
+            self.violations.append(f"{self.answers} although {accepted}")
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that awaits nothing."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise AssertionError("it awaits something")
+
+
+def _leg(take: Lease | None) -> str | None:
+    return None if take is None else take.leg
+
+
+SCENARIOS = {
+    "two calls start at once": Scenario(("call", "again", "complete"), prepared=()),
+    "two calls, a completion and a cancel": Scenario(("call", "again", "cancel", "complete")),
+    "two legs, a completion and a timeout": Scenario(("call", "leg", "complete", "timeout")),
+    "two completions, a timeout and the sweeper": Scenario(
+        ("call", "complete", "sweep", "timeout", "twice")
+    ),
+    "a decline beside a completion": Scenario(("call", "complete", "decline", "leg")),
+    "a lease that runs out": Scenario(("again", "call", "complete", "lease")),
+    "two processes": Scenario(("again@1", "call", "complete@1", "twice"), processes=2),
+    "a late completion while it is asked again": Scenario(
+        ("again", "call", "complete"), prepared=("visit", "expire")
+    ),
+}
+
+NAMED = Scenario(("call", "again", "complete"), prepared=(), is_named=True, at_most=60)
+SEEN_EARLY = Scenario(("call", "complete", "glance"), is_slow=True)
+LEAVING = Scenario(("again", "call", "cancel", "complete"), is_slow=True)
+ABORTED = Scenario(("call", "complete", "abort"), is_slow=True, at_most=120)
+
+
+@cache
+def explored(scenario: Scenario) -> tuple[int, list[str]]:
+    return explore(
+        lambda schedule, clock: Table(scenario, schedule, clock),
+        preemptions=scenario.preemptions,
+        at_most=scenario.at_most,
+    )
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_in_every_order_one_outcome_moves_one_run(name: str) -> None:
+    _, wrong = explored(SCENARIOS[name])
+    assert not wrong, "\n".join(wrong[:5])
+
+
+def test_two_identical_calls_with_an_id_of_the_authors_join() -> None:
+    _, wrong = explored(NAMED)
+    assert not wrong, "\n".join(wrong[:5])
+
+
+def test_a_call_that_leaves_while_it_takes_the_outcome_leaves_it_to_the_next() -> None:
+    _, wrong = explored(LEAVING)
+    assert not wrong, "\n".join(wrong[:5])
+
+
+def test_an_outcome_seen_before_its_writer_heard_of_it_is_used_up() -> None:
+    _, wrong = explored(SEEN_EARLY)
+    assert not wrong, "\n".join(wrong[:5])
+
+
+def test_a_completion_cancelled_after_its_write_wakes_the_waiter_all_the_same() -> None:
+    _, wrong = explored(ABORTED)
+    assert not wrong, "\n".join(wrong[:5])
+
+
+def test_thousands_of_orders_were_explored(capsys: pytest.CaptureFixture[str]) -> None:
+    count = sum(explored(scenario)[0] for scenario in SCENARIOS.values())
+    with capsys.disabled():
+        print(f"\ninterleavings explored: {count}", end=" ")  # noqa: T201
+    assert count >= 2000

@@ -1,0 +1,580 @@
+"""Each exchange's end is told once, and truly, whatever the app and the client do."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.support.serving import serving
+from webapp.http.connection import (
+    ASGIApp,
+    ClientConnection,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    watched,
+    wire_of,
+)
+
+SSE = [(b"content-type", b"text/event-stream")]
+
+
+class Witness:
+    """An app's wires and what they told, to be awaited by the test."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.wires: list[ClientConnection] = []
+        self.breaks = 0
+        self.ends: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wire = wire_of(scope)
+        if wire is not None:
+            self.wires.append(wire)
+            wire.on_broken(self._count)
+            wire.on_end(self.ends.put_nowait)
+        await self._app(scope, receive, send)
+
+    async def end(self) -> bool:
+        async with asyncio.timeout(300):  # a loss that nobody notices fails instead of hanging
+            return await self.ends.get()
+
+    def _count(self) -> None:
+        self.breaks += 1
+
+
+class Line:
+    """A server's side of one exchange, played by the test as uvicorn plays it."""
+
+    def __init__(self, *requests: Message) -> None:
+        self._requests = list(requests)
+        self._over = asyncio.Event()
+        self.sent: list[Message] = []
+        self.receives = 0
+
+    def lose(self) -> None:
+        self._over.set()
+
+    async def receive(self) -> Message:
+        self.receives += 1
+        if self._requests:
+            return self._requests.pop(0)
+        await self._over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._over.set()
+
+
+def get(**more: object) -> Scope:
+    return {"type": "http", "http_version": "1.1", "method": "GET", "headers": [], **more}
+
+
+def post() -> Scope:
+    return get(method="POST", headers=[(b"content-length", b"4")])
+
+
+def request(body: bytes = b"", *, more_body: bool = False) -> Message:
+    return {"type": "http.request", "body": body, "more_body": more_body}
+
+
+async def start(send: Send, *headers: tuple[bytes, bytes]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [*headers]})
+
+
+async def body(send: Send, part: bytes = b"", *, more_body: bool = False) -> None:
+    await send({"type": "http.response.body", "body": part, "more_body": more_body})
+
+
+async def answers(scope: Scope, receive: Receive, send: Send) -> None:
+    await start(send)
+    await body(send, b"{}")
+
+
+@asynccontextmanager
+async def raw(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+def hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """What a killed client's kernel sends."""
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    writer.transport.abort()
+
+
+def close_one_way(writer: asyncio.StreamWriter) -> None:
+    """A client that stops sending is gone, says uvicorn."""
+    writer.write_eof()
+
+
+LEAVING = pytest.mark.parametrize("leave", [hang_up, reset, close_one_way])
+HEAD_OF_GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+async def test_a_json_answer_that_went_out_whole_is_delivered() -> None:
+    app = Witness(answers)
+    async with serving(watched(app)) as url, httpx.AsyncClient() as client:
+        assert (await client.get(url)).json() == {}
+        assert await app.end() is True
+    assert app.breaks == 0
+
+
+async def test_answers_without_a_body_are_delivered() -> None:
+    async def empty(scope: Scope, receive: Receive, send: Send) -> None:
+        await start(send, (b"content-length", b"0" if scope["method"] == "GET" else b"2"))
+        await body(send, b"" if scope["method"] == "GET" else b"{}")
+
+    app = Witness(empty)
+    async with serving(watched(app)) as url, httpx.AsyncClient() as client:
+        assert (await client.head(url)).content == b""
+        assert await app.end() is True
+        assert (await client.get(url)).content == b""
+        assert await app.end() is True
+
+
+async def test_a_stream_is_delivered_with_its_last_part_only() -> None:
+    may_end = asyncio.Event()
+
+    async def streams(scope: Scope, receive: Receive, send: Send) -> None:
+        await start(send, *SSE)
+        await body(send, b"data: 1\n\n", more_body=True)
+        await may_end.wait()
+        await body(send, b"data: 2\n\n")
+
+    app = Witness(streams)
+    async with (
+        serving(watched(app)) as url,
+        httpx.AsyncClient() as client,
+        client.stream("GET", url) as response,
+    ):
+        events = response.aiter_lines()
+        assert await anext(events) == "data: 1"
+        assert app.ends.empty()
+        may_end.set()
+        assert [line async for line in events] == ["", "data: 2", ""]
+        assert await app.end() is True
+
+
+@LEAVING
+async def test_hanging_up_before_the_answer_is_noticed_though_the_app_never_listens(
+    leave: Callable[[asyncio.StreamWriter], None],
+) -> None:
+    entered, gone = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        wire = wire_of(scope)
+        assert wire is not None
+        wire.on_broken(gone.set)
+        entered.set()
+        await gone.wait()
+        await answers(scope, receive, send)
+
+    app = Witness(slow)
+    async with serving(watched(app)) as url, raw(url) as (_, writer):
+        writer.write(HEAD_OF_GET)
+        await entered.wait()
+        leave(writer)
+        assert await app.end() is False
+    assert app.wires[0].is_broken
+    assert app.breaks == 1
+
+
+@LEAVING
+async def test_hanging_up_in_the_middle_of_an_event_stream_is_noticed(
+    leave: Callable[[asyncio.StreamWriter], None],
+) -> None:
+    async def streams(scope: Scope, receive: Receive, send: Send) -> None:
+        wire = wire_of(scope)
+        assert wire is not None
+        gone = asyncio.Event()
+        wire.on_broken(gone.set)
+        await start(send, *SSE)
+        await body(send, b"data: 1\n\n", more_body=True)
+        await gone.wait()
+        await body(send, b"data: 2\n\n")
+
+    app = Witness(streams)
+    async with serving(watched(app)) as url, raw(url) as (reader, writer):
+        writer.write(HEAD_OF_GET)
+        await reader.readuntil(b"data: 1\n\n")
+        leave(writer)
+        assert await app.end() is False
+    assert app.wires[0].is_broken
+
+
+async def test_hanging_up_after_a_posted_body_is_noticed() -> None:
+    read, never = asyncio.Event(), asyncio.Event()
+
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["body"] == b"ping"
+        read.set()
+        await never.wait()
+
+    app = Witness(reads)
+    async with serving(watched(app)) as url, raw(url) as (_, writer):
+        writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\n\r\nping")
+        await read.wait()
+        hang_up(writer)
+        assert await app.end() is False
+        never.set()
+
+
+async def test_hanging_up_in_the_middle_of_an_upload_reaches_app_and_wire() -> None:
+    began = asyncio.Event()
+    last: list[Message] = []
+
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["more_body"]
+        began.set()
+        last.append(await receive())
+
+    app = Witness(reads)
+    async with serving(watched(app)) as url, raw(url) as (_, writer):
+        writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\n\r\npi")
+        await began.wait()
+        hang_up(writer)
+        assert await app.end() is False
+    assert last == [{"type": "http.disconnect"}]
+    assert app.wires[0].is_broken
+
+
+async def test_two_exchanges_on_one_connection_have_a_wire_each() -> None:
+    entered, never = asyncio.Event(), asyncio.Event()
+
+    async def holds_the_second(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/second":
+            entered.set()
+            await never.wait()
+        await answers(scope, receive, send)
+
+    app = Witness(holds_the_second)
+    async with serving(watched(app)) as url, raw(url) as (reader, writer):
+        writer.write(HEAD_OF_GET)
+        await reader.readuntil(b"{}")
+        assert await app.end() is True
+        writer.write(b"GET /second HTTP/1.1\r\nHost: here\r\n\r\n")
+        await entered.wait()
+        hang_up(writer)
+        assert await app.end() is False
+        never.set()
+    assert [wire.is_broken for wire in app.wires] == [False, True]
+
+
+async def test_a_loss_the_server_knew_of_before_the_last_byte_is_a_loss() -> None:
+    line = Line(request())
+
+    async def answers_too_late(scope: Scope, receive: Receive, send: Send) -> None:
+        await start(send)
+        await asyncio.sleep(0)  # the pump listens
+        line.lose()
+        await body(send, b"{}")
+
+    app = Witness(answers_too_late)
+    await watched(app)(get(), line.receive, line.send)
+    assert app.ends.get_nowait() is False
+    assert app.wires[0].is_broken
+
+
+async def test_a_loss_after_the_last_byte_is_none() -> None:
+    line = Line(request())
+
+    async def goes_on(scope: Scope, receive: Receive, send: Send) -> None:
+        await answers(scope, receive, send)
+        line.lose()
+        assert (await receive())["type"] == "http.request"
+        assert (await receive())["type"] == "http.disconnect"
+
+    app = Witness(goes_on)
+    await watched(app)(get(), line.receive, line.send)
+    assert app.ends.get_nowait() is True
+    assert not app.wires[0].is_broken
+
+
+async def test_a_send_that_the_server_refuses_is_a_loss() -> None:
+    line = Line(request())
+
+    async def refuses(message: Message) -> None:
+        raise BrokenPipeError
+
+    app = Witness(answers)
+    with pytest.raises(BrokenPipeError):
+        await watched(app)(get(), line.receive, refuses)
+    assert app.ends.get_nowait() is False
+    assert app.wires[0].is_broken
+
+
+async def test_an_app_that_fails_before_the_last_byte_has_delivered_nothing() -> None:
+    line = Line(request())
+
+    async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+        await start(send)
+        await body(send, b"half", more_body=True)
+        raise LookupError
+
+    app = Witness(fails)
+    with pytest.raises(LookupError):
+        await watched(app)(get(), line.receive, line.send)
+    assert app.ends.get_nowait() is False
+    assert not app.wires[0].is_broken
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_an_app_that_fails_after_the_last_byte_has_delivered_it() -> None:
+    line = Line(request())
+
+    async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+        await answers(scope, receive, send)
+        raise LookupError
+
+    app = Witness(fails)
+    with pytest.raises(LookupError):
+        await watched(app)(get(), line.receive, line.send)
+    assert app.ends.get_nowait() is True
+
+
+async def test_an_app_that_returns_without_an_answer_has_delivered_nothing() -> None:
+    async def returns(scope: Scope, receive: Receive, send: Send) -> None:
+        await start(send)
+
+    line, app = Line(request()), Witness(returns)
+    await watched(app)(get(), line.receive, line.send)
+    assert app.ends.get_nowait() is False
+
+
+async def test_a_cancelled_app_has_delivered_nothing_and_leaves_no_task() -> None:
+    entered = asyncio.Event()
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    line, app = Line(request()), Witness(waits)
+
+    async def exchange() -> None:
+        await watched(app)(get(), line.receive, line.send)
+
+    task = asyncio.create_task(exchange())
+    await entered.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert app.ends.get_nowait() is False
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_second_cancel_does_not_leave_the_pump_behind() -> None:
+    is_over = False
+
+    async def ends_slowly() -> Message:
+        nonlocal is_over
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            is_over = True
+        raise AssertionError
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.Event().wait()
+
+    async def exchange() -> None:
+        await watched(waits)(get(), ends_slowly, Line().send)
+
+    task = asyncio.create_task(exchange())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert is_over
+
+
+async def test_a_body_is_never_read_ahead_of_the_app() -> None:
+    line = Line(request(b"pi", more_body=True), request(b"ng"))
+    counts: list[int] = []
+
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        for _ in range(2):
+            await asyncio.sleep(0)
+            counts.append(line.receives)
+            await receive()
+        await asyncio.sleep(0)
+        counts.append(line.receives)
+        await answers(scope, receive, send)
+
+    await watched(reads)(post(), line.receive, line.send)
+    assert counts == [0, 1, 3]
+
+
+async def test_messages_pass_unchanged_both_ways() -> None:
+    incoming = request(b"ping")
+    outgoing: list[Message] = [
+        {"type": "http.response.start", "status": 200, "headers": [], "trailers": True},
+        {"type": "http.response.body", "body": b"{}"},
+        {"type": "http.response.trailers", "headers": []},
+    ]
+    ends_seen: list[bool] = []
+
+    async def echoes(scope: Scope, receive: Receive, send: Send) -> None:
+        assert await receive() is incoming
+        for message in outgoing:
+            ends_seen.append(app.ends.empty())
+            await send(message)
+
+    line, app = Line(incoming), Witness(echoes)
+    await watched(app)(post(), line.receive, line.send)
+    assert all(sent is message for sent, message in zip(line.sent, outgoing, strict=True))
+    assert ends_seen == [True, True, True]  # trailers come after the body
+    assert app.ends.get_nowait() is True
+
+
+async def test_the_end_of_the_line_stays_the_end_for_every_reader() -> None:
+    line = Line(request())
+    seen: list[str] = []
+
+    async def listens(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        line.lose()
+        first = asyncio.gather(receive(), receive())
+        seen.extend(message["type"] for message in [*await first, await receive()])
+
+    await watched(listens)(get(), line.receive, line.send)
+    assert seen == ["http.disconnect"] * 3
+
+
+async def test_a_server_that_fails_to_receive_tells_the_app_and_breaks_the_wire() -> None:
+    async def fails() -> Message:
+        raise ConnectionResetError
+
+    async def listens(scope: Scope, receive: Receive, send: Send) -> None:
+        for _ in range(2):
+            with pytest.raises(ConnectionResetError):
+                await receive()
+
+    app = Witness(listens)
+    await watched(app)(get(), fails, Line().send)
+    assert app.wires[0].is_broken
+
+
+async def test_a_callback_that_raises_stops_no_other_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[object] = []
+
+    def fails(*_: bool) -> None:
+        raise LookupError
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        wire = wire_of(scope)
+        assert wire is not None
+        wire.on_broken(fails)
+        wire.on_broken(lambda: told.append("broken"))
+        wire.on_end(fails)
+        wire.on_end(told.append)
+        line.lose()
+        await receive()
+        await receive()
+
+    line = Line(request())
+    await watched(waits)(get(), line.receive, line.send)
+    assert told == ["broken", False]
+    assert [record.message for record in caplog.records] == ["wire.callback_failed"] * 2
+
+
+async def test_who_asks_late_is_told_at_once() -> None:
+    line, app = Line(request()), Witness(answers)
+    await watched(app)(get(), line.receive, line.send)
+    told: list[object] = []
+    app.wires[0].on_broken(lambda: told.append("broken"))
+    app.wires[0].on_end(told.append)
+    assert told == [True]
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await receive()
+
+    line, app = Line(request()), Witness(waits)
+    line.lose()
+    await watched(app)(get(), line.receive, line.send)
+    told.clear()
+    app.wires[0].on_broken(lambda: told.append("broken"))
+    app.wires[0].on_end(told.append)
+    assert told == ["broken", False]
+
+
+async def test_other_scopes_have_no_wire_and_the_server_keeps_its_own_scope() -> None:
+    seen: list[Scope] = []
+
+    async def looks(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+
+    line = Line()
+    for kind in ("lifespan", "websocket"):
+        other: Scope = {"type": kind}
+        await watched(looks)(other, line.receive, line.send)
+        assert seen.pop() is other
+        assert wire_of(other) is None
+    own = get()
+    await watched(looks)(own, line.receive, line.send)
+    assert wire_of(seen[0]) is not None
+    assert wire_of(own) is None
+
+
+async def test_pieces_count_what_went_out_before_the_client_left() -> None:
+    seen: list[ClientConnection] = []
+    gone = asyncio.Event()
+
+    async def app(scope, receive, send):
+        wire = wire_of(scope)
+        assert wire is not None
+        seen.append(wire)
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"result", "more_body": True})
+        left = asyncio.Event()
+        wire.on_broken(left.set)
+        gone.set()
+        await left.wait()
+        await send({"type": "http.response.body", "body": b"more", "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    first = True
+
+    async def receive():
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        pass
+
+    async with asyncio.timeout(300):
+        await watched(app)({"type": "http", "http_version": "1.1", "headers": []}, receive, send)
+    (wire,) = seen
+    assert wire.is_broken
+    assert wire.pieces == 1

@@ -1,0 +1,315 @@
+"""Connections as they are accepted: whose each is, also when its client is gone already."""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import uvloop
+from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from tests.support.local_peers import ME, ON_LINUX
+from tests.support.serving import bound
+from tests.support.users import AS_ROOT, NOBODY, PATIENCE_SECONDS
+from webapp.cli.serve import Pages, loop_factory
+from webapp.http.connection import Receive, Scope, Send
+from webapp.http.httptools_reader import HEAD_BYTES_AT_MOST, FastProtocol
+from webapp.identity.accepting import Accepted, Arriving, peer_of
+from webapp.identity.local_peer import Peer, PeerConnection, uid_of_peer
+from webapp.limits import Arrivals
+
+
+@pytest.fixture(params=[H11Protocol, FastProtocol])
+def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Each parser that may read what is sent to a served process."""
+    made = type("Accepted", (Arriving, request.param), {})
+    monkeypatch.setattr("webapp.cli.serve.Accepted", made)
+    return made
+
+
+def transport(accepted: socket.socket) -> Any:
+    known = {
+        "socket": accepted,
+        "peername": accepted.getpeername(),
+        "sockname": accepted.getsockname(),
+    }
+    return cast("Any", SimpleNamespace(get_extra_info=known.get, is_closing=lambda: False))
+
+
+@ON_LINUX
+def test_a_connection_that_stands_is_its_users() -> None:
+    with bound("127.0.0.1") as listener:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            assert peer_of(transport(accepted)) == Peer(uid=ME)
+
+
+@ON_LINUX
+def test_a_connection_that_was_closed_meanwhile_is_nobodys() -> None:
+    # finding: R1
+    with bound("127.0.0.1") as listener:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as client:
+            accepted, _ = listener.accept()
+        with accepted:
+            client.close()
+            assert peer_of(transport(accepted)) == Peer(uid=None, is_gone=True)
+
+
+@ON_LINUX
+@AS_ROOT
+@pytest.mark.parametrize("tells_state", [True, False])
+def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before(
+    monkeypatch: pytest.MonkeyPatch, *, tells_state: bool
+) -> None:
+    # finding: S16
+    if not tells_state:
+        monkeypatch.delattr(socket, "TCP_INFO")  # as on a Mac
+    with bound("127.0.0.1") as listener:
+        listener.listen()
+        "name".encode("idna")  # from here on nobody may read what Python loads late
+        os.seteuid(NOBODY)
+        try:  # from an address of its own, whose ports nobody else is given meanwhile
+            client = socket.create_connection(
+                listener.getsockname(), source_address=("127.16.16.16", 0)
+            )
+        finally:
+            os.seteuid(ME)
+        accepted, _ = listener.accept()
+        before, ends = transport(accepted), client.getsockname()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        client.close()
+        with accepted, socket.socket() as again:
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            again.bind(ends)
+            again.connect(listener.getsockname())
+            assert uid_of_peer(PeerConnection(client=ends, server=listener.getsockname())) == ME
+            assert peer_of(before) == Peer(uid=None, is_gone=True)
+
+
+@ON_LINUX
+def test_a_connection_that_stands_is_its_users_where_no_state_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # finding: S16
+    monkeypatch.delattr(socket, "TCP_INFO")
+    test_a_connection_that_stands_is_its_users()
+
+
+async def test_whose_a_connection_is_is_searched_before_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # finding: S16
+    is_searched = threading.Event()
+
+    def uid_of(connection: PeerConnection) -> int:
+        is_searched.set()
+        return ME
+
+    monkeypatch.setattr("webapp.identity.accepting.is_told_at_once", lambda: False)
+    monkeypatch.setattr("webapp.identity.accepting.uid_of_peer", uid_of)
+    async with served(Arrivals()) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await asyncio.to_thread(is_searched.wait, PATIENCE_SECONDS)
+        writer.close()
+
+
+def test_a_connection_from_elsewhere_is_not_looked_up() -> None:
+    known = {"peername": ("192.0.2.7", 1), "sockname": ("192.0.2.1", 80)}
+    assert peer_of(cast("Any", SimpleNamespace(get_extra_info=known.get))) is None
+    in_the_file_system = {"peername": "", "sockname": "/tmp/socket"}  # noqa: S108
+    assert peer_of(cast("Any", SimpleNamespace(get_extra_info=in_the_file_system.get))) is None
+
+
+@asynccontextmanager
+async def served(arrivals: Arrivals) -> AsyncGenerator[int]:
+    """An app that reads each request to its end, on a port."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (message := await receive()).get("more_body"):
+            pass
+        if message["type"] != "http.disconnect":
+            head = [(b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 200, "headers": head})
+            await send({"type": "http.response.body"})
+
+    with bound("127.0.0.1") as listener:
+        listener.listen()
+        pages = Pages(app, arrivals=arrivals)
+        serving = asyncio.create_task(pages.serve(sockets=[listener]))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            pages.stop()
+            await serving
+
+
+async def heard(port: int, sent: bytes, *, until: bytes | None = None) -> bytes:
+    """What is answered until that, or until the server closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await (reader.read() if until is None else reader.readuntil(until))
+    finally:
+        writer.close()
+
+
+class Sent:
+    """The server's end of a connection from elsewhere, and what was answered."""
+
+    def __init__(self) -> None:
+        self.answer, self.is_closed, self.is_paused = b"", False, False
+        self.write = self._write
+
+    def get_extra_info(self, name: str) -> Any:
+        return {"peername": ("192.0.2.7", 1), "sockname": ("192.0.2.1", 80)}.get(name)
+
+    def _write(self, data: bytes) -> None:
+        self.answer += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+
+def begun(protocol: Any, app: Any) -> tuple[Any, Sent]:
+    sent = Sent()
+    arriving = protocol(config=Config(app), server_state=ServerState(), app_state={})
+    arriving.connection_made(sent)
+    return arriving, sent
+
+
+WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
+HALF_BODY = b"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\nhalf"
+
+
+@pytest.mark.usefixtures("protocol")
+@pytest.mark.parametrize("half", [b"", b"GET / HT", WHOLE[:-2], HALF_BODY])
+async def test_a_request_that_does_not_come_whole_is_not_waited_for(half: bytes) -> None:
+    # finding: R10
+    async with served(Arrivals(reading=timedelta(milliseconds=50))) as port:
+        assert (await heard(port, half)).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+
+
+@pytest.mark.usefixtures("protocol")
+async def test_a_second_request_of_a_connection_has_its_time_too() -> None:
+    # finding: R10
+    async with served(Arrivals(reading=timedelta(milliseconds=50))) as port:
+        answer = await heard(port, WHOLE + b"GET / HT")
+        assert b"HTTP/1.1 408 Request Timeout" in answer
+
+
+@pytest.mark.usefixtures("protocol")
+async def test_there_are_so_many_connections_at_most() -> None:
+    # finding: R10
+    async with served(Arrivals(connections=1, own_user=0)) as port:
+        _, first = await asyncio.open_connection("127.0.0.1", port)
+        assert (await heard(port, b"")).startswith(b"HTTP/1.1 503 ")
+        first.close()
+
+
+@pytest.mark.usefixtures("protocol")
+@ON_LINUX
+async def test_there_is_room_left_for_the_user_who_runs_the_server() -> None:
+    # finding: R10
+    async with served(Arrivals(connections=1, own_user=1)) as port:
+        _, first = await asyncio.open_connection("127.0.0.1", port)
+        answer = await heard(port, WHOLE, until=b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        first.close()
+
+
+def test_an_answer_that_takes_its_time_is_not_hurried() -> None:
+    protocol: Any = object.__new__(Accepted)
+    protocol.cycle = SimpleNamespace(response_complete=False, more_body=False)
+    assert protocol._what_is_read() is None
+
+
+async def test_a_head_without_end_is_refused(protocol: Any) -> None:
+    # finding: P1
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("it has not come whole")
+
+    arriving, sent = begun(protocol, app)
+    arriving.data_received(b"GET /" + b"a" * 10)
+    piece = b"a" * 4096
+    pieces = 0
+    while not sent.is_closed:
+        arriving.data_received(piece)
+        pieces += 1
+    assert pieces <= HEAD_BYTES_AT_MOST // len(piece) + 1
+    assert sent.answer.startswith(b"HTTP/1.1 400 ")
+    arriving.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET http://evil.example/mcp HTTP/1.1\r\nhost: here\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: here\r\n" + b"x: y\r\n" * HEAD_BYTES_AT_MOST + b"\r\n",
+        b"GET / HTTP/1.1\r\nhost: here\r\nx: " + b"y" * HEAD_BYTES_AT_MOST + b"\r\n\r\n",
+    ],
+)
+async def test_a_head_that_arrives_whole_and_is_too_much_is_refused(head: bytes) -> None:
+    # finding: P1
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("it was let in")
+
+    arriving, sent = begun(type("Accepted", (Arriving, FastProtocol), {}), app)
+    arriving.data_received(head)
+    assert sent.answer.startswith(b"HTTP/1.1 400 ")
+    assert sent.is_closed
+    arriving.connection_lost(None)
+
+
+async def test_what_stands_behind_a_body_is_none_of_its_headers(protocol: Any) -> None:
+    # finding: P1
+    seen = asyncio.Queue[list[tuple[bytes, bytes]]]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        seen.put_nowait(list(scope["headers"]))
+
+    arriving, _ = begun(protocol, app)
+    arriving.data_received(b"POST / HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n")
+    arriving.data_received(b"2\r\nab\r\n0\r\nforwarded: for=127.0.0.1\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        names = [name for name, _ in await seen.get()]
+    assert names == [b"host", b"transfer-encoding"]
+    arriving.connection_lost(None)
+
+
+async def test_a_request_that_waits_for_another_ones_end_is_not_late(protocol: Any) -> None:
+    # finding: P1
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.Event().wait()
+
+    arriving, sent = begun(protocol, app)
+    arriving.data_received(WHOLE + HALF_BODY)
+    assert sent.is_paused
+    assert arriving._timer is None
+    arriving.connection_lost(None)
+
+
+def test_the_faster_parser_and_loop_are_used_where_they_are_installed() -> None:
+    # finding: P1
+    assert issubclass(Accepted, FastProtocol)
+    assert loop_factory() is uvloop.new_event_loop

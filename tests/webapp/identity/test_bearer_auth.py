@@ -1,0 +1,436 @@
+"""The MCP endpoint as a protected resource: what callers are told, and what tools see of them."""
+
+import asyncio
+import base64
+import gc
+import json
+import logging
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client as McpClient
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.auth.middleware.auth_context import get_access_token
+
+from flows.errors import Failed
+from flows.oauth.access_token import BadBearer, Resource
+from flows.oauth.id_token import ALGORITHMS
+from flows.providers import openid
+from tests.support.access_tokens import HERE, ISSUER, NOW, RESOURCE, token
+from tests.support.bearers import Door, There, bearer
+from tests.support.clock import NOON
+from tests.support.mcp_server import LEGACY, LIBRARIES, MODERN, TLS, new_server
+from tests.support.serving import serving_at
+from webapp.connecting import utc_now
+from webapp.identity.bearer_auth import ProtectedResource
+from webapp.identity.introspection import (
+    ASKED_AT_ONCE,
+    LINE_AT_MOST,
+    REFUSED_AT_ONCE,
+)
+from webapp.identity.issuer import Issuer
+from webapp.logs.events import Events
+from webapp.server import Served
+
+ALGORITHMS_TOLD = sorted(ALGORITHMS)
+DOCUMENT = "https://tools.example/.well-known/oauth-protected-resource/mcp"
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
+async def test_a_caller_with_a_good_token_goes_through_and_is_known(door: Door) -> None:
+    answer = await door.ask(bearer())
+    assert answer.passed is not None
+    assert answer.passed["user"].scopes == ["tools", "more"]
+    seen = answer.seen
+    assert (seen.subject, seen.client_id, seen.claims) == (
+        "alice",
+        "an assistant",
+        {"iss": ISSUER},
+    )
+    assert seen.resource == HERE
+    assert get_access_token() is None
+
+
+async def test_the_text_of_the_token_is_not_handed_to_tools(door: Door) -> None:
+    answer = await door.ask(bearer(token()))
+    assert token().partition(".")[0] not in repr(answer.seen)
+    assert answer.seen.token == ""
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_the_scheme_is_written_in_any_case(door: Door, scheme: str) -> None:
+    assert (await door.ask(("Authorization", f"{scheme} {token()}"))).seen.subject == "alice"
+
+
+@pytest.mark.parametrize("headers", [[], [("Authorization", "Basic YTpi")]])
+async def test_a_caller_without_a_token_is_told_where_to_get_one(
+    door: Door, headers: list[tuple[str, str]]
+) -> None:
+    answer = await door.ask(*headers)
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == f'Bearer resource_metadata="{DOCUMENT}"'
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.problem["code"] == "token_required"
+
+
+async def test_a_caller_with_a_bad_token_is_told_that_it_is_one(door: Door) -> None:
+    answer = await door.ask(bearer(token(aud="elsewhere")))
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == (
+        f'Bearer resource_metadata="{DOCUMENT}", error="invalid_token", error_description="This '
+        'access token is too old, damaged, or not made for this server."'
+    )
+    assert answer.problem["code"] == "invalid_token"
+    assert "audience" not in answer.body.decode() + str(answer.headers)
+
+
+async def test_a_token_without_the_scopes_is_told_which_are_needed() -> None:
+    door = Door(replace(RESOURCE, scopes=("tools", "pay")))
+    answer = await door.ask(bearer())
+    assert answer.status == 403
+    assert 'error="insufficient_scope"' in answer.headers["www-authenticate"]
+    assert answer.headers["www-authenticate"].endswith(', scope="tools pay"')
+    assert (await door.ask(bearer(token(scope="pay tools")))).seen.subject == "alice"
+    assert (await door.ask()).headers["www-authenticate"].endswith(', scope="tools pay"')
+
+
+def of_another_algorithm() -> str:
+    header = base64.urlsafe_b64encode(b'{"alg":"EdDSA"}').decode().rstrip("=")
+    return f"{header}.{token().partition('.')[2]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "expected", "came"),
+    [
+        (token(aud="elsewhere"), "audience", [HERE], "'elsewhere'"),
+        ("an-opaque-token", "opaque", "a JWT (RFC 9068)", "'15 letters'"),
+        (
+            token(iat=NOW + 120, nbf=NOW + 120),
+            "time",
+            "iat and nbf before now, exp after it",
+            "{'iat': '+120 s', 'nbf': '+120 s', 'exp': '+300 s'}",
+        ),
+        (of_another_algorithm(), "algorithm", ALGORITHMS_TOLD, "'EdDSA'"),
+        (token(header={"kid": "another"}), "unknown key", "a kid that it publishes", "'another'"),
+        (token(iss="https://evil.example"), "issuer", ISSUER, "'https://evil.example'"),
+        (token(nonce="n"), "another kind of token", "an access token", "['nonce']"),
+    ],
+)
+async def test_the_operator_is_told_why_a_token_was_refused_and_nothing_of_it(
+    caplog: pytest.LogCaptureFixture, text: str, why: str, expected: Any, came: str
+) -> None:
+    # finding: I2
+    door = Door()
+    with caplog.at_level(logging.WARNING, logger="webapp.identity.bearer_auth"):
+        answer = await door.ask(bearer(text))
+    assert answer.status == 401
+    (line,) = caplog.records
+    said = vars(line)
+    assert (line.getMessage(), said["why"], said["came"]) == ("bearer.refused", why, came)
+    assert said["expected"] == expected
+    written = Events().format(line)
+    assert text not in written
+    assert text.rpartition(".")[2] not in written or why == "opaque"
+
+
+async def test_a_call_without_a_token_is_not_a_refused_one(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: I2
+    with caplog.at_level(logging.WARNING, logger="webapp.identity.bearer_auth"):
+        assert (await door.ask()).status == 401
+    assert not caplog.records
+
+
+async def test_what_clients_are_told_to_ask_for_is_not_what_they_must_have() -> None:
+    # finding: I3
+    door = Door(replace(RESOURCE, asked=("openid",)))
+    assert (await door.ask()).headers["www-authenticate"].endswith(', scope="openid"')
+    document = await door.ask(path="/.well-known/oauth-protected-resource/mcp", method="GET")
+    assert json.loads(document.body)["scopes_supported"] == ["openid"]
+    assert (await door.ask(bearer())).seen.subject == "alice"
+    both = Door(replace(RESOURCE, asked=("openid", "tools"), scopes=("tools",)))
+    assert (await both.ask()).headers["www-authenticate"].endswith(', scope="openid tools"')
+
+
+async def test_a_caller_is_asked_to_wait_while_the_issuer_is_down(door: Door) -> None:
+    door.there.is_down = True
+    answer = await door.ask(bearer())
+    assert answer.status == 503
+    assert answer.headers["retry-after"] == "30"
+    assert "www-authenticate" not in answer.headers
+    assert answer.problem["code"] == "issuer_unavailable"
+    door.there.is_down = False
+    door.clock.tick(seconds=30)
+    assert (await door.ask(bearer())).seen.subject == "alice"
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/anything"])
+async def test_all_of_the_endpoint_is_protected(door: Door, path: str) -> None:
+    assert (await door.ask(path=path)).status == 401
+    for method in ("GET", "DELETE", "OPTIONS", "HEAD"):
+        assert (await door.ask(path=path, method=method)).status == 401
+
+
+@pytest.mark.parametrize("path", ["/", "/e/token", "/mcpx", "/webhooks/stripe", "/health"])
+async def test_the_rest_is_not(door: Door, path: str) -> None:
+    answer = await door.ask(path=path)
+    assert answer.passed is not None
+    assert answer.seen is None
+    assert "user" not in answer.passed
+
+
+async def test_a_websocket_is_not_a_way_around(door: Door) -> None:
+    assert (await door.ask(type="websocket")).status == 1008
+
+
+async def test_a_lifespan_goes_through(door: Door) -> None:
+    assert (await door.ask(type="lifespan")).passed is not None
+
+
+@pytest.mark.parametrize("path", ["", "/mcp"])
+async def test_the_document_says_whose_tokens_count_and_for_what(path: str) -> None:
+    door = Door(replace(RESOURCE, scopes=("tools",)))
+    place = f"/.well-known/oauth-protected-resource{path}"
+    answer = await door.ask(path=place, method="GET")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert json.loads(answer.body) == {
+        "resource": HERE,
+        "authorization_servers": [ISSUER],
+        "bearer_methods_supported": ["header"],
+        "resource_name": "my tools",
+        "scopes_supported": ["tools"],
+    }
+    head = await door.ask(path=place, method="HEAD")
+    assert head.body == b""
+    assert head.headers == answer.headers
+    posted = await door.ask(path=place)
+    assert (posted.status, posted.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_other_documents_are_not_ours(door: Door) -> None:
+    for path in ("/.well-known/oauth-protected-resource/other", "/.well-known/security.txt"):
+        assert (await door.ask(path=path, method="GET")).passed is not None
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        replace(RESOURCE, issuer="https://other.example"),
+        replace(RESOURCE, url="https://tools.example"),
+        replace(RESOURCE, url="https://tools.example/"),
+    ],
+)
+def test_a_resource_of_another_issuer_or_without_a_path_is_refused(
+    door: Door, resource: Resource
+) -> None:
+    with pytest.raises(ValueError, match="cannot be protected"):
+        ProtectedResource(
+            door.app, issuer=door.issuer, resource=resource, name="x", clock=door.clock
+        )
+
+
+@asynccontextmanager
+async def client_of(url: str, revision: str, **claims: Any) -> AsyncIterator[McpClient]:
+    """A real client that brings a token with these claims."""
+    text = token(aud=f"{url}/mcp", **claims)
+    headers = {"Authorization": f"Bearer {text}"}
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(
+            httpx2.AsyncClient(headers=headers, timeout=300, verify=TLS)
+        )
+        transport = streamable_http_client(f"{url}/mcp", http_client=http)
+        yield await stack.enter_async_context(McpClient(transport, mode=revision))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_tools_of_both_libraries_see_who_calls(library: str, revision: str) -> None:
+    server = new_server(library)
+
+    def who() -> str:
+        found = get_access_token()
+        assert found is not None
+        return f"{(found.claims or {})['iss']} {found.subject} {found.client_id}"
+
+    server.tool()(who)
+    served = Served(server, clock=utc_now)
+    there = There()
+    issuers: list[Issuer] = []
+
+    def protected(url: str) -> ProtectedResource:
+        resource = Resource(url=f"{url}/mcp", issuer=ISSUER)
+        provider = openid("signin", ISSUER)
+        issuers.append(Issuer(provider, fetch=there, clock=lambda: NOON))
+        return ProtectedResource(
+            served, issuer=issuers[0], resource=resource, name="shop", clock=lambda: NOON
+        )
+
+    async with serving_at(protected) as url:  # which runs the lifespan
+        for name in ("alice", "bob"):
+            async with client_of(url, revision, sub=name) as client:
+                result = await client.call_tool("who", {})
+                text: Any = result.content[0]
+                assert text.text == f"{ISSUER} {name} an assistant"
+    assert there.fetches == 1
+    await issuers[0].aclose()
+
+
+ACTIVE = {"active": True, "sub": "alice", "aud": HERE, "client_id": "an assistant"}
+
+
+class TestATokenThatOnlyItsIssuerCanRead:
+    """RFC 7662, where the operator asks for it."""
+
+    async def test_it_is_asked_about_once_a_minute(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        door.there.says = {**ACTIVE, "exp": NOW + 90}
+        for _ in range(3):
+            answer = await door.ask(("Authorization", "Bearer opaque"))
+            assert answer.seen.subject == "alice"
+        assert door.there.introspected == ["token=opaque&token_type_hint=access_token"]
+        door.clock.tick(seconds=61)
+        door.there.says = {"active": False}
+        assert (await door.ask(("Authorization", "Bearer opaque"))).status == 401
+        assert len(door.there.introspected) == 2
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"active": False},
+            {"active": "true"},
+            {"aud": "https://another.example/mcp"},
+            {"aud": None},
+            {"iss": "https://another.example"},
+            {"exp": 1},
+            {"nbf": NOW + 3600},
+            {"token_type": "DPoP"},
+            {"cnf": {"jkt": "a key"}},
+        ],
+    )
+    async def test_all_that_its_issuer_says_has_to_hold(self, changes: dict[str, Any]) -> None:
+        door = Door(asks=True)
+        door.there.says = {**ACTIVE, **changes}
+        for _ in range(2):
+            answer = await door.ask(("Authorization", "Bearer opaque"))
+            assert (answer.status, answer.passed) == (401, None)
+        assert len(door.there.introspected) == 1  # a no counts as long as a yes
+
+    async def test_an_issuer_that_is_down_is_not_the_callers_fault(self) -> None:
+        door = Door(asks=True)
+        await door.issuer.metadata()
+        door.there.is_down = True
+        answer = await door.ask(("Authorization", "Bearer opaque"))
+        assert (answer.status, answer.headers["retry-after"]) == (503, "30")
+        door.there.is_down, door.there.says = False, ACTIVE
+        assert (await door.ask(("Authorization", "Bearer opaque"))).seen.subject == "alice"
+
+    async def test_a_token_that_is_sent_again_and_again_keeps_nothing_of_its_requests(self) -> None:
+        # finding: S29
+        class Sent:
+            """Something of a request that can be seen to go."""
+
+        door = Door(asks=True)
+        door.there.says = {**ACTIVE, "aud": "https://another.example/mcp"}
+        kept = weakref.WeakSet[Sent]()
+        for _ in range(5):
+            door.clock.tick(seconds=10)
+            kept.add(sent := Sent())
+            answer = await door.ask(("Authorization", "Bearer opaque"), sent=sent)
+            assert answer.status == 401
+            del sent
+        gc.collect()
+        assert not kept
+
+    async def test_what_was_said_of_a_token_is_forgotten_when_its_time_is_over(self) -> None:
+        # finding: S29
+        door = Door(asks=True)
+        door.there.says = {"active": False}
+        for number in range(5):
+            await door.ask(("Authorization", f"Bearer made-up-{number}"))
+        assert len(door.introspection) == 5
+        door.clock.tick(seconds=61)
+        await door.ask(("Authorization", "Bearer another"))
+        assert len(door.introspection) == 1
+
+    async def test_one_address_can_not_have_its_issuer_asked_without_end(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        for number in range(REFUSED_AT_ONCE):
+            await door.ask(("Authorization", f"Bearer made-up-{number}"))
+        door.there.most_at_once = 0
+        asks = [door.introspection.verified(f"made-up-at-once-{n}", sender="") for n in range(200)]
+        ends = await asyncio.gather(*asks, return_exceptions=True)
+        kinds = [type(end) for end in ends]
+        assert (kinds.count(BadBearer), kinds.count(Failed)) == (LINE_AT_MOST, 200 - LINE_AT_MOST)
+        assert len(door.there.introspected) == REFUSED_AT_ONCE + LINE_AT_MOST
+        assert door.there.most_at_once == 1
+
+    async def test_an_issuer_is_asked_about_few_unknown_tokens_at_once(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        asks = [
+            door.introspection.verified(f"made-up-{number}", sender=f"10.0.0.{number % 40}")
+            for number in range(400)
+        ]
+        ends = await asyncio.gather(*asks, return_exceptions=True)
+        assert {type(end) for end in ends} == {BadBearer}
+        assert door.there.most_at_once == ASKED_AT_ONCE
+
+    async def test_a_token_without_a_time_counts_until_it_is_asked_about_again(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        door.there.says = ACTIVE
+        door.clock.tick(seconds=0.9)
+        for _ in range(2):
+            assert (await door.ask(("Authorization", "Bearer opaque"))).seen.subject == "alice"
+            door.clock.tick(seconds=59.8)
+
+    async def test_all_who_share_an_address_are_let_in_at_once(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        door.there.says = ACTIVE
+        for _ in range(2):
+            asks = [door.introspection.verified(f"good-{n}", sender="") for n in range(200)]
+            assert {known.subject for known in await asyncio.gather(*asks)} == {"alice"}
+            door.clock.tick(seconds=61)
+
+    async def test_made_up_tokens_keep_nobody_out_who_shares_the_address(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        door.there.says = ACTIVE
+        for number in range(600):
+            door.clock.tick(seconds=0.5)
+            await door.ask(("Authorization", f"Bearer made-up-{number}"))
+            if number % 20 == 0:
+                answer = await door.ask(("Authorization", f"Bearer good-{number}"))
+                assert answer.seen.subject == "alice"
+
+    async def test_a_token_that_was_good_is_asked_about_again_in_any_flood(self) -> None:
+        # finding: I2
+        door = Door(asks=True)
+        door.there.says = ACTIVE
+        await door.ask(("Authorization", "Bearer good"))
+        door.clock.tick(minutes=59)
+        for number in range(REFUSED_AT_ONCE):
+            await door.ask(("Authorization", f"Bearer made-up-{number}"))
+        flood = [
+            asyncio.ensure_future(door.introspection.verified(f"made-up-at-once-{n}", sender=""))
+            for n in range(LINE_AT_MOST)
+        ]
+        assert (await door.ask(("Authorization", "Bearer good"))).seen.subject == "alice"
+        assert not flood[-1].done()
+        await asyncio.gather(*flood, return_exceptions=True)
+        door.clock.tick(minutes=2)
+        door.there.says = {"active": False}
+        assert (await door.ask(("Authorization", "Bearer good"))).status == 401

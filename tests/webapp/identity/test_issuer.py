@@ -1,0 +1,289 @@
+"""The issuer's keys: fetched seldom, once at a time, and kept while it is down."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.errors import Failed
+from flows.providers import github, openid
+from tests.support.clock import Clock
+from webapp.identity.issuer import Issuer
+
+URL = "https://login.example/tenant"
+OPENID = f"{URL}/.well-known/openid-configuration"
+RFC_8414 = "https://login.example/.well-known/oauth-authorization-server/tenant"
+KEYS = f"{URL}/jwks"
+SAYS = {
+    "issuer": URL,
+    "authorization_endpoint": f"{URL}/authorize",
+    "token_endpoint": f"{URL}/token",
+    "jwks_uri": KEYS,
+}
+
+
+class There:
+    """The issuer as it is out there; `replies` can be changed, and a fetch can be held."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.replies: dict[str, Any] = {OPENID: SAYS, KEYS: {"keys": [{"kid": "one", "kty": "EC"}]}}
+        self.is_down = False
+        self.held: asyncio.Event | None = None
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(str(request.url))
+        if self.held is not None:
+            await self.held.wait()
+        if self.is_down:
+            raise httpx.ConnectError("down", request=request)
+        if str(request.url) not in self.replies:
+            return httpx.Response(404)
+        return httpx.Response(200, json=self.replies[str(request.url)])
+
+    def publish(self, *names: str) -> None:
+        self.replies[KEYS] = {"keys": [{"kid": name, "kty": "EC"} for name in names]}
+
+    @property
+    def fetches(self) -> int:
+        return self.asked.count(OPENID)
+
+
+@pytest.fixture
+def there() -> There:
+    return There()
+
+
+@pytest.fixture
+async def issuer(there: There, clock: Clock) -> AsyncIterator[Issuer]:
+    issuer = Issuer(openid("signin", URL, label="Example"), fetch=there, clock=clock)
+    yield issuer
+    await issuer.aclose()
+
+
+async def names(issuer: Issuer, key_id: str | None = None) -> list[str]:
+    return [str(key["kid"]) for key in await issuer.keys(key_id)]
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_it_is_asked_once_and_not_again_for_an_hour(
+    there: There, issuer: Issuer, clock: Clock
+) -> None:
+    assert there.asked == []
+    assert await names(issuer, "one") == ["one"]
+    assert (await issuer.metadata()).token == f"{URL}/token"
+    clock.tick(minutes=59)
+    assert await names(issuer, "one") == ["one"]
+    assert there.asked == [OPENID, KEYS]
+    clock.tick(minutes=1)
+    assert await names(issuer, "one") == ["one"]
+    assert there.fetches == 2
+
+
+async def test_a_new_key_is_fetched_when_a_token_names_it(
+    there: There, issuer: Issuer, clock: Clock
+) -> None:
+    await issuer.keys("one")
+    there.publish("one", "two")
+    clock.tick(seconds=30)
+    assert await names(issuer, "two") == ["two"]
+    assert await names(issuer) == ["one", "two"]
+
+
+async def test_a_key_that_was_taken_back_counts_no_more_after_a_fetch(
+    there: There, issuer: Issuer, clock: Clock
+) -> None:
+    await issuer.keys("one")
+    there.publish("two")
+    clock.tick(hours=1)
+    assert await names(issuer, "one") == []
+
+
+async def test_unknown_keys_are_asked_for_once_in_half_a_minute(
+    there: There, issuer: Issuer, clock: Clock
+) -> None:
+    await issuer.keys("one")
+    clock.tick(seconds=30)
+    for number in range(1000):
+        assert await names(issuer, f"made up {number}") == []
+    assert there.fetches == 2
+    clock.tick(seconds=29)
+    assert await names(issuer, "made up") == []
+    assert there.fetches == 2
+    assert await names(issuer, "one") == ["one"]
+
+
+async def test_many_at_once_wait_for_one_fetch(there: There, issuer: Issuer) -> None:
+    there.held = asyncio.Event()
+    waiting = [asyncio.create_task(names(issuer, "one")) for _ in range(50)]
+    await turns()
+    there.held.set()
+    assert await asyncio.gather(*waiting) == [["one"]] * 50
+    assert there.fetches == 1
+
+
+async def test_whoever_goes_away_does_not_end_the_fetch_of_the_others(
+    there: There, issuer: Issuer
+) -> None:
+    there.held = asyncio.Event()
+    first, second = (asyncio.create_task(names(issuer, "one")) for _ in range(2))
+    await turns()
+    first.cancel()
+    await turns()
+    there.held.set()
+    assert await second == ["one"]
+    assert there.fetches == 1
+    assert first.cancelled()
+
+
+async def test_an_issuer_that_is_down_leaves_its_keys_for_a_day(
+    there: There, issuer: Issuer, clock: Clock
+) -> None:
+    await issuer.keys("one")
+    there.is_down = True
+    clock.tick(hours=23, minutes=59)
+    assert await names(issuer, "one") == ["one"]
+    clock.tick(minutes=1)
+    with pytest.raises(Failed, match="Example does not answer"):
+        await issuer.keys("one")
+    there.is_down = False
+    clock.tick(seconds=30)
+    assert await names(issuer, "one") == ["one"]
+
+
+async def test_nobody_waits_again_for_an_issuer_that_did_not_answer(
+    there: There, issuer: Issuer, clock: Clock
+) -> None:
+    await issuer.keys("one")
+    there.is_down = True
+    clock.tick(hours=1)
+    await issuer.keys("one")
+    clock.tick(seconds=30)
+    there.held = asyncio.Event()
+    async with asyncio.timeout(300):
+        assert await names(issuer, "one") == ["one"]  # the fetch hangs, and goes on beside
+    await turns()
+    there.is_down = False
+    there.publish("one", "two")
+    there.held.set()
+    await turns()
+    assert await names(issuer, "two") == ["two"]
+
+
+async def test_an_issuer_that_never_answered_is_not_asked_at_each_call(
+    there: There, issuer: Issuer, clock: Clock
+) -> None:
+    there.is_down = True
+    for _ in range(20):
+        with pytest.raises(Failed):
+            await issuer.keys("one")
+        with pytest.raises(Failed):
+            await issuer.metadata()
+    assert there.fetches == 1
+    there.is_down = False
+    clock.tick(seconds=30)
+    assert await names(issuer, "one") == ["one"]
+
+
+@pytest.mark.parametrize("is_down", [True, False])
+async def test_a_clock_that_was_set_back_does_not_keep_it_from_being_asked(
+    there: There, issuer: Issuer, clock: Clock, is_down: bool
+) -> None:
+    """A machine that starts with a wrong time asks, and then its clock is set right."""
+    there.is_down = is_down
+    with suppress(Failed):
+        await issuer.keys("one")
+    there.is_down = False
+    there.publish("two")
+    clock.tick(hours=-2)
+    assert await names(issuer, "two") == ["two"]
+    assert await names(issuer, "one") == []
+    assert there.fetches == 2
+    for number in range(100):
+        await issuer.keys(f"made up {number}")
+    assert there.fetches == 2
+
+
+async def test_keys_of_a_time_to_come_are_fetched_anew_and_not_believed_for_longer(
+    there: There, issuer: Issuer, clock: Clock
+) -> None:
+    await issuer.keys("one")
+    there.publish("two")
+    clock.tick(hours=-1)
+    assert await names(issuer, "one") == []
+    there.is_down = True
+    clock.tick(days=-2)
+    with pytest.raises(Failed):
+        await issuer.keys("two")
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {**SAYS, "issuer": "https://evil.example"},
+        {**SAYS, "issuer": f"{URL}/"},
+        {**SAYS, "jwks_uri": "http://login.example/jwks"},
+        {**SAYS, "jwks_uri": "http://127.0.0.1/jwks"},
+        {key: value for key, value in SAYS.items() if key != "jwks_uri"},
+        {**SAYS, "jwks_uri": 7},
+        ["no", "metadata"],
+    ],
+)
+async def test_metadata_of_somebody_else_or_of_nobody_is_not_believed(
+    there: There, issuer: Issuer, says: Any
+) -> None:
+    there.replies[OPENID] = says
+    with pytest.raises(Failed):
+        await issuer.keys("one")
+
+
+@pytest.mark.parametrize("keys", [{"keys": []}, {"keys": "none"}, [], {"keys": [7]}])
+async def test_an_empty_key_set_does_not_take_the_place_of_a_good_one(
+    there: There, issuer: Issuer, clock: Clock, keys: Any
+) -> None:
+    await issuer.keys("one")
+    there.replies[KEYS] = keys
+    clock.tick(hours=1)
+    assert await names(issuer, "one") == ["one"]
+
+
+async def test_the_other_place_for_metadata_is_tried_too(there: There, issuer: Issuer) -> None:
+    there.replies[RFC_8414] = there.replies.pop(OPENID)
+    assert await names(issuer, "one") == ["one"]
+    assert there.asked == [OPENID, RFC_8414, KEYS]
+
+
+async def test_a_fetch_that_breaks_in_an_unforeseen_way_is_a_failed_one(clock: Clock) -> None:
+    async def breaks(_: httpx.Request) -> httpx.Response:
+        raise RuntimeError("a fault of ours")
+
+    issuer = Issuer(openid("signin", URL), fetch=breaks, clock=clock)
+    with pytest.raises(Failed):
+        await issuer.keys("one")
+
+
+async def test_closing_gives_up_what_hangs(there: There, clock: Clock) -> None:
+    issuer = Issuer(openid("signin", URL), fetch=there, clock=clock)
+    there.held = asyncio.Event()
+    waiting = asyncio.create_task(issuer.keys("one"))
+    await turns()
+    await issuer.aclose()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+def test_only_what_can_be_found_out_is_an_issuer(there: There, clock: Clock) -> None:
+    with pytest.raises(ValueError, match="GitHub"):
+        Issuer(github, fetch=there, clock=clock)
+    with pytest.raises(ValueError, match="https"):
+        openid("signin", "http://login.example")
+    local = openid("signin", "http://127.0.0.1:8080/realm")
+    assert Issuer(replace(local, label="Local"), fetch=there, clock=clock).url == local.issuer

@@ -1,0 +1,199 @@
+"""Who is signed in: a sealed cookie with limits, new at each sign-in, dead after sign-out."""
+
+from typing import Any
+
+import pytest
+
+from flows.crypto.vault import Ring
+from flows.oauth.sign_in import SignedIn
+from tests.support.clock import Clock
+from tests.support.sessions import ISSUER, KEPT, LOCAL, URL, jar, sessions_of, signed_in
+from webapp.identity.sessions import ENDED, Sessions
+from webapp.records.owners import SERVICE
+from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import SqliteStore
+
+
+@pytest.fixture
+def sessions(store: MemoryStore, clock: Clock) -> Sessions:
+    return sessions_of(store, clock)
+
+
+async def test_a_signed_in_browser_is_known(sessions: Sessions, clock: Clock) -> None:
+    cookies = await signed_in(sessions)
+    session = await sessions.of(cookies)
+    assert session is not None
+    assert (session.issuer, session.subject, session.label) == (ISSUER, "alice", "Alice")
+    assert session.signed_in_at == session.seen_at == clock.now
+    assert repr(session) == "Session(***)"
+
+
+async def test_nothing_of_it_can_be_read_in_the_cookie(sessions: Sessions) -> None:
+    (text,) = (await signed_in(sessions)).values()
+    assert "alice" not in text.lower()
+    assert len(text) < 1000
+
+
+async def test_browsers_without_a_cookie_or_with_rubbish_are_nobody(sessions: Sessions) -> None:
+    for value in (None, "", "x", "x" * 5000, "é", "a.b"):
+        cookies = {} if value is None else {sessions.cookie_name: value}
+        assert await sessions.of(cookies) is None
+        assert sessions.left({sessions.leaving_name: value} if value else {}) is None
+
+
+async def test_eight_hours_without_a_visit_end_it(sessions: Sessions, clock: Clock) -> None:
+    cookies = await signed_in(sessions)
+    clock.tick(hours=7, minutes=59)
+    assert await sessions.of(cookies) is not None
+    clock.tick(minutes=1)
+    assert await sessions.of(cookies) is None
+
+
+@pytest.mark.parametrize(("hours", "is_known"), [(-2, True), (2, True), (8, False)])
+async def test_a_clock_that_is_set_ends_it_as_eight_hours_would(
+    sessions: Sessions, clock: Clock, hours: int, is_known: bool
+) -> None:
+    # finding: H2
+    cookies = await signed_in(sessions)
+    clock.set(hours=hours)
+    assert (await sessions.of(cookies) is not None) is is_known
+
+
+async def test_a_visit_keeps_it_and_seven_days_end_it_all_the_same(
+    sessions: Sessions, clock: Clock
+) -> None:
+    cookies = await signed_in(sessions)
+    began, hours = clock.now, 0
+    while (session := await sessions.of(cookies)) is not None and hours < 1000:
+        renewed = sessions.renewed(session)
+        if renewed is not None:
+            cookies = jar(renewed)
+        clock.tick(hours=1)
+        hours += 1
+    assert hours == 7 * 24
+    assert (clock.now - began).days == 7
+
+
+async def test_the_cookie_is_renewed_every_five_minutes_and_not_at_each_visit(
+    sessions: Sessions, clock: Clock
+) -> None:
+    cookies = await signed_in(sessions)
+    clock.tick(minutes=4)
+    session = await sessions.of(cookies)
+    assert session is not None
+    assert sessions.renewed(session) is None
+    clock.tick(minutes=1)
+    renewed = sessions.renewed(session)
+    assert renewed is not None
+    again = await sessions.of(jar(renewed))
+    assert again is not None
+    assert (again.id, again.signed_in_at) == (session.id, session.signed_in_at)
+    assert again.seen_at == clock.now
+
+
+async def test_sign_out_clears_the_cookie_and_leaves_a_row_until_the_limit(
+    sessions: Sessions, store: MemoryStore, clock: Clock
+) -> None:
+    cookies = await signed_in(sessions)
+    session = await sessions.of(cookies)
+    header = await sessions.end(session)
+    assert jar(header) == {}
+    assert await sessions.of(cookies) is None
+    assert await sessions.end(session) == header  # in two tabs
+    (row,) = await store.list(ENDED)
+    assert row.owner == SERVICE
+    assert row.erase_at == clock.tick(days=7)
+    assert await store.erase(before=clock.now) == 1
+    assert await sessions.of(cookies) is None  # its own limit
+    assert jar(await sessions.end(None)) == {}
+
+
+async def test_a_sign_out_counts_in_every_process_and_after_a_restart(
+    clock: Clock, tmp_path: Any
+) -> None:
+    store = await SqliteStore.open(tmp_path / "elicit.db")
+    cookies = await signed_in(sessions_of(store, clock))
+    await sessions_of(store, clock).end(await sessions_of(store, clock).of(cookies))
+    await store.aclose()
+    again = await SqliteStore.open(tmp_path / "elicit.db")
+    assert await sessions_of(again, clock).of(cookies) is None
+    await again.aclose()
+
+
+async def test_each_sign_in_has_a_session_of_its_own_and_ends_the_one_before(
+    sessions: Sessions,
+) -> None:
+    before = await signed_in(sessions)
+    after = await signed_in(sessions, cookies=before)
+    assert await sessions.of(before) is None
+    assert await sessions.of(after) is not None
+
+
+async def test_people_of_another_issuer_are_nobody_here(
+    sessions: Sessions, store: MemoryStore, clock: Clock
+) -> None:
+    cookies = await signed_in(sessions)
+    moved = sessions_of(store, clock, issuer="https://login.example.org")
+    assert await moved.of(cookies) is None
+
+
+async def test_it_is_kept_over_a_rotation_of_the_secrets(store: MemoryStore, clock: Clock) -> None:
+    old, new = b"an old secret, thirty-two bytes!", b"a new secret of thirty-two bytes"
+    cookies = await signed_in(sessions_of(store, clock, ring=Ring([old])))
+    assert await sessions_of(store, clock, ring=Ring([new, old])).of(cookies) is not None
+    assert await sessions_of(store, clock, ring=Ring([new])).of(cookies) is None
+
+
+def test_cookies_are_for_our_pages_alone(store: MemoryStore, clock: Clock) -> None:
+    there, here = (sessions_of(store, clock, public_url=url) for url in (URL, LOCAL))
+    header = there.leave(KEPT, back="/e/x")
+    assert header.startswith("__Host-elicit-signin=")
+    assert header.endswith("; Path=/; Max-Age=600; HttpOnly; SameSite=Lax; Secure")
+    assert there.cookie_name == "__Host-elicit-session"
+    assert here.leave(KEPT, back="/").endswith("; HttpOnly; SameSite=Lax")
+    assert (here.cookie_name, here.leaving_name) == ("elicit_session_8765", "elicit_signin_8765")
+
+
+def test_what_a_browser_left_with_comes_back_once_and_within_ten_minutes(
+    sessions: Sessions, clock: Clock
+) -> None:
+    cookies = jar(sessions.leave(KEPT, back="/e/token"))
+    left = sessions.left(cookies)
+    assert left is not None
+    assert (left.kept, left.back) == (KEPT, "/e/token")
+    assert "n" * 32 not in repr(left) + str(cookies)
+    assert jar(*(sessions.leave(KEPT, back="/"), sessions.forget_leaving())) == {}
+    clock.tick(minutes=10)
+    assert sessions.left(cookies) is None
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "https://evil.example/",
+        "//evil.example",
+        "/\\evil.example",
+        "\\\\evil.example",
+        "e/x",
+        "",
+        "/e/x\r\nSet-Cookie: a=b",
+        "/é",
+        "/" + "x" * 1000,
+    ],
+)
+def test_the_way_back_is_a_path_of_ours_or_home(sessions: Sessions, back: str) -> None:
+    left = sessions.left(jar(sessions.leave(KEPT, back=back)))
+    assert left is not None
+    assert left.back == "/"
+
+
+async def test_the_longest_names_still_fit(sessions: Sessions, clock: Clock) -> None:
+    subject = '{"oid":"' + "o" * 255 + '","tid":"' + "t" * 255 + '"}'
+    longest = SignedIn(issuer=ISSUER, subject=subject, label="é" * 80)
+    session = await sessions.of(await signed_in(sessions, longest))
+    assert session is not None
+    assert session.subject == subject
+    path = "/e/" + "x" * 990
+    left = sessions.left(jar(sessions.leave(KEPT, back=path)))
+    assert left is not None
+    assert left.back == path

@@ -1,0 +1,407 @@
+"""Approvals: whose they are, what they cover, how long, and how they end."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from flows.elicitation.proof import OnPage
+from flows.elicitation.run import Called
+from flows.elicitation.states import Asked, Elicitation, Status, fall_due
+from flows.errors import Declined
+from flows.kinds.gate import Gate, gate_question
+from flows.question import asking
+from tests.support.clock import Clock
+from tests.support.mcp_server import eventually
+from tests.support.service_env import Holding, call_of, process
+from webapp.calls.call import Call
+from webapp.cli.approvals import clear_approvals, list_approvals, revoke_approval
+from webapp.command import CommandRefused
+from webapp.records.rows import Approval
+from webapp.service import Service
+from webapp.stores.memory import MemoryStore
+
+FIVE = {"count": 5}
+
+
+@pytest.fixture
+async def service(clock: Clock) -> AsyncIterator[Service]:
+    async with process(MemoryStore(), clock) as service:
+        yield service
+
+
+async def passes(call: Call, *, tool: str = "t") -> None:
+    """What stands before the body, as the middleware asks it."""
+    call.begin()
+    with asking(call):
+        await gate_question(
+            Gate(),
+            tool=tool,
+            arguments=call.tool.arguments,
+            shown=json.loads(call.tool.arguments),
+            can_be_kept=True,
+        )
+
+
+@asynccontextmanager
+async def at_the_gate(
+    service: Service, arguments: object = FIVE, **about: Any
+) -> AsyncIterator[tuple[asyncio.Task[None], Elicitation]]:
+    """A call that waits for its approval."""
+    presenter = Holding()
+    call = call_of(service, presenter=presenter, arguments=arguments, **about)
+    task = asyncio.create_task(passes(call))
+    await eventually(lambda: presenter.holds is not None or task.done())
+    assert presenter.shown is not None
+    yield task, presenter.shown.elicitation
+    await asyncio.gather(task, return_exceptions=True)
+    await call.finish(lambda: json.dumps({}))
+    await call.delivered()
+
+
+async def approved(
+    service: Service,
+    arguments: object = FIVE,
+    *,
+    is_wide: bool = False,
+    is_for_all: bool = False,
+    **about: Any,
+) -> None:
+    async with at_the_gate(service, arguments, **about) as (task, asked):
+        given = {"remember": is_wide, "all_clients": is_for_all}
+        ticks = [name for name, is_ticked in given.items() if is_ticked]
+        await service.kinds.gates.complete(asked, {}, OnPage(), ticks=ticks)
+        await task
+
+
+async def is_asked(service: Service, arguments: object = FIVE, **about: Any) -> bool:
+    """Whether such a call would have to wait; it is declined if so."""
+    presenter = Holding()
+    call = call_of(service, presenter=presenter, arguments=arguments, **about)
+    task = asyncio.create_task(passes(call))
+    await eventually(lambda: presenter.holds is not None or task.done())
+    if presenter.shown is not None:
+        await service.elicitations.settle(presenter.shown.elicitation.id, Status.DECLINED)
+    is_declined = isinstance((await asyncio.gather(task, return_exceptions=True))[0], Declined)
+    await call.finish(lambda: json.dumps({}))
+    await call.delivered()
+    return is_declined
+
+
+async def test_it_covers_the_same_call_for_fifteen_minutes(service: Service, clock: Clock) -> None:
+    await approved(service)
+    clock.tick(minutes=14, seconds=59)
+    assert not await is_asked(service)
+    clock.tick(seconds=2)
+    assert await is_asked(service)
+
+
+async def test_it_covers_no_other_arguments_tool_or_person(service: Service) -> None:
+    await approved(service)
+    assert await is_asked(service, {"count": 6})
+    assert await is_asked(service, tool="other")
+    assert await is_asked(service, subject="bob")
+    assert not await is_asked(service)
+
+
+async def test_a_wide_one_covers_any_arguments_of_one_tool_for_an_hour(
+    service: Service, clock: Clock
+) -> None:
+    await approved(service, is_wide=True)
+    assert not await is_asked(service, {"count": 6})
+    assert await is_asked(service, {"count": 6}, tool="other")
+    assert await is_asked(service, {"count": 6}, subject="bob")
+    clock.tick(minutes=59)
+    assert not await is_asked(service, {"count": 7})
+    clock.tick(minutes=2)
+    assert await is_asked(service, {"count": 7})
+
+
+async def test_it_is_for_the_client_that_asked_and_for_no_other(service: Service) -> None:
+    # finding: S11
+    await approved(service, client_id="one", client="Claude")
+    assert await is_asked(service, client_id="two", client="Claude")
+    assert await is_asked(service, client="Claude"), "a name proves no id"
+    assert await is_asked(service, client="one"), "and is none"
+    assert not await is_asked(service, client_id="one", client="Claude 2")
+    await approved(service, is_wide=True, client="by name")
+    assert not await is_asked(service, {"count": 6}, client="by name")
+    for other in ("by name ", "By name", "", "id:one"):
+        assert await is_asked(service, {"count": 6}, client=other), other
+
+
+async def test_a_person_may_give_it_for_all_their_clients_of_whom_it_then_is(
+    service: Service,
+) -> None:
+    # finding: S11
+    await approved(service, is_for_all=True, client_id="one")
+    assert not await is_asked(service, client_id="two")
+    assert not await is_asked(service, client="by name")
+    assert await is_asked(service, client_id="two", subject="bob")
+    assert await is_asked(service, {"count": 6}, client_id="two"), "it widens nothing else"
+    await approved(service, {"count": 6}, is_for_all=True, is_wide=True, client_id="one")
+    assert not await is_asked(service, {"count": 7}, client_id="two")
+    await service.kinds.gates.approvals.clear()
+    assert await is_asked(service, client_id="one")
+
+
+async def test_one_that_was_kept_before_clients_were_told_apart_is_read_and_opens_nothing(
+    service: Service,
+) -> None:
+    # finding: S11
+    await approved(service)
+    (given,) = await service.kinds.gates.approvals.all()
+    former = msgspec.to_builtins(given)
+    del former["client"], former["is_for_all"]
+    old = msgspec.convert(former, Approval)
+    await service.elicitations.write(old)
+    assert not await service.kinds.gates.approvals.all()
+    assert await list_approvals(service) == ["Nothing is approved."]
+
+
+async def test_the_list_says_for_which_client_it_is(service: Service) -> None:
+    # finding: S11
+    await approved(service, client_id="https://one.example/")
+    await approved(service, client="Clau\x1bde", tool="by name")
+    await approved(service, is_for_all=True, tool="all")
+    told = "\n".join(await list_approvals(service))
+    assert ", for the client https://one.example/" in told
+    assert ', for what calls itself "Clau\ufffdde"' in told
+    assert ", for every client of theirs" in told
+
+
+async def test_it_covers_no_other_version_of_the_tool(service: Service) -> None:
+    await approved(service)
+    assert await is_asked(service, version="1.0"), "what had none has one now"
+    await approved(service, version="2.0", is_wide=True)
+    assert not await is_asked(service, {"count": 6}, version="2.0")
+    assert await is_asked(service, {"count": 6}, version="1.0")
+    assert await is_asked(service, {"count": 6})
+    about = {one.about for one in await service.kinds.gates.approvals.all()}
+    assert about == {"count: 5", "version 2.0, whatever it is given"}
+
+
+def test_what_was_kept_before_there_were_versions_is_read() -> None:
+    called = {"server": "s", "tool": "t", "client": "c", "arguments": "{}"}
+    assert msgspec.convert(called, Called).version is None
+    asked = {"server": "s", "tool": "t", "client": "c", "message": "m", "digest": "d"}
+    assert msgspec.convert(asked, Asked).version is None
+    assert msgspec.convert(asked, Asked).client_id is None
+
+
+async def test_a_no_is_remembered_for_nothing(service: Service) -> None:
+    assert await is_asked(service)
+    assert await is_asked(service)
+    assert not await service.kinds.gates.approvals.all()
+
+
+async def test_it_is_written_with_the_yes_or_not_at_all(service: Service, clock: Clock) -> None:
+    async with at_the_gate(service) as (_, asked):
+        await service.elicitations.settle(asked.id, Status.DECLINED)
+        ended = await service.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"})
+        assert ended.status is Status.DECLINED
+    async with at_the_gate(service) as (_, asked):
+        clock.tick(minutes=6)
+        ended = await service.kinds.gates.complete(asked, {}, OnPage())
+        assert ended.status is Status.EXPIRED
+    assert not await service.elicitations.store.list("approval")
+
+
+async def test_a_leg_that_starts_after_the_approval_is_over_asks_again(
+    service: Service, clock: Clock
+) -> None:
+    await approved(service)
+    clock.tick(minutes=14)
+    leg = call_of(service, arguments=FIVE)
+    await passes(leg)
+    run = await leg.run.begin()  # as a body does that asks something
+    await leg.finish()
+    clock.tick(minutes=5)
+    assert await is_asked(service, run_id=run.id)
+
+
+async def test_a_yes_holds_for_its_call_when_its_content_is_long_wiped(
+    service: Service, clock: Clock
+) -> None:
+    presenter = Holding()
+    call = call_of(service, presenter=presenter, arguments=FIVE)
+    task = asyncio.create_task(passes(call))
+    await eventually(lambda: presenter.holds is not None)
+    assert presenter.shown is not None
+    asked = presenter.shown.elicitation
+    await service.kinds.gates.complete(asked, {}, OnPage())
+    await task
+    run_id = call.run.value.id
+    await call.run.keep_open()
+    await call.finish()  # as a body that waits for a person on another leg
+    for _ in range(3):
+        clock.tick(minutes=3)
+        await service.elicitations.change(asked.id, lambda e: fall_due(e, now=clock()))
+        leg = call_of(service, arguments=FIVE, run_id=run_id)
+        await passes(leg)
+        await leg.run.keep_open()
+        await leg.finish()
+    assert len(await service.elicitations.store.list("elicitation")) == 1
+    await service.kinds.gates.approvals.clear()
+    assert await is_asked(service, run_id=run_id), "it was taken back"
+
+
+async def test_after_a_crash_the_yes_waits_for_its_lease_and_is_not_asked_again(
+    clock: Clock,
+) -> None:
+    store = MemoryStore()
+    async with process(store, clock) as before:
+        presenter = Holding()
+        call = call_of(before, presenter=presenter, arguments=FIVE)
+        task = asyncio.create_task(passes(call))
+        await eventually(lambda: presenter.holds is not None)
+        assert presenter.shown is not None
+        await before.kinds.gates.complete(presenter.shown.elicitation, {}, OnPage())
+        await task  # the body runs, and the process dies with it
+    async with process(store.sibling(), clock) as after:
+        clock.tick(seconds=31)
+        leg = call_of(after, arguments=FIVE, run_id=call.run.value.id)
+        await passes(leg)
+        assert leg.has_taken
+        assert len(await after.elicitations.store.list("elicitation")) == 1
+        await leg.finish(lambda: json.dumps({}))
+
+
+async def test_they_are_listed_by_owner_revoked_one_by_one_and_cleared(service: Service) -> None:
+    approvals = service.kinds.gates.approvals
+    await approved(service)
+    await approved(service, {"count": 6})
+    await approved(service, subject="bob")
+    alice, bob = (
+        service.elicitations.owners.tag(issuer="tests", subject=subject)
+        for subject in ("alice", "bob")
+    )
+    assert len(await approvals.all()) == 3
+    six, five = sorted(await approvals.all(owner=alice), key=lambda one: one.about, reverse=True)
+    assert (six.about, five.about) == ("count: 6", "count: 5")
+    assert not await approvals.revoke(five.id, owner=bob), "knowing an id gives nothing"
+    assert await approvals.revoke(five.id, owner=alice)
+    assert not await approvals.revoke(five.id, owner=alice), "it is over"
+    assert await is_asked(service)
+    assert not await is_asked(service, {"count": 6})
+    assert await approvals.clear(owner=alice) == 1
+    assert await is_asked(service, {"count": 6})
+    assert not await is_asked(service, subject="bob")
+    assert await approvals.clear() == 1
+    assert await is_asked(service, subject="bob")
+
+
+async def test_a_revoked_one_can_be_given_again(service: Service) -> None:
+    await approved(service)
+    await service.kinds.gates.approvals.clear()
+    await approved(service)
+    assert not await is_asked(service)
+    assert len(await service.elicitations.store.list("approval")) == 1
+
+
+async def test_two_processes_that_write_the_same_one_agree(here: Service, there: Service) -> None:
+    async with (
+        at_the_gate(here) as (one, asked),
+        at_the_gate(there, {"count": 6}) as (other, asked_there),
+    ):
+        await asyncio.gather(
+            here.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"}),
+            there.kinds.gates.complete(asked_there, {}, OnPage(), ticks={"remember"}),
+        )
+        await one
+        await other
+    assert len(await here.kinds.gates.approvals.all()) == 1
+
+
+async def test_what_is_waited_for_is_told_by_owner(service: Service) -> None:
+    alice, bob = (
+        service.elicitations.owners.tag(issuer="tests", subject=subject)
+        for subject in ("alice", "bob")
+    )
+    async with at_the_gate(service) as (_, asked):
+        assert [one.id for one in await service.elicitations.open_of(alice)] == [asked.id]
+        assert not await service.elicitations.open_of(bob)
+        await service.kinds.gates.complete(asked, {}, OnPage())
+    assert not await service.elicitations.open_of(alice)
+
+
+async def test_an_operator_sees_what_who_and_until_when_and_ends_it(service: Service) -> None:
+    await approved(service, {"what": "\x1b[2J\u202e" + "x" * 90})
+    await approved(service, is_wide=True, tool="other")
+    lines = await list_approvals(service)
+    assert len(lines) == 4
+    assert all(line.isprintable() for line in lines)
+    wide = next(number for number, line in enumerate(lines) if line.endswith("  other"))
+    assert "whatever it is given, at s, by " in lines[wide + 1]
+    assert "until 13:00 UTC" in lines[wide]
+    (narrow,) = (line for line in lines if line.endswith("  t"))
+    assert "until 12:15 UTC" in narrow
+    with pytest.raises(CommandRefused):
+        await revoke_approval(service, "x" * 24)
+    assert await revoke_approval(service, lines[0].split()[0]) == [
+        "It is revoked: the next call asks again."
+    ]
+    assert await clear_approvals(service) == ["1 is revoked: the next calls ask again."]
+    assert await clear_approvals(service) == ["Nothing is approved."]
+    assert await list_approvals(service) == ["Nothing is approved."]
+
+
+async def test_a_row_tells_nobody_what_it_is_about(service: Service) -> None:
+    await approved(service, {"word": "confidential"})
+    (approval,) = await service.kinds.gates.approvals.all()
+    assert isinstance(approval, Approval)
+    assert "confidential" not in repr(approval)
+
+
+async def test_while_a_body_runs_under_a_yes_that_was_revoked_no_second_one_starts(
+    service: Service,
+) -> None:
+    presenter = Holding()
+    first = call_of(service, presenter=presenter, arguments=FIVE)
+    task = asyncio.create_task(passes(first))
+    await eventually(lambda: presenter.holds is not None)
+    assert presenter.shown is not None
+    await service.kinds.gates.complete(presenter.shown.elicitation, {}, OnPage())
+    await task  # its body runs from here on
+    await service.kinds.gates.approvals.clear()
+    again = Holding()
+    second = call_of(service, presenter=again, arguments=FIVE, run_id=first.run.value.id)
+    other = asyncio.create_task(passes(second))
+    for _ in range(300):
+        await asyncio.sleep(0)
+    assert again.shown is None
+    assert not other.done()
+    other.cancel()
+    await asyncio.gather(other, return_exceptions=True)
+    await first.finish(lambda: "{}")
+    await second.finish(lambda: "{}")
+
+
+async def test_the_log_says_what_was_approved_and_revoked(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: S26
+    caplog.set_level(logging.INFO, logger="webapp")
+    async with at_the_gate(service) as (_, asked):
+        for _ in range(2):
+            await service.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"})
+    for _ in range(2):
+        await service.kinds.gates.approvals.clear()
+    given, revoked = [
+        {name: vars(one).get(name) for name in ("message", "id", "tool", "is_wide", "is_for_all")}
+        for one in caplog.records
+        if one.name in ("webapp.kinds.gate", "webapp.kinds.approvals")
+    ]
+    assert given == {
+        "message": "approval.given",
+        "id": asked.id,
+        "tool": "t",
+        "is_wide": True,
+        "is_for_all": False,
+    }
+    assert (revoked["message"], revoked["tool"]) == ("approval.revoked", "t")

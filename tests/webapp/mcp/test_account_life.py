@@ -1,0 +1,101 @@
+"""An account through its life, as a tool and its person see it; the provider is the sandbox."""
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from flows import elicit
+from flows.providers import github
+from tests.support.mcp_sandbox import Fair, fair, went_through
+from tests.support.mcp_server import TLS, soon, text_of
+
+
+class Looking:
+    """A tool that looks who somebody is, and can be held up between the account and its use."""
+
+    def __init__(self, server: Any) -> None:
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+        self.has_account = asyncio.Event()
+        self.keys: list[str] = []
+
+        @server.tool()
+        async def look() -> str:
+            account = await elicit.oauth(github, scopes=["repo"])
+            self.keys.append(account.access_token)
+            self.has_account.set()
+            await self.may_go_on.wait()
+            async with account.client() as api:
+                replies = await asyncio.gather(*(api.get("/user") for _ in range(5)))
+            return " ".join(
+                str(reply.status_code) if reply.is_error else reply.json()["login"]
+                for reply in replies
+            )
+
+
+GOOD = " ".join(["octocat"] * 5)
+
+
+async def revoke(at: Fair) -> None:
+    """The person removes us at the provider."""
+    (kept,) = await at.connections()
+    sandbox = at.sandbox
+    url = f"{sandbox.url}/github/api/applications/{sandbox.client_id}/token"
+    async with httpx.AsyncClient(
+        auth=(sandbox.client_id, sandbox.client_secret), verify=TLS
+    ) as api:
+        reply = await api.request("DELETE", url, json={"access_token": kept.access_token})
+    assert reply.status_code == 204, reply.text
+
+
+async def test_a_key_that_is_over_is_renewed_before_the_tool_gets_it(
+    server: Any, revision: str
+) -> None:
+    tool = Looking(server)
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        assert text_of(await went_through(caller, "look", [guest.connect])) == GOOD
+        (before,) = await at.connections()
+        at.clock.tick(hours=2)
+        assert text_of(await soon(caller.call("look"))) == GOOD
+        assert not caller.has_links_left
+        (after,) = await at.connections()
+        assert before.access_token != after.access_token == tool.keys[-1]
+
+
+async def test_a_key_that_ends_in_the_hands_of_a_tool_is_renewed_at_its_next_call(
+    server: Any, revision: str
+) -> None:
+    tool = Looking(server)
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        assert text_of(await went_through(caller, "look", [guest.connect])) == GOOD
+        tool.may_go_on.clear()
+        tool.has_account.clear()
+        call = caller.call("look")
+        await soon(tool.has_account.wait())
+        at.clock.tick(minutes=65)
+        tool.may_go_on.set()
+        assert text_of(await soon(call)) == GOOD
+        assert not caller.has_links_left
+        (kept,) = await at.connections()
+        assert kept.access_token not in tool.keys
+
+
+async def test_who_removes_us_at_the_provider_is_asked_again_once(
+    server: Any, revision: str
+) -> None:
+    Looking(server)
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        await went_through(caller, "look", [guest.connect])
+        await revoke(at)
+        at.clock.tick(minutes=1)
+        # Nobody could know before the provider said so.
+        assert text_of(await soon(caller.call("look"))) == "401 401 401 401 401"
+        assert [kept.status for kept in await at.connections()] == ["lapsed"]
+        assert text_of(await went_through(caller, "look", [guest.connect])) == GOOD
+        assert text_of(await soon(caller.call("look"))) == GOOD
+        assert not caller.has_links_left
+        assert [kept.status for kept in await at.connections()] == ["connected"]

@@ -1,0 +1,104 @@
+"""Attaching: what the author configured stays, and attaching again adds nothing."""
+
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import Client
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+
+from flows import elicit
+from tests.support.mcp_server import (
+    MODERN,
+    answered_in,
+    asked_in,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+from webapp.mcp.attach import Middleware, attach
+
+LOGIN = "https://example.org/login"
+THEIRS = b"a key of the author's, 32 bytes!"
+
+
+def add_own_state(server: Any, library: str) -> None:
+    if library == "fastmcp":
+        from fastmcp import Context
+    else:
+        from mcp.server.mcpserver import Context  # type: ignore[assignment]
+
+    @server.tool()
+    async def size(context: Context) -> Any:
+        if context.request_state is not None:
+            return f"came back: {context.request_state}"
+        question = types.ElicitRequest(
+            params=types.ElicitRequestFormParams(
+                message="Which size?", requested_schema={"type": "object", "properties": {}}
+            )
+        )
+        return types.InputRequiredResult(input_requests={"q": question}, request_state="mine")
+
+
+def parts_of(server: Any) -> list[object]:
+    parts: list[object] = getattr(server, "_mcp_server", server).middleware
+    return parts
+
+
+def boundary_of(server: Any) -> RequestStateBoundary:
+    (found,) = [part for part in parts_of(server) if isinstance(part, RequestStateBoundary)]
+    return found
+
+
+@pytest.mark.parametrize("audience", [None, "shop"])
+async def test_what_the_authors_own_keys_sealed_still_opens(audience: str | None) -> None:
+    def new() -> Any:
+        security = RequestStateSecurity(keys=[THEIRS], audience=audience)
+        server = new_server("mcp", request_state_security=security)
+        add_own_state(server, "mcp")
+        return server
+
+    async with Client(new(), mode=MODERN) as client:
+        before = asked_in(await client.session.call_tool("size", {}, allow_input_required=True))
+    async with staged(new()) as stage, stage.caller(MODERN) as caller:
+        result = await caller.leg("size", after=before)
+        assert text_of(answered_in(result)) == "came back: mine"
+
+
+async def test_what_the_authors_own_keys_sealed_still_opens_when_served_again() -> None:
+    server = new_server("mcp", request_state_security=RequestStateSecurity(keys=[THEIRS]))
+    add_own_state(server, "mcp")
+    async with Client(server, mode=MODERN) as client:
+        before = asked_in(await client.session.call_tool("size", {}, allow_input_required=True))
+    for _ in range(2):
+        async with staged(server) as stage, stage.caller(MODERN) as caller:
+            result = await caller.leg("size", after=before)
+            assert text_of(answered_in(result)) == "came back: mine"
+
+
+@pytest.mark.parametrize("audience", [None, "shop"])
+async def test_a_boundary_that_was_given_to_fastmcp_stays_as_it_is(audience: str | None) -> None:
+    security = RequestStateSecurity(keys=[THEIRS], audience=audience)
+    server = new_server("fastmcp", request_state_security=security)
+    before = boundary_of(server)
+    async with staged(server):
+        assert boundary_of(server) is before
+
+
+async def test_attaching_again_leaves_one_middleware_of_ours(library: str) -> None:
+    server = new_server(library)
+
+    @server.tool()
+    async def sign_in() -> str:
+        return str(dict(await elicit.url("Sign in", LOGIN)))
+
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        count = len(parts_of(server))
+        attach(server, stage.service)
+        assert sum(isinstance(part, Middleware) for part in parts_of(server)) == 1
+        assert len(parts_of(server)) == count
+        call = caller.call("sign_in")
+        await stage.complete(await caller.link(), {"name": "ann"})
+        assert text_of(await soon(call)) == "{'name': 'ann'}"
+        assert not caller.has_links_left

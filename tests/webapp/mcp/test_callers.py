@@ -1,0 +1,137 @@
+"""Who calls: a program of this user, something relayed, somebody with a token, another site."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flows import elicit
+from tests.support.guarded_server import TOKEN, new_guarded_server
+from tests.support.mcp_server import LEGACY, Stage, new_browser, soon, staged, text_of
+from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
+
+README = Path(__file__).parents[3] / "README.md"
+LOGIN = "https://example.org/login"
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+
+def add_tools(server: Any) -> list[str]:
+    ran: list[str] = []
+
+    @server.tool()
+    async def sign_in() -> str:
+        await elicit.url("Sign in", LOGIN)
+        return "signed in"
+
+    @server.tool()
+    async def sure() -> str:
+        return f"sure: {await elicit.confirm('Sure?')}"
+
+    @server.tool()
+    async def plain() -> str:
+        ran.append("plain")
+        return "plain"
+
+    return ran
+
+
+@pytest.mark.parametrize(
+    "header", [{"x-forwarded-for": "203.0.113.9"}, {"via": "1.1 relay"}, {"forwarded": "for=x"}]
+)
+async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(
+    server: Any, revision: str, header: dict[str, str]
+) -> None:
+    add_tools(server)
+    async with staged(server) as stage, stage.caller(revision, headers=header) as caller:
+        result = await soon(caller.call("sign_in"))
+        assert result.is_error
+        assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
+        assert "Nobody can be asked" in text_of(result)
+        assert not caller.has_links_left
+        assert text_of(await soon(caller.call("sure"))) == "sure: False"  # parity: E1
+        assert not await stage.elicitations()
+        assert text_of(await soon(caller.call("plain"))) == "plain"
+
+
+@pytest.mark.every_way
+async def test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in(
+    library: str, revision: str
+) -> None:
+    server = new_guarded_server(library, subject="ann")
+    add_tools(server)
+    async with staged(server) as stage, stage.caller(revision, headers=TOKEN) as caller:
+        result = await soon(caller.call("sign_in"))
+        assert result.is_error
+        assert "ELICIT_ISSUER" in text_of(result)
+        assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
+        assert not await stage.elicitations()
+
+
+async def test_a_token_without_a_subject_is_nobody(library: str, revision: str) -> None:
+    server = new_guarded_server(library, subject=None)
+    add_tools(server)
+    async with staged(server) as stage, stage.caller(revision, headers=TOKEN) as caller:
+        result = await soon(caller.call("sign_in"))
+        assert "no subject" in text_of(result)
+        assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
+        assert not await stage.elicitations()
+
+
+async def send(stage: Stage, headers: dict[str, str]) -> httpx.Response:
+    async with new_browser() as browser:
+        accept = {"accept": "application/json, text/event-stream"}
+        return await browser.post(stage.mcp_url, json=PING, headers={**accept, **headers})
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example"])
+async def test_another_host_reaches_no_tool(server: Any, host: str) -> None:
+    # parity: L12
+    ran = add_tools(server)
+    async with staged(server) as stage:
+        refused = await send(stage, {"host": host})
+        assert refused.status_code == 421
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert not ran
+
+
+async def test_another_site_reaches_no_tool(server: Any) -> None:
+    ran = add_tools(server)
+    async with staged(server) as stage:
+        refused = await send(stage, {"origin": "https://evil.example"})
+        assert refused.status_code == 403
+        assert not ran
+
+
+async def test_a_relayed_browser_may_not_open_a_link(server: Any) -> None:
+    add_tools(server)
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        call = caller.call("sign_in")
+        link = await caller.link()
+        person = await stage.person()
+        person.browser.headers["x-forwarded-for"] = "203.0.113.9"
+        page = await person.visit(link)
+        assert page.status == 403
+        assert "Sign in" not in page.text
+        assert page.csrf is None
+        await stage.complete(link)
+        await soon(call)
+
+
+@AS_ROOT
+async def test_another_user_of_the_machine_may_run_what_asks_nothing(server: Any) -> None:
+    # finding: S7
+    ran = add_tools(server)
+    async with staged(server) as stage:
+        session = await opened_session(stage.mcp_url, uid=NOBODY)
+        heard = {
+            tool: (
+                await answered(stage.mcp_url, message=calling(tool), uid=NOBODY, headers=session)
+            ).body
+            for tool in ("plain", "sure", "sign_in")
+        }
+        assert ran == ["plain"]
+        assert "sure: False" in heard["sure"]
+        assert "[ELICITATION_NOT_ALLOWED]" in heard["sign_in"]
+        assert not await stage.elicitations()
+    assert "being a program of another user of the same machine" in README.read_text()

@@ -1,0 +1,353 @@
+"""What a client can do, what it is told where it cannot, and the codes of each no."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import mcp_types as types
+import pytest
+from mcp import Client
+from mcp.server.mcpserver import Context
+
+from flows import InvalidQuestion, InvalidToken, NotSupported, elicit, supports_elicitation
+from flows.elicitation.states import Completion, Json, Status
+from flows.errors import Expired
+from flows.question import asking
+from tests.support.clock import Clock
+from tests.support.mcp_server import (
+    BOTH,
+    FORM,
+    LEGACY,
+    MODERN,
+    URL,
+    eventually,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+from tests.support.service_env import Holding, call_of, process
+from webapp.settings.quotas import PolicySettings
+from webapp.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OLD = types.ElicitationCapability()
+NESTED = {
+    "type": "object",
+    "properties": {"home": {"type": "object", "properties": {"street": {"type": "string"}}}},
+}
+NESTED_ITEMS = {
+    "type": "object",
+    "properties": {
+        "tags": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}}
+    },
+}
+COMBINED = {"type": "object", "properties": {"age": {"allOf": [{"type": "integer"}]}}}
+IN_CLIENT_ONLY = PolicySettings(forms_on_pages=False)
+
+
+def capabilities(declared: types.ElicitationCapability | None) -> types.ClientCapabilities:
+    return types.ClientCapabilities(elicitation=declared)
+
+
+@pytest.mark.parametrize(
+    ("declared", "modes"),
+    [
+        (None, set()),
+        ({}, set()),
+        ({"elicitation": None}, set()),
+        ({"elicitation": True}, set()),
+        ({"elicitation": []}, set()),
+        ({"elicitation": {}}, {"form"}),
+        ({"elicitation": {"form": None}}, {"form"}),
+        ({"elicitation": {"form": {}}}, {"form"}),
+        ({"elicitation": {"url": {}}}, {"url"}),
+        ({"elicitation": {"form": {}, "url": {}}}, {"form", "url"}),
+        (capabilities(None), set()),
+        (capabilities(OLD), {"form"}),
+        (capabilities(FORM), {"form"}),
+        (capabilities(URL), {"url"}),
+        (capabilities(BOTH), {"form", "url"}),
+    ],
+)
+def test_what_a_client_declares_is_what_it_supports(declared: object, modes: set[str]) -> None:
+    # parity: F11
+    assert {m for m in ("form", "url") if supports_elicitation(declared, m)} == modes
+    assert supports_elicitation(declared) is bool(modes)
+
+
+def test_a_mode_that_does_not_exist_is_no_question() -> None:
+    # parity: F11
+    with pytest.raises(InvalidQuestion, match="'sms' is no elicitation mode"):
+        supports_elicitation({"elicitation": {}}, "sms")
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [(BOTH, "form url"), (FORM, "form"), (OLD, "form"), (URL, "url"), (None, "")],
+    ids=["both", "form", "{}", "url", "nothing"],
+)
+async def test_a_tool_sees_what_its_client_can_do(
+    server: Any, revision: str, declared: types.ElicitationCapability | None, said: str
+) -> None:
+    # parity: E8
+    @server.tool()
+    async def modes() -> str:
+        return " ".join(mode for mode in ("form", "url") if elicit.can(mode))
+
+    @server.tool()
+    async def wrong() -> str:
+        return str(elicit.can("Form"))
+
+    async with staged(server) as stage, stage.caller(revision, declares=declared) as caller:
+        assert text_of(await soon(caller.call("modes"))) == said
+        refused = await soon(caller.call("wrong"))
+        assert refused.is_error
+        assert refused.meta["code"] == "INVALID_INPUT"
+        assert "'Form' is no elicitation mode" in text_of(refused)
+
+
+@pytest.mark.parametrize("declared", [URL, None], ids=["url", "nothing"])
+async def test_where_forms_are_for_clients_only_a_client_without_is_told_the_code(
+    server: Any, revision: str, declared: types.ElicitationCapability | None
+) -> None:
+    # parity: F11
+    # parity: E4
+    # parity: E1
+    seen: list[int] = []
+
+    @server.tool()
+    async def ask() -> str:
+        try:
+            return await elicit.form("Who are you?")
+        except NotSupported as error:
+            seen.append(error.code)
+            raise
+
+    @server.tool()
+    async def sure() -> str:
+        outcome = await elicit.confirm("Sure?").outcome()
+        return f"{await elicit.confirm('Really?')} {outcome.action} {bool(outcome)}"
+
+    async with (
+        staged(server, policies=IN_CLIENT_ONLY) as stage,
+        stage.caller(revision, declares=declared) as caller,
+    ):
+        refused = await soon(caller.call("ask"))
+        assert refused.is_error
+        assert text_of(refused) == (
+            "This client does not support form elicitation. [ELICITATION_NOT_SUPPORTED]"
+        )
+        assert refused.meta["errorId"] == refused.meta["code"] == "ELICITATION_NOT_SUPPORTED"
+        assert (refused.meta["status"], refused.meta["jsonrpcCode"]) == (400, -32007)
+        assert seen == [-32007]
+        assert text_of(await soon(caller.call("sure"))) == "False cancel False"
+        assert await stage.elicitations() == []
+        assert not caller.has_links_left
+
+
+async def test_where_forms_are_for_clients_only_a_client_with_one_is_asked(
+    server: Any, revision: str
+) -> None:
+    # parity: F11
+    @server.tool()
+    async def ask() -> str:
+        return f"{await elicit.form('Who?')} {await elicit.confirm('Sure?')}"
+
+    async with (
+        staged(server, policies=IN_CLIENT_ONLY) as stage,
+        stage.caller(revision, declares=FORM, fills=[{"response": "Ada"}, {}]) as caller,
+    ):
+        assert text_of(await soon(caller.call("ask"))) == "Ada True"
+
+
+async def test_a_client_that_cannot_show_its_form_after_all_ends_what_is_for_clients_only(
+    library: str,
+) -> None:
+    server = new_server(library)
+
+    @server.tool()
+    async def ask() -> str:
+        return f"{await elicit.confirm('Sure?')} {await elicit.form('Who?')}"
+
+    async def fail(_: Any, __: Any) -> types.ErrorData:
+        return types.ErrorData(code=-32603, message="no window")
+
+    async with (
+        staged(server, policies=IN_CLIENT_ONLY) as stage,
+        Client(stage.mcp_url, mode=LEGACY, elicitation_callback=cast("Any", fail)) as client,
+    ):
+        result = await soon(client.call_tool("ask", {}))
+        assert result.is_error
+        assert result.meta["code"] == "ELICITATION_FAILED"
+        assert "has no form for it" in text_of(result)
+        assert "http" not in text_of(result)
+        assert {row.status for row in await stage.elicitations()} == {Status.FAILED}
+
+
+async def test_a_form_that_was_shown_too_often_leads_to_no_page_where_there_is_none() -> None:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def ask() -> str:
+        return await elicit.form("Who?")
+
+    async with (
+        staged(server, policies=IN_CLIENT_ONLY) as stage,
+        stage.caller(MODERN, declares=FORM, fills=[{"response": "Ada"}]) as caller,
+    ):
+        leg = await caller.leg("ask")
+        while isinstance(leg, types.InputRequiredResult):
+            again = await soon(
+                caller.client.session.call_tool(
+                    "ask", {}, request_state=leg.request_state, allow_input_required=True
+                )
+            )
+            leg = again
+        assert "Call this tool again" in text_of(leg)
+        assert "http" not in text_of(leg)
+        assert "elicitationPending" not in (leg.meta or {})
+        assert text_of(await soon(caller.call("ask"))) == "Ada"
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"), [(NESTED, "home"), (NESTED_ITEMS, "tags"), (COMBINED, "age")]
+)
+async def test_a_schema_that_no_form_can_show_is_refused_by_the_call_that_names_the_property(
+    server: Any, revision: str, schema: dict[str, Any], named: str
+) -> None:
+    # parity: E6
+    with pytest.raises(InvalidQuestion, match=named) as refused:
+        _ = elicit.form("Where do you live?", schema)
+    assert refused.value.code == -32603
+
+    @server.tool()
+    async def ask() -> str:
+        return str(await elicit.form("Where do you live?", schema))
+
+    async with staged(server) as stage, stage.caller(revision, declares=FORM) as caller:
+        result = await soon(caller.call("ask"))
+        assert result.is_error
+        assert named in text_of(result)
+        refused_as = (result.meta["code"], result.meta["jsonrpcCode"])
+        assert refused_as == ("ELICITATION_INVALID_SCHEMA", -32603)
+        assert await stage.elicitations() == []
+
+
+async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(
+    server: Any, revision: str
+) -> None:
+    # parity: F7
+    caught: list[Expired] = []
+
+    @server.tool()
+    async def visit() -> str:
+        try:
+            await elicit.url("Go", "https://example.org/", timeout=timedelta(seconds=1))
+        except Expired as error:
+            caught.append(error)
+            raise
+        return "done"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        result = await soon(caller.call("visit"))
+        assert result.is_error
+        (row,) = await stage.elicitations()
+        assert row.status is Status.EXPIRED
+        (error,) = caught
+        assert (error.elicitation_id, error.ttl) == (row.id, timedelta(seconds=1))
+        assert (error.name, error.http_status) == ("ELICITATION_TIMEOUT", 408)
+        meta = result.meta
+        assert meta["errorId"] == meta["code"] == "ELICITATION_TIMEOUT"
+        assert (meta["status"], meta["elicitId"], meta["ttl"]) == (408, row.id, 1000)
+        # Nobody waits and no body runs any more; that no task is left, the stage sees to.
+        await eventually(lambda: not len(stage.service.elicitations.waiters))
+        await eventually(lambda: not len(stage.service.bodies))
+
+
+async def test_the_kinds_of_no_are_told_apart_and_none_is_truthy(
+    server: Any, revision: str
+) -> None:
+    # defect: mcp-authkit denied looks like timed out
+    # parity: T4
+    @server.tool()
+    async def ask() -> str:
+        outcome = await elicit.form("Who?").outcome()
+        said = f"{outcome.status} {outcome.action} {outcome.accepted} {bool(outcome)}"
+        return f"{said} {outcome.content}"
+
+    fills: list[Mapping[str, Json] | str] = ["decline", "cancel", {"response": "Ada"}]
+    async with staged(server) as stage, stage.caller(revision, declares=FORM, fills=fills) as one:
+        assert text_of(await soon(one.call("ask"))) == "declined decline False False None"
+        assert text_of(await soon(one.call("ask"))) == "cancelled cancel False False None"
+        assert text_of(await soon(one.call("ask"))) == "accepted accept True True Ada"
+
+
+async def test_a_token_of_an_authors_own_names_the_elicitation_to_his_callback() -> None:
+    # parity: F5
+    clock = Clock()
+    async with process(MemoryStore(), clock) as service:
+        with asking(service.completing):
+            text = elicit.token("order-7", timeout=timedelta(minutes=2))
+            assert "order-7" not in text
+            assert elicit.read_token(text) == "order-7"
+            with pytest.raises(InvalidQuestion):
+                elicit.token("order 7")
+            with pytest.raises(InvalidQuestion):
+                elicit.token("order-7", timeout=timedelta(days=8))
+            another = text[:9] + ("_" if text[9] != "_" else "-") + text[10:]
+            for wrong in (text[:-1], text + "A", "", another):
+                with pytest.raises(InvalidToken):
+                    elicit.read_token(wrong)
+            clock.tick(minutes=2)
+            with pytest.raises(InvalidToken):
+                elicit.read_token(text)
+
+
+async def test_no_token_of_another_purpose_is_read_and_no_route_of_ours_takes_this_one() -> None:
+    # parity: F5
+    async with process(MemoryStore(), Clock()) as service:
+        call = call_of(service, presenter=Holding())
+        with asking(service.completing):
+            now = service.clock()
+            link = service.links.for_author(
+                elicitation_id="e", expires_at=now + timedelta(minutes=5), now=now
+            )
+            for other in (link.return_token, link.callback_url.rpartition("/")[2]):
+                with pytest.raises(InvalidToken):
+                    elicit.read_token(other)
+            with pytest.raises(InvalidToken):
+                await service.completing.called_back(elicit.token("e"), {})
+        with asking(call), pytest.raises(InvalidToken):
+            elicit.read_token("rubbish")
+        assert isinstance(call.last_error, InvalidToken)
+
+
+async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_sent() -> None:
+    # parity: F5
+    server = new_server("mcp")
+    sent: list[str] = []
+
+    @server.tool()
+    async def order() -> str:
+        def address(link: Any) -> str:
+            sent.append(elicit.token(link.id))
+            return f"https://till.example/?state={sent[-1]}"
+
+        content = await elicit.url("Pay", address, origins=["https://till.example"])
+        return str(content["paid"])
+
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        call = caller.call("order")
+        await caller.link()
+        done = await elicit.complete_elicitation(elicit.read_token(sent[-1]), {"paid": 9})
+        assert done is Completion.ACCEPTED
+        assert text_of(await soon(call)) == "9"
+
+
+def test_what_are_no_capabilities_is_refused() -> None:
+    # finding: H8
+    for wrong in (object(), "elicitation", Context()):
+        with pytest.raises(InvalidQuestion, match=r"ctx\.session\.client_capabilities"):
+            supports_elicitation(wrong)

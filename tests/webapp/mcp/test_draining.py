@@ -1,0 +1,133 @@
+"""The process ends: held calls are told to come again, those at work finish, nothing is lost."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flows import elicit
+from tests.support.mcp_server import (
+    FORM,
+    LEGACY,
+    Stage,
+    eventually,
+    link_in,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+
+AN_HOUR = timedelta(hours=1)
+ENDED = timedelta(seconds=0)
+
+
+@pytest.fixture
+def server(library: str) -> Any:
+    return selling(library)
+
+
+def selling(library: str) -> Any:
+    server = new_server(library)
+
+    @server.tool()
+    async def sign_in() -> str:
+        who = await elicit.url("Sign in", "https://example.org/login")
+        return f"signed in: {who['name']}"
+
+    @server.tool()
+    async def ask_name() -> str:
+        return f"hello {await elicit.form('Who are you?')}"
+
+    return server
+
+
+async def is_ready(stage: Stage) -> bool:
+    async with httpx.AsyncClient() as browser:
+        answer = await browser.get(f"{stage.url}/health")
+    assert answer.json()["status"] == ("ok" if answer.status_code == 200 else "draining")
+    return answer.status_code == 200
+
+
+@pytest.mark.every_way
+async def test_a_held_call_is_told_to_come_again_and_goes_on_in_the_next_process(
+    library: str, revision: str, tmp_path: Path
+) -> None:
+    # finding: R5
+    store = f"sqlite:///{tmp_path / 'elicit.db'}"
+    async with staged(selling(library), store=store) as stage, stage.caller(revision) as caller:
+        held = caller.call("sign_in")
+        link = await caller.link()
+        assert await is_ready(stage)
+        await soon(stage.service.drain(within=AN_HOUR))
+        assert not await is_ready(stage)
+        result = await soon(held)
+        assert "Still waiting for the person." in text_of(result)
+        id = stage.id_of(link_in(result))
+        assert id == stage.id_of(link)
+    async with staged(selling(library), store=store) as stage, stage.caller(revision) as caller:
+        held = caller.call("sign_in")
+        link = await caller.link()
+        assert stage.id_of(link) == id
+        await stage.complete(link, {"name": "ann"})
+        assert text_of(await soon(held)) == "signed in: ann"
+
+
+async def test_a_call_that_waits_for_the_same_call_made_again_is_answered_too(
+    server: Any, revision: str
+) -> None:
+    # finding: R5
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        first = link_in(await soon(caller.call("sign_in")))
+        again = caller.call("sign_in")
+        await eventually(lambda: len(stage.service.elicitations.waiters))
+        await soon(stage.service.drain(within=AN_HOUR))
+        assert stage.id_of(link_in(await soon(again))) == stage.id_of(first)
+
+
+async def test_a_call_whose_form_the_client_shows_gets_the_link_to_our_page(server: Any) -> None:
+    # finding: R5
+    nobody = asyncio.Queue[str]()
+    async with (
+        staged(server) as stage,
+        stage.caller(LEGACY, declares=FORM, typed=nobody) as caller,
+    ):
+        held = caller.call("ask_name")
+        await eventually(lambda: caller.told)
+        await soon(stage.service.drain(within=AN_HOUR))
+        result = await soon(held)
+        assert "Still waiting for the person." in text_of(result)
+        assert stage.id_of(link_in(result))
+
+
+async def test_a_call_that_comes_while_it_ends_is_not_held(server: Any, revision: str) -> None:
+    # finding: R5
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        await soon(stage.service.drain(within=AN_HOUR))
+        result = await soon(caller.call("sign_in"))
+        (asked,) = await stage.elicitations()
+        assert stage.id_of(link_in(result)) == asked.id
+
+
+async def test_a_tool_at_work_finishes_within_the_grace(library: str, revision: str) -> None:
+    # finding: R5
+    server, begun, goes_on = new_server(library), asyncio.Event(), asyncio.Event()
+
+    @server.tool()
+    async def work() -> str:
+        begun.set()
+        await goes_on.wait()
+        return "done"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("work")
+        await soon(begun.wait())
+        await soon(stage.service.drain(within=ENDED))  # whoever has no patience
+        patient = asyncio.create_task(stage.service.drain(within=AN_HOUR))
+        assert not call.done()
+        goes_on.set()
+        await soon(patient)
+        assert text_of(await soon(call)) == "done"

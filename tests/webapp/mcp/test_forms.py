@@ -1,0 +1,338 @@
+"""Forms and confirmations as tools get them, by each way to a person."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import mcp_types as types
+import pytest
+from pydantic import BaseModel, EmailStr, Field, field_validator
+
+from flows import Money, elicit
+from flows.elicitation.states import Json, Status
+from tests.support.mcp_sandbox import fair
+from tests.support.mcp_server import (
+    BOTH,
+    FORM,
+    MODERN,
+    OLD_FORM,
+    answered_in,
+    asked_in,
+    link_in,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+
+Fills: TypeAlias = Sequence[Mapping[str, Json] | str]
+IN_CLIENT = {"both": BOTH, "form": FORM, "{}": OLD_FORM}
+
+
+class Expense(BaseModel):
+    amount: float = Field(ge=0, le=5000)
+    category: Literal["travel", "meals"]
+    note: str = ""
+
+
+@pytest.fixture
+def server(server: Any) -> Any:
+    @server.tool()
+    async def file_expense() -> str:
+        expense = await elicit.form("What did you spend?", Expense)
+        return f"{type(expense).__name__} {expense.amount:.2f} {expense.category}"
+
+    @server.tool()
+    async def delete(count: int) -> str:
+        is_sure = await elicit.confirm(f"Delete {count} to-dos?", arguments={"count": count})
+        return "deleted" if is_sure else "kept"
+
+    @server.tool()
+    async def ask_name() -> str:
+        name = await elicit.form("Who are you?").or_none()
+        return f"hello {name}"
+
+    return server
+
+
+@pytest.mark.parametrize("declared", IN_CLIENT)
+async def test_a_client_with_form_mode_shows_the_form_itself(
+    server: Any, revision: str, declared: str
+) -> None:
+    # parity: T3
+    # parity: E7
+    # parity: E11
+    # parity: L1
+    fills: Fills = [{"amount": 12.5, "category": "meals"}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=IN_CLIENT[declared], fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("file_expense"))) == "Expense 12.50 meals"
+        (form,) = caller.forms
+        assert form.message == "What did you spend?"
+        assert form.requested_schema["required"] == ["amount", "category"]
+        (row,) = await stage.elicitations()
+        assert row.status is Status.ACCEPTED
+        assert row.delivered_at is not None or row.content is not None
+        assert not caller.completed
+
+
+async def test_without_form_mode_it_is_a_page_of_ours(server: Any, revision: str) -> None:
+    only_url = types.ElicitationCapability(url=types.UrlElicitationCapability())
+    async with staged(server) as stage, stage.caller(revision, declares=only_url) as caller:
+        call = caller.call("file_expense")
+        link = await caller.link()
+        person = await stage.person()
+        page = await person.visit(link)
+        assert page.heading == "shop asks you something"
+        fields = {"csrf": page.csrf, "answer.amount": "12.5", "answer.category": "1"}
+        wrong = await person.browser.post(link, data={**fields, "answer.amount": "9000"})
+        assert wrong.status_code == 422
+        assert not call.done()
+        done = await person.browser.post(link, data=fields)
+        assert done.status_code == 303
+        assert text_of(await soon(call)) == "Expense 12.50 meals"
+        assert (await person.visit(link)).heading == "Sent"
+
+
+async def test_a_client_with_nothing_gets_a_link_to_the_page(server: Any, revision: str) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        first = await soon(caller.call("delete", count=5))
+        link = link_in(first)
+        person = await stage.person()
+        page = await person.visit(link)
+        assert page.heading == "shop asks for your approval"
+        assert "Delete 5 to-dos?" in page.text
+        await person.press(link)
+        assert (await person.visit(link)).heading == "Approved"
+        assert text_of(await soon(caller.call("delete", count=5))) == "deleted"
+
+
+@pytest.mark.parametrize("no", ["decline", "cancel"])
+async def test_every_no_to_a_confirmation_is_false(server: Any, revision: str, no: str) -> None:
+    # parity: T3
+    # parity: E2
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=[no, {}]) as caller,
+    ):
+        assert text_of(await soon(caller.call("delete", count=5))) == "kept"
+        (form,) = caller.forms
+        assert form.message == "Delete 5 to-dos?\ncount: 5"
+        assert form.requested_schema == {"type": "object", "properties": {}}
+        assert text_of(await soon(caller.call("delete", count=5))) == "deleted"
+
+
+async def test_what_does_not_fit_ends_the_question_and_says_where(
+    server: Any, revision: str
+) -> None:
+    # parity: F6
+    # defect: frontmcp unvalidated content
+    fills: Fills = [{"amount": 9000, "category": "fun"}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=fills) as caller,
+    ):
+        result = await soon(caller.call("file_expense"))
+        assert result.is_error
+        meta = result.meta
+        assert meta["errorId"] == meta["code"] == "INVALID_INPUT"
+        assert meta["status"] == 400
+        assert [fault["path"] for fault in meta["details"]] == ["amount", "category"]
+        assert 'Details: [{"path": "amount"' in text_of(result)
+        assert [row.status for row in await stage.elicitations()] == [Status.FAILED]
+
+
+async def test_a_form_without_a_schema_asks_for_one_text(server: Any, revision: str) -> None:
+    # parity: E3
+    # parity: E5
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=[{"response": "Ada"}, "decline"]) as caller,
+    ):
+        assert text_of(await soon(caller.call("ask_name"))) == "hello Ada"
+        assert text_of(await soon(caller.call("ask_name"))) == "hello None"
+        assert list(caller.forms[0].requested_schema["properties"]) == ["response"]
+
+
+async def test_the_body_runs_again_and_the_answer_is_not_asked_twice(server: Any) -> None:
+    async with (
+        staged(server) as stage,
+        stage.caller(MODERN, declares=FORM, fills=[{"response": "Ada"}]) as caller,
+    ):
+        first = await caller.leg("ask_name")
+        assert isinstance(first, types.InputRequiredResult)
+        done = await soon(caller.call("ask_name"))
+        assert text_of(done) == "hello Ada"
+        assert len(await stage.elicitations()) == 1
+
+
+async def test_a_form_that_was_dismissed_is_not_shown_again_in_the_same_call(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def ask_twice() -> str:
+        name = await elicit.form("Who are you?").or_none()
+        await elicit.url("Go there", "https://shop.example/")
+        return f"hello {name}"
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=["cancel"]) as caller,
+    ):
+        call = caller.call("ask_twice")
+        await stage.complete(await caller.link())
+        assert text_of(await soon(call)) == "hello None"
+        assert len(caller.forms) == 1
+
+
+async def test_an_answer_stays_while_the_call_that_asked_goes_on_to_a_longer_question() -> None:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def buy() -> str:
+        name = await elicit.form("Who are you?")
+        is_sure = await elicit.confirm("Sure?")
+        await elicit.payment(Money("9.00", "EUR"), "Tea")
+        return f"{name} {is_sure}"
+
+    fills = [{"response": "Ada"}, {}]
+    async with fair(server) as at, at.stage.caller(MODERN, fills=fills) as caller:
+        call = caller.call("buy")
+        link = await caller.link()
+        at.clock.tick(minutes=5)
+        await (await at.guest()).pay(link)
+        assert text_of(await soon(call)) == "Ada True"
+        assert len(caller.forms) == 2
+
+
+async def test_a_later_call_gets_an_answer_of_the_last_two_minutes_only() -> None:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def ask(number: int) -> str:
+        name = await elicit.form("Who are you?", key="name")
+        if number == 0:
+            raise ValueError("the answer is not used")
+        return name
+
+    fills = [{"response": "Ada"}, {"response": "Bob"}]
+    async with fair(server) as at, at.stage.caller(MODERN, fills=fills) as caller:
+        assert (await soon(caller.call("ask", number=0))).is_error
+        at.clock.tick(minutes=3)
+        assert text_of(await soon(caller.call("ask", number=1))) == "Bob"
+
+
+@pytest.mark.parametrize("tool", ["ask_name", "delete"])
+async def test_an_answer_that_comes_after_its_time_is_none(server: Any, tool: str) -> None:
+    fills: Fills = [{"response": "Ada"}] if tool == "ask_name" else [{}]
+    arguments: dict[str, Any] = {} if tool == "ask_name" else {"count": 5}
+    async with fair(server) as at, at.stage.caller(MODERN, declares=FORM, fills=fills) as caller:
+        asked = asked_in(await caller.leg(tool, **arguments))
+        at.clock.tick(minutes=6)
+        late = await caller.leg(tool, after=asked, **arguments)
+        assert text_of(answered_in(late)) == ("hello None" if tool == "ask_name" else "kept")
+        assert [row.status for row in await at.stage.elicitations()] == [Status.EXPIRED]
+
+
+async def test_what_stands_in_one_argument_does_not_look_like_another(server: Any) -> None:
+    @server.tool()
+    async def pay(to: str) -> str:
+        about: dict[str, Json] = {"amount": 1_000_000, "to": to}
+        return str(await elicit.confirm("Run pay?", arguments=about))
+
+    async with (
+        staged(server) as stage,
+        stage.caller(MODERN, declares=FORM, fills=["decline"]) as caller,
+    ):
+        told = caller.call("pay", to="ann\namount: 1\u2028\u202e")
+        assert text_of(await soon(told)) == "False"
+        (form,) = caller.forms
+        assert form.message == 'Run pay?\namount: 1000000\nto: "ann\\namount: 1\\u2028\\u202e"'
+
+
+async def test_gathered_questions_are_asked_each_by_itself(server: Any, revision: str) -> None:
+    @server.tool()
+    async def meet() -> str:
+        names = await asyncio.gather(
+            elicit.form("Who comes?"), elicit.form("Who comes?"), elicit.confirm("Sure?")
+        )
+        return f"{sorted(map(str, names))}"
+
+    fills: Fills = [{"response": "Ada"}] * 3
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("meet"))) == "['Ada', 'Ada', 'True']"
+        assert len(await stage.elicitations()) == 3
+
+
+async def test_what_the_authors_own_check_refuses_is_told_with_its_place(
+    server: Any, revision: str
+) -> None:
+    # parity: F6
+    class Even(BaseModel):
+        number: int
+
+        @field_validator("number")
+        @classmethod
+        def must_be_even(cls, number: int) -> int:
+            if number % 2:
+                raise ValueError("It must be even.")
+            return number
+
+    @server.tool()
+    async def ask_even() -> str:
+        return str((await elicit.form("Which?", Even)).number)
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{"number": 3}]) as caller,
+    ):
+        result = await soon(caller.call("ask_even"))
+        assert result.is_error
+        assert result.meta["code"] == "INVALID_INPUT"
+        assert result.meta["details"] == [{"path": "number", "message": "It must be even."}]
+
+
+async def test_an_optional_field_left_blank_is_no_fault(server: Any, revision: str) -> None:
+    class Visit(BaseModel):
+        name: str
+        nights: int = 1
+        mail: EmailStr | None = None
+
+    @server.tool()
+    async def book() -> str:
+        visit = await elicit.form("Who comes?", Visit)
+        return f"{visit.name} {visit.nights} {visit.mail}"
+
+    fills: Fills = [{"name": "Ann", "nights": None, "mail": ""}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("book"))) == "Ann 1 None"
+
+
+async def test_an_old_yes_is_no_answer_to_a_new_question(server: Any) -> None:
+    ran: list[str] = []
+
+    @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))
+    async def wipe() -> str:
+        ran.append("wipe")
+        await elicit.url("Then go there", "https://service.example/")
+        return "wiped"
+
+    async with staged(server) as stage, stage.caller(MODERN, declares=BOTH) as caller:
+        first = asked_in(await caller.leg("wipe"))
+        second = asked_in(await caller.leg("wipe", after=first))
+        assert ran == ["wipe"]
+        await stage.service.kinds.gates.approvals.clear()
+        afresh = asked_in(await caller.leg("wipe", after=second))
+        old = asked_in(await caller.leg("wipe", after=first))  # the very request of before
+        for asked in (afresh, old):
+            (request,) = (asked.input_requests or {}).values()
+            assert "wipe" in str(request.params)
+        assert ran == ["wipe"]

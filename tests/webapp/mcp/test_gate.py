@@ -1,0 +1,917 @@
+"""The gate as tools, clients and people meet it: no body starts before a person's yes."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from flows import elicit
+from flows.elicitation.states import Completion, Status
+from flows.elicitation.traits import traits_of
+from flows.kinds.gate import APPROVED_FOR, GatePolicy
+from tests.support.mcp_sandbox import fair
+from tests.support.mcp_server import (
+    BOTH,
+    FORM,
+    LEGACY,
+    MODERN,
+    URL,
+    answered_in,
+    asked_in,
+    link_in,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+from webapp.limits import CallLimits
+from webapp.settings.identity import IdentitySettings
+
+DESTRUCTIVE = types.ToolAnnotations(destructive_hint=True)
+FROM_AFAR = {"x-forwarded-for": "203.0.113.7"}
+RAN: list[object] = []
+
+
+@pytest.fixture
+def ran() -> list[object]:
+    """What bodies ran, in this test."""
+    RAN.clear()
+    return RAN
+
+
+@pytest.fixture
+def server(server: Any, ran: list[object]) -> Any:
+    @server.tool(annotations=DESTRUCTIVE)
+    def delete(count: int) -> str:
+        ran.append(count)
+        return f"deleted {count}"
+
+    @server.tool()
+    @elicit.gate
+    def marked_below(count: int) -> str:
+        ran.append(count)
+        return "done"
+
+    @elicit.gate(message="Empty the bin for good?")
+    @server.tool()
+    def marked_above(count: int) -> str:
+        ran.append(count)
+        return "done"
+
+    @elicit.gate
+    @_plain
+    @server.tool()
+    def marked_above_all(count: int) -> str:
+        ran.append(count)
+        return "done"
+
+    @elicit.gate(off=True)
+    @server.tool(annotations=DESTRUCTIVE)
+    def freed() -> str:
+        return "done"
+
+    @server.tool()
+    def look() -> str:
+        return "seen"
+
+    @server.tool(annotations=DESTRUCTIVE)
+    async def rename() -> str:
+        ran.append("rename")
+        name = await elicit.form("Which name?")
+        place = await elicit.form("Where?")
+        return f"{name} in {place}"
+
+    return server
+
+
+@pytest.mark.every_way
+async def test_a_destructive_tool_waits_for_a_yes_in_the_clients_form(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    # parity: T1
+    # parity: E9
+    # parity: T2
+    for declared in (BOTH, FORM):
+        ran.clear()
+        async with (
+            staged(server) as stage,
+            stage.caller(revision, declares=declared, fills=["decline", {}]) as caller,
+        ):
+            refused = await soon(caller.call("delete", count=5))
+            assert refused.is_error
+            assert refused.meta["code"] == "ELICITATION_DECLINED"
+            assert not ran
+            assert text_of(await soon(caller.call("delete", count=5))) == "deleted 5"
+            assert ran == [5]
+            assert [form.message for form in caller.forms] == ["Run delete?\ncount: 5"] * 2
+            assert caller.forms[0].requested_schema == {"type": "object", "properties": {}}
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("tool", ["marked_below", "marked_above", "marked_above_all"])
+async def test_a_marked_tool_waits_whatever_the_order_of_decorators(
+    server: Any, revision: str, ran: list[object], tool: str
+) -> None:
+    # parity: T1
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=["decline", "cancel", {}]) as caller,
+    ):
+        assert (await soon(caller.call(tool, count=1))).is_error
+        assert (await soon(caller.call(tool, count=1))).is_error
+        assert not ran
+        assert text_of(await soon(caller.call(tool, count=1))) == "done"
+        says = (
+            "Empty the bin for good? (marked_above)" if tool == "marked_above" else f"Run {tool}?"
+        )
+        assert caller.forms[0].message == f"{says}\ncount: 1"
+
+
+async def test_with_url_mode_alone_it_is_a_page_of_ours(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+        call = caller.call("delete", count=5)
+        link = await caller.link()
+        person = await stage.person()
+        page = await person.visit(link)
+        assert page.heading == "shop asks for your approval"
+        assert "Run delete?" in page.text
+        assert "<dd><bdi>5</bdi></dd>" in page.text
+        assert not ran
+        assert (await person.press(link)).status == 303
+        assert text_of(await soon(call)) == "deleted 5"
+        assert (await person.visit(link)).heading == "Approved"
+
+
+async def test_a_client_with_nothing_gets_a_link_and_goes_on_by_the_same_call(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        link = link_in(await soon(caller.call("delete", count=5)))
+        person = await stage.person()
+        await person.decline(link)
+        refused = await soon(caller.call("delete", count=5))
+        assert refused.meta["code"] == "ELICITATION_DECLINED"
+        again = link_in(await soon(caller.call("delete", count=5)))
+        assert stage.id_of(again) != stage.id_of(link)
+        assert not ran
+        await person.press(again)
+        assert text_of(await soon(caller.call("delete", count=5))) == "deleted 5"
+        assert ran == [5]
+
+
+async def test_the_same_arguments_are_approved_for_a_while_and_others_are_not(
+    server: Any, revision: str
+) -> None:
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=[{}, {}, "decline"]) as caller,
+    ):
+        for _ in range(3):
+            assert text_of(await soon(caller.call("delete", count=5))) == "deleted 5"
+        assert len(caller.forms) == 1
+        assert text_of(await soon(caller.call("delete", count=6))) == "deleted 6"
+        assert len(caller.forms) == 2
+        approvals = stage.service.kinds.gates.approvals
+        assert await approvals.clear() == 2
+        assert (await soon(caller.call("delete", count=5))).is_error
+        assert len(caller.forms) == 3
+
+
+async def test_only_the_page_makes_it_wider_and_for_this_tool_alone(
+    server: Any, revision: str
+) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+        call = caller.call("delete", count=5)
+        link = await caller.link()
+        person = await stage.person()
+        page = await person.visit(link)
+        assert "Do not ask again for this tool, for one hour" in page.text
+        await person.browser.post(link, data={"csrf": page.csrf, "remember": "1"})
+        assert text_of(await soon(call)) == "deleted 5"
+        assert text_of(await soon(caller.call("delete", count=6))) == "deleted 6"
+        assert not caller.has_links_left
+        (approval,) = await stage.service.kinds.gates.approvals.all()
+        assert (approval.tool, approval.covers) == ("delete", None)
+        caller.begin("marked_below", count=5)
+        assert await caller.link()
+
+
+async def test_a_clients_form_makes_nothing_wider(server: Any, revision: str) -> None:
+    fills: list[Any] = [{"remember": "1", "content": True}, "decline"]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("delete", count=5))) == "deleted 5"
+        assert (await soon(caller.call("delete", count=6))).is_error
+        (approval,) = await stage.service.kinds.gates.approvals.all()
+        assert approval.covers is not None
+
+
+async def test_what_is_not_gated_is_not_asked_about(server: Any, revision: str) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        assert text_of(await soon(caller.call("look"))) == "seen"
+        assert text_of(await soon(caller.call("freed"))) == "done"
+        assert not await stage.elicitations()
+
+
+@pytest.mark.parametrize(
+    ("policy", "gated"),
+    [
+        (GatePolicy(gates_destructive=False), {"marked_below"}),
+        (GatePolicy(patterns=("l*", "fre?d")), {"delete", "marked_below", "look", "freed"}),
+        (GatePolicy(gates_destructive=False, patterns=("look",)), {"marked_below", "look"}),
+    ],
+)
+async def test_the_operator_says_what_else_is_gated(
+    server: Any, revision: str, policy: GatePolicy, gated: set[str]
+) -> None:
+    # parity: T1
+    tools: dict[str, dict[str, Any]] = {
+        "delete": {"count": 1},
+        "marked_below": {"count": 1},
+        "look": {},
+        "freed": {},
+    }
+    async with (
+        staged(server, gate=policy) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline"] * 4) as caller,
+    ):
+        refused = {
+            name
+            for name, arguments in tools.items()
+            if (await soon(caller.call(name, **arguments))).is_error
+        }
+        assert refused == gated
+
+
+async def test_two_identical_calls_at_once_are_one_question_and_one_run(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=URL) as one,
+        stage.caller(revision, declares=URL) as other,
+    ):
+        first = one.call("delete", count=5)
+        link = await one.link()
+        ((waits),) = [row.waiter for row in await stage.pending()]
+        second = other.call("delete", count=5)
+        assert stage.id_of(await other.link()) == stage.id_of(link)
+        await stage.waited_for_by_another(link, waits)
+        await (await stage.person()).press(link)
+        said = {text_of(await soon(call)) for call in (first, second)}
+        assert "deleted 5" in said
+        assert ran == [5]
+        assert len(await stage.elicitations()) == 1
+
+
+async def test_the_gate_is_asked_once_a_call_however_many_legs_follow(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    fills: list[Any] = [{}, {"response": "Ada"}, {"response": "Rome"}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("rename"))) == "Ada in Rome"
+        assert [form.message for form in caller.forms] == ["Run rename?", "Which name?", "Where?"]
+        assert len(ran) == (1 if revision == LEGACY else 3)
+
+
+async def test_the_answer_to_one_gate_opens_no_other_call(server: Any, ran: list[object]) -> None:
+    async with staged(server) as stage, stage.caller(MODERN, declares=FORM) as caller:
+        asked = asked_in(await caller.leg("delete", count=5))
+        with pytest.raises(MCPError, match="requestState"):
+            await caller.leg("delete", after=asked, count=500)
+        unasked = asked.model_copy(update={"request_state": None})
+        other = asked_in(await caller.leg("delete", after=unasked, count=500))
+        assert not ran, "an answer to what was not asked"
+        again = asked_in(await caller.leg("delete", after=unasked, count=5))
+        assert not ran, "nor without the token that says what was asked"
+        answered_in(await caller.leg("delete", after=other, count=500))
+        assert ran == [500]
+        answered_in(await caller.leg("delete", after=again, count=5))
+        assert ran == [500, 5]
+        assert len(await stage.elicitations()) == 2
+
+
+async def test_the_yes_is_still_there_when_the_server_was_killed_meanwhile(
+    library: str, tmp_path: Path
+) -> None:
+    def made() -> Any:
+        server = new_server(library)
+
+        @server.tool()
+        @elicit.gate
+        async def rename() -> str:
+            return f"it is {await elicit.form('Which name?')}"
+
+        return server
+
+    store = f"sqlite:///{tmp_path / 'elicit.db'}"
+    async with staged(made(), store=store) as stage, stage.caller(MODERN, declares=FORM) as caller:
+        asked = asked_in(await caller.leg("rename"))
+        for_name = asked_in(await caller.leg("rename", after=asked))
+    async with staged(made(), store=store) as stage:
+        unanswered = for_name.model_copy(update={"input_requests": {}})
+        async with stage.caller(MODERN, declares=FORM) as caller:
+            again = asked_in(await caller.leg("rename", after=unanswered))
+            requests: list[Any] = list((again.input_requests or {}).values())
+            assert [request.params.message for request in requests] == ["Which name?"]
+        rows = await stage.elicitations()
+        assert [row.kind for row in rows] == ["gate", "form"]
+        assert rows[0].status is Status.ACCEPTED
+
+
+async def test_the_model_approves_by_no_tool(server: Any, revision: str, ran: list[object]) -> None:
+    # parity: T9
+    @server.tool()
+    async def finish(id: str) -> str:
+        return (await elicit.complete_elicitation(id, {"approved": True})).value
+
+    limits = CallLimits(link=timedelta())
+    async with (
+        staged(server, limits=limits) as stage,
+        stage.caller(revision, declares=None) as caller,
+    ):
+        asked = await soon(caller.call("delete", count=5))
+        id = stage.id_of(link_in(asked))
+        assert text_of(await soon(caller.call("finish", id=id))) != Completion.ACCEPTED.value
+        for action in ("accept", "approve", "yes"):
+            said: dict[str, Any] = {"elicitId": id, "action": action, "content": {}}
+            await soon(caller.call("elicitation_result", **said))
+            await soon(caller.call("elicitation_result", **said, code="BCDF-GHJK"))
+        for arguments in ({"count": 5, "approved": True}, {"count": 5, "remember": "1"}):
+            await soon(caller.call("delete", **arguments))
+        await soon(caller.call("delete", count=5))
+        assert not ran
+        assert await stage.status(link_in(asked)) in (Status.PENDING, Status.OPENED)
+
+
+async def test_what_is_long_is_read_and_covered_whole(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    # parity: T2
+    @server.tool()
+    @elicit.gate
+    def write(text: str) -> str:
+        ran.append(hashlib.sha256(text.encode()).hexdigest())
+        return "written"
+
+    long = "a" * 40_000
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline"]) as caller,
+    ):
+        person = await stage.person()
+        link = link_in(await soon(caller.call("write", text=long)))
+        assert long in (await person.visit(link)).text
+        await person.press(link)
+        assert text_of(await soon(caller.call("write", text=long))) == "written"
+        assert not caller.forms, "no form of a client's shows that much"
+        assert link_in(await soon(caller.call("write", text=f"{long[:-1]}b")))
+        assert len(ran) == 1
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def wrapper(*args: Any, **named: Any) -> Any:
+        return function(*args, **named)
+
+    return wrapper
+
+
+async def test_the_mark_is_found_below_decorators_and_on_methods(
+    library: str, ran: list[object]
+) -> None:
+    server = new_server(library)
+
+    class Tools:
+        @elicit.gate
+        def of_a_class(self) -> str:
+            ran.append(self)
+            return "done"
+
+    @server.tool()
+    @_plain
+    @elicit.gate
+    def wrapped() -> str:
+        ran.append(1)
+        return "done"
+
+    server.add_tool(Tools().of_a_class)
+    async with (
+        staged(server) as stage,
+        stage.caller(LEGACY, declares=FORM, fills=["decline"] * 2) as caller,
+    ):
+        for tool in ("wrapped", "of_a_class"):
+            assert (await soon(caller.call(tool))).is_error, tool
+        assert len(caller.forms) == 2
+        assert not ran
+
+
+async def test_what_is_freed_frees_no_other_tool_that_shares_its_function(
+    library: str, revision: str, ran: list[object]
+) -> None:
+    server = new_server(library)
+
+    class Box:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def empty(self) -> str:
+            ran.append(self._name)
+            return "emptied"
+
+    def delete(path: str) -> str:
+        ran.append(path)
+        return "deleted"
+
+    @elicit.gate(off=True)
+    @wraps(delete)
+    def delete_there(path: str) -> str:
+        return delete(f"there/{path}")
+
+    @elicit.gate(off=True)
+    def empty_there() -> str:
+        return Box("some").empty()
+
+    served: dict[str, Callable[..., str]] = {
+        "delete": delete,
+        "delete_there": delete_there,
+        "empty": Box("all").empty,
+        "empty_there": empty_there,
+    }
+    for name, function in served.items():
+        server.tool(name=name, annotations=DESTRUCTIVE)(function)
+    calls: dict[str, dict[str, Any]] = {
+        "delete": {"path": "a"},
+        "delete_there": {"path": "a"},
+        "empty": {},
+        "empty_there": {},
+    }
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline"] * 2) as caller,
+    ):
+        refused = [
+            name
+            for name, given in calls.items()
+            if (await soon(caller.call(name, **given))).is_error
+        ]
+        assert refused == ["delete", "empty"]
+        assert ran == ["there/a", "some"]
+
+
+async def test_the_mark_is_found_on_tools_of_mounted_servers(ran: list[object]) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.tools import Tool
+
+    inner, middle, outer = FastMCP("inner"), FastMCP("middle"), FastMCP("shop")
+
+    @inner.tool
+    @elicit.gate
+    def wipe() -> str:
+        ran.append("wipe")
+        return "wiped"
+
+    middle.mount(inner, "in")
+    outer.mount(middle, "mid")
+    outer.add_tool(Tool.from_tool(Tool.from_function(wipe), name="renamed"))
+    async with (
+        staged(outer) as stage,
+        stage.caller(LEGACY, declares=FORM, fills=["decline", "decline", {}]) as caller,
+    ):
+        assert (await soon(caller.call("mid_in_wipe"))).is_error
+        assert (await soon(caller.call("renamed"))).is_error
+        assert not ran
+        assert text_of(await soon(caller.call("renamed"))) == "wiped"
+        assert caller.forms[0].message == "Run mid_in_wipe?"
+
+
+async def test_a_caller_without_a_name_has_no_approval_beyond_its_call(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    async with (
+        staged(server, who=IdentitySettings(asks_anonymous=True)) as stage,
+        stage.caller(revision, declares=BOTH, headers=FROM_AFAR, fills=[{}, "decline"]) as caller,
+    ):
+        assert text_of(await soon(caller.call("delete", count=5))) == "deleted 5"
+        assert (await soon(caller.call("delete", count=5))).is_error
+        assert ran == [5]
+        assert not await stage.service.kinds.gates.approvals.all()
+
+
+async def test_where_nobody_can_be_asked_the_gate_stays_shut(
+    server: Any, revision: str, ran: list[object]
+) -> None:
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, headers=FROM_AFAR, fills=[{}]) as caller,
+    ):
+        refused = await soon(caller.call("delete", count=5))
+        assert refused.meta["code"] == "ELICITATION_NOT_ALLOWED"
+        assert not ran
+        assert text_of(await soon(caller.call("look"))) == "seen"
+
+
+def _done() -> str:
+    RAN.append("ran")
+    return "done"
+
+
+def _also_done() -> str:
+    RAN.append("ran")
+    return "done"
+
+
+async def _refused(
+    server: Any, tool: str, *, says: str, revision: str = LEGACY, **named: Any
+) -> None:
+    """Calling the tool asks for one approval, and a no keeps its body from starting."""
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline", {}]) as caller,
+    ):
+        meta: Any = named.pop("meta", None)
+        call = caller.client.session.call_tool
+        refused = await soon(call(tool, named, meta=meta) if meta else caller.call(tool, **named))
+        assert refused.is_error
+        assert not RAN
+        assert [form.message for form in caller.forms] == [says]
+        await soon(call(tool, named, meta=meta) if meta else caller.call(tool, **named))
+        assert RAN == ["ran"]
+        assert [form.message for form in caller.forms] == [says] * 2
+
+
+@pytest.mark.parametrize("by", ["mark", "annotation"])
+async def test_a_tool_that_is_not_listed_is_gated_all_the_same(ran: list[object], by: str) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.server.middleware import Middleware
+
+    class Hides(Middleware):
+        async def on_list_tools(self, context: Any, call_next: Any) -> Any:
+            return [tool for tool in await call_next(context) if tool.name != "delete"]
+
+    server = FastMCP("shop", middleware=[Hides()])
+    if by == "mark":
+        server.tool(elicit.gate(_plain(_done)), name="delete")
+    else:
+        server.tool(_done, name="delete", annotations=DESTRUCTIVE)
+    outer = FastMCP("outer")
+    outer.mount(server, "in")
+    await _refused(server, "delete", says="Run delete?")
+    ran.clear()
+    await _refused(outer, "in_delete", says="Run in_delete?")
+
+
+@pytest.mark.parametrize("gated_is_first", [True, False])
+@pytest.mark.parametrize("version", [None, "1.0"])
+@pytest.mark.parametrize("is_mounted", [False, True])
+async def test_the_gate_is_that_of_the_version_which_runs(
+    ran: list[object], version: str | None, *, gated_is_first: bool, is_mounted: bool
+) -> None:
+    from fastmcp import FastMCP
+
+    def free() -> str:
+        return "free"
+
+    server = FastMCP("shop")
+    gated, other = ("1.0", "2.0") if version else ("2.0", "1.0")
+    steps: list[Callable[[], object]] = [
+        lambda: server.tool(elicit.gate(_plain(_done)), name="v", version=gated),
+        lambda: server.tool(free, name="v", version=other),
+    ]
+    for step in steps if gated_is_first else steps[::-1]:
+        step()
+    outer = FastMCP("outer")
+    outer.mount(server, "in")
+    at, name = (outer, "in_v") if is_mounted else (server, "v")
+    meta = {"fastmcp": {"version": version}} if version else None
+    await _refused(at, name, says=f"Run {name}?", meta=meta)
+    # What stands there and is no version to FastMCP chooses none.
+    ran.clear()
+    if not version:
+        await _refused(at, name, says=f"Run {name}?", meta={"fastmcp": {"version": {"lt": "2"}}})
+
+
+async def test_the_mark_is_found_on_what_a_tool_is_made_into(ran: list[object]) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.tools import Tool
+
+    @elicit.gate
+    async def made() -> str:
+        return _done()
+
+    server = FastMCP("shop")
+    base = Tool.from_function(_also_done)
+    server.add_tool(Tool.from_tool(base, name="made", transform_fn=made))
+    await _refused(server, "made", says="Run made?")
+    assert ran == ["ran"]
+
+
+@pytest.mark.parametrize("search", ["BM25SearchTransform", "RegexSearchTransform"])
+@pytest.mark.parametrize("is_mounted", [False, True])
+async def test_what_a_search_calls_for_the_model_is_gated_by_its_own_name(
+    ran: list[object], revision: str, search: str, *, is_mounted: bool
+) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.server.transforms import search as searches
+
+    server = FastMCP("shop", transforms=[getattr(searches, search)()])
+    server.tool(_done, name="delete", annotations=DESTRUCTIVE)
+    outer = FastMCP("outer")
+    outer.mount(server, "in")
+    at, name = (outer, "in_call_tool") if is_mounted else (server, "call_tool")
+    inner: dict[str, Any] = {"name": "delete", "arguments": {}}
+    async with (
+        staged(at) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline", {}, "decline"]) as caller,
+    ):
+        for is_refused in (True, False, True):  # a yes to what is called is not one to the caller
+            result = await soon(caller.call(name, **inner))
+            assert result.is_error == is_refused
+            if is_refused:
+                assert result.meta
+                assert result.meta["code"] == "ELICITATION_DECLINED"
+        assert ran == ["ran"]
+        assert [form.message for form in caller.forms] == ["Run delete?"] * 3
+        assert not await stage.service.kinds.gates.approvals.all()
+
+
+async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran: list[object], revision: str) -> None:
+    from fastmcp import Context, FastMCP
+
+    server = FastMCP("shop")
+
+    @server.tool
+    @elicit.gate
+    def wipe(what: str) -> str:
+        ran.append(what)
+        return "wiped"
+
+    @server.tool
+    async def wipe_all(ctx: Context) -> str:
+        for what in ("a", "b"):
+            await ctx.fastmcp.call_tool("wipe", {"what": what})
+        return "all wiped"
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{}, "decline"]) as caller,
+    ):
+        assert (await soon(caller.call("wipe_all"))).is_error
+        # The yes to the first stands when the second is asked about, in a request of its own.
+        assert ran == (["a"] if revision == LEGACY else ["a", "a"])
+        says = [form.message for form in caller.forms]
+        assert says == ["Run wipe?\nwhat: a", "Run wipe?\nwhat: b"]
+
+
+async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(
+    ran: list[object],
+) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.tools import Tool
+
+    inner, outer = FastMCP("inner"), FastMCP("shop")
+    inner.tool(elicit.gate(_plain(_done)), name="wipe", annotations=DESTRUCTIVE)
+    outer.mount(inner, "in")
+    mounted = await outer.get_tool("in_wipe")
+    assert mounted
+    outer.add_tool(Tool.from_tool(mounted, name="again"))
+    for tool in ("in_wipe", "again", "in_wipe"):  # attached again, each time
+        ran.clear()
+        await _refused(outer, tool, says=f"Run {tool}?")
+    for server in (inner, outer):
+        ours = [part for part in server.middleware if type(part).__name__ == "InnerCalls"]
+        assert len(ours) == 1
+
+
+async def test_one_yes_lets_each_start_of_the_caller_run_it_and_once_does_its_work_once(
+    ran: list[object], revision: str
+) -> None:
+    from fastmcp import Context, FastMCP
+
+    server, work = FastMCP("shop"), list[str]()
+
+    async def wiped(what: str) -> str:
+        work.append(what)
+        return "wiped"
+
+    @server.tool
+    @elicit.gate
+    async def wipe(what: str) -> str:
+        ran.append(what)
+        return str(await elicit.once(f"wipe {what}", lambda _: wiped(what)))
+
+    @server.tool
+    async def wipe_all(ctx: Context) -> str:
+        calls = [ctx.fastmcp.call_tool("wipe", {"what": what}) for what in ("a", "b", "c")]
+        return f"{len(await asyncio.gather(*calls))} wiped"
+
+    fills: list[Any] = [{}, {}, {}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("wipe_all"))) == "3 wiped"
+        assert len(caller.forms) == 3
+        assert sorted(work) == ["a", "b", "c"]
+        assert set(map(str, ran)) == {"a", "b", "c"}
+        assert (len(ran) == 3) == (revision == LEGACY)
+
+
+@pytest.mark.parametrize("by", ["server", "client"])
+@pytest.mark.parametrize("mounts", ["by_name", "renamed", "in_another", "later"])
+async def test_what_a_body_calls_on_a_mounted_server_is_asked_whatever_was_called_before(
+    ran: list[object], revision: str, mounts: str, by: str
+) -> None:
+    from fastmcp import Client, FastMCP
+
+    outer, middle, inner = FastMCP("shop"), FastMCP("middle"), FastMCP("inner")
+    inner.tool(_done, name="delete", annotations=DESTRUCTIVE)
+
+    @outer.tool
+    async def tidy() -> str:
+        if by == "server":
+            return str(await inner.call_tool("delete", {}))
+        async with Client(inner) as client:
+            return str((await client.call_tool("delete", {})).data)
+
+    if mounts == "by_name":
+        outer.mount(inner, "in")
+    elif mounts == "renamed":
+        outer.mount(inner, tool_names={"delete": "wipe"})
+    elif mounts == "in_another":
+        middle.mount(inner, "in")
+        outer.mount(middle)
+    async with (
+        staged(outer) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline", {}]) as caller,
+    ):
+        if mounts == "later":
+            outer.mount(inner)
+        assert (await soon(caller.call("tidy"))).is_error
+        assert not ran
+        assert not (await soon(caller.call("tidy"))).is_error
+        assert ran == ["ran"]
+        assert [form.message for form in caller.forms] == ["Run delete?"] * 2
+
+
+async def test_a_no_to_what_a_tool_calls_is_none_for_what_stands_behind_it(
+    ran: list[object], revision: str
+) -> None:
+    from fastmcp import FastMCP
+
+    outer, inner = FastMCP("shop"), FastMCP("inner")
+    inner.tool(_done, name="delete", annotations=DESTRUCTIVE)
+    outer.mount(inner, "in")
+
+    @outer.tool
+    async def tidy() -> str:
+        with suppress(Exception):
+            await outer.call_tool("in_delete", {})
+        return str(await inner.call_tool("delete", {}))
+
+    async with (
+        staged(outer) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline"] * 2) as caller,
+    ):
+        assert (await soon(caller.call("tidy"))).is_error
+        assert not ran
+        assert [form.message for form in caller.forms] == ["Run in_delete?", "Run delete?"]
+
+
+async def test_a_middleware_that_came_later_leads_past_no_gate(
+    ran: list[object], revision: str
+) -> None:
+    from fastmcp import FastMCP
+    from fastmcp.server.middleware import Middleware
+
+    class Renames(Middleware):
+        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+            message = context.message.model_copy(update={"name": "delete"})
+            return await call_next(context.copy(message=message))
+
+    server = FastMCP("shop")
+    server.tool(_done, name="delete", annotations=DESTRUCTIVE)
+    server.tool(_also_done, name="look")
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=["decline"]) as caller,
+    ):
+        server.add_middleware(Renames())
+        assert (await soon(caller.call("look"))).is_error
+        assert not ran
+        assert [form.message for form in caller.forms] == ["Run delete?"]
+
+
+def _adds_a_tenant() -> Any:
+    from fastmcp.server.middleware import Middleware
+
+    class Adds(Middleware):
+        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+            message = context.message
+            given: dict[str, Any] = {**(message.arguments or {}), "tenant": "t1"}
+            message = message.model_copy(update={"arguments": given})
+            return await call_next(context.copy(message=message))
+
+    return Adds()
+
+
+@pytest.mark.parametrize("is_mounted", [False, True])
+async def test_arguments_that_a_middleware_changes_are_asked_about_and_the_yes_is_kept(
+    ran: list[object], revision: str, *, is_mounted: bool
+) -> None:
+    from fastmcp import FastMCP
+
+    def delete(count: int, tenant: str = "") -> str:
+        ran.append((count, tenant))
+        return "deleted"
+
+    async def told(_: object) -> None:
+        ran.append("told")
+
+    server, outer = FastMCP("inner", middleware=[_adds_a_tenant()]), FastMCP("shop")
+    ready = elicit.needs(elicit.confirm("Ready?"), on_complete=told)
+    server.tool(ready(delete), name="delete", annotations=DESTRUCTIVE)
+    outer.mount(server, "in")
+    at, name = (outer, "in_delete") if is_mounted else (server, "delete")
+    fills: list[Any] = [{}, {}, {}, {}, "decline"]
+    async with (
+        staged(at) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        sent = f'Run {name}?\ncount: 1\ntenant: ""'
+        runs = "Run delete?\ncount: 1\ntenant: t1"
+        for _ in range(2):
+            assert text_of(await soon(caller.call(name, count=1))) == "deleted"
+        asked = [form.message for form in caller.forms]
+        assert asked == [sent, "Ready?", runs, "Ready?"]
+        assert ran == ["told", (1, "t1"), "told", (1, "t1")]
+        approved = await stage.service.kinds.gates.approvals.all()
+        assert {approval.tool for approval in approved} == {name}
+        assert len(approved) == 2
+        # What is kept is the tool's with these arguments, and nothing else's.
+        assert (await soon(caller.call(name, count=2))).is_error
+
+
+async def test_another_version_that_a_body_calls_is_another_tool(
+    ran: list[object], revision: str
+) -> None:
+    from fastmcp import Context, FastMCP
+    from fastmcp.utilities.versions import VersionSpec
+
+    server = FastMCP("shop")
+    server.tool(_done, name="wipe", version="1.0", annotations=DESTRUCTIVE)
+
+    @server.tool(name="wipe", version="2.0", annotations=DESTRUCTIVE)
+    async def wipe_a_copy(ctx: Context) -> str:
+        return str(await ctx.fastmcp.call_tool("wipe", {}, version=VersionSpec(eq="1.0")))
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{}, "decline"]) as caller,
+    ):
+        assert (await soon(caller.call("wipe"))).is_error
+        assert not ran
+        assert len(caller.forms) == 2
+
+
+@pytest.mark.parametrize("ends", ["time", "revoked", "neither"])
+async def test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_revoked(
+    library: str, ends: str
+) -> None:
+    server = new_server(library)
+
+    @server.tool()
+    @elicit.gate
+    async def rename() -> str:
+        return f"it is {await elicit.form('Which name?', timeout=timedelta(hours=1))}"
+
+    async with fair(server) as at, at.stage.caller(MODERN, declares=FORM) as caller:
+        asked = asked_in(await caller.leg("rename"))
+        for_name = asked_in(await caller.leg("rename", after=asked))
+        at.clock.tick(minutes=16 if ends == "time" else 5)
+        if ends == "revoked":
+            await at.stage.service.kinds.gates.approvals.clear()
+        unanswered = for_name.model_copy(update={"input_requests": {}})
+        again = asked_in(await caller.leg("rename", after=unanswered))
+        (request,) = (again.input_requests or {}).values()
+        said: Any = request.params
+        assert said.message == ("Which name?" if ends == "neither" else "Run rename?")
+
+
+def test_a_yes_holds_for_its_call_as_long_as_an_approval_does() -> None:
+    assert traits_of("gate").holds_for_its_call == APPROVED_FOR

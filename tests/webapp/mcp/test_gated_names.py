@@ -1,0 +1,82 @@
+"""ELICIT_GATE, held against the tools that are served."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastmcp import FastMCP
+from fastmcp.server import create_proxy
+
+from flows.kinds.gate import GatePolicy
+from tests.support.mcp_server import new_server
+from webapp.app import open_app
+from webapp.mcp.gated_names import GateWithoutTool, must_name_tools
+from webapp.settings.settings import read_settings
+
+
+def with_tools(server: Any) -> Any:
+    @server.tool()
+    def delete_file(name: str) -> str:
+        return name
+
+    @server.tool()
+    def read_file(name: str) -> str:
+        return name
+
+    return server
+
+
+def policy(*patterns: str) -> GatePolicy:
+    return GatePolicy(patterns=patterns)
+
+
+async def test_a_name_that_is_no_tools_stops_the_start(library: str) -> None:
+    # finding: A7
+    server = with_tools(new_server(library))
+    await must_name_tools(policy("delete_file", "read_*"), server)
+    for word, near in (("delete_fiel", "perhaps delete_file is meant"), ("pay", "no tool 'pay'.")):
+        with pytest.raises(GateWithoutTool, match=near):
+            await must_name_tools(policy("read_file", word), server)
+
+
+async def test_a_pattern_without_a_tool_is_warned_of(
+    library: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: A7
+    server = with_tools(new_server(library))
+    with caplog.at_level(logging.WARNING):
+        await must_name_tools(policy("read_*"), server)
+        assert not caplog.records
+        await must_name_tools(policy("pay_*"), server)
+    (warning,) = caplog.records
+    assert (warning.message, vars(warning)["word"]) == ("gate.names_no_tool", "pay_*")
+
+
+async def test_what_is_mounted_has_its_own_name_and_the_one_that_it_is_listed_by() -> None:
+    # finding: A7
+    server = FastMCP("shop")
+    server.mount(with_tools(FastMCP("files")), namespace="files")
+    await must_name_tools(policy("files_read_file", "read_file"), server)
+    with pytest.raises(GateWithoutTool):
+        await must_name_tools(policy("file_read_file"), server)
+
+
+async def test_where_tools_may_come_later_a_name_is_only_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # finding: A7
+    server = create_proxy(with_tools(FastMCP("files")), name="shop")
+    with caplog.at_level(logging.WARNING):
+        await must_name_tools(policy("pay"), server)
+    assert [one.message for one in caplog.records if one.name == "webapp.mcp.gated_names"] == [
+        "gate.names_no_tool"
+    ]
+
+
+async def test_an_application_does_not_start_with_a_gate_before_nothing(tmp_path: Path) -> None:
+    # finding: A7
+    settings = read_settings({"HOME": str(tmp_path), "ELICIT_GATE": "pay"})
+    with pytest.raises(GateWithoutTool, match="ELICIT_GATE"):
+        async with open_app(settings, with_tools(new_server("mcp"))):
+            pass

@@ -1,0 +1,93 @@
+"""A client that closes its connection as soon as it has sent a call."""
+
+import asyncio
+import json
+import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from flows import elicit
+from flows.elicitation.states import Json
+from tests.support.local_peers import ON_LINUX
+from tests.support.mcp_server import Stage, eventually, staged
+from tests.support.users import ACCEPT, answered, calling, opened_session
+
+
+def add_order(server: Any) -> list[str]:
+    keys: list[str] = []
+
+    @server.tool()
+    async def order() -> str:
+        async def work(key: str) -> Json:
+            keys.append(key)
+            return "ordered"
+
+        return str(await elicit.once("order", work))
+
+    return keys
+
+
+def connected(stage: Stage) -> socket.socket:
+    """A connection that the server has not accepted yet."""
+    parts = urlsplit(stage.url)
+    return socket.create_connection((parts.hostname or "", parts.port or 0))
+
+
+def request(stage: Stage, message: dict[str, Any], headers: dict[str, str]) -> bytes:
+    body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+    lines = {"host": urlsplit(stage.url).netloc, "content-length": str(len(body)), **ACCEPT}
+    head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, **headers}.items())
+    return f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+def send_and_close(connection: socket.socket, sent: bytes, *, resets: bool = False) -> None:
+    """In one go: the server, in the same loop, can look only when it is over."""
+    connection.sendall(sent)
+    if resets:
+        linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    connection.close()
+
+
+async def calls_again(stage: Stage, headers: dict[str, str], *, id: int) -> None:
+    await stage.posts_are_over()
+    answer = await answered(stage.mcp_url, message=calling("order", id=id), headers=headers)
+    assert "ordered" in answer.body
+
+
+@ON_LINUX
+async def test_a_call_whose_client_is_gone_is_its_callers_and_works_once(server: Any) -> None:
+    # finding: R1
+    keys = add_order(server)
+    async with staged(server) as stage:
+        session = await opened_session(stage.mcp_url)
+        with connected(stage) as connection:
+            # Accepted, since it was answered; then a call, and it is closed at once.
+            connection.setblocking(False)
+            loop = asyncio.get_running_loop()
+            ping = request(stage, {"id": 1, "method": "ping"}, session)
+            await loop.sock_sendall(connection, ping)
+            heard = b""
+            while b'"result"' not in heard:
+                heard += await loop.sock_recv(connection, 4096)
+            seen = stage.begun_posts
+            send_and_close(connection, request(stage, calling("order", id=2), session))
+        await eventually(lambda: stage.begun_posts > seen)
+        await calls_again(stage, session, id=3)
+        assert len(keys) == 1
+
+
+@ON_LINUX
+@pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
+async def test_a_call_of_nobody_any_more_is_not_begun(server: Any, *, resets: bool) -> None:
+    # finding: R1
+    keys = add_order(server)
+    async with staged(server) as stage:
+        session = await opened_session(stage.mcp_url)
+        send_and_close(
+            connected(stage), request(stage, calling("order", id=2), session), resets=resets
+        )
+        await calls_again(stage, session, id=3)
+        assert len(keys) == 1

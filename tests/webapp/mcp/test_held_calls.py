@@ -1,0 +1,350 @@
+"""How long a call is held: shorter than clients allow, and the same call goes on with it."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from tests.support.clock import Clock
+from tests.support.mcp_server import (
+    BOTH,
+    FORM,
+    LEGACY,
+    Caller,
+    Stage,
+    attached,
+    eventually,
+    link_in,
+    new_server,
+    soon,
+    text_of,
+)
+from webapp.calls.patience import Patience
+from webapp.http.connection import StreamConnection
+from webapp.identity.identity import Caller as Identified
+from webapp.limits import CallLimits
+from webapp.settings.quotas import PolicySettings
+
+LOGIN = "https://example.org/login"
+PATIENT = PolicySettings(patient_clients=frozenset({"patient"}))
+
+
+def new_asking_server(library: str = "mcp") -> Any:
+    server = new_server(library)
+
+    @server.tool()
+    async def sign_in() -> str:
+        return str(dict(await elicit.url("Sign in", LOGIN)))
+
+    @server.tool()
+    async def name() -> str:
+        return await elicit.form("Your name?")
+
+    return server
+
+
+@asynccontextmanager
+async def opened(server: Any) -> AsyncGenerator[tuple[Stage, Clock]]:
+    clock = Clock()
+    is_fastmcp = hasattr(server, "_mcp_server")
+    application = server.http_app(path="/mcp") if is_fastmcp else server.streamable_http_app()
+    async with attached(server, application, clock=clock, policies=PATIENT) as stage:
+        yield stage, clock
+
+
+async def pass_time(stage: Stage, clock: Clock, *, seconds: float) -> None:
+    """Let the call that waits see what time it is."""
+    await stage.pending()
+    clock.tick(seconds=seconds)
+    stage.service.elicitations.waiters.wake_all()
+
+
+def is_still_waiting(result: Any) -> bool:
+    return text_of(result).startswith("Still waiting for the person.")
+
+
+async def test_a_call_with_a_link_is_answered_before_clients_give_up(library: str) -> None:
+    # defect: lynq limit of 60 seconds
+    # defect: tesseron limit of 60 seconds
+    # finding: R4
+    async with (
+        opened(new_asking_server(library)) as (stage, clock),
+        stage.caller(LEGACY) as caller,
+    ):
+        call = caller.call("sign_in")
+        link = await caller.link()
+        await pass_time(stage, clock, seconds=49)
+        assert not call.done()
+        await pass_time(stage, clock, seconds=1)
+        result = await soon(call)
+        assert is_still_waiting(result)
+        assert "call this tool again" in text_of(result)
+        assert stage.id_of(link_in(result)) == stage.id_of(link)
+        for _ in range(3):
+            again = caller.call("sign_in")
+            await pass_time(stage, clock, seconds=50)
+            assert is_still_waiting(await soon(again))
+        last = caller.call("sign_in")
+        await stage.pending()
+        await stage.complete(link, {"name": "ann"})
+        assert "ann" in text_of(await soon(last))
+        assert not caller.has_links_left, "it was accepted in this session"
+        assert caller.completed == [stage.id_of(link)]
+
+
+async def link_of_a_held_call(stage: Stage, clock: Clock, caller: Caller) -> str:
+    """Its link, after the call was answered that the person is waited for."""
+    call = caller.call("sign_in")
+    link = await caller.link()
+    await pass_time(stage, clock, seconds=50)
+    assert is_still_waiting(await soon(call))
+    return link
+
+
+async def test_what_ended_between_two_calls_is_told_by_the_next(library: str) -> None:
+    # finding: R4
+    async with (
+        opened(new_asking_server(library)) as (stage, clock),
+        stage.caller(LEGACY) as caller,
+    ):
+        link = await link_of_a_held_call(stage, clock, caller)
+        await stage.complete(link, {"name": "ann"})
+        assert "ann" in text_of(await soon(caller.call("sign_in")))
+        assert caller.completed == [stage.id_of(link)]
+        assert not caller.has_links_left
+
+
+async def test_another_session_is_shown_the_link_again(library: str) -> None:
+    # finding: R4
+    async with opened(new_asking_server(library)) as (stage, clock):
+        async with stage.caller(LEGACY) as caller:
+            link = await link_of_a_held_call(stage, clock, caller)
+        async with stage.caller(LEGACY) as other:
+            last = other.call("sign_in")
+            assert stage.id_of(await other.link()) == stage.id_of(link)
+            await stage.complete(link)
+            await soon(last)
+
+
+async def test_a_decline_that_comes_between_two_calls_ends_the_question(library: str) -> None:
+    # finding: R4
+    async with opened(new_asking_server(library)) as (stage, clock):
+        slow = Slow()
+        async with slow.caller(stage, declares=BOTH) as caller:
+            call = caller.call("sign_in")
+            await slow.was_asked(1)
+            await pass_time(stage, clock, seconds=50)
+            assert is_still_waiting(await soon(call))
+            slow.answers.put_nowait(("decline", None))
+            await slow.has_answered(1)
+            again = await soon(caller.call("sign_in"))
+            assert again.is_error
+            assert "declined" in text_of(again)
+            assert slow.asked == 1
+
+
+@pytest.mark.parametrize("when", ["between two calls", "while the next one waits"])
+async def test_a_form_that_is_filled_in_slowly_is_shown_once(library: str, when: str) -> None:
+    # finding: R4
+    async with opened(new_asking_server(library)) as (stage, clock):
+        slow = Slow()
+        async with slow.caller(stage, declares=FORM) as caller:
+            call = caller.call("name")
+            await slow.was_asked(1)
+            await pass_time(stage, clock, seconds=50)
+            assert is_still_waiting(await soon(call))
+            if when.startswith("between"):
+                slow.answers.put_nowait(("accept", {"response": "Ann"}))
+                await slow.has_answered(1)
+            last = caller.call("name")
+            if when.startswith("while"):
+                await stage.pending()
+                slow.answers.put_nowait(("accept", {"response": "Ann"}))
+            assert text_of(await soon(last)) == "Ann"
+            assert slow.asked == 1
+
+
+async def test_a_form_that_was_dismissed_between_two_calls_is_shown_again(library: str) -> None:
+    # finding: R4
+    async with opened(new_asking_server(library)) as (stage, clock):
+        slow = Slow()
+        async with slow.caller(stage, declares=FORM) as caller:
+            call = caller.call("name")
+            await slow.was_asked(1)
+            await pass_time(stage, clock, seconds=50)
+            await soon(call)
+            slow.answers.put_nowait(("cancel", None))
+            await slow.has_answered(1)
+            last = caller.call("name")
+            await slow.was_asked(2)
+            slow.answers.put_nowait(("accept", {"response": "Ann"}))
+            assert text_of(await soon(last)) == "Ann"
+
+
+@pytest.mark.parametrize("way", ["named", "seen"])
+async def test_a_client_that_waits_longer_is_held_longer(library: str, way: str) -> None:
+    # finding: R4
+    async with opened(new_asking_server(library)) as (stage, clock):
+        name = "patient" if way == "named" else "mcp"
+        async with stage.caller(LEGACY, name=name) as caller:
+            if way == "seen":
+                see_it_wait(stage.service.patience, clock, stage, name, seconds=60)
+            call = caller.call("sign_in")
+            link = await caller.link()
+            for _ in range(4):
+                await pass_time(stage, clock, seconds=60)
+            assert not call.done()
+            await stage.complete(link, {"name": "ann"})
+            assert "ann" in text_of(await soon(call))
+
+
+def see_it_wait(
+    patience: Patience, clock: Clock, stage: Stage, client: str, *, seconds: float
+) -> None:
+    wire = StreamConnection()
+    caller = Identified(owner=stage.service.identity.local_owner, client=client)
+    has_result = patience.watch(caller, wire)
+    clock.tick(seconds=seconds)
+    has_result()
+    wire.end(is_delivered=True)
+
+
+async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait() -> None:
+    # finding: R4
+    clock = Clock()
+    patience = Patience(named=frozenset(), clock=clock)
+    for owner, seconds, arrives in (
+        ("ann", 59, True),
+        ("bob", 60, False),
+        ("eve", 60, True),
+        ("who gave up", 61, True),
+    ):
+        wire = StreamConnection()
+        has_result = patience.watch(Identified(owner=owner, client="c"), wire)
+        clock.tick(seconds=seconds)
+        if owner != "who gave up":  # its call is answered with an error, which arrives
+            has_result()
+        wire.end(is_delivered=arrives)
+    seen = {
+        who: patience.is_long(Identified(owner=who, client="c"), name="c")
+        for who in ("ann", "bob", "eve", "who gave up")
+    }
+    assert seen == {"ann": False, "bob": False, "eve": True, "who gave up": False}
+    assert not patience.is_long(Identified(owner="eve", client="another"), name="another")
+
+
+async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library: str) -> None:
+    # finding: R4
+    async with opened(new_asking_server(library)) as (stage, clock):
+        caller = await stage.cut_off_caller(LEGACY)
+        call = caller.call("sign_in")
+        (asked,) = await stage.pending()
+        clock.tick(seconds=61)
+        await caller.cancel()
+        await soon(call)
+        await eventually(lambda: not len(stage.service.bodies))
+        me = Identified(owner=asked.owner, client=asked.asked.client or "")
+        assert not stage.service.patience.is_long(me, name="c")
+
+
+async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library: str) -> None:
+    # finding: H2
+    async with (
+        opened(new_asking_server(library)) as (stage, clock),
+        stage.caller(LEGACY) as caller,
+    ):
+        call = caller.call("sign_in")
+        link = await caller.link()
+        await pass_time(stage, clock, seconds=40)
+        clock.set(hours=-2)
+        await pass_time(stage, clock, seconds=9)
+        assert not call.done()
+        await pass_time(stage, clock, seconds=1)
+        assert is_still_waiting(await soon(call))
+        # Forth again: nobody is seen to have waited for two hours.
+        last = caller.call("sign_in")
+        await stage.pending()
+        clock.set(hours=2)
+        await stage.complete(link, {"name": "ann"})
+        assert "ann" in text_of(await soon(last))
+        me = Identified(owner=stage.service.identity.local_owner, client="mcp")
+        assert not stage.service.patience.is_long(me, name="c")
+
+
+@pytest.mark.parametrize("hours", [0, -2])
+async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(
+    library: str, hours: int
+) -> None:
+    # finding: R4
+    # finding: H2
+    server = new_server(library)
+    gate, began = asyncio.Event(), asyncio.Event()
+
+    @server.tool()
+    async def work() -> str:
+        await elicit.url("Sign in", LOGIN)
+        began.set()
+        await gate.wait()
+        return "worked"
+
+    async with opened(server) as (stage, clock), stage.caller(LEGACY) as caller:
+        call = caller.call("work")
+        await stage.complete(await caller.link())
+        await soon(began.wait())
+        waiters = stage.service.elicitations.waiters
+        before = len(waiters)
+        again = caller.call("work")
+        await eventually(lambda: len(waiters) > before)
+        clock.set(hours=hours)
+        for _ in range(2):
+            clock.tick(seconds=25)
+            await stage.service.bodies.renew()
+
+        def is_answered() -> bool:
+            waiters.wake_all()
+            return again.done()
+
+        await eventually(is_answered)
+        assert "call again" in text_of(await soon(again))
+        gate.set()
+        assert text_of(await soon(call)) == "worked"
+
+
+def test_every_way_to_hold_a_call_ends_before_55_seconds() -> None:
+    # finding: R4
+    limits = CallLimits()
+    assert limits.leg < limits.call < timedelta(seconds=55)
+    assert limits.link < limits.call
+
+
+class Slow:
+    """A person who takes their time with what their client shows."""
+
+    def __init__(self) -> None:
+        self.answers: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        self.asked = 0
+        self.answered = 0
+
+    @asynccontextmanager
+    async def caller(self, stage: Stage, *, declares: Any) -> AsyncGenerator[Caller]:
+        async with stage.caller(LEGACY, declares=declares, slow=self.answer) as caller:
+            yield caller
+
+    async def answer(self) -> tuple[str, Any]:
+        self.asked += 1
+        action, content = await self.answers.get()
+        self.answered += 1
+        return action, content
+
+    async def was_asked(self, times: int) -> None:
+        await eventually(lambda: self.asked == times)
+
+    async def has_answered(self, times: int) -> None:
+        """The server has heard of it."""
+        await eventually(lambda: self.answered == times)
+        for _ in range(200):
+            await asyncio.sleep(0)

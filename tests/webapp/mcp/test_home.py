@@ -1,0 +1,50 @@
+"""Our home page, beside servers whose authors changed what the library lists."""
+
+from typing import Any
+
+from fastmcp import FastMCP
+from fastmcp.server.dependencies import get_http_request
+from fastmcp.server.middleware import Middleware
+
+from tests.support.mcp_server import staged
+
+
+class ForRequests(Middleware):
+    async def on_list_tools(self, context: Any, call_next: Any) -> Any:
+        assert get_http_request().url.path == "/mcp"
+        return await call_next(context)
+
+
+class WithoutAdmin(Middleware):
+    async def on_list_tools(self, context: Any, call_next: Any) -> Any:
+        return [tool for tool in await call_next(context) if tool.name != "admin"]
+
+
+async def home_of(middleware: Middleware) -> str:
+    server: FastMCP[Any] = FastMCP("shop", middleware=[middleware])
+
+    @server.tool
+    def admin() -> str:
+        return ""
+
+    @server.tool
+    def buy() -> str:
+        return ""
+
+    async with staged(server) as stage:
+        person = await stage.person()
+        answer = await person.browser.get(f"{stage.url}/")
+        assert answer.status_code == 200
+        return answer.text
+
+
+async def test_it_is_there_where_tools_are_listed_for_mcp_requests_only() -> None:
+    told = await home_of(ForRequests())
+    assert "lends tools to your assistant" in told
+    assert "<dt>" not in told
+
+
+async def test_what_the_author_lists_to_nobody_is_not_named() -> None:
+    told = await home_of(WithoutAdmin())
+    assert "buy" in told
+    assert "admin" not in told

@@ -1,0 +1,180 @@
+"""Which calls are one wish: the same call, one key, one moment; and which are not."""
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from flows.elicitation.states import Json
+from tests.support.clock import Clock
+from tests.support.mcp_server import (
+    MODERN,
+    asked_in,
+    attached,
+    eventually,
+    links_asked,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+from webapp.stores.memory import MemoryStore
+
+LOGIN = "https://example.org/login"
+RELAYED = {"x-forwarded-for": "203.0.113.9"}
+KINDS = ("elicitation", "run", "once", "alias", "data key")
+
+
+async def test_a_new_call_after_a_questions_time_asks_a_new_question(library: str) -> None:
+    server = new_server(library)
+
+    @server.tool()
+    async def sign_in() -> str:
+        return str(dict(await elicit.url("Sign in", LOGIN, timeout=timedelta(minutes=1))))
+
+    clock = Clock()
+    application = (
+        server.http_app(path="/mcp") if library == "fastmcp" else server.streamable_http_app()
+    )
+    # Nothing sweeps here, so only the call itself can see what time it is.
+    async with attached(server, application, clock=clock) as stage, stage.caller(MODERN) as caller:
+        (dead,) = links_asked(await caller.leg("sign_in"))
+        clock.tick(minutes=1)
+        asked = asked_in(await caller.leg("sign_in"))
+        (link,) = links_asked(asked)
+        assert stage.id_of(link) != stage.id_of(dead)
+        assert await stage.status(dead) == "expired"
+        assert await stage.complete(link, {"name": "ann"}) == "accepted"
+        assert "ann" in text_of(await soon(caller.leg("sign_in", after=asked)))
+
+
+def add_keyed(server: Any) -> None:
+    @server.tool()
+    async def sign_in(page: int) -> str:
+        return str(dict(await elicit.url("Sign in", LOGIN, key="login")))
+
+    @server.tool()
+    async def pay(page: int) -> str:
+        return str(dict(await elicit.url("Sign in", LOGIN, key="login")))
+
+
+async def test_a_key_joins_calls_of_one_tool_with_different_arguments(
+    server: Any, revision: str
+) -> None:
+    add_keyed(server)
+    async with (
+        staged(server) as stage,
+        stage.caller(revision) as caller,
+        stage.caller(revision) as other,
+    ):
+        calls = [caller.call("sign_in", page=1)]
+        first = await caller.link()
+        calls.append(other.call("sign_in", page=2))
+        second = await other.link()
+        assert stage.id_of(second) == stage.id_of(first)
+        await stage.complete(second, {"name": "ann"})
+        assert text_of(await soon(calls[1])) == "{'name': 'ann'}"
+        await soon(calls[0])
+        assert len(await stage.elicitations()) == 1
+
+
+async def test_a_key_never_joins_calls_of_two_tools(server: Any, revision: str) -> None:
+    add_keyed(server)
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        calls = [caller.call(tool, page=1) for tool in ("sign_in", "pay")]
+        links = [await caller.link() for _ in calls]
+        assert stage.id_of(links[0]) != stage.id_of(links[1])
+        for link in links:
+            await stage.complete(link)
+        for call in calls:
+            assert not (await soon(call)).is_error
+
+
+@pytest.mark.every_way
+async def test_two_identical_calls_at_one_moment_do_the_work_once(
+    server: Any, revision: str
+) -> None:
+    bodies = Counter[str]()
+    keys: list[str] = []
+    gate = asyncio.Event()
+
+    async def work(key: str) -> Json:
+        keys.append(key)
+        await gate.wait()
+        return {"order": len(keys)}
+
+    @server.tool()
+    async def order() -> str:
+        bodies["began"] += 1
+        return str(await elicit.once("order", work))
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        calls = [caller.call("order"), caller.call("order")]
+        await eventually(lambda: bodies["began"] == 2 and keys)
+        for _ in range(100):  # until both stand where they stand
+            await asyncio.sleep(0)
+        gate.set()
+        assert [text_of(await soon(call)) for call in calls] == ["{'order': 1}"] * 2
+        assert len(keys) == 1
+
+
+async def test_work_that_fails_is_done_again_by_the_call_that_waited_for_it(
+    server: Any, revision: str
+) -> None:
+    keys: list[str] = []
+    gate = asyncio.Event()
+
+    async def work(key: str) -> Json:
+        keys.append(key)
+        if len(keys) == 1:
+            await gate.wait()
+            raise OSError("the other side is down")
+        return len(keys)
+
+    @server.tool()
+    async def order() -> str:
+        return str(await elicit.once("order", work))
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        first = caller.call("order")
+        await eventually(lambda: keys)
+        second = caller.call("order")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        gate.set()
+        assert (await soon(first)).is_error
+        assert text_of(await soon(second)) == "2"
+        assert keys[0] == keys[1]
+
+
+async def test_nothing_is_begun_for_a_caller_that_is_refused(server: Any, revision: str) -> None:
+    # finding: R1
+    begun: list[str] = []
+
+    @server.tool()
+    async def order() -> str:
+        async def work(key: str) -> Json:
+            begun.append(key)
+            return "ordered"
+
+        return str(await elicit.once("order", work))
+
+    store = MemoryStore()
+
+    async def rows() -> list[int]:
+        return [len(await store.list(kind, limit=1000)) for kind in KINDS]
+
+    async with (
+        staged(server, store=store) as stage,
+        stage.caller(revision, headers=RELAYED) as caller,
+    ):
+        before = await rows()
+        for _ in range(3):
+            refused = await soon(caller.call("order"))
+            assert "[ELICITATION_NOT_ALLOWED]" in text_of(refused)
+            assert "once('order') was not begun" in text_of(refused)
+        assert await rows() == before
+    assert not begun

@@ -1,0 +1,539 @@
+"""Accounts, payments and secrets as tools get them, by each way to a person."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypedDict
+
+import httpx
+import pytest
+from pydantic import BaseModel
+
+from flows import Account, Money, Receipt, elicit
+from flows.elicitation.states import Json
+from flows.errors import NotPossible
+from tests.support.kind_tools import PRICE, WAYS, asked_for, bought, connected
+from tests.support.mcp_sandbox import KEY, Fair, fair, went_through
+from tests.support.mcp_server import (
+    MODERN,
+    answered_in,
+    asked_in,
+    cut,
+    eventually,
+    link_in,
+    links_asked,
+    new_server,
+    soon,
+    text_of,
+)
+from tests.support.serving import serving
+from webapp.http.connection import Receive, Scope, Send
+from webapp.limits import CallLimits
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("way", WAYS)
+async def test_one_tool_gets_all_three_by_every_way(server: Any, revision: str, way: str) -> None:
+    # parity: T11
+    got: list[Any] = []
+
+    @server.tool()
+    async def serve_tea() -> str:
+        account = await connected(reason="to find your teapots")
+        receipt = await bought()
+        key = await elicit.secret("The key of the tea room")
+        async with account.client() as api:
+            repositories = (await api.get("/user/repos")).raise_for_status().json()
+        got.append((account, receipt, key))
+        return f"{account.label} {len(repositories) > 0} {receipt.price} {len(key)}"
+
+    async with (
+        fair(server) as at,
+        at.stage.caller(revision, declares=WAYS[way]) as caller,
+    ):
+        guest = await at.guest()
+        acts = [guest.connect, guest.pay, guest.type]
+        result = await went_through(caller, "serve_tea", acts, by_url=way == "url")
+        assert text_of(result) == f"octocat True 9.00 EUR {len(KEY)}"
+        ((account, receipt, key),) = got
+        assert isinstance(account, Account)
+        assert (account.provider, account.label, account.scopes) == ("github", "octocat", ("repo",))
+        assert isinstance(receipt, Receipt)
+        assert (receipt.price, receipt.what, receipt.provider) == (PRICE, "Tea", "stripe")
+        assert receipt.is_test
+        assert receipt.status == "taken"
+        assert key == KEY
+        assert [payment.status for payment in await at.payments()] == ["spent"]
+        assert all(row.content is None for row in await at.stage.elicitations())
+
+
+async def test_the_key_to_an_account_goes_to_the_providers_hosts_only(
+    server: Any, revision: str
+) -> None:
+    heard: list[dict[bytes, bytes]] = []
+
+    async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            heard.append(dict(scope["headers"]))
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+    async with serving(elsewhere) as other:
+
+        @server.tool()
+        async def wander() -> str:
+            account = await connected()
+            async with account.client() as api:
+                await api.get(f"{other}/user")
+                return str((await api.get("/user")).json()["login"])
+
+        async with fair(server) as at, at.stage.caller(revision) as caller:
+            guest = await at.guest()
+            result = await went_through(caller, "wander", [guest.connect])
+            assert text_of(result) == "octocat"
+    assert len(heard) == 1
+    assert b"authorization" not in heard[0]
+
+
+async def test_a_second_call_asks_nothing_and_another_tool_asks_once(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def read() -> str:
+        return str((await connected()).label)
+
+    @server.tool()
+    async def write() -> str:
+        return str((await connected()).label)
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        assert text_of(await went_through(caller, "read", [guest.connect])) == "octocat"
+        assert text_of(await soon(caller.call("read"))) == "octocat"
+        assert text_of(await went_through(caller, "write", [guest.allow])) == "octocat"
+        assert text_of(await soon(caller.call("write"))) == "octocat"
+        assert not caller.has_links_left
+        assert len(await at.connections()) == 1
+
+
+async def test_a_receipt_is_spent_once_or_given_back_once(server: Any, revision: str) -> None:
+    told: list[Any] = []
+
+    @server.tool()
+    async def spend() -> str:
+        receipt = await bought()
+        await receipt.spend()
+        await receipt.spend()
+        with pytest.raises(NotPossible):
+            await receipt.refund()
+        return "spent"
+
+    @server.tool()
+    async def give_back() -> str:
+        receipt = await bought()
+        told.extend([await receipt.refund(reason="no tea"), await receipt.refund()])
+        with pytest.raises(NotPossible):
+            await receipt.spend()
+        return "given back"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        assert text_of(await went_through(caller, "spend", [guest.pay])) == "spent"
+        assert text_of(await went_through(caller, "give_back", [guest.pay])) == "given back"
+        first, again = told
+        assert first == again
+        assert (first.price, first.status) == (PRICE, "succeeded")
+        assert sorted(p.status for p in await at.payments()) == ["refunded", "spent"]
+        # What was given back buys nothing: it is asked for again.
+        assert text_of(await went_through(caller, "give_back", [guest.pay])) == "given back"
+
+
+class Model(BaseModel):
+    user: str
+    password: str
+
+
+@dataclass
+class Data:
+    user: str
+    password: str
+
+
+class Typed(TypedDict):
+    user: str
+    password: str
+
+
+SCHEMA: Mapping[str, Json] = {
+    "type": "object",
+    "properties": {"user": {"type": "string"}, "password": {"type": "string"}},
+    "required": ["user", "password"],
+}
+FULL = {"user": "ann", "password": KEY}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (Model, Model(**FULL)),
+        (Data, Data(**FULL)),
+        (Typed, FULL),
+        (SCHEMA, FULL),
+    ],
+    ids=["pydantic", "dataclass", "typed dictionary", "json schema"],
+)
+async def test_a_secret_has_the_type_that_was_asked_for(
+    server: Any, revision: str, schema: Any, expected: Any
+) -> None:
+    got: list[Any] = []
+
+    @server.tool()
+    async def unlock() -> str:
+        got.append(await elicit.secret("Your door", schema))
+        return "open"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+
+        async def fill_in(link: str) -> None:
+            await guest.type(link, **FULL)
+
+        assert text_of(await went_through(caller, "unlock", [fill_in])) == "open"
+        assert got == [expected]
+        assert type(got[0]) is type(expected)
+
+
+NOES = {
+    "oauth, on our page": ("oauth", "decline", "declined"),
+    "oauth, at the provider": ("oauth", "deny", "denied"),
+    "payment, on our page": ("payment", "decline", "declined"),
+    "payment, at the checkout": ("payment", "leave", "denied"),
+    "secret, on our page": ("secret", "decline", "declined"),
+}
+
+
+@pytest.mark.parametrize("no", NOES)
+async def test_a_no_is_told_as_it_was_said(server: Any, revision: str, no: str) -> None:
+    kind, act, status = NOES[no]
+
+    @server.tool()
+    async def ask() -> str:
+        outcome = await asked_for(kind).outcome()
+        return f"{outcome.status} {outcome.content} {bool(outcome)} {outcome.error is not None}"
+
+    @server.tool()
+    async def ask_or_none() -> str:
+        return str(await asked_for(kind).or_none())
+
+    @server.tool()
+    async def must() -> str:
+        return str(await asked_for(kind))
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        say_no = getattr(guest, act)
+        assert text_of(await went_through(caller, "ask", [say_no])) == f"{status} None False True"
+        assert text_of(await went_through(caller, "ask_or_none", [say_no])) == "None"
+        result = await went_through(caller, "must", [say_no])
+        assert result.is_error
+        assert f"[ELICITATION_{status.upper()}]" in text_of(result)
+        assert await at.payments() == []
+        assert await at.connections() == []
+
+
+async def kind_of(at: Fair, link: str) -> str:
+    found = await at.stage.service.elicitations.get(at.stage.id_of(link))
+    assert found is not None
+    return found.kind
+
+
+def add_gathering(server: Any) -> None:
+    @server.tool()
+    async def both() -> str:
+        account, receipt = await asyncio.gather(connected(), bought())
+        return f"{account.label} {receipt.price}"
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("first", ["oauth", "payment"])
+async def test_a_tool_gathers_an_account_and_a_payment(
+    server: Any, revision: str, first: str
+) -> None:
+    add_gathering(server)
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        acts = {"oauth": guest.connect, "payment": guest.pay}
+        call = caller.call("both")
+        links = {await kind_of(at, link): link for link in [await caller.link() for _ in acts]}
+        for kind in sorted(acts, key=lambda kind: kind != first):
+            await acts[kind](links[kind])
+        assert text_of(await soon(call)) == "octocat 9.00 EUR"
+        assert [payment.status for payment in await at.payments()] == ["spent"]
+
+
+async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
+    request: pytest.FixtureRequest, server: Any, revision: str, library: str
+) -> None:
+    add_gathering(server)
+    async with (
+        fair(server, limits=CallLimits(link=timedelta())) as at,
+        at.stage.caller(revision, declares=None) as caller,
+    ):
+        guest = await at.guest()
+        acts = {"oauth": guest.connect, "payment": guest.pay}
+        for _ in range(2):
+            result = await soon(caller.call("both"))
+            assert text_of(result).startswith("This tool requires user input to continue")
+            link = link_in(result)
+            await acts[await kind_of(at, link)](link)
+        assert text_of(await soon(caller.call("both"))) == "octocat 9.00 EUR"
+
+
+@pytest.mark.every_way
+async def test_what_is_spent_before_the_next_question_stays_bought(
+    server: Any, revision: str
+) -> None:
+    runs: list[str] = []
+
+    @server.tool()
+    async def brew() -> str:
+        receipt = await bought()
+        await receipt.spend()
+        runs.append(receipt.id)
+        key = await elicit.secret("The key of the tea room")
+        return f"{len(key)} {len(set(runs))}"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        result = await went_through(caller, "brew", [guest.pay, guest.type])
+        assert text_of(result) == f"{len(KEY)} 1"
+        assert len(runs) == (2 if revision == MODERN else 1)
+        assert [payment.status for payment in await at.payments()] == ["spent"]
+
+
+async def test_what_is_given_back_before_the_next_question_stays_given_back(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def regret() -> str:
+        receipt = await bought()
+        refund = await receipt.refund()
+        key = await elicit.secret("The key of the tea room")
+        return f"{refund.price} {len(key)}"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        result = await went_through(caller, "regret", [guest.pay, guest.type])
+        # Where the body runs again, it is not handed money that is back with the person.
+        expected = "given back meanwhile" if revision == MODERN else f"9.00 EUR {len(KEY)}"
+        assert expected in text_of(result)
+        assert [payment.status for payment in await at.payments()] == ["refunded"]
+
+
+@pytest.mark.parametrize("known", ["account", "secret", "bought"])
+async def test_what_is_known_may_stand_before_another_question(
+    server: Any, revision: str, known: str
+) -> None:
+    asks: dict[str, Any] = {
+        "account": connected,
+        "secret": lambda: elicit.secret("Your door", name="door"),
+        "bought": lambda: elicit.payment(PRICE, "For good", once=True),
+    }
+
+    @server.tool()
+    async def both() -> str:
+        await asks[known]()
+        return str(len(await elicit.secret("The key of the tea room")))
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        first = {"account": guest.connect, "secret": guest.type, "bought": guest.pay}[known]
+        for todo in ([first, guest.type], [guest.type]):
+            result = await went_through(caller, "both", todo)
+            assert text_of(result) == str(len(KEY))
+
+
+async def test_an_error_does_not_carry_the_secret_to_the_model(server: Any, revision: str) -> None:
+    @server.tool()
+    async def knock() -> str:
+        key = await elicit.secret("The key of the tea room")
+        raise ValueError(f"{key} does not fit")
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        result = await went_through(caller, "knock", [guest.type])
+        assert result.is_error
+        assert KEY not in result.model_dump_json()
+
+
+async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(
+    server: Any, revision: str
+) -> None:
+    tries: list[str] = []
+
+    @server.tool()
+    async def deliver() -> str:
+        receipt = await bought()
+        tries.append(receipt.id)
+        if len(set(tries)) == len(tries):
+            raise RuntimeError("the press is jammed")
+        return "here it is"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        result = await went_through(caller, "deliver", [guest.pay])
+        assert result.is_error
+        await eventually(lambda: not len(at.stage.service.bodies))
+        assert [payment.status for payment in await at.payments()] == ["open"]
+        assert text_of(await soon(caller.call("deliver"))) == "here it is"
+        assert not caller.has_links_left
+
+
+async def test_what_is_not_set_up_is_told_as_a_sentence_with_a_code(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def connect() -> str:
+        return str(await connected())
+
+    @server.tool()
+    async def connect_declared() -> str:
+        return str(await elicit.oauth("weather"))
+
+    @server.tool()
+    async def buy() -> str:
+        return str(await bought())
+
+    @server.tool()
+    async def buy_elsewhere() -> str:
+        return str(await elicit.payment(PRICE, "Tea", provider="abacus"))
+
+    named = {
+        "connect": ("ELICIT_GITHUB_CLIENT_ID", "ELICIT_GITHUB_CLIENT_SECRET"),
+        "connect_declared": ("[providers.weather] in elicit.toml",),
+        "buy": ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"),
+        "buy_elsewhere": ("ELICIT_ABACUS_KEY",),
+    }
+    async with fair(server, plays=False) as at, at.stage.caller(revision) as caller:
+        for tool, names in named.items():
+            result = await soon(caller.call(tool))
+            assert result.is_error
+            assert "[ELICITATION_NOT_CONFIGURED]" in text_of(result)
+            assert all(name in text_of(result) for name in names)
+        assert not await at.stage.elicitations()
+        assert not caller.has_links_left
+
+
+async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_taken(
+    library: str,
+) -> None:
+    server = new_server(library)
+    prices = iter(("9.00", "90.00"))
+
+    @server.tool()
+    async def buy() -> str:
+        return str(await elicit.payment(Money(next(prices), "EUR"), "Tea"))
+
+    async with fair(server) as at, at.stage.caller(MODERN) as caller:
+        guest = await at.guest()
+        asked = asked_in(await caller.leg("buy"))
+        await guest.pay(links_asked(asked)[0])
+        result = answered_in(await caller.leg("buy", after=asked))
+        assert result.is_error
+        assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
+        assert "9.00 EUR" in text_of(result)
+        assert "90.00 EUR" in text_of(result)
+        assert [payment.status for payment in await at.payments()] == ["open"]
+
+
+async def test_two_identical_calls_at_once_are_one_purchase(server: Any, revision: str) -> None:
+    bodies: list[str] = []
+
+    @server.tool()
+    async def buy() -> str:
+        receipt = await bought()
+        bodies.append(receipt.id)
+        return "tea"
+
+    async with (
+        fair(server) as at,
+        at.stage.caller(revision) as caller,
+        at.stage.caller(revision) as other,
+    ):
+        guest = await at.guest()
+        first = caller.call("buy")
+        link = await caller.link()
+        second = other.call("buy")
+        assert at.stage.id_of(await other.link()) == at.stage.id_of(link)
+        await guest.pay(link)
+        texts = [text_of(await soon(call)) for call in (first, second)]
+        assert texts[1] == "tea"
+        assert texts[0] == "tea" or "Another call is waiting" in texts[0]
+        assert len(bodies) == 1
+        assert [payment.status for payment in await at.payments()] == ["spent"]
+
+
+def requested(response: httpx.Response) -> str:
+    """The requestState in a response, which is JSON or an event stream."""
+    (line,) = (line for line in response.text.splitlines() if '"requestState"' in line)
+    result = json.loads(line.removeprefix("data:"))["result"]
+    return str(result["requestState"])
+
+
+@pytest.mark.parametrize("kind", ["payment", "secret", "oauth"])
+async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(
+    server: Any, revision: str, kind: str
+) -> None:
+    gate = asyncio.Event()
+    bodies: list[int] = []
+
+    @server.tool()
+    async def serve() -> str:
+        await asked_for(kind)
+        bodies.append(1)
+        await gate.wait()
+        return f"tea {len(bodies)}"
+
+    async with fair(server) as at:
+        guest = await at.guest()
+        acts = {"payment": guest.pay, "secret": guest.type, "oauth": guest.connect}
+        caller = await at.stage.cut_off_caller(revision)
+        call = caller.call("serve")
+        if revision == MODERN:
+            call = caller.call("serve", state=requested(await soon(call)))
+        (row,) = await at.stage.pending()
+        await acts[kind](at.stage.link_of(row))
+        await eventually(lambda: bodies)
+        await cut(call)
+        if revision == MODERN:
+            await at.stage.posts_are_over()
+        gate.set()
+        await eventually(lambda: not len(at.stage.service.bodies))
+        again = await soon(caller.call("serve"))
+        # Where a closed stream is a cancel, the body starts again with what was answered.
+        starts = 2 if revision == MODERN and kind != "payment" else 1
+        assert f"tea {starts}" in again.text
+        assert len(bodies) == starts
+        assert len(await at.stage.elicitations()) == 1
+
+
+@pytest.mark.parametrize("kind", ["payment", "secret", "oauth"])
+async def test_a_new_question_is_shown_at_once_also_where_an_old_one_was(
+    server: Any, revision: str, kind: str
+) -> None:
+    @server.tool()
+    async def ask() -> str:
+        return str(await asked_for(kind))
+
+    async with (
+        fair(server, limits=CallLimits(link=timedelta())) as at,
+        at.stage.caller(revision, declares=None) as caller,
+    ):
+        old = link_in(await soon(caller.call("ask")))
+        at.clock.tick(minutes=31)
+        result = await soon(caller.call("ask"))
+        assert text_of(result).startswith("This tool requires user input to continue")
+        assert at.stage.id_of(link_in(result)) != at.stage.id_of(old)
+        assert text_of(await soon(caller.call("ask"))).startswith("Still waiting")

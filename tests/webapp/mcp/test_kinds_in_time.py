@@ -1,0 +1,360 @@
+"""Accounts, payments and secrets over time: names, keys, timeouts, what is over, what is wiped."""
+
+import asyncio
+import logging
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from flows import Money, Receipt, elicit
+from flows.elicitation.states import Status
+from flows.question import Link
+from tests.support.kind_tools import asked_for, bought, connected
+from tests.support.mcp_sandbox import KEY, fair, went_through
+from tests.support.mcp_server import (
+    MODERN,
+    answered_in,
+    asked_in,
+    eventually,
+    link_in,
+    links_asked,
+    new_browser,
+    new_server,
+    soon,
+    text_of,
+)
+from webapp.limits import CallLimits
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
+
+SHOP = "https://shop.example"
+
+
+async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def unlock() -> str:
+        return str(len(await elicit.secret("Your door", name="door")))
+
+    @server.tool()
+    async def open_window() -> str:
+        return str(len(await elicit.secret("Your window", name="door")))
+
+    @server.tool()
+    async def lock() -> str:
+        return f"{await elicit.forget('door')} {await elicit.forget('window')}"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        assert text_of(await went_through(caller, "unlock", [guest.type])) == str(len(KEY))
+        for tool in ("unlock", "open_window"):  # it is the person's on this server
+            assert text_of(await soon(caller.call(tool))) == str(len(KEY))
+        assert not caller.has_links_left
+        assert text_of(await soon(caller.call("lock"))) == "True False"
+        assert text_of(await soon(caller.call("lock"))) == "False False"
+        assert text_of(await went_through(caller, "unlock", [guest.type])) == str(len(KEY))
+
+
+async def test_a_name_asks_again_where_what_is_kept_does_not_fit(
+    server: Any, revision: str
+) -> None:
+    schema: Any = {
+        "type": "object",
+        "properties": {"user": {"type": "string"}},
+        "required": ["user"],
+    }
+
+    @server.tool()
+    async def unlock() -> str:
+        return str(len(await elicit.secret("Your door", name="door")))
+
+    @server.tool()
+    async def unlock_as() -> str:
+        answer: Any = await elicit.secret("Your door", schema, name="door")
+        return str(len(answer["user"]))
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+
+        async def give_user(link: str) -> None:
+            await guest.type(link, user=KEY)
+
+        assert text_of(await went_through(caller, "unlock", [guest.type])) == str(len(KEY))
+        assert text_of(await went_through(caller, "unlock_as", [give_user])) == str(len(KEY))
+
+
+@pytest.mark.parametrize("kind", ["oauth", "payment", "secret"])
+async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
+    server: Any, revision: str, kind: str
+) -> None:
+    questions = {
+        "oauth": lambda: connected(key="one"),
+        "payment": lambda: elicit.payment(Money("9.00", "EUR"), "Tea", key="one"),
+        "secret": lambda: elicit.secret("Your door", key="one"),
+    }
+
+    @server.tool()
+    async def serve(page: int) -> str:
+        await questions[kind]()
+        return f"page {page}"
+
+    async with (
+        fair(server, limits=CallLimits(link=timedelta())) as at,
+        at.stage.caller(revision, declares=None) as caller,
+    ):
+        guest = await at.guest()
+        acts = {"oauth": guest.connect, "payment": guest.pay, "secret": guest.type}
+        await acts[kind](link_in(await soon(caller.call("serve", page=1))))
+        assert text_of(await soon(caller.call("serve", page=2))) == "page 2"
+        assert len(await at.stage.elicitations()) == 1
+
+
+@pytest.mark.parametrize("kind", ["oauth", "payment", "secret"])
+async def test_a_timeout_is_the_questions_own(server: Any, revision: str, kind: str) -> None:
+    minute = timedelta(minutes=1)
+    questions = {
+        "oauth": lambda: connected(timeout=minute),
+        "payment": lambda: elicit.payment(Money("9.00", "EUR"), "Tea", timeout=minute),
+        "secret": lambda: elicit.secret("Your door", timeout=minute),
+    }
+
+    @server.tool()
+    async def ask() -> str:
+        return str(await questions[kind]())
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        call = caller.call("ask")
+        link = await caller.link()
+        await at.stage.pending()
+        at.clock.tick(minutes=1)
+        await fall_due(at.stage.service)
+        result = await soon(call)
+        assert result.is_error
+        assert "[ELICITATION_TIMEOUT]" in text_of(result)
+        assert "60 seconds" in text_of(result)
+        assert await at.stage.status(link) == "expired"
+
+
+async def test_a_payment_has_half_an_hour_and_the_others_five_minutes(library: str) -> None:
+    # parity: F3
+    server = new_server(library)
+
+    @server.tool()
+    async def ask(kind: str) -> str:
+        return str(await asked_for(kind))
+
+    async with fair(server) as at, at.stage.caller(MODERN) as caller:
+        for kind, minutes in (("oauth", 5), ("payment", 30), ("secret", 5)):
+            await caller.leg("ask", kind=kind)
+            (*_, row) = await at.stage.elicitations()
+            assert row.expires_at - row.created_at == timedelta(minutes=minutes)
+            at.clock.tick(seconds=1)
+
+
+class Counting(MemoryStore):
+    """Counts how often it is read."""
+
+    reads = 0
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        self.reads += 1
+        return await super().read(owner, kind, id)
+
+
+async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(
+    library: str, revision: str
+) -> None:
+    server = new_server(library)
+    store = Counting()
+
+    @server.tool()
+    async def read() -> str:
+        return str((await connected(timeout=timedelta(minutes=1))).label)
+
+    hour = timedelta(hours=1)
+    limits = CallLimits(progress=hour, leg=hour, call=hour)
+    async with (
+        fair(server, store=store, limits=limits) as at,
+        at.stage.caller(revision) as caller,
+    ):
+        guest = await at.guest()
+        await at.plan(next="slow")
+        call = caller.call("read")
+        link = await caller.link()
+        await at.stage.pending()
+        at.clock.tick(seconds=59)
+        walking = asyncio.create_task(guest.connect(link))
+        (row,) = await at.stage.elicitations()
+        while row.status is not Status.EXCHANGING:
+            (row,) = await at.stage.elicitations()
+            await asyncio.sleep(0)
+        at.clock.tick(seconds=2)
+        at.stage.service.elicitations.waiters.wake_all()
+        before = store.reads
+        for _ in range(500):
+            await asyncio.sleep(0)
+        reads = store.reads - before
+        await at.plan(release=True)
+        await walking
+        assert text_of(await soon(call)) == "octocat"
+        assert reads < 50
+
+
+async def test_an_account_is_still_there_when_the_payment_after_it_took_long(
+    library: str,
+) -> None:
+    server = new_server(library)
+
+    @server.tool()
+    async def both() -> str:
+        account = await connected()
+        receipt = await bought()
+        return f"{account.label} {receipt.price}"
+
+    async with fair(server) as at, at.stage.caller(MODERN) as caller:
+        guest = await at.guest()
+        first = asked_in(await caller.leg("both"))
+        await guest.connect(links_asked(first)[0])
+        second = asked_in(await caller.leg("both", after=first))
+        at.clock.tick(minutes=25)
+        await fall_due(at.stage.service)
+        await guest.pay(links_asked(second)[0])
+        result = answered_in(await caller.leg("both", after=second))
+        assert text_of(result) == "octocat 9.00 EUR"
+
+
+async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_else(
+    library: str,
+) -> None:
+    server = new_server(library)
+
+    @server.tool()
+    async def both() -> str:
+        key = await elicit.secret("Your door")
+        receipt = await bought()
+        return f"{len(key)} {receipt.price}"
+
+    async with fair(server) as at, at.stage.caller(MODERN) as caller:
+        guest = await at.guest()
+        first = asked_in(await caller.leg("both"))
+        await guest.type(links_asked(first)[0])
+        second = asked_in(await caller.leg("both", after=first))
+        at.clock.tick(minutes=25)
+        await fall_due(at.stage.service)
+        await guest.pay(links_asked(second)[0])
+        again = asked_in(await caller.leg("both", after=second))
+        await guest.type(links_asked(again)[0])
+        result = answered_in(await caller.leg("both", after=again))
+        assert text_of(result) == f"{len(KEY)} 9.00 EUR"
+        assert [payment.status for payment in await at.payments()] == ["spent"]
+
+
+async def test_a_tool_that_tells_all_it_has_tells_no_secret(
+    server: Any, revision: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    @server.tool()
+    async def tell() -> str:
+        account, receipt = await connected(), await bought()
+        outcome = await elicit.secret("Your door").outcome()
+        client = account.client()
+        await client.aclose()
+        return f"{account!r} {receipt!r} {outcome!r} {client.auth!r} {vars(client)!r}"
+
+    @server.tool()
+    async def blurt_out() -> str:
+        account = await connected()
+        raise RuntimeError(account)
+
+    @server.tool()
+    async def give_away() -> dict[str, Any]:
+        return {"account": await connected()}
+
+    @server.tool()
+    async def hand_over() -> Any:
+        return await bought()
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        acts = [guest.connect, guest.pay, guest.type]
+        assert "octocat" in text_of(await went_through(caller, "tell", acts))
+        more = {
+            "blurt_out": [guest.allow],
+            "give_away": [guest.allow],
+            "hand_over": [guest.pay],
+        }
+        for tool, todo in more.items():
+            await went_through(caller, tool, todo)
+        (connection,) = await at.connections()
+        ours = [r for r in caplog.records if r.name.startswith(("webapp", "flows"))]
+        for secret in (KEY, connection.access_token):
+            assert not any(secret in record.getMessage() for record in ours)
+
+
+async def test_a_tool_may_hand_over_its_receipt(
+    request: pytest.FixtureRequest, server: Any, revision: str, library: str
+) -> None:
+    @server.tool()
+    async def hand_over() -> Receipt:
+        return cast("Receipt", await bought())
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        result = await went_through(caller, "hand_over", [guest.pay])
+        assert not result.is_error
+        assert "Tea" in text_of(result)
+
+
+async def test_what_was_bought_for_good_is_bought_once(revision: str) -> None:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def read(page: int) -> str:
+        receipt = await elicit.payment(Money("9.00", "EUR"), "The book", once=True)
+        return f"page {page} by {receipt.id}"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        first = text_of(await went_through(caller, "read", [guest.pay], page=1))
+        again = text_of(await soon(caller.call("read", page=2)))
+        assert first.split(" by ")[1] == again.split(" by ")[1]
+        assert not caller.has_links_left
+        await eventually(lambda: not len(at.stage.service.bodies))
+
+
+@pytest.mark.parametrize("is_asked_again", [False, True])
+async def test_a_vendors_call_after_the_time_is_taken_by_the_same_call(
+    server: Any, revision: str, *, is_asked_again: bool
+) -> None:
+    # finding: R18
+    made: list[Link] = []
+
+    @server.tool()
+    async def pay() -> str:
+        question = elicit.url("Pay", there, origins=[SHOP], timeout=timedelta(minutes=2))
+        return f"paid {dict(await question)}"
+
+    def there(link: Link) -> str:
+        made.append(link)
+        return f"{SHOP}/pay"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        call = caller.call("pay")
+        link = await caller.link()
+        await (await at.stage.person()).go_on(link)
+        await at.stage.waited_for_by_another(link, None)
+        at.clock.tick(minutes=3)
+        at.stage.service.elicitations.waiters.wake_all()
+        assert "[ELICITATION_TIMEOUT]" in text_of(await soon(call))
+        again = None
+        if is_asked_again:
+            again = caller.call("pay")
+            await caller.link()
+        async with new_browser() as vendor:
+            answer = await vendor.post(made[0].callback_url, json={"order": 7})
+        assert answer.json() == {"completion": "late"}
+        assert text_of(await soon(again or caller.call("pay"))) == "paid {'order': 7}"

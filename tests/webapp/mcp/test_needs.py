@@ -1,0 +1,508 @@
+"""What a tool needs before its body starts, by each way to a person."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from flows import Account, Receipt, elicit
+from flows.elicitation.states import Status
+from flows.errors import Declined
+from tests.support.kind_tools import WAYS, bought, connected
+from tests.support.mcp_sandbox import KEY, fair, went_through
+from tests.support.mcp_server import BOTH, MODERN, eventually, link_in, soon, staged, text_of
+
+TERMS = "https://example.com/terms"
+
+
+def terms(**more: Any) -> Any:
+    return elicit.url("Read the terms.", TERMS, **more)
+
+
+def passing_on(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    async def passed(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    return passed
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_is_needed_is_asked_first_and_handed_over(
+    server: Any, revision: str, way: str
+) -> None:
+    # parity: L8
+    # parity: L9
+    got: list[Any] = []
+
+    @server.tool()
+    @elicit.needs(connected())
+    @elicit.needs(bought())
+    async def serve_tea() -> str:
+        receipt = await bought()
+        account = await connected()
+        got.append((account, receipt))
+        return f"{account.label} {receipt.price}"
+
+    async with fair(server) as at, at.stage.caller(revision, declares=WAYS[way]) as caller:
+        guest = await at.guest()
+        acts = [guest.connect, guest.pay]
+        result = await went_through(caller, "serve_tea", acts, by_url=way == "url")
+        assert text_of(result) == "octocat 9.00 EUR"
+        ((account, receipt),) = got  # the body ran once
+        assert isinstance(account, Account)
+        assert isinstance(receipt, Receipt)
+        assert sorted(row.kind for row in await at.stage.elicitations()) == ["oauth", "payment"]
+        assert [payment.status for payment in await at.payments()] == ["spent"]
+
+
+async def test_a_payment_is_needed_again_by_the_next_call(server: Any, revision: str) -> None:
+    @server.tool()
+    @elicit.needs(bought(again=True))
+    def print_page() -> str:
+        return "printed"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        for paid in (1, 2):
+            assert text_of(await went_through(caller, "print_page", [guest.pay])) == "printed"
+            assert [p.status for p in await at.payments()] == ["spent"] * paid
+
+
+ORDERS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "below": lambda tool, needs, body: tool(needs(body)),
+    "above": lambda tool, needs, body: needs(tool(body)),
+    "below one that wraps": lambda tool, needs, body: tool(passing_on(needs(body))),
+    "above one that wraps": lambda tool, needs, body: tool(needs(passing_on(body))),
+    "above all": lambda tool, needs, body: needs(passing_on(tool(body))),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_the_order_of_decorators_does_not_matter(
+    server: Any, revision: str, order: str
+) -> None:
+    # parity: L7
+    ran: list[str] = []
+
+    async def enter() -> str:
+        ran.append("body")
+        return f"{await elicit.url('Read the terms.', TERMS)}"
+
+    ORDERS[order](server.tool(), elicit.needs(terms()), enter)
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("enter")
+        link = await caller.link()
+        person = await stage.person()
+        await person.go_on(link)
+        assert not ran
+        await stage.complete(link, {"version": 3})
+        assert text_of(await soon(call)) == "{'version': 3}"
+        assert len(await stage.elicitations()) == 1
+
+
+@pytest.mark.every_way
+async def test_a_no_ends_the_call_before_the_body(server: Any, revision: str) -> None:
+    # parity: L7
+    ran: list[str] = []
+
+    @server.tool()
+    @elicit.needs(terms())
+    async def plain() -> None:
+        ran.append("plain")
+
+    @server.tool()
+    @elicit.needs(terms(), decline_message="Without the terms there is no tea.")
+    async def worded() -> None:
+        ran.append("worded")
+
+    @server.tool()
+    @elicit.needs(elicit.confirm("Are you sure?"))
+    async def sure() -> None:
+        ran.append("sure")
+
+    no = ["decline", "decline", "cancel"]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, answers=no, declares=BOTH, fills=["decline"]) as caller,
+    ):
+        result = await soon(caller.call("plain"))
+        assert result.is_error
+        said = "The person declined: 'Read the terms.'. [ELICITATION_DECLINED]"
+        assert text_of(result) == said
+        result = await soon(caller.call("worded"))
+        assert text_of(result) == "Without the terms there is no tea. [ELICITATION_DECLINED]"
+        assert result.meta["elicitId"]
+        result = await soon(caller.call("worded"))
+        assert text_of(result) == "Without the terms there is no tea. [ELICITATION_CANCELLED]"
+        result = await soon(caller.call("sure"))
+        assert "[ELICITATION_DECLINED]" in text_of(result)
+        assert not ran
+
+
+async def test_a_dismissed_question_is_joined_by_the_same_call(server: Any, revision: str) -> None:
+    @server.tool()
+    @elicit.needs(terms(), decline_message="No tea.")
+    async def enter() -> str:
+        return "in"
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, answers=["cancel"]) as caller,
+    ):
+        assert "[ELICITATION_CANCELLED]" in text_of(await soon(caller.call("enter")))
+        link = await caller.link()
+        call = caller.call("enter")
+        assert stage.id_of(await caller.link()) == stage.id_of(link)
+        person = await stage.person()
+        await person.go_on(link)
+        await stage.complete(link)
+        assert text_of(await soon(call)) == "in"
+
+
+async def test_each_answer_is_handed_over_once(server: Any, revision: str) -> None:
+    @server.tool()
+    @elicit.needs(terms())
+    async def twice() -> str:
+        first = await terms()
+        second = await elicit.url("Read the terms.", TERMS)
+        return f"{first['n']} {second['n']}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("twice")
+        person = await stage.person()
+        for number in (1, 2):
+            link = await caller.link()
+            await person.go_on(link)
+            await stage.complete(link, {"n": number})
+        assert text_of(await soon(call)) == "1 2"
+        assert len(await stage.elicitations()) == 2
+
+
+async def test_a_question_that_two_marks_share_is_asked_once(server: Any, revision: str) -> None:
+    told: list[Any] = []
+
+    @server.tool()
+    @elicit.needs(terms(), on_complete=lambda content: told.append(content["n"]))
+    @elicit.needs(terms(timeout=timedelta(minutes=1)), elicit.url("Sign it.", TERMS))
+    async def enter() -> str:
+        return str((await terms())["n"])
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("enter")
+        person = await stage.person()
+        for number in (1, 2):
+            link = await caller.link()
+            await person.go_on(link)
+            await stage.complete(link, {"n": number})
+        assert text_of(await soon(call)) == "1"
+        assert told == [1]
+        assert len(await stage.elicitations()) == 2
+
+
+async def test_questions_that_are_asked_together_get_theirs_too(server: Any, revision: str) -> None:
+    @server.tool()
+    @elicit.needs(terms())
+    async def enter() -> str:
+        signed, read = await elicit.together(elicit.url("Sign it.", TERMS), terms())
+        return f"{signed['n']} {read['n']}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("enter")
+        person = await stage.person()
+        for number in (1, 2):
+            link = await caller.link()
+            await person.go_on(link)
+            await stage.complete(link, {"n": number})
+        assert text_of(await soon(call)) == "2 1"
+        assert len(await stage.elicitations()) == 2
+
+
+async def test_another_question_gets_nothing_handed_over(server: Any, revision: str) -> None:
+    @server.tool()
+    @elicit.needs(terms())
+    async def other() -> str:
+        by_key = await terms(key="mine")
+        other = await elicit.url("Read the terms!", TERMS)
+        return f"{by_key['n']} {other['n']}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("other")
+        person = await stage.person()
+        for number in (1, 2, 3):
+            link = await caller.link()
+            await person.go_on(link)
+            await stage.complete(link, {"n": number})
+        assert text_of(await soon(call)) == "2 3"
+
+
+async def test_skip_if_is_told_the_arguments(server: Any, revision: str) -> None:
+    # parity: L7
+    async def is_free(arguments: Any) -> bool:
+        return bool(arguments["cups"] < 2)
+
+    @server.tool()
+    @elicit.needs(terms(), skip_if=is_free)
+    @elicit.needs(elicit.form("Your name?"), skip_if=lambda arguments: "name" in arguments)
+    async def pour(cups: int, name: str = "") -> str:
+        return f"{cups} for {name or await elicit.form('Your name?')}"
+
+    fills = [{"response": "Ada"}, {"response": "Bob"}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("pour", cups=1, name="Eve"))) == "1 for Eve"
+        assert await stage.elicitations() == []
+        assert text_of(await soon(caller.call("pour", cups=1))) == "1 for Ada"
+        call = caller.call("pour", cups=2)
+        link = await caller.link()
+        await (await stage.person()).go_on(link)
+        await stage.complete(link)
+        assert text_of(await soon(call)) == "2 for Bob"
+        result = await soon(caller.call("pour"))  # a KeyError of the author's
+        assert result.is_error
+        assert text_of(result).startswith("The tool pour could not begin")
+
+
+async def test_what_was_asked_is_not_skipped_later_in_the_same_call(
+    server: Any, revision: str
+) -> None:
+    went: list[str] = []
+
+    @server.tool()
+    @elicit.needs(terms(), skip_if=lambda _: bool(went))
+    async def enter() -> str:
+        went.append("in")
+        name = await elicit.form("Your name?")
+        return f"{name} {await elicit.form('And your town?')}"
+
+    fills = [{"response": "Ada"}, {"response": "London"}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=fills) as caller,
+    ):
+        call = caller.call("enter")
+        link = await caller.link()
+        await (await stage.person()).go_on(link)
+        await stage.complete(link)
+        assert text_of(await soon(call)) == "Ada London"
+        assert len(await stage.elicitations()) == 3
+        assert len(went) == (3 if revision == MODERN else 1)
+
+
+@pytest.mark.every_way
+async def test_on_complete_runs_once_a_call_however_often_the_body_does(
+    server: Any, revision: str
+) -> None:
+    # parity: L7
+    told: list[Any] = []
+    ran: list[str] = []
+
+    async def note(account: Account, receipt: Receipt) -> None:
+        told.append((account.label, str(receipt.price)))
+
+    @server.tool()
+    @elicit.needs(connected(), bought(again=True), on_complete=note)
+    async def serve_tea() -> str:
+        ran.append("body")
+        return str(len(await elicit.secret("Your key")))
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        acts = [guest.connect, guest.pay, guest.type]
+        assert text_of(await went_through(caller, "serve_tea", acts)) == str(len(KEY))
+        assert told == [("octocat", "9.00 EUR")]
+        assert len(ran) == (2 if revision == MODERN else 1)
+        assert text_of(await went_through(caller, "serve_tea", acts[1:])) == str(len(KEY))
+        assert told == [("octocat", "9.00 EUR")] * 2
+
+
+async def test_on_complete_is_not_told_of_what_was_there_already(
+    server: Any, revision: str
+) -> None:
+    told: list[str] = []
+
+    @server.tool()
+    @elicit.needs(connected(), on_complete=lambda account: told.append(account.label))
+    def show() -> str:
+        return "shown"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        assert text_of(await went_through(caller, "show", [guest.connect])) == "shown"
+        assert text_of(await soon(caller.call("show"))) == "shown"
+        assert told == ["octocat"]
+
+
+async def test_on_complete_may_say_no(server: Any, revision: str) -> None:
+    def refuse(_: Any) -> None:
+        raise Declined("These are last year's terms.")
+
+    @server.tool()
+    @elicit.needs(elicit.form("Your name?"), on_complete=refuse)
+    def enter() -> str:
+        return "in"
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=[{"response": "Ada"}]) as caller,
+    ):
+        result = await soon(caller.call("enter"))
+        assert text_of(result) == "These are last year's terms. [ELICITATION_DECLINED]"
+
+
+async def test_an_error_of_the_authors_ends_the_call_without_its_words(
+    server: Any, revision: str
+) -> None:
+    def fail(key: str) -> None:
+        raise ValueError(f"{key} is wrong")
+
+    @server.tool()
+    @elicit.needs(elicit.secret("Your key"), on_complete=fail)
+    def enter() -> str:
+        return "in"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        result = await went_through(caller, "enter", [guest.type])
+        assert result.is_error
+        assert text_of(result).startswith("The tool enter could not begin")
+
+
+async def test_a_paid_need_is_not_lost_to_a_no_that_comes_after(server: Any, revision: str) -> None:
+    # parity: L9
+    @server.tool()
+    @elicit.needs(bought(), elicit.oauth("github", scopes=["repo"]))
+    def serve_tea() -> str:
+        return "tea"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        result = await went_through(caller, "serve_tea", [guest.pay, guest.decline])
+        assert "[ELICITATION_DECLINED]" in text_of(result)
+        await eventually(lambda: not len(at.stage.service.bodies))
+        assert [payment.status for payment in await at.payments()] == ["open"]
+        assert text_of(await went_through(caller, "serve_tea", [guest.connect])) == "tea"
+        assert [payment.status for payment in await at.payments()] == ["spent"]
+
+
+async def test_a_credential_is_asked_once_checked_by_the_tool_and_forgotten(
+    server: Any, revision: str
+) -> None:
+    # parity: L6
+    def door() -> Any:
+        return elicit.secret("The key of the door", name="door")
+
+    @server.tool()
+    @elicit.needs(door())
+    async def enter() -> str:
+        if await door() != KEY:
+            await elicit.forget("door")
+            return "It does not fit."
+        return "in"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+
+        async def mistype(link: str) -> None:
+            await guest.type(link, value="some other letters")
+
+        wrong = await went_through(caller, "enter", [mistype])
+        assert text_of(wrong) == "It does not fit."
+        assert text_of(await went_through(caller, "enter", [guest.type])) == "in"
+        assert text_of(await soon(caller.call("enter"))) == "in"
+        assert not caller.has_links_left
+
+
+async def test_a_call_that_begins_again_finds_what_it_needed_answered(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    @elicit.needs(terms())
+    async def enter() -> str:
+        key = await elicit.url("And the small print.", TERMS)
+        return f"{(await terms())['n']} {key['n']}"
+
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        person = await stage.person()
+        for number in (1, 2):
+            link = link_in(await soon(caller.call("enter")))
+            await person.go_on(link)
+            await stage.complete(link, {"n": number})
+        assert text_of(await soon(caller.call("enter"))) == "1 2"
+        rows = await stage.elicitations()
+        assert [row.status for row in rows] == [Status.ACCEPTED] * 2
+
+
+async def test_what_was_answered_before_a_restart_is_handed_over_after_it(
+    server: Any, revision: str, tmp_path: Path
+) -> None:
+    ran: list[str] = []
+
+    @server.tool()
+    @elicit.needs(terms(), on_complete=lambda content: ran.append(f"told {content['n']}"))
+    async def enter() -> str:
+        ran.append("body")
+        return str((await terms())["n"])
+
+    store = f"sqlite:///{tmp_path / 'elicit.db'}"
+    async with staged(server, store=store) as stage:
+        async with stage.caller(revision, declares=None) as caller:
+            link = link_in(await soon(caller.call("enter")))
+        person = await stage.person()
+        await person.go_on(link)
+        await stage.complete(link, {"n": 7})
+    assert not ran
+    async with (
+        staged(server, store=store) as stage,
+        stage.caller(revision, declares=None) as caller,
+    ):
+        assert text_of(await soon(caller.call("enter"))) == "7"
+        assert len(await stage.elicitations()) == 1
+    assert ran == ["told 7", "body"]
+
+
+@pytest.mark.parametrize("way", ["unlisted", "called by another"])
+async def test_what_is_needed_is_asked_of_tools_that_are_reached_otherwise(
+    revision: str, way: str
+) -> None:
+    from fastmcp import Context, FastMCP
+    from fastmcp.server.middleware import Middleware
+
+    class Hides(Middleware):
+        async def on_list_tools(self, context: Any, call_next: Any) -> Any:
+            return [tool for tool in await call_next(context) if tool.name != "delete"]
+
+    server = FastMCP("shop", middleware=[Hides()])
+    ran: list[str] = []
+
+    @server.tool
+    @elicit.needs(elicit.confirm("Sure?"))
+    async def delete(what: str) -> str:
+        assert await elicit.confirm("Sure?")  # handed over
+        ran.append(what)
+        return "deleted"
+
+    @server.tool
+    async def tidy(what: str, ctx: Context) -> str:
+        result = await ctx.fastmcp.call_tool("delete", {"what": what})
+        return str(result.structured_content)
+
+    tool = "delete" if way == "unlisted" else "tidy"
+    form = types.ElicitationCapability(form=types.FormElicitationCapability())
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=form, fills=["decline", {}]) as caller,
+    ):
+        refused = await soon(caller.call(tool, what="a"))
+        assert refused.meta["code"] == "ELICITATION_DECLINED"
+        assert not ran
+        assert "deleted" in text_of(await soon(caller.call(tool, what="b")))
+        assert ran == ["b"]
+        assert [form.message for form in caller.forms] == ["Sure?"] * 2

@@ -1,0 +1,204 @@
+"""What no library sends: half letters, texts of any length, values of another type."""
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import mcp_types as types
+import pytest
+
+from flows import elicit
+from flows.kinds.gate import GatePolicy
+from flows.providers import github
+from tests.support.mcp_server import LEGACY, MODERN, Stage, staged
+
+HALF = "\ud800"
+BOTH: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
+
+
+class OddClient:
+    """Whatever it is given to say, it says."""
+
+    def __init__(self, http: httpx.AsyncClient, stage: Stage, revision: str) -> None:
+        self._http = http
+        self._url = stage.mcp_url
+        self._is_modern = revision == MODERN
+        self._name: object = "odd"
+        self.headers = {
+            "accept": "application/json, text/event-stream",
+            "content-type": "application/json",
+            "mcp-protocol-version": revision if self._is_modern else "2025-11-25",
+        }
+
+    async def connect(self, name: object = "odd") -> dict[str, Any]:
+        """The answer to whoever says that this is its name."""
+        self._name = name
+        if self._is_modern:
+            return {}
+        opening = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": BOTH,
+            "clientInfo": {"name": name, "version": "1"},
+        }
+        answer = await self._post({"id": 0, "method": "initialize", "params": opening})
+        if (session := answer.headers.get("mcp-session-id")) is not None:
+            self.headers["mcp-session-id"] = session
+            await self._post({"method": "notifications/initialized"})
+        return said_in(answer)
+
+    async def call(self, tool: str, **params: Any) -> dict[str, Any]:
+        """The answer: a result, or an error of the protocol."""
+        params = {"name": tool, "arguments": {}, **params}
+        if self._is_modern:
+            self.headers |= {"mcp-method": "tools/call", "mcp-name": tool}
+            params["_meta"] = {
+                types.PROTOCOL_VERSION_META_KEY: MODERN,
+                types.CLIENT_INFO_META_KEY: {"name": self._name, "version": "1"},
+                types.CLIENT_CAPABILITIES_META_KEY: BOTH,
+            }
+        return said_in(await self._post({"id": 1, "method": "tools/call", "params": params}))
+
+    async def _post(self, message: dict[str, Any]) -> httpx.Response:
+        body = json.dumps({"jsonrpc": "2.0", **message})
+        return await self._http.post(self._url, content=body, headers=self.headers)
+
+
+def said_in(response: httpx.Response) -> dict[str, Any]:
+    for line in response.text.splitlines():
+        text = line.removeprefix("data: ")
+        if text.startswith("{") and (said := json.loads(text)).get("id") is not None:
+            answer: dict[str, Any] = said
+            return answer
+    return {}
+
+
+@pytest.fixture
+def server(server: Any) -> Any:
+    @server.tool()
+    async def go() -> str:
+        await elicit.url("Go there", "https://service.example/")
+        return "went"
+
+    @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))
+    async def wipe(about: dict[str, str]) -> str:
+        return "wiped"
+
+    @server.tool()
+    async def take(about: str) -> str:
+        await elicit.confirm("Sure?", arguments={"about": about})
+        return "took"
+
+    @server.tool()
+    async def connect(account: str) -> str:
+        return (await elicit.oauth(github, account=account)).label
+
+    return server
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What was logged as trouble."""
+    caplog.set_level(logging.WARNING)
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+async def test_what_is_no_call_is_refused_at_the_door(
+    server: Any, revision: str, told: Callable[[], list[str]]
+) -> None:
+    # finding: S31
+    odd: list[tuple[str, dict[str, Any]]] = [
+        *(("wipe", {"arguments": value}) for value in (["x"], "x", 5)),
+        *(("go", {"inputResponses": value}) for value in ([1], "x", 5, True, {"a": 5})),
+    ]
+    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
+        client = OddClient(http, stage, revision)
+        await client.connect()
+        for tool, params in odd:
+            said = await client.call(tool, **params)
+            assert said["error"]["code"] == types.INVALID_PARAMS, params
+            assert "arguments are no" in said["error"]["message"] or (
+                "inputResponses" in said["error"]["message"]
+            )
+        assert not await stage.elicitations(), "nobody is asked"
+        assert not told()
+
+
+async def test_a_tools_name_of_any_length_asks_nobody(server: Any) -> None:
+    # finding: S31
+    gate = GatePolicy(patterns=("*",))
+    async with staged(server, gate=gate) as stage, httpx.AsyncClient(timeout=300) as http:
+        client = OddClient(http, stage, LEGACY)
+        await client.connect()
+        for name in ("x" * 257, "x" * 100_000, 5):
+            said = await client.call("go", name=name)
+            assert said["error"]["code"] == types.INVALID_PARAMS
+        assert not await stage.elicitations()
+
+
+async def test_a_clients_name_over_256_letters_is_refused(
+    server: Any, revision: str, told: Callable[[], list[str]]
+) -> None:
+    # finding: S31
+    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
+        for letters in (257, 100_000):
+            client = OddClient(http, stage, revision)
+            said = await client.connect("x" * letters) or await client.call("go")
+            assert said["error"]["code"] == types.INVALID_PARAMS
+            assert "256 letters" in said["error"]["message"]
+        assert not told()
+
+
+async def test_half_a_letter_in_a_clients_name_has_people_asked_all_the_same(server: Any) -> None:
+    # finding: S31
+    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
+        keys = set[str]()
+        for name in (f"odd{HALF}", "odd\ufffd", "odd\\ud800", "\ufffdodd\\ud800", "odd\x1b[2J"):
+            client = OddClient(http, stage, MODERN)
+            await client.connect(name)
+            said = await client.call("go")
+            assert said["result"]["resultType"] == "input_required", said
+            (asked,) = [row for row in await stage.elicitations() if row.join not in keys]
+            keys.add(asked.join)
+            page = await (await stage.person()).visit(stage.link_of(asked))
+            assert "odd" in page.text
+            assert "\x1b" not in page.text
+        assert len(keys) == 5, "each is told from the others"
+
+
+@pytest.mark.parametrize("account", ["x" * 257, "x" * 100_000, "", "a\x00b", f"ann{HALF}"])
+async def test_an_account_that_can_be_none_is_refused_in_a_sentence(
+    server: Any, account: str
+) -> None:
+    # finding: S31
+    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
+        client = OddClient(http, stage, MODERN)
+        await client.connect()
+        said = await client.call("connect", arguments={"account": account})
+        (content,) = said["result"]["content"]
+        assert content["text"].startswith("account is the name or id of one")
+        assert said["result"]["isError"]
+
+
+async def test_half_a_letter_in_a_gated_calls_nested_text_asks_nobody(server: Any) -> None:
+    # finding: S31
+    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
+        client = OddClient(http, stage, MODERN)
+        await client.connect()
+        for text in (HALF, "x" * 100_000):
+            said = await client.call("wipe", arguments={"about": {"a": text}})
+            assert "ELICITATION_INVALID_ARGUMENTS" in said["result"]["content"][0]["text"]
+        assert not await stage.elicitations()
+
+
+async def test_answers_to_a_tools_own_requests_that_cannot_be_kept_are_refused_in_a_sentence(
+    server: Any,
+) -> None:
+    # finding: S31
+    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
+        client = OddClient(http, stage, MODERN)
+        await client.connect()
+        roots = {"roots": [{"uri": "file:///" + "x" * 100_000}]}
+        said = await client.call("go", inputResponses={"its own": roots})
+        assert "at most are kept while a person is asked" in said["result"]["content"][0]["text"]

@@ -1,0 +1,121 @@
+"""A kind of question beside the built-in ones: one declaration and one class, all of it here."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from flows.elicitation.proof import InClient, OnPage
+from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.traits import Traits, declared, traits_of
+from flows.kinds.form import FormTerms
+from flows.question import Question
+from tests.support.mcp_server import new_server, soon, staged, text_of
+from webapp.kinds.registry import OwnKind
+from webapp.records.rows import Value
+
+SIGNATURE = Traits(
+    name="signature",
+    page="form",
+    proofs=(OnPage, InClient),
+    kept_from_answer=timedelta(minutes=1),
+    fits_client_form=True,
+    stops_what_follows=True,
+)
+NAME: Json = {"name": {"type": "string", "title": "Your full name"}}
+
+
+class Signatures(OwnKind):
+    traits = SIGNATURE
+    signed: list[Json]
+
+    async def written_with(
+        self, accepted: Elicitation, answer: Json, ticks: Collection[str]
+    ) -> Sequence[Value]:
+        self.signed = [*getattr(self, "signed", []), answer]
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    document: str
+    kind = "signature"
+
+    @property
+    def terms(self) -> FormTerms:
+        schema: Json = {"type": "object", "properties": NAME, "required": ["name"]}
+        return FormTerms(schema=schema, arguments={"document": self.document})
+
+    def facts(self) -> Json:
+        return {"document": self.document}
+
+
+def sign(document: str) -> Question[str]:
+    return Question(
+        message="Sign it?",
+        request=Signature(document=document),
+        answer=lambda content: str(content["name"]),  # type: ignore[index,call-overload]
+    )
+
+
+@pytest.fixture
+def server(library: str) -> Any:
+    server = new_server(library)
+
+    @server.tool()
+    async def lease(flat: int) -> str:
+        return f"Signed by {await sign(f'Lease of flat {flat}')}."
+
+    @server.tool()
+    async def forgotten() -> str:
+        _ = sign("Lease of flat 1")
+        return "Signed."
+
+    return server
+
+
+async def test_it_is_a_form_of_the_clients(server: Any, revision: str) -> None:
+    answered = [{"name": "Ada Lovelace"}]
+    async with (
+        staged(server, kinds=[Signatures]) as stage,
+        stage.caller(revision, fills=answered) as caller,
+    ):
+        assert text_of(await soon(caller.call("lease", flat=7))) == "Signed by Ada Lovelace."
+        assert "Lease of flat 7" in caller.forms[0].message
+        (row,) = await stage.elicitations()
+        assert (row.kind, row.status) == ("signature", Status.ACCEPTED)
+        assert stage.service.kinds.others["signature"].signed == answered  # type: ignore[attr-defined]
+
+
+async def test_it_is_a_page_of_ours(server: Any, revision: str) -> None:
+    url = types.ElicitationCapability(url=types.UrlElicitationCapability())
+    async with (
+        staged(server, kinds=[Signatures]) as stage,
+        stage.caller(revision, declares=url) as caller,
+    ):
+        call = caller.call("lease", flat=7)
+        link, person = await caller.link(), await stage.person()
+        page = await person.visit(link)
+        given = {"csrf": page.csrf, "answer.name": "Ada Lovelace"}
+        assert (await person.browser.post(link, data=given)).status_code == 303
+        assert text_of(await soon(call)) == "Signed by Ada Lovelace."
+        assert (await person.visit(link)).heading == "Sent"
+
+
+async def test_what_its_traits_say_holds_for_it(server: Any, revision: str) -> None:
+    async with (
+        staged(server, kinds=[Signatures]) as stage,
+        stage.caller(revision, name="it") as caller,
+    ):
+        assert "await" in text_of(await soon(caller.call("forgotten")))
+        assert not await stage.elicitations()
+    assert traits_of("signature") == Traits(name="signature", page="form"), "known only there"
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    taken = Traits(name="form", page="form")
+    with pytest.raises(ValueError, match="give this one another name"), declared({"form": taken}):
+        pass

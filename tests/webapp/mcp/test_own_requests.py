@@ -1,0 +1,128 @@
+"""Tools that ask by the protocol's own means too: a form before our question, or after it."""
+
+from datetime import timedelta
+from typing import Any
+
+from flows import elicit
+from tests.support.mcp_server import (
+    MODERN,
+    answered_in,
+    asked_in,
+    links_asked,
+    new_server,
+    staged,
+    text_of,
+)
+from tests.support.own_requests import size_form
+from webapp.limits import CallLimits
+
+LOGIN = "https://example.org/login"
+SHORT = CallLimits(leg=timedelta(milliseconds=50), leg_at_least=timedelta(milliseconds=50))
+
+
+class Shop:
+    """The tool `buy` asks for a payment, and for a size by a form of its own."""
+
+    def __init__(self, library: str, *, form_first: bool) -> None:
+        if library == "fastmcp":
+            from fastmcp import Context
+        else:
+            from mcp.server.mcpserver import Context  # type: ignore[assignment]
+        self.server = new_server(library)
+        self.used = 0
+        self.responses: list[list[str]] = []
+
+        @self.server.tool()
+        async def buy(context: Context) -> Any:
+            answers = context.input_responses or {}
+            self.responses.append(sorted(answers))
+            if form_first and "size" not in answers:
+                return size_form()
+            paid = await elicit.url("Pay", LOGIN)
+            self.used += 1
+            return size_form() if "size" not in answers else f"bought {dict(paid)}"
+
+
+def asked_keys(result: object) -> list[str]:
+    return sorted(asked_in(result).input_requests or {})
+
+
+async def test_an_answer_is_seen_again_after_a_form_of_the_tools_own(library: str) -> None:
+    shop = Shop(library, form_first=False)
+    async with staged(shop.server) as stage, stage.caller(MODERN) as caller:
+        paying = asked_in(await caller.leg("buy"))
+        await stage.complete(links_asked(paying)[0], {"n": 1})
+        sizing = asked_in(await caller.leg("buy", after=paying))
+        assert asked_keys(sizing) == ["size"]
+        assert text_of(answered_in(await caller.leg("buy", after=sizing))) == "bought {'n': 1}"
+        assert shop.used == 2
+        assert len(await stage.elicitations()) == 1
+
+
+async def test_a_leg_that_is_sent_twice_is_given_the_same_form_without_asking_again(
+    library: str,
+) -> None:
+    shop = Shop(library, form_first=False)
+    async with staged(shop.server) as stage, stage.caller(MODERN) as caller:
+        paying = asked_in(await caller.leg("buy"))
+        await stage.complete(links_asked(paying)[0], {"n": 1})
+        assert asked_keys(await caller.leg("buy", after=paying)) == ["size"]
+        sizing = asked_in(await caller.leg("buy", after=paying))
+        assert asked_keys(sizing) == ["size"]
+        assert text_of(answered_in(await caller.leg("buy", after=sizing))) == "bought {'n': 1}"
+        assert len(await stage.elicitations()) == 1
+
+
+async def test_a_new_call_after_the_result_asks_anew(library: str) -> None:
+    shop = Shop(library, form_first=False)
+    async with staged(shop.server) as stage, stage.caller(MODERN) as caller:
+        paying = asked_in(await caller.leg("buy"))
+        (link,) = links_asked(paying)
+        await stage.complete(link)
+        sizing = asked_in(await caller.leg("buy", after=paying))
+        answered_in(await caller.leg("buy", after=sizing))
+        (fresh,) = links_asked(await caller.leg("buy"))
+        assert stage.id_of(fresh) != stage.id_of(link)
+
+
+async def test_an_outcome_is_used_up_by_a_result_of_a_leg_that_asked_nothing(
+    library: str,
+) -> None:
+    if library == "fastmcp":
+        from fastmcp import Context
+    else:
+        from mcp.server.mcpserver import Context  # type: ignore[assignment]
+    server = new_server(library)
+
+    @server.tool()
+    async def deliver(context: Context) -> Any:
+        if context.request_state == "sizing":
+            return "delivered"
+        await elicit.url("Pay", LOGIN)
+        return size_form()
+
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        paying = asked_in(await caller.leg("deliver"))
+        (link,) = links_asked(paying)
+        await stage.complete(link)
+        sizing = asked_in(await caller.leg("deliver", after=paying))
+        assert text_of(answered_in(await caller.leg("deliver", after=sizing))) == "delivered"
+        fresh = asked_in(await caller.leg("deliver"))
+        assert asked_keys(fresh) != ["size"], "one payment, two deliveries"
+        assert stage.id_of(links_asked(fresh)[0]) != stage.id_of(link)
+
+
+async def test_the_answer_to_a_form_that_came_first_is_there_in_every_later_leg(
+    library: str,
+) -> None:
+    shop = Shop(library, form_first=True)
+    async with staged(shop.server, limits=SHORT) as stage, stage.caller(MODERN) as caller:
+        sizing = asked_in(await caller.leg("buy"))
+        assert asked_keys(sizing) == ["size"]
+        paying = asked_in(await caller.leg("buy", after=sizing))
+        (link,) = links_asked(paying)
+        waiting = asked_in(await caller.leg("buy", after=paying))
+        assert not waiting.input_requests
+        await stage.complete(link, {"n": 1})
+        assert text_of(answered_in(await caller.leg("buy", after=waiting))) == "bought {'n': 1}"
+        assert shop.responses == [[], ["size"], ["size"], ["size"]]

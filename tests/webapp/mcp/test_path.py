@@ -1,0 +1,466 @@
+"""The path: a tool asks, a person does something in a browser, the line returns."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+
+from flows import Completion, NotAllowed, complete_elicitation, elicit
+from flows.elicitation.states import Json
+from flows.errors import StoreUnavailable
+from flows.question import Link
+from tests.support.mcp_server import (
+    LEGACY,
+    Stage,
+    eventually,
+    link_in,
+    new_browser,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+from webapp.connecting import connect
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+
+LOGIN = "https://example.org/login"
+ORIGIN = "https://example.org"
+
+
+def returning(link: Link) -> str:
+    return f"{ORIGIN}/pay?id={link.id}&back={link.return_url}"
+
+
+def back_in(location: str) -> str:
+    return parse_qs(urlsplit(location).query)["back"][0]
+
+
+def add_sign_in(server: Any) -> None:
+    @server.tool()
+    async def sign_in() -> str:
+        who = await elicit.url("Sign in", LOGIN)
+        return f"signed in: {who.get('name', 'somebody')}"
+
+
+@pytest.mark.every_way
+async def test_the_line_returns_with_what_trusted_code_completed(
+    server: Any, revision: str
+) -> None:
+    # parity: L5
+    # defect: frontmcp no URL is sent
+    add_sign_in(server)
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("sign_in")
+        link = await caller.link()
+        assert await (await stage.person()).go_on(link) == LOGIN
+        assert await complete_elicitation(stage.id_of(link), {"name": "ann"}) == "accepted"
+        assert text_of(await soon(call)) == "signed in: ann"
+        assert not call.result().is_error
+        if revision == LEGACY:
+            assert caller.completed == [stage.id_of(link)]
+
+
+@pytest.mark.every_way
+async def test_two_questions_are_asked_one_after_another(server: Any, revision: str) -> None:
+    @server.tool()
+    async def buy(item: str) -> str:
+        who = await elicit.url("Sign in", LOGIN)
+        paid = await elicit.url(f"Pay for {item}", returning, origins=[ORIGIN])
+        return f"{item}: {dict(who)} {dict(paid)}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("buy", item="tea")
+        person = await stage.person()
+        first = await caller.link()
+        await person.go_on(first)
+        await stage.complete(first, {"name": "ann"})
+        second = await caller.link()
+        page = await person.visit(back_in(await person.go_on(second)))
+        assert (page.status, page.heading) == (200, "Done")
+        assert text_of(await soon(call)) == "tea: {'name': 'ann'} {}"
+        assert first != second
+
+
+async def test_a_function_gets_an_address_to_return_to(server: Any, revision: str) -> None:
+    # parity: L2
+    made: list[Link] = []
+
+    def build(link: Link) -> str:
+        made.append(link)
+        return returning(link)
+
+    @server.tool()
+    async def pay() -> str:
+        return f"paid {dict(await elicit.url('Pay', build, origins=[ORIGIN]))}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("pay")
+        link = await caller.link()
+        person = await stage.person()
+        location = await person.go_on(link)
+        assert (await person.visit(back_in(location))).heading == "Done"
+        assert text_of(await soon(call)) == "paid {}"
+        assert made[0].id == stage.id_of(link)
+        assert link.rsplit("/", 1)[1] not in location
+
+
+async def test_an_agreement_alone_is_enough_where_the_tool_does_not_wait(
+    server: Any, revision: str
+) -> None:
+    # parity: L2
+    @server.tool()
+    async def show() -> str:
+        return f"shown {dict(await elicit.url('Look', LOGIN, wait_for_completion=False))}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert text_of(await soon(caller.call("show"))) == "shown {}"
+
+
+async def test_a_press_on_continue_is_enough_where_the_tool_does_not_wait(revision: str) -> None:
+    server = new_server("mcp")
+
+    @server.tool(structured_output=False)
+    async def show() -> str:
+        return f"shown {dict(await elicit.url('Look', LOGIN, wait_for_completion=False))}"
+
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        link = link_in(await soon(caller.call("show")))
+        again = caller.call("show")
+        await stage.pending()
+        assert await (await stage.person()).go_on(link) == LOGIN
+        assert text_of(await soon(again)) == "shown {}"
+
+
+async def test_trusted_code_completes_by_an_id_of_its_own(server: Any, revision: str) -> None:
+    @server.tool()
+    async def order() -> str:
+        done = await elicit.url("Approve", LOGIN, elicitation_id="order-17")
+        return f"approved by {done['by']}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert await complete_elicitation("order-17") == "unknown"
+        call = caller.call("order")
+        await caller.link()
+        assert await complete_elicitation("order-17", {"by": "bob"}) == "accepted"
+        assert text_of(await soon(call)) == "approved by bob"
+        assert await complete_elicitation("order-17", {"by": "eve"}) == "already_settled"
+
+
+async def test_an_id_of_ones_own_stands_for_one_open_question_only(server: Any) -> None:
+    @server.tool()
+    async def order(number: int) -> str:
+        return str(dict(await elicit.url(f"Approve {number}", LOGIN, elicitation_id="order")))
+
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        first = caller.call("order", number=1)
+        link = await caller.link()
+        second = await soon(caller.call("order", number=2))
+        assert second.is_error
+        assert "[INVALID_INPUT]" in text_of(second)
+        await stage.complete(link)
+        await soon(first)
+
+
+@pytest.mark.every_way
+async def test_a_completion_before_anybody_waits_is_not_lost(server: Any, revision: str) -> None:
+    # finding: R3
+    completions: list[asyncio.Task[Completion]] = []
+
+    def quick(link: Link) -> str:
+        work = complete_elicitation(link.id, {"fast": True})
+        completions.append(asyncio.create_task(work))
+        return LOGIN
+
+    @server.tool()
+    async def race() -> str:
+        return f"fast: {(await elicit.url('Race', quick, origins=[ORIGIN]))['fast']}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert text_of(await soon(caller.call("race"))) == "fast: True"
+        assert [await completion for completion in completions] == ["accepted"]
+
+
+async def test_a_completion_while_the_address_is_made_is_not_lost(
+    server: Any, revision: str, tmp_path: Path
+) -> None:
+    # parity: L3
+    # defect: lynq early completion
+    # finding: R3
+    # It is here before the function returns: another thread completes, in a loop of its own.
+    store = f"sqlite:///{tmp_path / 'elicit.db'}"
+    completions: list[Completion] = []
+    stages: list[Stage] = []
+
+    async def complete(id: str) -> Completion:
+        async with connect(stages[0].settings):
+            return await complete_elicitation(id, {"fast": True})
+
+    def quick(link: Link) -> str:
+        thread = Thread(target=lambda: completions.append(asyncio.run(complete(link.id))))
+        thread.start()
+        thread.join()
+        return LOGIN
+
+    @server.tool()
+    async def race() -> str:
+        return f"fast: {(await elicit.url('Race', quick, origins=[ORIGIN]))['fast']}"
+
+    async with staged(server, store=store) as stage, stage.caller(revision) as caller:
+        stages.append(stage)
+        assert text_of(await soon(caller.call("race"))) == "fast: True"
+        assert completions == ["accepted"]
+
+
+async def test_a_function_that_raises_leaves_no_question(server: Any, revision: str) -> None:
+    # finding: R3
+    made: list[Link] = []
+
+    def breaks_once(link: Link) -> str:
+        made.append(link)
+        if len(made) == 1:
+            raise RuntimeError("the shop is closed")
+        return LOGIN
+
+    @server.tool()
+    async def pay() -> str:
+        return f"paid {dict(await elicit.url('Pay', breaks_once, origins=[ORIGIN]))}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert (await soon(caller.call("pay"))).is_error
+        call = caller.call("pay")
+        link = await caller.link()
+        assert stage.id_of(link) == made[1].id != made[0].id
+        await stage.complete(link, {"by": "ann"})
+        assert text_of(await soon(call)) == "paid {'by': 'ann'}"
+
+
+async def test_what_a_function_told_before_it_raised_may_come_back(server: Any) -> None:
+    # finding: R3
+    made: list[Link] = []
+
+    def breaks(link: Link) -> str:
+        made.append(link)
+        raise RuntimeError("the shop is closed")
+
+    @server.tool()
+    async def pay() -> str:
+        return f"paid {dict(await elicit.url('Pay', breaks, origins=[ORIGIN]))}"
+
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        assert (await soon(caller.call("pay"))).is_error
+        assert await complete_elicitation(made[0].id, {"by": "ann"}) == "late"
+        assert text_of(await soon(caller.call("pay"))) == "paid {'by': 'ann'}"
+        assert len(made) == 1
+
+
+class LosingStore(MemoryStore):
+    """Does not write once, as where the process dies."""
+
+    loses_next = False
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        if self.loses_next:
+            self.loses_next = False
+            raise StoreUnavailable("gone")
+        return await super().write(*records)
+
+
+async def test_a_crash_before_the_address_is_kept_asks_the_function_again(server: Any) -> None:
+    # finding: R3
+    made, store = list[Link](), LosingStore()
+
+    def address(link: Link) -> str:
+        made.append(link)
+        store.loses_next = len(made) == 1
+        return LOGIN
+
+    @server.tool()
+    async def pay() -> str:
+        return f"paid {dict(await elicit.url('Pay', address, origins=[ORIGIN]))}"
+
+    async with staged(server, store=store) as stage, stage.caller(LEGACY) as caller:
+        assert (await soon(caller.call("pay"))).is_error
+        assert not store.loses_next
+        call = caller.call("pay")
+        link = await caller.link()
+        assert stage.id_of(link) == made[1].id == made[0].id
+        assert await (await stage.person()).go_on(link) == LOGIN
+        await stage.complete(link, {"by": "ann"})
+        assert text_of(await soon(call)) == "paid {'by': 'ann'}"
+
+
+@pytest.mark.every_way
+async def test_another_process_on_the_same_store_completes(
+    server: Any, revision: str, tmp_path: Path
+) -> None:
+    # parity: L4
+    add_sign_in(server)
+    store = f"sqlite:///{tmp_path / 'elicit.db'}"
+    async with staged(server, store=store) as stage, stage.caller(revision) as caller:
+        call = caller.call("sign_in")
+        link = await caller.link()
+        async with connect(stage.settings):
+            assert await complete_elicitation(stage.id_of(link), {"name": "ann"}) == "accepted"
+        assert text_of(await soon(call)) == "signed in: ann"
+
+
+class Author:
+    """An author's own routes: where the browser returns to, where the service reports to."""
+
+    def __init__(self, server: Any) -> None:
+        self.links: list[Link] = []
+
+        def build(link: Link) -> str:
+            self.links.append(link)
+            return f"{ORIGIN}/shop"
+
+        @server.tool()
+        async def pay() -> str:
+            return f"paid {dict(await elicit.url('Pay', build, origins=[ORIGIN]))}"
+
+        @server.custom_route("/paid", methods=["GET"])
+        async def paid(request: Request) -> PlainTextResponse:
+            try:
+                return PlainTextResponse(await complete_elicitation(request, {"by": "route"}))
+            except NotAllowed as error:
+                return PlainTextResponse(str(error), status_code=403)
+
+    def back(self, stage: Stage) -> str:
+        return f"{stage.url}/paid?elicitation={self.links[0].return_token}"
+
+
+@pytest.mark.every_way
+async def test_a_route_of_the_authors_completes_for_the_browser_that_went(
+    server: Any, revision: str
+) -> None:
+    # parity: L4
+    author = Author(server)
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("pay")
+        link = await caller.link()
+        person = await stage.person()
+        await person.go_on(link)
+        assert (await person.visit(author.back(stage))).text == "accepted"
+        assert text_of(await soon(call)) == "paid {'by': 'route'}"
+
+
+async def test_a_route_of_the_authors_completes_for_no_other_browser(server: Any) -> None:
+    author = Author(server)
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        call = caller.call("pay")
+        link = await caller.link()
+        person, other, bare = [await stage.person() for _ in range(3)]
+        assert (await person.visit(author.back(stage))).status == 403
+        await person.go_on(link)
+        await other.visit(link)
+        assert (await other.visit(author.back(stage))).status == 403
+        assert (await bare.visit(author.back(stage))).status == 403
+        forged = await person.visit(f"{stage.url}/paid?elicitation={'x' * 100}")
+        assert forged.text == "unknown"
+        assert await stage.status(link) == "opened"
+        assert (await person.visit(author.back(stage))).text == "accepted"
+        await soon(call)
+
+
+async def test_a_route_of_the_authors_completes_by_id_in_trusted_code(server: Any) -> None:
+    add_sign_in(server)
+
+    @server.custom_route("/webhook/{id}", methods=["POST"])
+    async def webhook(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(
+            await complete_elicitation(request.path_params["id"], await request.json())
+        )
+
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        call = caller.call("sign_in")
+        link = await caller.link()
+        async with new_browser() as service:
+            to = f"{stage.url}/webhook/{stage.id_of(link)}"
+            assert (await service.post(to, json={"name": "ann"})).text == "accepted"
+            assert (await service.post(to, json={"name": "eve"})).text == "already_settled"
+        assert text_of(await soon(call)) == "signed in: ann"
+
+
+async def test_the_service_reports_to_the_callback_address_itself(
+    server: Any, revision: str
+) -> None:
+    author = Author(server)
+
+    async def post(content: Mapping[str, Json]) -> httpx.Response:
+        async with new_browser() as service:
+            return await service.post(author.links[0].callback_url, json=content)
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("pay")
+        link = await caller.link()
+        early = await post({"order": 0})
+        assert (early.status_code, early.headers["content-type"]) == (
+            409,
+            "application/problem+json",
+        )
+        await (await stage.person()).go_on(link)
+        assert (await post({"order": 7})).json() == {"completion": "accepted"}
+        assert (await post({"order": 8})).json() == {"completion": "already_settled"}
+        assert text_of(await soon(call)) == "paid {'order': 7}"
+
+
+async def test_a_late_completion_is_kept_for_the_same_question(server: Any, revision: str) -> None:
+    # defect: lynq late completion
+    add_sign_in(server)
+    async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
+        assert (await soon(caller.call("sign_in"))).is_error
+        link = await caller.link()
+        assert await stage.complete(link, {"name": "ann"}) == "late"
+        assert text_of(await soon(caller.call("sign_in"))) == "signed in: ann"
+
+
+async def test_an_answer_is_used_once_and_then_asked_for_again(server: Any, revision: str) -> None:
+    add_sign_in(server)
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        links = []
+        for name in ("ann", "bob"):
+            call = caller.call("sign_in")
+            links.append(await caller.link())
+            await stage.complete(links[-1], {"name": name})
+            assert text_of(await soon(call)) == f"signed in: {name}"
+        assert stage.id_of(links[0]) != stage.id_of(links[1])
+
+
+async def test_a_tool_that_asks_nothing_is_left_alone(server: Any, revision: str) -> None:
+    runs: list[int] = []
+
+    @server.tool()
+    async def plain() -> str:
+        runs.append(1)
+        return "plain"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        for _ in range(2):
+            assert text_of(await soon(caller.call("plain"))) == "plain"
+        assert len(runs) == 2
+        assert not await stage.elicitations()
+
+
+@pytest.mark.parametrize("question", ["open", "settled"])
+async def test_a_completion_by_a_foreign_id_does_nothing(server: Any, question: str) -> None:
+    add_sign_in(server)
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        call = caller.call("sign_in")
+        link = await caller.link()
+        if question == "settled":
+            await stage.complete(link)
+            await soon(call)
+        id = stage.id_of(link)
+        for foreign in ("", "x", id[:-1] + ("A" if id[-1] != "A" else "B"), id[:20], "x" * 5000):
+            assert await complete_elicitation(foreign) == "unknown"
+        await stage.complete(link)
+        await soon(call)
+        await eventually(lambda: not len(stage.service.elicitations.waiters))

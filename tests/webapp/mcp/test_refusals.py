@@ -1,0 +1,94 @@
+"""What refuses a tool beside the verbs: money and receipts; the model reads their sentences too."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from flows import Money, Receipt
+from flows.errors import ElicitError
+from tests.support.mcp_server import soon, staged, text_of
+from tests.support.shop_env import REFUND, Shop, buying, open_shop
+
+
+@pytest.fixture
+async def shop(library: str) -> AsyncIterator[Shop]:
+    async with open_shop(library=library) as shop:
+        yield shop
+
+
+def assert_is_told(result: Any, *, code: str, words: str) -> None:
+    assert result.is_error
+    text = text_of(result)
+    assert "Error executing tool" not in text
+    assert words in text
+    assert text.endswith(f" [{code}]")
+    assert result.meta["code"] == code
+
+
+@pytest.mark.every_way
+async def test_what_money_refuses_reaches_the_model(server: Any, revision: str) -> None:
+    # finding: M7
+    @server.tool()
+    async def price(amount: str, currency: str) -> str:
+        return str(Money(amount, currency))
+
+    @server.tool()
+    def total(cents: int) -> str:
+        return str(Money.from_minor_units(cents, "EUR"))
+
+    @server.tool()
+    async def sure(amount: str) -> str:
+        try:
+            return str(Money(amount, "EUR"))
+        except ElicitError:
+            raise ValueError("a fault of the tool's own") from None
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        refused = await soon(caller.call("price", amount="9.999", currency="EUR"))
+        assert_is_told(refused, code="INVALID_INPUT", words="3 digits after the point")
+        refused = await soon(caller.call("price", amount="9.00", currency="eur"))
+        assert_is_told(refused, code="INVALID_INPUT", words="Write the currency in capitals")
+        refused = await soon(caller.call("total", cents=-1))
+        assert_is_told(refused, code="INVALID_INPUT", words="must not be negative")
+        own = await soon(caller.call("sure", amount="9.999"))
+        assert own.is_error
+        assert "INVALID_INPUT" not in text_of(own)
+
+
+async def refund_what_is_spent(receipt: Receipt) -> str:
+    await receipt.spend()
+    return str(await receipt.refund())
+
+
+async def spend_what_was_given_back(receipt: Receipt) -> str:
+    await receipt.refund(reason="sold out")
+    await receipt.spend()
+    return "the goods"
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("body", [refund_what_is_spent, spend_what_was_given_back])
+async def test_what_a_receipt_refuses_reaches_the_model(
+    shop: Shop, revision: str, body: Callable[[Receipt], Awaitable[str]]
+) -> None:
+    # finding: M7
+    shop.body = body
+    async with buying(shop, revision=revision) as buy:
+        await buy.person.come_back(await buy.person.pay(buy.link))
+        result = await soon(buy.call)
+        assert_is_told(result, code="ELICITATION_ALREADY_SETTLED", words="already and cannot")
+
+
+@pytest.mark.every_way
+async def test_a_refund_whose_provider_is_down_reaches_the_model(shop: Shop, revision: str) -> None:
+    # finding: M7
+    async def refund(receipt: Receipt) -> str:
+        return str(await receipt.refund(reason="sold out"))
+
+    shop.body = refund
+    shop.line.broken.append(REFUND)
+    async with buying(shop, revision=revision) as buy:
+        await buy.person.come_back(await buy.person.pay(buy.link))
+        result = await soon(buy.call)
+        assert_is_told(result, code="ELICITATION_FAILED", words="504")

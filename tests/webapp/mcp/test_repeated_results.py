@@ -1,0 +1,244 @@
+"""A result that may be lost: the same call made again, after `once` or a payment, gets it again."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from flows.elicitation.run import REPEATED_FOR
+from flows.elicitation.states import Json
+from tests.support.clock import Clock
+from tests.support.mcp_server import (
+    FORM,
+    MODERN,
+    Stage,
+    asked_in,
+    attached,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+
+NOTE = "given again in case it did not arrive"
+
+
+class Till:
+    """Tools that do a thing `once`."""
+
+    def __init__(self, server: Any) -> None:
+        self.orders = 0
+        self.fails = False
+
+        async def work(_: str) -> Json:
+            self.orders += 1
+            return self.orders
+
+        @server.tool()
+        async def order(what: str) -> str:
+            number = await elicit.once("order", work)
+            if self.fails:
+                raise ValueError("the printer jams")
+            return f"order {number} of {what}"
+
+        @server.tool()
+        async def order_more(what: str) -> str:
+            return f"order {await elicit.once('order', work, again=True)} of {what}"
+
+        @server.tool()
+        async def order_twice(what: str) -> str:
+            first = await elicit.once("first", work, again=True)
+            return f"orders {first} and {await elicit.once('second', work)} of {what}"
+
+        @server.tool()
+        async def order_with_tip(what: str) -> str:
+            tip = await elicit.confirm("A tip, too?", timeout=timedelta(days=1))
+            return f"order {await elicit.once('order', work)} of {what}, tip {tip}"
+
+        @server.tool()
+        async def ask(what: str) -> str:
+            return str(dict(await elicit.url(what, "https://example.org/login")))
+
+
+@asynccontextmanager
+async def opened(server: Any, library: str) -> AsyncGenerator[tuple[Stage, Clock]]:
+    """Served by its own library, with a clock by hand."""
+    clock = Clock()
+    application = (
+        server.http_app(path="/mcp") if library == "fastmcp" else server.streamable_http_app()
+    )
+    async with attached(server, application, clock=clock) as stage:
+        yield stage, clock
+
+
+def given_again(result: Any) -> str:
+    """The text that was given before, of a result that says so itself."""
+    assert not result.is_error
+    before, note = result.content
+    assert NOTE in note.text
+    assert "nothing new was bought or done" in note.text
+    facts = result.meta["resultGivenAgain"]
+    assert facts["givenAt"] < facts["newFrom"]
+    return str(before.text)
+
+
+@pytest.mark.every_way
+async def test_a_question_that_was_dismissed_beside_once_does_not_hold_its_result_up(
+    server: Any, library: str, revision: str
+) -> None:
+    # finding: R2
+    till = Till(server)
+    fills: list[Any] = ["cancel", {"response": True}]
+    async with (
+        opened(server, library) as (stage, clock),
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        first = await soon(caller.call("order_with_tip", what="tea"))
+        assert text_of(first) == "order 1 of tea, tip False"
+        again = await soon(caller.call("order_with_tip", what="tea"))
+        assert given_again(again) == "order 1 of tea, tip False"
+        clock.tick(seconds=REPEATED_FOR.total_seconds())
+        other = await soon(caller.call("order_with_tip", what="tea"))
+        assert text_of(other).startswith("order 2 of tea")
+        assert till.orders == 2
+
+
+@pytest.mark.every_way
+async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(
+    server: Any, revision: str
+) -> None:
+    # finding: R2
+    till = Till(server)
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        first = await soon(caller.call("order", what="tea"))
+        assert text_of(first) == "order 1 of tea"
+        assert "resultGivenAgain" not in (first.meta or {})
+        again = [await soon(caller.call("order", what="tea")) for _ in range(3)]
+        assert [given_again(result) for result in again] == ["order 1 of tea"] * 3
+        assert [result.structured_content for result in again] == [first.structured_content] * 3
+        assert till.orders == 1
+
+
+async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(
+    server: Any, library: str, revision: str
+) -> None:
+    # finding: R2
+    Till(server)
+    async with opened(server, library) as (stage, clock), stage.caller(revision) as caller:
+        assert text_of(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
+        clock.tick(seconds=119)
+        again = await soon(caller.call("order", what="tea"))
+        assert given_again(again) == "order 1 of tea"
+        # From the first time that it went out: a call that was given it does not put that off.
+        clock.tick(seconds=1)
+        assert text_of(await soon(caller.call("order", what="tea"))) == "order 2 of tea"
+        assert given_again(await soon(caller.call("order", what="tea"))) == "order 2 of tea"
+
+
+async def test_other_arguments_and_other_clients_get_their_own(server: Any, revision: str) -> None:
+    # finding: R2
+    Till(server)
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert text_of(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
+        assert text_of(await soon(caller.call("order", what="rum"))) == "order 2 of rum"
+        async with stage.caller(revision, name="another") as other:
+            assert text_of(await soon(other.call("order", what="tea"))) == "order 3 of tea"
+        async with stage.caller(revision) as same:
+            assert given_again(await soon(same.call("order", what="tea"))) == "order 1 of tea"
+
+
+@pytest.mark.parametrize(
+    ("tool", "results"),
+    [
+        ("order_more", ["order 1 of tea", "order 2 of tea", "order 3 of tea"]),
+        ("order_twice", ["orders 1 and 2 of tea", "orders 3 and 4 of tea"]),
+    ],
+)
+async def test_with_again_it_is_done_again_at_once(
+    server: Any, revision: str, tool: str, results: list[str]
+) -> None:
+    # finding: R2
+    Till(server)
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert [text_of(await soon(caller.call(tool, what="tea"))) for _ in results] == results
+
+
+async def test_an_error_is_never_given_again(server: Any, revision: str) -> None:
+    # finding: R2
+    till = Till(server)
+    till.fails = True
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert (await soon(caller.call("order", what="tea"))).is_error
+        till.fails = False
+        assert text_of(await soon(caller.call("order", what="tea"))).startswith("order ")
+
+
+async def test_what_neither_bought_nor_did_anything_is_asked_anew(
+    server: Any, revision: str
+) -> None:
+    # finding: R2
+    Till(server)
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        for number in (1, 2):
+            call = caller.call("ask", what="Sign in")
+            await stage.complete(await caller.link(), {"n": number})
+            assert text_of(await soon(call)) == str({"n": number})
+
+
+@pytest.mark.every_way
+async def test_it_is_given_again_behind_the_gate_of_a_new_call(server: Any, revision: str) -> None:
+    # finding: R2
+    orders: list[str] = []
+
+    async def work(_: str) -> Json:
+        orders.append("tea")
+        return len(orders)
+
+    @server.tool()
+    @elicit.gate
+    async def order(what: str) -> str:
+        return f"order {await elicit.once('order', work)} of {what}"
+
+    async with staged(server) as stage, stage.caller(revision, fills=[{}, {}, "decline"]) as caller:
+        assert text_of(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
+        assert given_again(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
+        assert len(caller.forms) == 1, "the approval is good for it"
+        await stage.service.kinds.gates.approvals.clear()
+        assert given_again(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
+        assert len(caller.forms) == 2, "there was none any more"
+        await stage.service.kinds.gates.approvals.clear()
+        refused = await soon(caller.call("order", what="tea"))
+        assert refused.is_error
+        assert "declined" in text_of(refused)
+        assert orders == ["tea"]
+
+
+async def test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps() -> None:
+    # finding: R2
+    server = new_server("mcp")
+
+    @server.tool()
+    @elicit.gate
+    async def order(what: str) -> str:
+        return f"order {await elicit.once('order', lambda _: _one())} of {what}"
+
+    async def _one() -> Json:
+        return 1
+
+    async with staged(server) as stage, stage.caller(MODERN, fills=[{}]) as caller:
+        assert text_of(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
+        await stage.service.kinds.gates.approvals.clear()
+        asked = asked_in(await caller.leg("order", what="tea"))
+        for _ in range(2):  # it says that it goes on, and answers nothing
+            asked = asked_in(await caller.leg("order", after=_unanswered(asked), what="tea"))
+
+
+def _unanswered(asked: Any) -> Any:
+    return asked.model_copy(update={"input_requests": None})
+
+
+def test_two_minutes_are_what_the_readme_says() -> None:
+    assert timedelta(minutes=2) == REPEATED_FOR

@@ -1,0 +1,58 @@
+"""What a traceback or a log shows of our values: no secret, no content, no address with a token."""
+
+from flows import elicit
+from flows.elicitation.run import Run
+from flows.elicitation.states import Status
+from flows.question import Link, Outcome
+from tests.support.mcp_server import MODERN, RING, links_asked, new_server, staged
+from webapp.calls.presenter import PresentedQuestion
+
+CARD = "4242424242424242"
+LOGIN = "https://example.org/login"
+
+
+async def test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token() -> None:
+    server = new_server("mcp")
+    given: list[Link] = []
+
+    @server.tool()
+    async def pay() -> str:
+        def address(link: Link) -> str:
+            given.append(link)
+            return f"{LOGIN}?back={link.return_token}"
+
+        await elicit.url("Pay", address, origins=["https://example.org"])
+        return CARD
+
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        (url,) = links_asked(await caller.leg("pay"))
+        await stage.complete(url, {"card": CARD})
+        (row,) = await stage.elicitations()
+        assert row.content == {"card": CARD}
+        run = Run(
+            id="r",
+            owner=row.owner,
+            key="k",
+            created_at=row.created_at,
+            open_until=row.expires_at,
+            responses=CARD,
+            result=CARD,
+        )
+        (link,) = given
+        reprs = [
+            repr(value)
+            for value in (
+                stage.service,
+                stage.settings,
+                row,
+                run,
+                Outcome(status=Status.ACCEPTED, content=CARD),
+                PresentedQuestion(elicitation=row, link=lambda: url, index=0, is_again=False),
+                link,
+            )
+        ]
+        secrets = [CARD, url.rsplit("/", 1)[1], link.return_token, link.callback_url]
+        secrets += [repr(key) for key in stage.service.request_state_keys()]
+        secrets += [repr(b"k" * 32), "k" * 32, repr(RING.derive(RING.newest, "csrf"))]
+        shown = [(secret, text) for text in reprs for secret in secrets if secret in text]
+        assert not shown

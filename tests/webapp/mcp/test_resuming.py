@@ -1,0 +1,250 @@
+"""A stream of 2025-11-25 that broke, taken up by Last-Event-ID; and by whom it is not."""
+
+import asyncio
+import gc
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from flows import elicit
+from flows.elicitation.run import Run
+from flows.elicitation.states import Json
+from tests.support.clock import Clock
+from tests.support.mcp_server import (
+    LEGACY,
+    Stage,
+    cut,
+    eventually,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+from webapp.mcp.resuming import BYTES_AT_MOST, EVENTS_AT_MOST, Streams
+
+LOGIN = "https://example.org/login"
+
+
+class Work:
+    def __init__(self, server: Any) -> None:
+        self.gate, self.began, self.runs = asyncio.Event(), asyncio.Event(), 0
+
+        @server.tool()
+        async def work() -> str:
+            async def once(_: str) -> Json:
+                self.runs += 1
+                return self.runs
+
+            number = await elicit.once("work", once)
+            self.began.set()
+            await self.gate.wait()
+            return f"worked {number}"
+
+
+class Reader:
+    """A client by hand that reads a stream as far as it likes."""
+
+    def __init__(self, http: httpx.AsyncClient, url: str, headers: dict[str, str]) -> None:
+        self.http, self.url, self.headers = http, url, headers
+        self.seen: list[str] = []  # ids of events
+        self.results: list[Any] = []
+        self.is_reading = asyncio.Event()
+
+    async def call(self, *, leaves_at: int) -> None:
+        """Call the tool, and leave after so many events."""
+        request = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "work"}}
+        async with self.http.stream(
+            "POST", self.url, json=request, headers=self.headers
+        ) as response:
+            await self._read(response, leaves_at=leaves_at)
+
+    async def resume(self, after: str, *, leaves_at: int | None = None) -> int:
+        """Take the stream up; the status. It must end by itself."""
+        headers = {**self.headers, "last-event-id": after}
+        async with self.http.stream("GET", self.url, headers=headers) as response:
+            self.is_reading.set()
+            if response.status_code == 200:
+                await self._read(response, leaves_at=leaves_at)
+            else:
+                await response.aread()
+                assert response.json()["error"]["message"].startswith("This stream cannot be")
+            return response.status_code
+
+    async def _read(self, response: httpx.Response, *, leaves_at: int | None) -> None:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = 0
+        async for line in response.aiter_lines():
+            if line.startswith("id:"):
+                self.seen.append(line.removeprefix("id:").strip())
+            elif line.startswith("data:") and (text := line.removeprefix("data:").strip()):
+                message = json.loads(text)
+                if "result" in message:
+                    self.results.append(message["result"]["content"][0]["text"])
+            elif not line:
+                events += 1
+                if events == leaves_at:
+                    return
+
+
+async def reader_on(stage: Stage) -> Reader:
+    by_hand = await stage.cut_off_caller(LEGACY)
+    return Reader(by_hand.http, by_hand.url, by_hand.headers)
+
+
+@asynccontextmanager
+async def cut_off(library: str) -> AsyncIterator[tuple[Stage, Reader, Work]]:
+    """A reader that left before the result was made."""
+    server = new_server(library)
+    work = Work(server)
+    async with staged(server) as stage:
+        reader = await reader_on(stage)
+        await soon(reader.call(leaves_at=1))
+        await soon(work.began.wait())
+        await stage.posts_are_over()
+        yield stage, reader, work
+
+
+async def results_are_noted(stage: Stage) -> None:
+    (run,) = await stage.service.elicitations.all(Run)
+    while not run.is_delivered:
+        await asyncio.sleep(0)
+        (run,) = await stage.service.elicitations.all(Run)
+
+
+async def test_a_stream_that_was_cut_before_the_result_goes_on_with_it(library: str) -> None:
+    # finding: R2
+    async with cut_off(library) as (stage, reader, work):
+        resumed = asyncio.create_task(reader.resume(reader.seen[0]))
+        work.gate.set()
+        assert await soon(resumed) == 200
+        assert reader.results == ["worked 1"]
+        # It went out there, and was not only written: the same call is given it again as such.
+        await soon(results_are_noted(stage))
+        async with stage.caller(LEGACY) as caller:
+            again = await soon(caller.call("work"))
+            assert again.meta["resultGivenAgain"]
+        assert work.runs == 1
+
+
+async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once(
+    library: str,
+) -> None:
+    # finding: R2
+    async with cut_off(library) as (stage, reader, work):
+        work.gate.set()
+        await eventually(lambda: not len(stage.service.bodies))
+        for times in (1, 2):
+            assert await soon(reader.resume(reader.seen[0])) == 200
+            assert reader.results == ["worked 1"] * times
+        assert await soon(reader.resume(reader.seen[-1])) == 200, "there is nothing more"
+        assert reader.results == ["worked 1"] * 2
+
+
+async def test_a_result_that_arrived_can_be_read_again(library: str) -> None:
+    # finding: R2
+    server = new_server(library)
+    work = Work(server)
+    work.gate.set()
+    async with staged(server) as stage:
+        reader = await reader_on(stage)
+        await soon(reader.call(leaves_at=99))
+        assert await soon(reader.resume(reader.seen[0])) == 200
+        assert reader.results == ["worked 1"] * 2
+
+
+@pytest.mark.parametrize("id", ["another session's", "none of anybody's", "7", "_GET_stream"])
+async def test_an_event_that_is_not_this_sessions_is_refused(library: str, id: str) -> None:
+    # finding: R2
+    server = new_server(library)
+    work = Work(server)
+    work.gate.set()
+    async with staged(server) as stage:
+        reader = await reader_on(stage)
+        await soon(reader.call(leaves_at=99))
+        thief = await reader_on(stage)
+        for event in reader.seen if id == "another session's" else [id]:
+            assert await soon(thief.resume(event)) == 400
+        assert thief.results == []
+
+
+async def test_ids_of_events_are_not_to_be_guessed(library: str) -> None:
+    # finding: R2
+    server = new_server(library)
+    work = Work(server)
+    work.gate.set()
+    async with staged(server) as stage:
+        readers = [await reader_on(stage) for _ in range(2)]
+        for reader in readers:
+            await soon(reader.call(leaves_at=99))
+        seen = [id for reader in readers for id in reader.seen]
+        assert len(set(seen)) == len(seen) >= 4
+        assert all(len(id) >= 22 for id in seen)
+
+
+async def test_a_newer_reader_of_a_stream_takes_it_over(library: str) -> None:
+    # finding: R2
+    async with cut_off(library) as (_, reader, work):
+        older = Reader(reader.http, reader.url, reader.headers)
+        first = asyncio.create_task(older.resume(reader.seen[0]))
+        await soon(older.is_reading.wait())
+        second = asyncio.create_task(reader.resume(reader.seen[0]))
+        assert await soon(first) == 200
+        work.gate.set()
+        assert await soon(second) == 200
+        assert (older.results, reader.results) == ([], ["worked 1"])
+
+
+async def test_the_official_client_takes_its_stream_up_by_itself(library: str) -> None:
+    # finding: R2
+    server = new_server(library)
+
+    @server.tool()
+    async def ask() -> str:
+        return str(dict(await elicit.url("Sign in", LOGIN)))
+
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        call = caller.call("ask")
+        await stage.complete(await caller.link(), {"n": 1})
+        assert text_of(await soon(call)) == "{'n': 1}"
+        gone = caller.call("ask")
+        await caller.link()
+        await cut(gone)
+
+
+async def test_events_are_bounded_in_number_bytes_and_time() -> None:
+    # finding: R2
+    import mcp_types as types
+
+    clock = Clock()
+    streams = Streams(clock=clock)
+    kept: list[bytes] = []
+
+    async def session(scope: Any, receive: Any, send: Any) -> None:
+        del scope, receive, send
+        notice = types.JSONRPCNotification(jsonrpc="2.0", method="x", params={"text": "x" * 1000})
+        for number in range(EVENTS_AT_MOST):
+            await streams.store_event(str(number), None)
+            await streams.store_event(str(number), notice)
+            await streams.store_event(
+                str(number), types.JSONRPCResponse(jsonrpc="2.0", id=number, result={})
+            )
+        kept.append(b"x" * streams.bytes)
+        clock.tick(minutes=5)
+        await streams.store_event("last", None)
+        kept.append(b"x" * streams.bytes)
+
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "headers": []}
+    await streams.around(session)(scope, _nothing, _nothing)
+    full, empty = map(len, kept)
+    assert 0 < full <= min(BYTES_AT_MOST, EVENTS_AT_MOST * 2000)
+    assert 0 < empty < 1000, "the last one"
+    gc.collect()
+    assert streams.bytes == 0
+
+
+async def _nothing(*_: Any) -> Any:
+    """Neither receives nor sends."""

@@ -1,0 +1,269 @@
+"""What an author's model says of an answer is said on the page, before anything is accepted."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self, TypedDict
+
+import pytest
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    EmailStr,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+
+from flows import elicit
+from flows.elicitation.states import Completion, Json
+from flows.errors import InvalidAnswer
+from flows.question import Question
+from flows.schema.schema import Fault, schema_of
+from tests.support.clock import Clock
+from tests.support.hand_loop import HandLoop
+from tests.support.mcp_server import (
+    BOTH,
+    URL,
+    soon,
+    staged,
+    text_of,
+)
+from tests.support.service_env import asked, process
+from webapp.elicitations.watcher import listen
+from webapp.kinds.rules import ANSWERED_WITHIN, NOBODY
+from webapp.records.rows import Check
+from webapp.stores.memory import MemoryStore
+
+
+class Stay(BaseModel):
+    first: int = Field(ge=1, le=31)
+    last: int = Field(ge=1, le=31)
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def is_a_name(cls, name: str) -> str:
+        if not name.istitle():
+            raise ValueError("A name begins with a capital.")
+        return name
+
+    @model_validator(mode="after")
+    def ends_after_it_began(self) -> Self:
+        if self.last < self.first:
+            raise ValueError("The last day is before the first.")
+        return self
+
+
+WRONG: dict[str, Json] = {"first": 3, "last": 2, "name": "Ada"}
+RIGHT: dict[str, Json] = {"first": 2, "last": 3, "name": "Ada"}
+QUESTIONS = {"form": elicit.form("When?", Stay), "secret": elicit.secret("When?", Stay)}
+
+
+def strings(content: Mapping[str, Json]) -> dict[str, str]:
+    return {f"answer.{name}": str(value) for name, value in content.items()}
+
+
+@pytest.mark.parametrize("kind", QUESTIONS)
+async def test_the_page_says_it_beside_its_field_and_accepts_nothing(
+    server: Any, revision: str, kind: str
+) -> None:
+    # finding: A5
+    @server.tool()
+    async def book() -> str:
+        stay: Stay = await QUESTIONS[kind]
+        return f"{type(stay).__name__} {stay.first} to {stay.last} for {stay.name}"
+
+    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+        call = caller.call("book")
+        link, person = await caller.link(), await stage.person()
+        page = await person.visit(link)
+        for typed, said, place in [
+            (WRONG, "The last day is before the first.", None),
+            ({**RIGHT, "name": "ada"}, "A name begins with a capital.", "answer.name"),
+        ]:
+            answer = await person.browser.post(link, data={"csrf": page.csrf, **strings(typed)})
+            assert answer.status_code == 422
+            assert said in answer.text
+            assert ("aria-invalid" in answer.text) == (place is not None)
+            assert await stage.status(link) in ("pending", "opened")
+        done = await person.browser.post(link, data={"csrf": page.csrf, **strings(RIGHT)})
+        assert done.status_code == 303
+        assert text_of(await soon(call)) == "Stay 2 to 3 for Ada"
+
+
+async def test_a_clients_own_form_hears_it_too(server: Any, revision: str) -> None:
+    # finding: A5
+    @server.tool()
+    async def book() -> str:
+        stay = await QUESTIONS["form"]
+        return f"{stay.first} to {stay.last}"
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=[WRONG, RIGHT]) as caller,
+    ):
+        result = await soon(caller.call("book"))
+        assert result.is_error
+        assert "The last day is before the first." in text_of(result)
+        assert result.meta["code"] == "INVALID_INPUT"
+        assert text_of(await soon(caller.call("book"))) == "2 to 3"
+
+
+@dataclass
+class Asking:
+    """A question as it stands in the store, asked by another process than the page's."""
+
+    question: Question[Any]
+    clock: Clock
+    is_heard: bool = True
+
+    async def faults(self, content: Mapping[str, Json]) -> tuple[list[Fault], list[Check]]:
+        store = MemoryStore()
+        async with process(store, self.clock) as page, process(store.sibling(), self.clock) as tool:
+            both = [listen(one.elicitations) for one in (page, tool)]
+            listening = [asyncio.ensure_future(one) for one in both]
+            elicitation = await asked(tool, kind=self.question.request.kind)
+            if self.is_heard:
+                tool.kinds.rules.know(elicitation, self.question.request)
+            await asyncio.sleep(0)
+            found = await page.kinds.rules.faults(elicitation, content)
+            for one in listening:
+                one.cancel()
+            await asyncio.gather(*listening, return_exceptions=True)
+            checks = [
+                await page.elicitations.rows.open(record, Check)
+                for record in await store.list("check")
+            ]
+            return list(found), checks
+
+
+@pytest.mark.parametrize("kind", QUESTIONS)
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [(RIGHT, []), (WRONG, [Fault(path="", message="The last day is before the first.")])],
+)
+async def test_the_process_that_asked_is_asked_by_the_one_that_serves_the_page(
+    kind: str, typed: dict[str, Json], said: list[Fault]
+) -> None:
+    # finding: A5
+    found, (check,) = await Asking(QUESTIONS[kind], Clock()).faults(typed)
+    assert found == said
+    assert check.content is None  # nothing that was typed stays
+
+
+def test_where_nobody_answers_nothing_is_accepted_and_the_person_may_try_again() -> None:
+    # finding: A5
+    clock = Clock()
+    loop = HandLoop(clock)
+    asking = Asking(QUESTIONS["form"], clock, is_heard=False)
+    found, (check,) = loop.run_until_complete(asking.faults(RIGHT))
+    assert found == [NOBODY]
+    assert loop.time() == pytest.approx(ANSWERED_WITHIN, abs=1)
+    assert (check.erase_at - clock.now).total_seconds() < 30
+    loop.close()
+
+
+class Broken(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def fails(cls, name: str) -> str:
+        raise RuntimeError(name)
+
+
+async def test_a_validator_that_breaks_accepts_nothing_and_shows_nothing() -> None:
+    found, _ = await Asking(elicit.form("Who?", Broken), Clock()).faults({"name": "Ada"})
+    assert [fault.path for fault in found] == [""]
+    assert "Ada" not in found[0].message
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Plain(BaseModel):
+    colour: Colour
+    size: Literal["s", "m"] = "m"
+    number: int = Field(ge=1, description="How many.")
+    share: float | None = None
+    tags: list[Colour] = []
+    is_gift: bool = False
+
+
+async def test_code_that_completes_a_form_by_its_name_hears_it_too(
+    server: Any, revision: str
+) -> None:
+    # finding: A5
+    @server.tool()
+    async def stay() -> str:
+        return (await elicit.form("When?", Stay, elicitation_id="order-8")).name
+
+    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+        call = caller.call("stay")
+        await caller.link()
+        with pytest.raises(InvalidAnswer, match="The last day is before the first"):
+            await stage.service.completing.complete("order-8", WRONG)
+        completed = await stage.service.completing.complete("order-8", RIGHT)
+        assert completed is Completion.ACCEPTED
+        assert text_of(await soon(call)) == "Ada"
+
+
+@dataclass
+class PlainData:
+    name: str
+    count: int = 1
+
+
+@dataclass
+class CheckedData:
+    name: str
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("A name, please.")
+
+
+class PlainDict(TypedDict):
+    name: str
+
+
+class AnnotatedModel(BaseModel):
+    name: Annotated[str, AfterValidator(str.title)]
+
+
+class Mail(BaseModel):
+    to: EmailStr
+
+
+class PostInit(BaseModel):
+    name: str
+
+    def model_post_init(self, _context: Any) -> None:
+        assert self.name
+
+
+class Stripped(BaseModel, str_strip_whitespace=True):
+    name: str = Field(min_length=3)
+
+
+class Lowered(BaseModel):
+    name: Annotated[str, StringConstraints(to_lower=True)]
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "has_rules"),
+    [
+        *((kind, False) for kind in (Plain, PlainData, PlainDict, str)),
+        *((kind, True) for kind in (Stay, CheckedData, AnnotatedModel, Mail, PostInit)),
+        *((kind, True) for kind in (Stripped, Lowered)),
+        ({"type": "object", "properties": {"name": {"type": "string"}}}, False),
+    ],
+)
+def test_a_plain_model_needs_nobody_to_be_checked(asked_for: Any, has_rules: bool) -> None:
+    # finding: A5
+    assert schema_of(asked_for).has_rules is has_rules

@@ -1,0 +1,572 @@
+"""Tools as people write them: they swallow, gather, outlive their call, change their mind, fail."""
+
+import asyncio
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from flows import CallOver, Declined, ElicitError, NoAsker, elicit
+from flows.elicitation.states import Json
+from tests.support.mcp_server import (
+    LEGACY,
+    MODERN,
+    answered_in,
+    asked_in,
+    link_in,
+    links_asked,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+
+LOGIN = "https://example.org/login"
+
+
+@pytest.mark.every_way
+async def test_a_bare_except_does_not_swallow_the_question(server: Any, revision: str) -> None:
+    @server.tool()
+    async def careless() -> str:
+        try:
+            return str(dict(await elicit.url("Sign in", LOGIN)))
+        except:  # noqa: E722 - what the test is about
+            return "swallowed"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("careless")
+        await stage.complete(await caller.link(), {"name": "ann"})
+        assert text_of(await soon(call)) == "{'name': 'ann'}"
+
+
+async def test_an_except_exception_does_not_swallow_the_question(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def careful() -> str:
+        try:
+            return str(dict(await elicit.url("Sign in", LOGIN)))
+        except Exception as error:  # noqa: BLE001 - what the test is about
+            return f"handled {type(error).__name__}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("careful")
+        await stage.complete(await caller.link(), {"name": "ann"})
+        assert text_of(await soon(call)) == "{'name': 'ann'}"
+
+
+async def test_a_tool_may_handle_a_no_itself(server: Any, revision: str) -> None:
+    @server.tool()
+    async def polite() -> str:
+        try:
+            await elicit.url("Sign in", LOGIN)
+        except Declined:
+            return "as you wish"
+        return "signed in"
+
+    async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
+        result = await soon(caller.call("polite"))
+        assert (text_of(result), result.is_error) == ("as you wish", False)
+
+
+@pytest.mark.every_way
+async def test_gathered_questions_each_get_their_own_answer(server: Any, revision: str) -> None:
+    @server.tool()
+    async def both() -> str:
+        one, two = await asyncio.gather(
+            elicit.url("One", LOGIN).outcome(), elicit.url("Two", LOGIN).outcome()
+        )
+        return f"{one.content} {two.content}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("both")
+        for _ in range(2):
+            link = await caller.link()
+            elicitation = await stage.service.elicitations.get(stage.id_of(link))
+            assert elicitation is not None
+            await stage.complete(link, {"is": elicitation.asked.message})
+        assert text_of(await soon(call)) == "{'is': 'One'} {'is': 'Two'}"
+
+
+@pytest.mark.every_way
+async def test_questions_of_a_task_group_each_get_their_own_answer(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def both() -> str:
+        async def ask(message: str) -> str:
+            return str(dict(await elicit.url(message, LOGIN)))
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ask(message)) for message in ("One", "Two")]
+        return " ".join(task.result() for task in tasks)
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("both")
+        for _ in range(2):
+            link = await caller.link()
+            elicitation = await stage.service.elicitations.get(stage.id_of(link))
+            assert elicitation is not None
+            await stage.complete(link, {"is": elicitation.asked.message})
+        assert text_of(await soon(call)) == "{'is': 'One'} {'is': 'Two'}"
+
+
+async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(library: str) -> None:
+    server = new_server(library)
+    add_both(server)
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        first = asked_in(await caller.leg("both"))
+        second = asked_in(await caller.leg("both", after=first))
+        assert len({*links_asked(first), *links_asked(second)}) == 2
+        is_quiet = not len(stage.service.elicitations.waiters)
+        for link in (*links_asked(first), *links_asked(second)):
+            await stage.complete(link)
+        assert is_quiet  # nobody is being served, so nobody may be handed an answer
+
+
+async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(
+    library: str,
+) -> None:
+    server = new_server(library)
+    add_both(server)
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        first = asked_in(await caller.leg("both"))
+        second = asked_in(await caller.leg("both", after=first))
+        for link in (*links_asked(first), *links_asked(second)):
+            await stage.complete(link)
+        takes = [elicitation.take for elicitation in await stage.elicitations()]
+        assert takes == [None, None]  # or the next leg waits until the lease is out
+        assert text_of(answered_in(await caller.leg("both", after=second))) == "done"
+
+
+async def test_a_no_to_one_of_two_gathered_questions_ends_the_wait_for_the_other(
+    library: str,
+) -> None:
+    server = new_server(library)
+    add_both(server)
+    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+        call = caller.call("both")
+        links = [await caller.link() for _ in range(2)]
+        await (await stage.person()).decline(links[0])
+        assert "[ELICITATION_DECLINED]" in text_of(await soon(call))
+        is_quiet = not len(stage.service.elicitations.waiters)
+        assert await stage.complete(links[1]) == "accepted"
+        assert is_quiet
+
+
+def add_both(server: Any) -> None:
+    @server.tool()
+    async def both() -> str:
+        await asyncio.gather(*(_answer(message) for message in ("One", "Two")))
+        return "done"
+
+
+async def _answer(message: str) -> Json:
+    return dict(await elicit.url(message, LOGIN))
+
+
+async def test_a_verb_after_the_call_is_over_says_so(server: Any, revision: str) -> None:
+    later: list[asyncio.Task[object]] = []
+    gate = asyncio.Event()
+
+    @server.tool()
+    async def leave() -> str:
+        async def linger() -> object:
+            await gate.wait()
+            return await elicit.url("Too late", LOGIN)
+
+        later.append(asyncio.create_task(linger()))
+        return "left"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert text_of(await soon(caller.call("leave"))) == "left"
+        gate.set()
+        with pytest.raises(CallOver):
+            await later[0]
+        assert not await stage.elicitations()
+
+
+async def test_a_verb_outside_of_any_call_has_nobody_to_ask(server: Any) -> None:
+    with pytest.raises(NoAsker):
+        await elicit.url("Anybody?", LOGIN)
+    async with staged(server):
+        with pytest.raises(NoAsker):
+            await elicit.url("Anybody?", LOGIN)
+
+
+async def test_a_question_that_changes_between_two_legs_is_an_error(library: str) -> None:
+    server = new_server(library)
+    prices = iter((9, 90))
+
+    @server.tool()
+    async def pay() -> str:
+        await elicit.url(f"Pay {next(prices)} EUR", LOGIN)
+        return "paid"
+
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        asked = asked_in(await caller.leg("pay"))
+        await stage.complete(links_asked(asked)[0])
+        result = answered_in(await caller.leg("pay", after=asked))
+        assert result.is_error
+        assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
+        assert "Pay 9 EUR" in text_of(result)
+        assert "Pay 90 EUR" in text_of(result)
+
+
+def add_own_state(server: Any, library: str, *, asks_first: bool) -> list[str | None]:
+    """A tool with an InputRequiredResult of its own; what state it saw stands in the list."""
+    if library == "fastmcp":
+        from fastmcp import Context
+    else:
+        from mcp.server.mcpserver import Context  # type: ignore[assignment]
+    seen: list[str | None] = []
+
+    @server.tool()
+    async def own(context: Context, state: str):
+        seen.append(context.request_state)
+        if asks_first:
+            await elicit.url("Sign in", LOGIN)
+        if context.request_state is None:
+            question = types.ElicitRequest(
+                params=types.ElicitRequestFormParams(
+                    message="Which size?", requested_schema={"type": "object", "properties": {}}
+                )
+            )
+            return types.InputRequiredResult(input_requests={"q": question}, request_state=state)
+        return f"{context.request_state} {context.input_responses is not None}"
+
+    return seen
+
+
+@pytest.mark.parametrize("state", ["mine", "elicit-url:forged:x", "elicit-url:", "{}"])
+async def test_a_tools_own_state_comes_back_to_it_unchanged(library: str, state: str) -> None:
+    server = new_server(library)
+    seen = add_own_state(server, library, asks_first=False)
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        assert text_of(await soon(caller.call("own", state=state))) == f"{state} True"
+        assert seen == [None, state]
+
+
+@pytest.mark.parametrize("state", ["mine", "elicit-url:forged:x"])
+async def test_a_tools_own_state_travels_with_ours(library: str, state: str) -> None:
+    server = new_server(library)
+    seen = add_own_state(server, library, asks_first=True)
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        call = caller.call("own", state=state)
+        await stage.complete(await caller.link())
+        assert text_of(await soon(call)) == f"{state} True"
+        assert seen == [None, None, state]
+        assert [row.delivered_at is not None for row in await stage.elicitations()] == [True]
+
+
+@pytest.mark.every_way
+async def test_once_does_its_work_once_across_legs(server: Any, revision: str) -> None:
+    keys: list[str] = []
+
+    async def reserve(key: str) -> Json:
+        keys.append(key)
+        return {"seats": [len(keys)]}
+
+    async def ship(key: str) -> Json:
+        keys.append(key)
+        return len(keys)
+
+    @server.tool()
+    async def buy() -> str:
+        seat = await elicit.once("reserve", reserve, again=True)
+        await elicit.url("Pay", LOGIN)
+        shipped = await elicit.once("ship", ship)
+        await elicit.url("Sign", LOGIN)
+        return f"{seat} {shipped}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        for number in (1, 2):
+            call = caller.call("buy")
+            for _ in range(2):
+                await stage.complete(await caller.link())
+            result = text_of(await soon(call))
+            assert len(set(keys)) == len(keys)
+            first = 2 * number - 1
+            assert result == f"{{'seats': [{first}]}} {first + 1}"
+
+
+@pytest.mark.parametrize("turns", ["in a row", "at once", "after an answer", "by a bad key"])
+async def test_a_name_that_is_used_again_does_nothing_and_says_so(
+    server: Any, revision: str, turns: str
+) -> None:
+    # finding: R13
+    done: list[str] = []
+
+    async def pay(key: str) -> Json:
+        done.append(key)
+        await asyncio.sleep(0)
+        return len(done)
+
+    @server.tool()
+    async def pay_all() -> str:
+        match turns:
+            case "in a row":
+                return str([await elicit.once("pay", pay) for _ in range(3)])
+            case "at once":
+                three = (elicit.once("pay", pay) for _ in range(3))
+                *_, last = await asyncio.gather(*three, return_exceptions=True)
+                assert isinstance(last, Exception)
+                raise last
+            case "after an answer":
+                await elicit.once("pay", pay, key=1)
+                await elicit.url("Sign", LOGIN)
+                return str(await elicit.once("pay", pay, key=1))
+        return str(await elicit.once("pay", pay, key=1.5))  # type: ignore[arg-type]
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("pay_all")
+        if turns == "after an answer":
+            await stage.complete(await caller.link())
+        result = await soon(call)
+        assert result.is_error
+        assert "[INVALID_INPUT]" in text_of(result)
+        assert "key" in text_of(result)
+        assert len(done) == (0 if turns == "by a bad key" else 1)
+
+
+@pytest.mark.every_way
+async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server: Any, revision: str) -> None:
+    # finding: R13
+    done: list[str] = []
+    fails = [True]
+
+    @server.tool()
+    async def pay_all() -> str:
+        paid: list[Json] = []
+        for item in ("tea", "milk", 3):
+
+            async def pay(key: str, item: Any = item) -> Json:
+                if item == "milk" and fails.pop():
+                    fails.append(False)
+                    raise RuntimeError("no milk")
+                done.append(key)
+                return f"{item} {len(done)}"
+
+            try:
+                paid.append(await elicit.once("pay", pay, key=item))
+            except RuntimeError:  # what raised did nothing, and may be tried again
+                fails.append(False)
+                paid.append(await elicit.once("pay", pay, key=item))
+        await elicit.url("Sign", LOGIN)
+        return str(paid)
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("pay_all")
+        await stage.complete(await caller.link())
+        assert text_of(await soon(call)) == "['tea 1', 'milk 2', '3 3']"
+        assert len(set(done)) == len(done) == 3
+
+
+async def test_what_an_inner_call_does_once_is_its_own(revision: str) -> None:
+    # finding: R13
+    server = new_server("fastmcp")
+    done: list[str] = []
+
+    @server.tool()
+    async def pay(item: str) -> str:
+        async def work(key: str) -> Json:
+            done.append(key)
+            return f"{item} {len(done)}"
+
+        return str(await elicit.once("pay", work))
+
+    @server.tool()
+    async def pay_all() -> str:
+        paid = [
+            (await server.call_tool("pay", {"item": item})).structured_content["result"]
+            for item in ("tea", "milk", "tea")
+        ]
+        await elicit.url("Sign", LOGIN)
+        return str(paid)
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("pay_all")
+        await stage.complete(await caller.link())
+        assert text_of(await soon(call)) == "['tea 1', 'milk 2', 'tea 3']"
+        assert len(set(done)) == len(done) == 3
+
+
+async def test_work_that_is_no_coroutine_is_done_once_too(server: Any, revision: str) -> None:
+    # finding: A10
+    done: list[str] = []
+
+    def work(key: str) -> Any:
+        done.append(key)
+        return len(done)
+
+    @server.tool()
+    async def count() -> str:
+        number = await elicit.once("count", work)
+        await elicit.url("Sign", LOGIN)
+        return f"number {number}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("count")
+        await stage.complete(await caller.link())
+        assert text_of(await soon(call)) == "number 1"
+        assert len(done) == 1
+
+
+class Odd(dict[str, Any]):
+    """A result with code of its own."""
+
+    def items(self) -> Any:
+        raise KeyError("lazy")
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize(
+    "gives",
+    [40, 65_747, 1024 * 1024, 1024 * 1024 + 1, None, Odd(a=1)],
+    ids=lambda gives: f"{gives!r:.9}",
+)
+async def test_work_is_done_once_whatever_it_gives(server: Any, revision: str, gives: Any) -> None:
+    # finding: R12
+    done: list[str] = []
+
+    async def fetch(key: str) -> Any:
+        done.append(key)
+        return '"' * 9 + "x" * (gives - 20) if isinstance(gives, int) else gives or object()
+
+    @server.tool()
+    async def report() -> str:
+        text = str(await elicit.once("fetch", fetch))
+        await elicit.url("Sign", LOGIN)
+        return f"{len(text)} {text[:12]}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        if isinstance(gives, int) and gives <= 1024 * 1024:
+            call = caller.call("report")
+            await stage.complete(await caller.link())
+            assert text_of(await soon(call)) == f"{gives - 11} " + '"' * 9 + "xxx"
+            assert len(done) == 1
+            return
+        for _ in range(3):
+            result = await soon(caller.call("report"))
+            assert result.is_error
+            assert "[ELICITATION_RESULT_NOT_KEPT]" in text_of(result)
+            assert "is done" in text_of(result)
+        assert len(set(done)) == 1
+
+
+async def test_a_client_does_not_choke_on_a_link_where_a_list_was_promised(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def repositories() -> list[str]:
+        await elicit.url("Connect", LOGIN)
+        return ["a", "b"]
+
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        link = link_in(await soon(caller.call("repositories")))
+        await stage.complete(link)
+        result = await soon(caller.call("repositories"))
+        assert result.structured_content == {"result": ["a", "b"]}
+
+
+async def test_an_error_of_the_tools_own_after_an_answer_stays_the_tools_own(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def break_down() -> str:
+        await elicit.url("Sign in", LOGIN)
+        raise RuntimeError("the printer is on fire")
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("break_down")
+        await stage.complete(await caller.link())
+        result = await soon(call)
+        assert result.is_error
+        assert "break_down" in text_of(result)
+        assert "ELICITATION" not in text_of(result)
+
+
+@pytest.mark.every_way
+async def test_an_error_that_replaced_ours_is_not_told_as_ours(server: Any, revision: str) -> None:
+    @server.tool()
+    async def translate() -> str:
+        try:
+            await elicit.url("Sign in", LOGIN)
+        except Declined as error:
+            raise RuntimeError("no sign-in") from error
+        return "signed in"
+
+    @server.tool()
+    async def forget() -> str:
+        await elicit.url("Sign in", LOGIN).or_none()
+        raise RuntimeError("something else")
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, answers=["decline", "decline"]) as caller,
+    ):
+        for tool in ("translate", "forget"):
+            result = await soon(caller.call(tool))
+            assert result.is_error
+            assert "ELICITATION" not in text_of(result)
+            assert "declined" not in text_of(result)
+
+
+async def test_an_error_of_ours_that_is_raised_again_is_told_as_ours(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def tidy() -> str:
+        try:
+            await elicit.url("Sign in", LOGIN)
+        except ElicitError as error:
+            error.add_note("tidied up")
+            raise
+        return "signed in"
+
+    async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
+        assert "[ELICITATION_DECLINED]" in text_of(await soon(caller.call("tidy")))
+
+
+async def test_a_question_that_is_wrong_is_told_as_a_sentence(server: Any, revision: str) -> None:
+    @server.tool()
+    async def wander() -> str:
+        await elicit.url("Go", lambda _: "https://evil.example/", origins=["https://example.org"])
+        return "gone"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        result = await soon(caller.call("wander"))
+        assert result.is_error
+        assert "evil.example" in text_of(result)
+        assert "[INVALID_INPUT]" in text_of(result)
+        assert all(row.status.is_final for row in await stage.elicitations())
+
+
+async def test_a_tool_may_ask_what_the_client_can(server: Any, revision: str) -> None:
+    @server.tool()
+    async def modes() -> str:
+        return " ".join(mode for mode in ("form", "url") if elicit.can(mode))
+
+    async with staged(server) as stage:
+        for declares, expected in (
+            ("all", "form url"),
+            (types.ElicitationCapability(), "form"),
+            (None, ""),
+        ):
+            async with stage.caller(revision, declares=declares) as caller:
+                assert text_of(await soon(caller.call("modes"))) == expected
+
+
+async def test_the_same_question_twice_in_one_call_is_two_questions(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def twice() -> str:
+        answers = [await elicit.url("Again", LOGIN) for _ in range(2)]
+        return " ".join(str(answer["n"]) for answer in answers)
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        call = caller.call("twice")
+        for number in (1, 2):
+            assert await stage.complete(await caller.link(), {"n": number}) == "accepted"
+        assert text_of(await soon(call)) == "1 2"

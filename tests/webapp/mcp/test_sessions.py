@@ -1,0 +1,179 @@
+"""How many sessions of 2025-11-25 there may be, for whom, and for how long."""
+
+import asyncio
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+from tests.support.mcp_server import staged
+from tests.support.serving import serving
+from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.identity.identity import Sender
+from webapp.mcp.opened import OpenedSessions, note_call
+from webapp.mcp.shares import SessionRoom
+from webapp.server import Served
+
+ROOM = SessionRoom(
+    for_all=12, for_own_user=4, for_nameless=6, for_address=3, for_person=4, idle_without_call=300
+)
+OWN = Sender(key="own/", share="own", is_own_user=True)
+
+
+class Library:
+    """Opens a session for whoever names none, and knows which are open."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.open: set[str] = set()
+        self._made = 0
+        self.layer = OpenedSessions(
+            self, sender=lambda scope: scope["sender"], room=ROOM, clock=lambda: self.now
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        named = dict(scope["headers"]).get(b"mcp-session-id")
+        status, headers = HTTPStatus.OK, list[tuple[bytes, bytes]]()
+        if named is None:
+            self._made += 1
+            self.open.add(str(self._made))
+            headers = [(b"mcp-session-id", str(self._made).encode())]
+        elif scope["method"] == "DELETE":
+            self.open.remove(named.decode())
+        elif scope["method"] == "CALL":
+            note_call(scope)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        if scope["method"] == "GET":
+            await scope["closed"].wait()
+
+    async def send(
+        self, sender: Sender, id: str | None = None, method: str = "POST", **more: Any
+    ) -> tuple[int, str]:
+        """Send a request; its status, and the session's id."""
+        said: list[Message] = []
+
+        async def send(message: Message) -> None:
+            said.append(message)
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b""}
+
+        headers = [] if id is None else [(b"mcp-session-id", id.encode())]
+        scope = {"type": "http", "method": method, "headers": headers, "sender": sender, **more}
+        await self.layer(scope, receive, send)
+        answered_with: dict[bytes, bytes] = dict(said[0]["headers"])
+        return said[0]["status"], answered_with.get(b"mcp-session-id", b"").decode()
+
+
+def nameless(address: int) -> Sender:
+    return Sender(key="uid:None", share=f"uid:None@192.0.2.{address}", is_nameless=True)
+
+
+def person(number: int) -> Sender:
+    return Sender(key=f"{number}/client", share=str(number))
+
+
+async def test_those_without_a_name_leave_room_for_everybody_else() -> None:
+    # finding: S10
+    library = Library()
+    statuses = [(await library.send(nameless(1)))[0] for _ in range(5)]
+    assert statuses == [200, 200, 200, 429, 429]  # an address has its share
+    statuses = [(await library.send(nameless(n)))[0] for n in (2, 3, 4, 5, 6)]
+    assert statuses == [200, 200, 200, 429, 429]  # and all of them together
+    for number in (1, 2):
+        assert (await library.send(person(number)))[0] == 200
+    assert (await library.send(person(3)))[0] == 429  # what is left is the owner's
+    for _ in range(10):
+        assert (await library.send(OWN))[0] == 200
+    assert len(library.open) == len(library.layer) == 12
+
+
+async def test_a_persons_longest_unused_session_makes_room_for_their_next() -> None:
+    # finding: S10
+    library = Library()
+    ids: list[str] = []
+    for _ in range(4):
+        ids.append((await library.send(OWN))[1])
+        library.now += 1
+    await library.send(OWN, ids[0])
+    closed = asyncio.Event()
+    listening = asyncio.create_task(library.send(OWN, ids[1], "GET", closed=closed))
+    await asyncio.sleep(0)
+    assert (await library.send(OWN))[0] == 200
+    assert ids[2] not in library.open  # the one before it listens, the first was used since
+    assert {ids[0], ids[1], ids[3]} < library.open
+    closed.set()
+    await listening
+
+
+async def test_a_session_without_a_call_ends_sooner_than_one_that_is_used() -> None:
+    # finding: S10
+    library = Library()
+    used, unused, heard = [(await library.send(nameless(1)))[1] for _ in range(3)]
+    await library.send(nameless(1), used, "CALL")
+    closed = asyncio.Event()
+    listening = asyncio.create_task(library.send(nameless(1), heard, "GET", closed=closed))
+    await asyncio.sleep(0)
+    library.now = 299
+    assert (await library.send(nameless(1)))[0] == 429
+    library.now = 300.5
+    assert (await library.send(nameless(1)))[0] == 200
+    assert unused not in library.open
+    assert {used, heard} < library.open
+    assert (await library.send(nameless(1), unused))[0] == 404
+    closed.set()
+    await listening
+    library.now = 1801
+    assert (await library.send(nameless(1)))[0] == 200
+    assert used not in library.open
+
+
+async def test_what_opened_nothing_takes_no_room() -> None:
+    library = Library()
+
+    async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+
+    layer = OpenedSessions(refusing, sender=lambda _: nameless(1), room=ROOM)
+    library.layer = layer
+    for _ in range(10):
+        assert (await library.send(nameless(1)))[0] == 400
+    assert not len(layer)
+
+
+@AS_ROOT
+async def test_a_flood_of_sessions_keeps_the_owner_out_of_nothing(server: Any) -> None:
+    # finding: S10
+    @server.tool()
+    async def plain() -> str:
+        return "plain"
+
+    async with staged(server) as stage:
+        url = stage.mcp_url
+        for _ in range(SessionRoom().for_address):
+            await opened_session(url, uid=NOBODY)
+        opening: dict[str, Any] = {"id": 0, "method": "initialize", "params": {}}
+        refused = await answered(url, message=opening, uid=NOBODY)
+        assert refused.status == 429
+        assert "Too many sessions" in refused.body
+        session = await opened_session(url)
+        assert "plain" in (await answered(url, message=calling("plain"), headers=session)).body
+
+
+async def test_a_session_that_made_room_is_over_at_the_library_too(server: Any) -> None:
+    # finding: S10
+    inner: list[ASGIApp] = []
+
+    def around(app: ASGIApp) -> ASGIApp:
+        inner.append(app)
+        return OpenedSessions(app, sender=lambda _: OWN, room=SessionRoom(for_person=1))
+
+    served = Served(server, clock=lambda: datetime.now(UTC), around=around)
+    async with serving(served) as url:
+        first = await opened_session(f"{url}/mcp")
+        second = await opened_session(f"{url}/mcp")
+        ping = {"id": 3, "method": "ping"}
+        assert (await answered(f"{url}/mcp", message=ping, headers=second)).status == 200
+        async with serving(inner[0]) as bare:  # where no layer of ours answers
+            assert (await answered(f"{bare}/mcp", message=ping, headers=first)).status == 404
+            assert (await answered(f"{bare}/mcp", message=ping, headers=second)).status == 200

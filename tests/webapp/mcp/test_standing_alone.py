@@ -1,0 +1,180 @@
+"""Attached to a server that its own library serves: without a session, without a stream back."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from mcp import MCPError
+
+from flows import elicit
+from tests.support.mcp_server import (
+    LEGACY,
+    MODERN,
+    answered_in,
+    asked_in,
+    attached,
+    cut,
+    eventually,
+    link_in,
+    links_asked,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+from tests.support.standing_alone import application_of
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+
+LOGIN = "https://example.org/login"
+
+
+def add_sign_in(server: Any) -> None:
+    @server.tool()
+    async def sign_in() -> str:
+        return f"signed in: {(await elicit.url('Sign in', LOGIN))['name']}"
+
+
+async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(library: str) -> None:
+    server = new_server(library)
+    add_sign_in(server)
+    application = application_of(server, library, json_response=True)
+    async with attached(server, application) as stage, stage.caller(LEGACY) as caller:
+        with pytest.raises(MCPError) as required:
+            await soon(caller.call("sign_in"))
+        assert required.value.error.code == -32042
+        (asked,) = required.value.error.data["elicitations"]
+        assert (asked["mode"], asked["message"]) == ("url", "Sign in")
+        assert asked["elicitationId"] == stage.id_of(asked["url"])
+        assert await stage.complete(asked["url"], {"name": "ann"}) == "accepted"
+        assert text_of(await soon(caller.call("sign_in"))) == "signed in: ann"
+        assert not caller.has_links_left
+
+
+async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_result(
+    library: str,
+) -> None:
+    """Each request stands alone there: what the client said when it began is forgotten."""
+    server = new_server(library)
+    add_sign_in(server)
+    application = application_of(server, library, stateless_http=True)
+    async with attached(server, application) as stage, stage.caller(LEGACY) as caller:
+        link = link_in(await soon(caller.call("sign_in")))
+        assert await stage.complete(link, {"name": "ann"}) == "accepted"
+        assert text_of(await soon(caller.call("sign_in"))) == "signed in: ann"
+        assert not caller.has_links_left
+
+
+@pytest.mark.parametrize("option", [None, "stateless_http", "json_response"])
+async def test_on_the_newer_revision_any_way_of_serving_will_do(
+    library: str, option: str | None
+) -> None:
+    server = new_server(library)
+    add_sign_in(server)
+    application = application_of(server, library, **({option: True} if option else {}))
+    async with attached(server, application) as stage, stage.caller(MODERN) as caller:
+        call = caller.call("sign_in")
+        link = await caller.link()
+        await stage.waited_for_by_another(link, None)
+        await stage.complete(link, {"name": "ann"})
+        assert text_of(await soon(call)) == "signed in: ann"
+
+
+async def test_attached_to_a_session_the_call_is_held(library: str) -> None:
+    server = new_server(library)
+    add_sign_in(server)
+    application = application_of(server, library)
+    async with attached(server, application) as stage, stage.caller(LEGACY) as caller:
+        call = caller.call("sign_in")
+        link = await caller.link()
+        await stage.complete(link, {"name": "ann"})
+        assert text_of(await soon(call)) == "signed in: ann"
+        assert caller.completed == [stage.id_of(link)]
+
+
+async def test_a_leg_may_reach_another_process_than_the_one_before(
+    library: str, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path / 'elicit.db'}"
+    servers = [new_server(library) for _ in range(2)]
+    for server in servers:
+        add_sign_in(server)
+    async with (
+        staged(servers[0], store=store) as one,
+        staged(servers[1], store=store, public_url=one.url) as two,
+        one.caller(MODERN) as here,
+        two.caller(MODERN, headers={"host": urlsplit(one.url).netloc}) as there,
+    ):
+        asked = asked_in(await here.leg("sign_in"))
+        (link,) = links_asked(asked)
+        person = await one.person()
+        leg = asyncio.create_task(there.leg("sign_in", after=asked))
+        await two.pending()
+        await person.go_on(link)
+        assert await one.complete(link, {"name": "ann"}) == "accepted"
+        assert text_of(answered_in(await leg)) == "signed in: ann"
+
+
+class LateNews(MemoryStore):
+    """Another process's opening, which hears of what others write only when it is let."""
+
+    def __init__(self, others: MemoryStore) -> None:
+        super().__init__()
+        self._contents = others._contents
+        self._contents.openings.append(self)
+        self._kept_back: list[Record] = []
+        self._is_late = True
+
+    def tell(self, records: tuple[Record, ...]) -> None:
+        if self._is_late:
+            self._kept_back.extend(records)
+        else:
+            super().tell(records)
+
+    def hear(self) -> None:
+        self._is_late = False
+        super().tell(tuple(self._kept_back))
+
+
+async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same() -> None:
+    gate, bodies = asyncio.Event(), list[int]()
+    servers = [new_server("mcp") for _ in range(2)]
+    for server in servers:
+
+        @server.tool()
+        async def buy() -> str:
+            await elicit.url("Pay", LOGIN)
+            bodies.append(1)
+            await gate.wait()
+            return f"bought {len(bodies)}"
+
+    store = MemoryStore()
+    late = LateNews(store)
+    async with (
+        staged(servers[0], store=store) as one,
+        staged(servers[1], store=late, public_url=one.url) as two,
+        one.caller(MODERN) as here,
+        two.caller(MODERN, headers={"host": urlsplit(one.url).netloc}) as there,
+    ):
+        asked = asked_in(await here.leg("buy"))
+        await one.complete(links_asked(asked)[0])
+        first = asyncio.create_task(here.leg("buy", after=asked))
+        await eventually(lambda: bodies)
+        second = asyncio.create_task(there.leg("buy", after=asked))
+        await eventually(lambda: len(two.service.elicitations.waiters) >= 2)
+        gate.set()
+        assert text_of(answered_in(await first)) == "bought 1"
+        await eventually(
+            lambda: any(record.status == "delivered" for record in store._contents.records.values())
+        )
+        records = set(store._contents.records)
+        late.hear()
+        try:
+            # Answered, or a new question that nobody is shown.
+            await eventually(lambda: second.done() or set(store._contents.records) - records)
+            assert second.done()
+            assert text_of(answered_in(second.result())) == "bought 1"
+        finally:
+            await cut(second)

@@ -1,0 +1,166 @@
+"""A store that is full, locked or gone: the model reads what to do, and `/ready` says it."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from flows import elicit
+from flows.errors import StoreUnavailable
+from tests.support.mcp_server import soon, staged, text_of
+from tests.support.shop_env import FrailStore
+from webapp.elicitations.readiness import Readiness
+
+LOGIN = "https://example.org/login"
+FULL = "the store /srv/secret/elicit.db is not usable: database or disk is full"
+
+
+def asking_for_a_name(server: Any) -> list[str]:
+    begun: list[str] = []
+
+    @server.tool()
+    async def greet() -> str:
+        begun.append("greet")
+        return f"hello {dict(await elicit.url('Sign in', LOGIN))}"
+
+    return begun
+
+
+@pytest.mark.every_way
+async def test_the_model_reads_that_nothing_can_be_kept_and_to_try_again(
+    server: Any, revision: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: R6
+    asking_for_a_name(server)
+    store = FrailStore()
+    async with staged(server, store=store) as stage, stage.caller(revision) as caller:
+        store.troubles.append(FULL)
+        refused = await soon(caller.call("greet"))
+        assert refused.is_error
+        assert "Try again in a minute" in text_of(refused)
+        assert "[STORE_UNAVAILABLE]" in text_of(refused)
+        assert "/srv/secret" not in refused.model_dump_json()
+        assert (refused.meta or {})["jsonrpcCode"] == -32000
+        assert FULL in [vars(each).get("why") for each in caplog.records]
+        store.troubles.clear()
+        again = caller.call("greet")
+        await stage.complete(await caller.link(), {"name": "ann"})
+        assert text_of(await soon(again)) == "hello {'name': 'ann'}"
+
+
+@pytest.mark.every_way
+async def test_a_store_that_fails_at_the_end_of_a_call_is_told_like_any(
+    server: Any, revision: str
+) -> None:
+    store = FrailStore()
+
+    @server.tool()
+    async def greet() -> str:
+        answer = dict(await elicit.url("Sign in", LOGIN))
+        store.troubles.append(FULL)
+        return f"hello {answer}"
+
+    async with staged(server, store=store) as stage, stage.caller(revision) as caller:
+        call = caller.call("greet")
+        await stage.complete(await caller.link(), {})
+        assert "[STORE_UNAVAILABLE]" in text_of(await soon(call))
+        store.troubles.clear()
+
+
+@pytest.mark.every_way
+async def test_what_is_no_call_is_refused_with_a_code(server: Any, revision: str) -> None:
+    class Unreadable(FrailStore):
+        async def read(self, owner: str, kind: str, id: str) -> Any:
+            await self.check()
+            return await super().read(owner, kind, id)
+
+    @server.tool()
+    @elicit.needs(elicit.secret("The key", name="key"), hide=True)
+    async def guarded() -> str:
+        return "done"
+
+    store = Unreadable()
+    async with staged(server, store=store) as stage, stage.caller(revision) as caller:
+        store.troubles.append(FULL)
+        with pytest.raises(MCPError, match="Try again in a minute") as refused:
+            await caller.client.session.list_tools()
+        assert refused.value.error.code == -32000
+        store.troubles.clear()
+
+
+@pytest.mark.parametrize("path", ["/ready", "/health"])
+async def test_what_cannot_be_written_is_not_ready_and_still_alive(path: str) -> None:
+    # finding: R6
+    from mcp.server.mcpserver import MCPServer
+
+    store = FrailStore([])
+    async with (
+        staged(MCPServer("shop"), store=store) as stage,
+        httpx.AsyncClient(base_url=stage.url) as anybody,
+    ):
+        store.troubles.append(FULL)
+        answer = await anybody.get(path)
+        assert (answer.status_code, answer.json()) == (503, {"status": "unavailable"})
+        assert "/srv/secret" not in answer.text
+        assert (await anybody.get("/live")).json() == {"status": "ok"}
+        store.troubles.clear()
+
+
+async def test_a_file_that_is_deleted_under_the_server_makes_it_unready_at_once(
+    tmp_path: Path,
+) -> None:
+    # finding: R6
+    from mcp.server.mcpserver import MCPServer
+
+    path = tmp_path / "store.db"
+    server = MCPServer("shop")
+    begun = asking_for_a_name(server)
+    async with (
+        staged(server, store=f"sqlite:///{path}") as stage,
+        httpx.AsyncClient(base_url=stage.url) as anybody,
+        stage.caller("legacy") as caller,
+    ):
+        path.rename(tmp_path / "aside.db")
+        assert (await anybody.get("/ready")).status_code == 503
+        assert "[STORE_UNAVAILABLE]" in text_of(await soon(caller.call("greet")))
+        page = await anybody.get("/connections")
+        assert (page.status_code, page.headers["retry-after"]) == (503, "30")
+        assert "nothing is lost" in page.text
+        (tmp_path / "aside.db").rename(path)
+        assert await stage.elicitations() == []
+    assert len(begun) <= 1
+
+
+async def test_there_is_one_look_a_second_however_many_ask(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Counting(FrailStore):
+        looks = 0
+
+        async def check(self) -> None:
+            self.looks += 1
+            await super().check()
+
+    caplog.set_level(logging.ERROR)
+    store, seconds = Counting(), [100.0]
+    readiness = Readiness(store, now=lambda: seconds[0])
+    assert [await readiness.is_ready() for _ in range(3)] == [True] * 3
+    store.troubles.append(FULL)
+    assert await readiness.is_ready()
+    assert store.looks == 1
+    seconds[0] += 1.0
+    assert not await readiness.is_ready()
+    assert [vars(each)["why"] for each in caplog.records] == [FULL]
+    store.troubles.clear()
+    seconds[0] += 1.0
+    assert await readiness.is_ready()
+    assert store.looks == 3
+
+
+async def test_a_call_that_met_no_store_says_so_by_an_error_of_the_tree() -> None:
+    error = StoreUnavailable(FULL)
+    assert (error.name, error.code, error.http_status) == ("STORE_UNAVAILABLE", -32000, 503)
+    assert (FULL in str(error), error.why) == (False, FULL)

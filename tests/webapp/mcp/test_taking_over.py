@@ -1,0 +1,127 @@
+"""Calls with two questions whose client goes away at the second one, and comes back."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from flows import CallOver, elicit
+from tests.support.mcp_server import LEGACY, cut, eventually, soon, staged, text_of
+
+LOGIN = "https://example.org/login"
+
+
+class Shop:
+    """The tool `buy`: two questions, then what must happen once."""
+
+    def __init__(self, server: Any) -> None:
+        self.began = 0
+        self.acted: list[str] = []
+
+        @server.tool()
+        async def buy() -> str:
+            self.began += 1
+            who = await elicit.url("Sign in", LOGIN)
+            paid = await elicit.url("Pay", LOGIN)
+            self.acted.append(f"{dict(who)} {dict(paid)}")
+            return self.acted[-1]
+
+
+@pytest.mark.every_way
+async def test_a_new_call_takes_the_second_question_over_from_the_one_that_was_left(
+    server: Any, revision: str
+) -> None:
+    shop = Shop(server)
+    async with (
+        staged(server) as stage,
+        stage.caller(revision) as caller,
+        stage.caller(revision) as other,
+    ):
+        left = caller.call("buy")
+        await stage.complete(await caller.link(), {"name": "ann"})
+        second = await caller.link()
+        await stage.waited_for_by_another(second, None)
+        await cut(left)
+        again = other.call("buy")
+        shown = await other.link()
+        assert stage.id_of(shown) == stage.id_of(second)
+        await eventually(lambda: len(stage.service.bodies) <= 1)
+        assert not shop.acted
+        await stage.complete(second, {"paid": True})
+        assert text_of(await soon(again)) == "{'name': 'ann'} {'paid': True}"
+        assert len(shop.acted) == 1
+        assert len(await stage.elicitations()) == 2
+        assert not other.has_links_left
+
+
+async def test_whoever_was_taken_over_is_not_told_that_it_is_complete(server: Any) -> None:
+    # finding: T4
+    Shop(server)
+    async with (
+        staged(server) as stage,
+        stage.caller(LEGACY) as caller,
+        stage.caller(LEGACY) as other,
+    ):
+        left = caller.call("buy")
+        first = await caller.link()
+        again = other.call("buy")
+        await other.link()
+        assert "Another call is waiting" in text_of(await soon(left))
+        assert caller.completed == []
+        await stage.complete(first, {})
+        second = await other.link()
+        await stage.complete(second, {})
+        await soon(again)
+        assert other.completed == [stage.id_of(first), stage.id_of(second)]
+        assert caller.completed == []
+
+
+@pytest.mark.every_way
+async def test_a_cancel_at_the_second_question_does_not_use_up_the_first(
+    server: Any, revision: str
+) -> None:
+    shop = Shop(server)
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, answers=["accept", "cancel"]) as caller,
+    ):
+        call = caller.call("buy")
+        await stage.complete(await caller.link(), {"name": "ann"})
+        second = await caller.link()
+        assert "[ELICITATION_CANCELLED]" in text_of(await soon(call))
+        again = caller.call("buy")
+        assert stage.id_of(await caller.link()) == stage.id_of(second)
+        await stage.complete(second, {"paid": True})
+        assert text_of(await soon(again)) == "{'name': 'ann'} {'paid': True}"
+        assert len(shop.acted) == 1
+        assert len(await stage.elicitations()) == 2
+
+
+@pytest.mark.every_way
+async def test_a_tool_that_asks_for_ever_when_its_call_is_over_lets_the_others_run(
+    server: Any, revision: str
+) -> None:
+    tries: list[str] = []
+    others = asyncio.Event()
+
+    @server.tool()
+    async def leave() -> str:
+        later.append(asyncio.create_task(linger()))
+        return "left"
+
+    async def linger() -> None:
+        await gate.wait()
+        asyncio.get_running_loop().call_soon(others.set)
+        while not others.is_set() and len(tries) < 1_000:
+            try:
+                await elicit.url("Too late", LOGIN)
+            except CallOver:
+                tries.append("again")
+
+    later: list[asyncio.Task[None]] = []
+    gate = asyncio.Event()
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert text_of(await soon(caller.call("leave"))) == "left"
+        gate.set()
+        await later[0]
+        assert 0 < len(tries) < 1_000

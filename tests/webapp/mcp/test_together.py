@@ -1,0 +1,502 @@
+"""Questions that are asked together: one round of a client's, by each way to a person."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, cast
+
+import mcp_types as types
+import pytest
+from mcp import MCPError
+
+from flows import Money, elicit
+from flows.crypto.tokens import MAXIMUM_TEXT_BYTES
+from flows.elicitation.run import Run
+from flows.elicitation.states import Status
+from flows.providers import github
+from tests.support.mcp_sandbox import fair
+from tests.support.mcp_server import (
+    BOTH,
+    FORM,
+    LEGACY,
+    MODERN,
+    URL,
+    Caller,
+    Stage,
+    answered_in,
+    asked_in,
+    attached,
+    eventually,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+from tests.support.standing_alone import application_of
+from webapp.limits import CallLimits
+
+AT_ONCE = CallLimits(link=timedelta())
+SHORT = CallLimits(leg=timedelta(), leg_at_least=timedelta())
+NAME = {"response": "Ada"}
+
+
+@pytest.fixture
+def server(server: Any) -> Any:
+    @server.tool()
+    async def order() -> str:
+        name, is_sure, paid = await elicit.together(
+            elicit.form("Who are you?"),
+            elicit.confirm("Sure?"),
+            elicit.url("Pay here", "https://shop.example/pay"),
+        )
+        return f"{name} {is_sure} {dict(paid)}"
+
+    @server.tool()
+    async def visit_both() -> str:
+        first, second = await elicit.together(
+            elicit.url("The first", "https://shop.example/1"),
+            elicit.url("The second", "https://shop.example/2"),
+        )
+        return f"{dict(first)} {dict(second)}"
+
+    @server.tool()
+    async def outcomes() -> str:
+        told = await elicit.together(
+            elicit.form("Who are you?"),
+            elicit.url("Pay here", "https://shop.example/pay"),
+        ).outcomes()
+        return " ".join(outcome.status for outcome in told)
+
+    @server.tool()
+    async def same_twice() -> str:
+        return " ".join(await elicit.together(elicit.form("Name?"), elicit.form("Name?")))
+
+    return server
+
+
+def links_in(result: types.CallToolResult) -> dict[str, str]:
+    """The links of a result, by what they are for."""
+    assert result.meta is not None, text_of(result)
+    first = result.meta["elicitationPending"]
+    pending = result.meta.get("elicitationsPending", [first])
+    assert pending[0] == first
+    for one in pending:
+        assert one["url"] in text_of(result)
+        assert one["message"] in text_of(result)
+    return {one["message"]: one["url"] for one in pending}
+
+
+def asked_by(result: object) -> dict[str, Any]:
+    """The parameters of what a client is asked, by what it is for."""
+    requests = asked_in(result).input_requests or {}
+    params = [cast("Any", request).params for request in requests.values()]
+    return {one.message: one for one in params}
+
+
+async def go_on(
+    caller: Caller,
+    tool: str,
+    after: types.InputRequiredResult,
+    answers: Mapping[str, object],
+) -> types.CallToolResult | types.InputRequiredResult:
+    """The next leg, with these answers by message: contents, actions, or None for silence."""
+    responses: dict[str, Any] = {}
+    for key, request in (after.input_requests or {}).items():
+        answer = answers.get(cast("Any", request).params.message)
+        if isinstance(answer, str):
+            responses[key] = types.ElicitResult(action=cast("Any", answer))
+        elif answer is not None:
+            responses[key] = types.ElicitResult(action="accept", content=cast("Any", answer))
+    return cast(
+        "types.CallToolResult | types.InputRequiredResult",
+        await soon(
+            caller.client.session.call_tool(
+                tool,
+                {},
+                input_responses=responses or None,
+                request_state=after.request_state,
+                allow_input_required=True,
+            )
+        ),
+    )
+
+
+async def statuses(stage: Stage) -> dict[str, Status]:
+    return {row.asked.message: row.status for row in await stage.elicitations()}
+
+
+@pytest.mark.every_way
+async def test_all_are_answered_and_the_tuple_is_in_order(library: str, revision: str) -> None:
+    built = new_server(library)
+
+    @built.tool()
+    async def order() -> str:
+        paid, name = await elicit.together(
+            elicit.url("Pay here", "https://shop.example/pay"), elicit.form("Who are you?")
+        )
+        return f"{dict(paid)} {name}"
+
+    async with (
+        staged(built) as stage,
+        stage.caller(revision, declares=BOTH, fills=[NAME]) as caller,
+    ):
+        call = caller.call("order")
+        await stage.complete(await caller.link(), {"sum": 9})
+        assert text_of(await soon(call)) == "{'sum': 9} Ada"
+        assert len(await stage.elicitations()) == 2
+
+
+async def test_one_round_carries_every_request(server: Any) -> None:
+    async with staged(server) as stage, stage.caller(MODERN, declares=BOTH) as caller:
+        first = asked_in(await caller.leg("order"))
+        asked = asked_by(first)
+        assert list(asked) == ["Who are you?", "Sure?", "Pay here"]
+        assert [one.mode for one in asked.values()] == ["form", "form", "url"]
+        await stage.complete(asked["Pay here"].url, {"sum": 9})
+        answers = {"Who are you?": NAME, "Sure?": {}, "Pay here": "accept"}
+        done = answered_in(await go_on(caller, "order", first, answers))
+        assert text_of(done) == "Ada True {'sum': 9}"
+
+
+async def test_what_is_answered_is_not_shown_again(server: Any) -> None:
+    async with (
+        staged(server, limits=SHORT) as stage,
+        stage.caller(MODERN, declares=BOTH) as caller,
+    ):
+        first = asked_in(await caller.leg("order"))
+        link = asked_by(first)["Pay here"].url
+        # A form without an answer is shown again at once, while the link waits for the person.
+        second = asked_in(
+            await go_on(caller, "order", first, {"Who are you?": NAME, "Pay here": "accept"})
+        )
+        assert list(asked_by(second)) == ["Sure?"]
+        third = asked_in(await go_on(caller, "order", second, {"Sure?": {}}))
+        assert not third.input_requests
+        assert await statuses(stage) == {
+            "Who are you?": Status.ACCEPTED,
+            "Sure?": Status.ACCEPTED,
+            "Pay here": Status.PENDING,
+        }
+        await stage.complete(link)
+        done = answered_in(await go_on(caller, "order", third, {}))
+        assert text_of(done) == "Ada True {}"
+        assert len(await stage.elicitations()) == 3
+
+
+async def test_a_form_that_must_be_shown_again_does_not_wait_for_the_others(server: Any) -> None:
+    """With the usual limits a link alone would be held for 40 seconds, longer than this test."""
+    async with staged(server) as stage, stage.caller(MODERN, declares=BOTH) as caller:
+        first = asked_in(await caller.leg("order"))
+        answers = {"Who are you?": NAME, "Pay here": "accept"}
+        second = await go_on(caller, "order", first, answers)
+        assert list(asked_by(second)) == ["Sure?"]
+        assert (await statuses(stage))["Pay here"] is Status.PENDING
+
+
+async def test_in_a_session_they_are_shown_at_the_same_time(server: Any) -> None:
+    async with staged(server) as stage, stage.caller(LEGACY, declares=URL) as caller:
+        call = caller.call("visit_both")
+        links = [await caller.link(), await caller.link()]
+        assert not call.done()
+        for number, link in reversed(list(enumerate(links, 1))):
+            await stage.complete(link, {"n": number})
+        assert text_of(await soon(call)) == "{'n': 1} {'n': 2}"
+        assert sorted(caller.completed) == sorted(map(stage.id_of, links))
+
+
+async def test_a_client_with_links_only_gets_pages_for_the_forms(
+    server: Any, revision: str
+) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+        call = caller.call("order")
+        links = {await kind_of(stage, link): link for link in [await caller.link() for _ in "123"]}
+        person = await stage.person()
+        page = await person.visit(links["form"])
+        fields = {"csrf": page.csrf, "answer.response": "Ada"}
+        await person.browser.post(links["form"], data=fields)
+        await person.press(links["confirm"])
+        await stage.complete(links["url"])
+        assert text_of(await soon(call)) == "Ada True {}"
+
+
+async def kind_of(stage: Stage, link: str) -> str:
+    found = await stage.service.elicitations.get(stage.id_of(link))
+    assert found is not None
+    return found.kind
+
+
+async def test_without_elicitation_one_result_has_all_links(server: Any, revision: str) -> None:
+    # parity: F12
+    async with (
+        staged(server, limits=AT_ONCE) as stage,
+        stage.caller(revision, declares=None) as caller,
+    ):
+        shown = await soon(caller.call("visit_both"))
+        assert text_of(shown).startswith("This tool requires user input to continue")
+        links = links_in(shown)
+        assert list(links) == ["The first", "The second"]
+        await stage.complete(links["The second"], {"n": 2})
+        still = await soon(caller.call("visit_both"))
+        assert text_of(still).startswith("Still waiting")
+        assert list(links_in(still)) == ["The first"]
+        await stage.complete(links["The first"], {"n": 1})
+        assert text_of(await soon(caller.call("visit_both"))) == "{'n': 1} {'n': 2}"
+        assert len(await stage.elicitations()) == 2
+
+
+async def test_each_of_them_is_declined_by_its_own_id(server: Any, revision: str) -> None:
+    # parity: F12
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        shown = await soon(caller.call("visit_both"))
+        second = shown.meta["elicitationsPending"][1]
+        told = await soon(
+            caller.call("elicitation_result", elicitId=second["elicitId"], action="decline")
+        )
+        assert "The person declined: 'The second'" in text_of(told)
+        assert await statuses(stage) == {
+            "The first": Status.PENDING,
+            "The second": Status.DECLINED,
+        }
+
+
+async def test_waiting_for_one_of_them_waits_for_all(server: Any, revision: str) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        shown = await soon(caller.call("visit_both"))
+        links = links_in(shown)
+        first = shown.meta["elicitationsPending"][0]["elicitId"]
+        waiting = caller.call("elicitation_result", elicitId=first)
+        await stage.pending(2)
+        await stage.complete(links["The first"])
+        await stage.complete(links["The second"])
+        assert text_of(await soon(waiting)) == "{} {}"
+
+
+async def test_with_forms_only_the_form_is_first_and_then_the_links(
+    server: Any, revision: str
+) -> None:
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[NAME, {}]) as caller,
+    ):
+        shown = await soon(caller.call("order"))
+        assert [form.message for form in caller.forms] == ["Who are you?", "Sure?"]
+        links = links_in(shown)
+        assert list(links) == ["Pay here"]
+        await stage.complete(links["Pay here"])
+        assert text_of(await soon(caller.call("order"))) == "Ada True {}"
+        assert len(caller.forms) == 2
+
+
+async def test_without_a_stream_back_the_error_has_all_links(library: str) -> None:
+    server = new_server(library)
+
+    @server.tool()
+    async def visit_both() -> str:
+        await elicit.together(
+            elicit.url("The first", "https://shop.example/1"),
+            elicit.url("The second", "https://shop.example/2"),
+        )
+        return "done"
+
+    application = application_of(server, library, json_response=True)
+    async with attached(server, application) as stage, stage.caller(LEGACY) as caller:
+        with pytest.raises(MCPError) as required:
+            await soon(caller.call("visit_both"))
+        assert required.value.error.code == -32042
+        asked = required.value.error.data["elicitations"]
+        assert [one["message"] for one in asked] == ["The first", "The second"]
+        for one in asked:
+            await stage.complete(one["url"])
+        assert text_of(await soon(caller.call("visit_both"))) == "done"
+
+
+@pytest.mark.parametrize("no", ["decline", "cancel"])
+async def test_the_first_no_is_raised_and_nobody_waits_for_the_rest(
+    server: Any, revision: str, no: str
+) -> None:
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=[no, {}]) as caller,
+    ):
+        result = await soon(caller.call("order"))
+        assert result.is_error
+        assert "Who are you?" in text_of(result)
+        assert result.meta["code"] in ("ELICITATION_DECLINED", "ELICITATION_CANCELLED")
+        assert (await statuses(stage))["Pay here"] is Status.PENDING
+
+
+async def test_a_confirmation_among_them_is_false_for_a_no(server: Any, revision: str) -> None:
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=[NAME, "decline"]) as caller,
+    ):
+        call = caller.call("order")
+        await stage.complete(await caller.link())
+        assert text_of(await soon(call)) == "Ada False {}"
+
+
+@pytest.mark.parametrize("no", ["decline", "cancel"])
+async def test_the_outcomes_are_waited_for_whatever_they_are(
+    server: Any, revision: str, no: str
+) -> None:
+    """A dismissed form is not shown again in the later legs of the same call."""
+    async with (
+        staged(server, limits=SHORT) as stage,
+        stage.caller(revision, declares=BOTH, fills=[no]) as caller,
+    ):
+        call = caller.call("outcomes")
+        link = await caller.link()
+        await eventually(lambda: caller.forms)
+        await stage.complete(link)
+        expected = "declined" if no == "decline" else "cancelled"
+        assert text_of(await soon(call)) == f"{expected} accepted"
+        assert len(caller.forms) == 1
+
+
+async def test_equal_questions_have_places_of_their_own(server: Any, revision: str) -> None:
+    fills = [{"response": "one"}, {"response": "two"}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=BOTH, fills=fills) as caller,
+    ):
+        told = text_of(await soon(caller.call("same_twice")))
+        assert sorted(told.split()) == ["one", "two"]
+        if revision == MODERN:  # where they are shown at once, a client may answer in any order
+            assert told == "one two"
+        assert len(await stage.elicitations()) == 2
+
+
+async def test_their_places_are_in_the_order_of_the_questions(server: Any, revision: str) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
+        await soon(caller.call("order"))
+        (run,) = await stage.service.elicitations.all(Run)
+        assert [asking.says for asking in run.asked] == ["Who are you?", "Sure?", "Pay here"]
+        assert all(asking.is_ordered for asking in run.asked)
+        assert [asking.place.nth for asking in run.asked] == [0, 0, 0]
+
+
+async def test_a_tool_that_asks_others_together_than_before_is_told(server: Any) -> None:
+    turns = iter([("The first", "The second"), ("A third", "The second")])
+
+    @server.tool()
+    async def fickle() -> str:
+        pages = [elicit.url(words, "https://shop.example/") for words in next(turns)]
+        await elicit.together(*pages)
+        return "done"
+
+    async with staged(server) as stage, stage.caller(MODERN, declares=URL) as caller:
+        first = asked_in(await caller.leg("fickle"))
+        result = answered_in(await caller.leg("fickle", after=first))
+        assert result.is_error
+        assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
+
+
+async def test_the_last_round_that_a_client_affords_has_all_links(server: Any) -> None:
+    limits = CallLimits(rounds=1, leg=timedelta(), leg_at_least=timedelta())
+    async with (
+        staged(server, limits=limits) as stage,
+        stage.caller(MODERN, declares=URL) as caller,
+    ):
+        first = asked_in(await caller.leg("visit_both"))
+        last = answered_in(await caller.leg("visit_both", after=first))
+        assert text_of(last).startswith("Still waiting")
+        links = links_in(last)
+        assert list(links) == ["The first", "The second"]
+        for link in links.values():
+            await stage.complete(link)
+        assert text_of(answered_in(await caller.leg("visit_both"))) == "{} {}"
+
+
+async def test_a_tool_cannot_swallow_the_suspension_of_several(server: Any) -> None:
+    @server.tool()
+    async def stubborn() -> str:
+        with_errors: list[str] = []
+        try:
+            await elicit.together(
+                elicit.url("The first", "https://shop.example/1"),
+                elicit.url("The second", "https://shop.example/2"),
+            )
+        except Exception as error:  # noqa: BLE001 - what authors write
+            with_errors.append(type(error).__name__)
+        return f"done {with_errors}"
+
+    async with staged(server) as stage, stage.caller(MODERN, declares=URL) as caller:
+        first = asked_in(await caller.leg("stubborn"))
+        for asked in asked_by(first).values():
+            await stage.complete(asked.url)
+        assert text_of(answered_in(await caller.leg("stubborn", after=first))) == "done []"
+
+
+async def test_groups_within_a_gather_come_in_more_rounds(server: Any, revision: str) -> None:
+    @server.tool()
+    async def gathered() -> str:
+        pairs = await asyncio.gather(
+            *(
+                elicit.together(
+                    elicit.url(f"{name} one", "https://shop.example/"),
+                    elicit.url(f"{name} two", "https://shop.example/"),
+                ).outcomes()
+                for name in ("a", "b")
+            )
+        )
+        return " ".join(str(bool(outcome)) for pair in pairs for outcome in pair)
+
+    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+        call = caller.call("gathered")
+        for _ in range(4):
+            await stage.complete(await caller.link())
+        assert text_of(await soon(call)) == "True True True True"
+        assert len(await stage.elicitations()) == 4
+
+
+async def test_a_call_that_is_given_up_leaves_nobody_waiting(server: Any, revision: str) -> None:
+    async with staged(server) as stage, stage.caller(revision, declares=BOTH) as caller:
+        call = caller.call("visit_both")
+        links = [await caller.link(), await caller.link()]
+        await stage.pending(2)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await eventually(lambda: not len(stage.service.elicitations.waiters))
+        for link in links:
+            await stage.complete(link)
+        assert text_of(await soon(caller.call("visit_both"))) == "{} {}"
+
+
+async def test_an_account_and_a_payment_are_asked_for_together(server: Any, revision: str) -> None:
+    @server.tool()
+    async def both() -> str:
+        account, receipt = await elicit.together(
+            elicit.oauth(github), elicit.payment(Money("9.00", "EUR"), "A pot of tea", again=True)
+        )
+        return f"{account.label} {receipt.price}"
+
+    async with fair(server) as at, at.stage.caller(revision) as caller:
+        guest = await at.guest()
+        call = caller.call("both")
+        links = [await caller.link(), await caller.link()]
+        acts = {"oauth": guest.connect, "payment": guest.pay}
+        for link in links:
+            await acts[await kind_of(at.stage, link)](link)
+        assert text_of(await soon(call)) == "octocat 9.00 EUR"
+        assert [payment.status for payment in await at.payments()] == ["spent"]
+        # The account is known from now on; nothing but the payment is asked.
+        again = caller.call("both")
+        await guest.pay(await caller.link())
+        assert text_of(await soon(again)) == "octocat 9.00 EUR"
+        assert not caller.has_links_left
+
+
+async def test_a_hundred_questions_of_a_run_leave_its_state_readable(server: Any) -> None:
+    @server.tool()
+    async def many() -> str:
+        for part in range(2):
+            questions: list[Any] = [elicit.confirm(f"{part} {each}?") for each in range(50)]
+            await elicit.together(*questions).outcomes()
+        return "all"
+
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        first = asked_in(await caller.leg("many"))
+        second = asked_in(await caller.leg("many", after=first))
+        assert second.request_state is not None
+        assert len(second.request_state) < MAXIMUM_TEXT_BYTES
+        assert text_of(answered_in(await caller.leg("many", after=second))) == "all"

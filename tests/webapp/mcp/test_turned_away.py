@@ -1,0 +1,116 @@
+"""Whoever is turned away is in the log, by the question's id and nothing of what it was about."""
+
+import asyncio
+import logging
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support import by_code
+from tests.support import signed_in_people as who_is_who
+from tests.support.callers import sent_out
+from tests.support.issuer import sign_in
+from tests.support.mcp_server import MODERN, new_server, staged
+from tests.support.oauth_env import parameter, town
+
+_OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, Any]]]:
+    """Level, event and fields of each, in their order."""
+    return [
+        (
+            record.levelname,
+            record.getMessage(),
+            {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD},
+        )
+        for record in caplog.records
+        if record.getMessage().endswith(".refused")
+    ]
+
+
+def is_silent_about(caplog: pytest.LogCaptureFixture, *secrets: str) -> bool:
+    heard = [str(vars(record)) for record in caplog.records if record.name.startswith("webapp")]
+    return all(secrets) and not any(secret in said for secret in secrets for said in heard)
+
+
+async def test_a_link_that_was_passed_on_to_another_person(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with who_is_who.town() as here:
+        alice, mallory = await here.stage.person(), await here.stage.person()
+        async with here.stage.caller(MODERN, headers=here.bearer("alice")) as caller:
+            caller.begin("visit")
+            link = await caller.link()
+            # Somebody who may still turn out to be her has not been refused.
+            assert (await sign_in(alice, await alice.visit(link), "alice")).status == 200
+            first = await mallory.visit(link)
+            assert refusals(caplog) == []
+            assert (await sign_in(mallory, first, "mallory")).status == 403
+            id = here.stage.id_of(link)
+            told = ("WARNING", "opener.refused", {"id": id, "way": "other person"})
+            assert refusals(caplog) == [told]
+            cookies = [*mallory.browser.cookies.values(), *alice.browser.cookies.values()]
+            assert is_silent_about(caplog, link, link.rpartition("/")[2], *cookies)
+            assert is_silent_about(caplog, "mallory", "alice", who_is_who.HER_WORDS)
+
+
+async def test_a_link_that_was_passed_on_from_this_machine(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with town() as here:
+        stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
+        link = await here.ask("repo", owner=stranger).link()
+        assert (await (await here.person()).visit(link)).status == 403
+        id = (await here.row(link)).id
+        assert refusals(caplog) == [("WARNING", "opener.refused", {"id": id, "way": "here only"})]
+        assert is_silent_about(caplog, link.rpartition("/")[2])
+
+
+async def test_a_link_by_code_in_another_browser(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    typed = asyncio.Queue[str]()
+    async with (
+        staged(by_code.shop(new_server("mcp")), who=by_code.ANONYMOUS) as stage,
+        stage.caller(MODERN, headers=by_code.FROM_AFAR, typed=typed) as caller,
+    ):
+        caller.begin("visit")
+        link = await caller.link()
+        person, other = await stage.person(), await stage.person()
+        letters = await by_code.letters_for(person, link)
+        typed.put_nowait(letters)
+        await by_code.confirmed(stage, link)
+        assert (await person.visit(link)).status == 200
+        assert refusals(caplog) == []
+        assert (await other.visit(link)).status == 403
+        id = stage.id_of(link)
+        told = ("WARNING", "opener.refused", {"id": id, "way": "other browser"})
+        assert refusals(caplog) == [told]
+        cookies = [*person.browser.cookies.values(), *other.browser.cookies.values()]
+        assert is_silent_about(caplog, link.rpartition("/")[2], letters, *cookies)
+
+
+async def test_a_callback_that_comes_in_another_browser(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with town() as here:
+        asked, person, link, callback = await sent_out(here)
+        thief = await here.person()
+        await thief.visit(link)
+        assert refusals(caplog) == []
+        assert (await thief.visit(callback)).status == 403
+        id = (await here.row(link)).id
+        # It is this machine's own user, in another browser than the one that pressed Continue.
+        assert refusals(caplog) == [("WARNING", "callback.refused", {"id": id, "way": "open"})]
+        await person.visit(callback)
+        await asked.account()
+        assert len(refusals(caplog)) == 1
+        query = [parameter(callback, name) for name in ("code", "state")]
+        cookies = [*thief.browser.cookies.values(), *person.browser.cookies.values()]
+        assert is_silent_about(
+            caplog, link.rpartition("/")[2], urlsplit(callback).query, *query, *cookies
+        )

@@ -1,0 +1,367 @@
+"""Questions that a tool makes and forgets to ask: what it returns reaches nobody."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import Money, NotAsked, Question, elicit
+from tests.support.mcp_server import (
+    FORM,
+    LEGACY,
+    MODERN,
+    asked_in,
+    new_server,
+    soon,
+    staged,
+    text_of,
+)
+
+LOGIN = "https://example.org/login"
+PRICE = Money("9.00", "EUR")
+CONSTANT = elicit.confirm("Never asked, and made in no call")
+
+
+def line_of(mark: str) -> str:
+    """Where a line of this file ends with that mark."""
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    (number,) = [at for at, line in enumerate(lines, start=1) if line.endswith(f"# {mark}")]
+    return f"{Path(__file__).name}:{number}"
+
+
+def assert_is_withheld(result: Any, *marks: str) -> None:
+    assert result.is_error
+    assert result.meta["code"] == "ELICITATION_NOT_ASKED"
+    assert "goods" not in str(result)
+    for mark in marks:
+        assert line_of(mark) in text_of(result)
+
+
+@pytest.mark.every_way
+async def test_a_question_that_nobody_was_asked_gives_nothing_away(
+    server: Any, revision: str
+) -> None:
+    # finding: A1
+    @server.tool()
+    async def buy() -> str:
+        elicit.payment(PRICE, "A report")  # type: ignore[unused-awaitable]  # forgot to pay
+        return "the goods"
+
+    @server.tool()
+    def visit() -> str:
+        elicit.url("Sign in", LOGIN)  # type: ignore[unused-awaitable]  # forgot to visit
+        return "the goods"
+
+    @server.tool()
+    async def both() -> str:
+        elicit.together(elicit.confirm("Sure?"), elicit.form("Who?"))  # type: ignore[unused-awaitable]  # forgot both
+        return "the goods"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert_is_withheld(await soon(caller.call("buy")), "forgot to pay")
+        assert_is_withheld(await soon(caller.call("visit")), "forgot to visit")
+        assert_is_withheld(await soon(caller.call("both")), "forgot both")
+        assert not await stage.elicitations()
+
+
+@pytest.mark.every_way
+async def test_of_two_equal_questions_each_is_asked(server: Any, revision: str) -> None:
+    @server.tool()
+    async def buy() -> str:
+        first, second = elicit.form("Who?"), elicit.form("Who?")
+        assert first == second
+        return f"the goods for {await first}"
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{"response": "Ada"}]) as caller,
+    ):
+        assert_is_withheld(await soon(caller.call("buy")))
+        assert len(caller.forms) == 1
+
+
+async def _awaited(question: Question[str]) -> None:
+    await question
+
+
+async def _outcome(question: Question[str]) -> None:
+    await question.outcome()
+
+
+async def _or_none(question: Question[str]) -> None:
+    await question.or_none()
+
+
+async def _together(question: Question[str]) -> None:
+    await elicit.together(question)
+
+
+async def _gathered(question: Question[str]) -> None:
+    await asyncio.gather(question)
+
+
+async def _discarded(question: Question[str]) -> None:
+    question.discard()
+
+
+async def _discarded_together(question: Question[str]) -> None:
+    elicit.together(question).discard()
+
+
+async def _marked(question: Question[str]) -> None:
+    elicit.needs(question)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        _awaited,
+        _outcome,
+        _or_none,
+        _together,
+        _gathered,
+        _discarded,
+        _discarded_together,
+        _marked,
+    ],
+    ids=lambda ask: ask.__name__,
+)
+async def test_each_way_to_ask_counts(
+    server: Any, revision: str, ask: Callable[[Question[str]], Awaitable[None]]
+) -> None:
+    @server.tool()
+    async def buy() -> str:
+        await ask(elicit.form("Who?"))
+        return "the goods"
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{"response": "Ada"}]) as caller,
+    ):
+        assert text_of(await soon(caller.call("buy"))) == "the goods"
+
+
+async def test_a_task_that_has_not_begun_counts_as_one_that_asks() -> None:
+    server, tasks = new_server("mcp"), list[asyncio.Task[Any]]()
+
+    @server.tool()
+    async def buy() -> str:
+        tasks.append(asyncio.create_task(elicit.form("Who?").outcome()))
+        return "done"
+
+    async with staged(server) as stage, stage.caller(LEGACY, declares=FORM) as caller:
+        assert text_of(await soon(caller.call("buy"))) == "done"
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.every_way
+async def test_what_a_body_raised_is_what_is_told(server: Any, revision: str) -> None:
+    from fastmcp.exceptions import ToolError as FastError
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    kind = FastError if hasattr(server, "_mcp_server") else ToolError
+
+    @server.tool()
+    async def buy() -> str:
+        elicit.form("Who?")  # type: ignore[unused-awaitable]
+        raise kind("sold out")
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        result = await soon(caller.call("buy"))
+        assert result.is_error
+        assert "sold out" in text_of(result)
+
+
+@pytest.mark.every_way
+async def test_a_question_that_waits_for_another_leg_is_not_forgotten(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def buy() -> str:
+        second = elicit.form("What?")
+        return f"{await elicit.form('Who?')} {await second}"
+
+    fills = [{"response": "Ada"}, {"response": "tea"}]
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=fills) as caller,
+    ):
+        assert text_of(await soon(caller.call("buy"))) == "Ada tea"
+
+
+async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(library: str) -> None:
+    from tests.support.own_requests import size_form
+
+    if library == "fastmcp":
+        from fastmcp import Context
+    else:
+        from mcp.server.mcpserver import Context  # type: ignore[assignment]
+    server = new_server(library)
+
+    @server.tool()
+    async def buy(context: Context) -> Any:
+        name = elicit.form("Who?")
+        if "size" not in (context.input_responses or {}):
+            return size_form()
+        name.discard()
+        return "done"
+
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        asked = asked_in(await caller.leg("buy"))
+        assert text_of(await caller.leg("buy", after=asked)) == "done"  # type: ignore[arg-type]
+
+
+@pytest.mark.every_way
+async def test_nothing_is_done_or_asked_after_a_payment_that_was_forgotten(
+    server: Any, revision: str
+) -> None:
+    done = list[str]()
+
+    async def deliver(_: str) -> str:
+        done.append("delivered")
+        return "the goods"
+
+    @server.tool()
+    async def buy(what: str) -> object:
+        elicit.payment(PRICE, "A report")  # type: ignore[unused-awaitable]  # stops
+        match what:
+            case "once":
+                return await elicit.once("deliver", deliver)
+            case "form":
+                return await elicit.form("Who?")
+            case "together":
+                return await elicit.together(elicit.form("Who?"))
+            case "forget":
+                return await elicit.forget("key")
+            case _:
+                return (await elicit.complete_elicitation("x", {})).value
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        for what in ("once", "form", "together", "forget", "complete"):
+            assert_is_withheld(await soon(caller.call("buy", what=what)), "stops")
+        assert done == []
+        assert not await stage.elicitations()
+
+
+async def test_what_is_caught_is_withheld_all_the_same(server: Any, revision: str) -> None:
+    @server.tool()
+    async def buy() -> str:
+        elicit.confirm("Sure?")  # type: ignore[unused-awaitable]  # caught
+        with contextlib.suppress(NotAsked):
+            await elicit.form("Who?")
+        return "the goods"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert_is_withheld(await soon(caller.call("buy")), "caught")
+
+
+@pytest.mark.every_way
+async def test_what_is_asked_at_once_may_be_gathered_in_any_order(
+    server: Any, revision: str
+) -> None:
+    @server.tool()
+    async def order() -> str:
+        first, second = elicit.confirm("Sure?"), elicit.confirm("Really?")
+        return f"{await asyncio.gather(second, first)}"
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{}, {}]) as caller,
+    ):
+        assert text_of(await soon(caller.call("order"))) == "[True, True]"
+
+
+async def test_what_a_module_makes_belongs_to_no_call(
+    server: Any, revision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_late.py").write_text(
+        "from flows import elicit\nSURE = elicit.confirm('Sure?')\n"
+        "class Shop:\n    OPEN = elicit.confirm('Open?')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    @server.tool()
+    async def buy() -> str:
+        import made_late  # type: ignore[import-not-found]
+
+        assert made_late.SURE != CONSTANT
+        return "done"
+
+    try:
+        async with staged(server) as stage, stage.caller(revision) as caller:
+            assert text_of(await soon(caller.call("buy"))) == "done"
+    finally:
+        sys.modules.pop("made_late", None)
+
+
+async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revision: str) -> None:
+    from fastmcp import Context, FastMCP
+
+    server = FastMCP("shop")
+
+    @server.tool
+    async def deliver() -> str:
+        elicit.form("Who?")  # type: ignore[unused-awaitable]  # inner
+        return "the goods"
+
+    @server.tool
+    async def raises() -> str:
+        elicit.form("Who?")  # type: ignore[unused-awaitable]
+        raise ValueError("sold out")
+
+    @server.tool
+    async def sell(ctx: Context) -> str:
+        return str(await ctx.fastmcp.call_tool("deliver", {}))
+
+    @server.tool
+    async def try_to_sell(ctx: Context) -> str:
+        said = list[str]()
+        for name in ("deliver", "raises"):
+            try:
+                said.append(str(await ctx.fastmcp.call_tool(name, {})))
+            except Exception as error:  # noqa: BLE001 -- whatever the library makes of it
+                said.append(type(error).__name__)
+        return f"nothing: {len(said)}"
+
+    async with staged(server) as stage, stage.caller(revision) as caller:
+        assert_is_withheld(await soon(caller.call("sell")), "inner")
+        assert text_of(await soon(caller.call("try_to_sell"))) == "nothing: 2"
+
+
+async def test_a_tool_is_not_blamed_for_what_its_sibling_is_about_to_ask(revision: str) -> None:
+    from fastmcp import Context, FastMCP
+
+    server, made, over = FastMCP("shop"), asyncio.Event(), asyncio.Event()
+
+    @server.tool
+    async def slow() -> str:
+        question = elicit.confirm("Sure?")
+        made.set()
+        await over.wait()
+        return str(await question)
+
+    @server.tool
+    async def quick() -> str:
+        await made.wait()
+        return str(await elicit.once("work", _work))
+
+    @server.tool
+    async def both(ctx: Context) -> str:
+        quick = asyncio.create_task(ctx.fastmcp.call_tool("quick", {}))
+        quick.add_done_callback(lambda _: over.set())
+        results = await asyncio.gather(ctx.fastmcp.call_tool("slow", {}), quick)
+        return f"{len(results)} done"
+
+    async with (
+        staged(server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{}, {}]) as caller,
+    ):
+        assert text_of(await soon(caller.call("both"))) == "2 done"
+
+
+async def _work(_: str) -> str:
+    return "done"

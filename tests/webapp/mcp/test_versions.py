@@ -1,0 +1,166 @@
+"""Versions of a tool (FastMCP): what is said about one says nothing about another."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from flows import elicit
+from flows.elicitation.proof import OnPage
+from flows.elicitation.states import Status
+from tests.support.mcp_server import FORM, Caller, soon, staged, text_of
+from webapp.mcp.results import RESULT_TOOL
+
+DESTRUCTIVE = types.ToolAnnotations(destructive_hint=True)
+LOGIN = "https://example.org/login"
+
+pytestmark = pytest.mark.parametrize("is_mounted", [False, True])
+
+
+class Shop:
+    """Tools that there are twice, served as they are or mounted, and which of them ran."""
+
+    def __init__(
+        self, *, is_mounted: bool, versions: Sequence[str | None] = ("1.0", "2.0")
+    ) -> None:
+        from fastmcp import FastMCP
+
+        self.ran: list[str] = []
+        self._own: Any = FastMCP("shop")
+        for version in versions:
+            self.add(version)
+        self._prefix = "shop_" if is_mounted else ""
+        self.server = FastMCP("mall") if is_mounted else self._own
+        if is_mounted:
+            self.server.mount(self._own, "shop")
+
+    def add(self, version: str | None) -> None:
+        def wipe() -> str:
+            self.ran.append(f"{version}")
+            return f"{version} wiped"
+
+        async def sign_in() -> str:
+            return f"{version} {dict(await elicit.url('Sign in', LOGIN, key='login'))}"
+
+        self._own.tool(wipe, version=version, annotations=DESTRUCTIVE)
+        self._own.tool(sign_in, version=version)
+
+    def remove(self, tool: str, *, version: str | None = None) -> None:
+        self._own.local_provider.remove_tool(tool, version)
+
+    async def call(
+        self, caller: Caller, tool: str, *, version: str | None = None
+    ) -> types.CallToolResult:
+        """Call that version of the tool; None: whichever the library takes."""
+        meta: Any = None if version is None else {"fastmcp": {"version": version}}
+        result = await soon(caller.client.call_tool(f"{self._prefix}{tool}", {}, meta=meta))
+        assert isinstance(result, types.CallToolResult)
+        return result
+
+    async def ask(self, caller: Caller, tool: str, *, version: str | None = None) -> dict[str, Any]:
+        """What such a call leaves pending."""
+        result = await self.call(caller, tool, version=version)
+        assert result.meta is not None, text_of(result)
+        pending: dict[str, Any] = result.meta["elicitationPending"]
+        return pending
+
+
+async def test_a_yes_is_for_one_version_whether_it_is_named_or_not(
+    revision: str, *, is_mounted: bool
+) -> None:
+    shop = Shop(is_mounted=is_mounted)
+    async with (
+        staged(shop.server) as stage,
+        stage.caller(revision, declares=FORM, fills=[{}, "decline"]) as caller,
+    ):
+        assert text_of(await shop.call(caller, "wipe")) == "2.0 wiped"
+        assert text_of(await shop.call(caller, "wipe", version="2.0")) == "2.0 wiped"
+        assert len(caller.forms) == 1
+        declined = await shop.call(caller, "wipe", version="1.0")
+        assert "[ELICITATION_DECLINED]" in text_of(declined)
+        assert shop.ran == ["2.0", "2.0"]
+
+
+async def test_a_wide_yes_is_for_one_version_too(revision: str, *, is_mounted: bool) -> None:
+    shop = Shop(is_mounted=is_mounted)
+    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+        await shop.ask(caller, "wipe")
+        (asked,) = await stage.elicitations()
+        await stage.service.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"})
+        assert text_of(await shop.call(caller, "wipe")) == "2.0 wiped"
+        await shop.ask(caller, "wipe", version="1.0")
+        assert shop.ran == ["2.0"]
+        (given,) = await stage.service.kinds.gates.approvals.all()
+        assert given.about == "version 2.0, whatever it is given"
+
+
+async def test_a_call_of_another_version_joins_no_run_that_waits(
+    revision: str, *, is_mounted: bool
+) -> None:
+    shop = Shop(is_mounted=is_mounted)
+    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+        newer = await shop.ask(caller, "wipe")
+        await (await stage.person()).press(newer["url"])
+        older = await shop.ask(caller, "wipe", version="1.0")
+        assert older["elicitId"] != newer["elicitId"]
+        assert shop.ran == []
+        assert text_of(await shop.call(caller, "wipe")) == "2.0 wiped"
+
+
+async def test_a_key_never_joins_calls_of_two_versions(revision: str, *, is_mounted: bool) -> None:
+    shop = Shop(is_mounted=is_mounted)
+    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+        newer = await shop.ask(caller, "sign_in")
+        older = await shop.ask(caller, "sign_in", version="1.0")
+        assert older["elicitId"] != newer["elicitId"]
+        await stage.complete(newer["url"], {"name": "ann"})
+        assert text_of(await shop.call(caller, "sign_in")) == "2.0 {'name': 'ann'}"
+        assert await stage.status(older["url"]) is Status.PENDING
+
+
+@pytest.mark.parametrize("version", [None, "1.0", "2.0"])
+async def test_the_version_that_was_called_is_gone_on_with(
+    revision: str, version: str | None, *, is_mounted: bool
+) -> None:
+    shop = Shop(is_mounted=is_mounted)
+    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+        pending = await shop.ask(caller, "wipe", version=version)
+        await (await stage.person()).press(pending["url"])
+        # A version named beside the id is that of our tool, which has none.
+        beside: Any = {"fastmcp": {"version": "2.0" if version == "1.0" else "1.0"}}
+        told = await soon(
+            caller.client.call_tool(RESULT_TOOL, {"elicitId": pending["elicitId"]}, meta=beside)
+        )
+        ran = version or "2.0"
+        assert text_of(told) == f"{ran} wiped"
+        assert shop.ran == [ran]
+
+
+async def test_a_version_that_is_no_more_is_not_replaced_by_another(
+    revision: str, *, is_mounted: bool
+) -> None:
+    shop = Shop(is_mounted=is_mounted)
+    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+        pending = await shop.ask(caller, "wipe")
+        await (await stage.person()).press(pending["url"])
+        shop.remove("wipe", version="2.0")
+        told = await soon(caller.call(RESULT_TOOL, elicitId=pending["elicitId"]))
+        assert told.is_error
+        assert shop.ran == []
+
+
+async def test_a_version_that_came_since_does_not_run_in_its_place(
+    revision: str, *, is_mounted: bool
+) -> None:
+    shop = Shop(is_mounted=is_mounted, versions=[None])
+    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+        pending = await shop.ask(caller, "wipe")
+        await (await stage.person()).press(pending["url"])
+        shop.remove("wipe")
+        shop.remove("sign_in")
+        shop.add("1.0")
+        told = await soon(caller.call(RESULT_TOOL, elicitId=pending["elicitId"]))
+        assert "or it is over" in text_of(told)
+        assert shop.ran == []
+        assert len(await stage.elicitations()) == 1

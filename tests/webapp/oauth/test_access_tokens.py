@@ -1,0 +1,873 @@
+"""The keys of accounts: renewed once, by one of all who need it; given back; never lost by us."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import httpx
+import pytest
+
+from flows.elicitation.calling_client import CallingClient
+from flows.elicitation.states import Asked, Status
+from flows.errors import Failed, NotAccepted
+from flows.oauth.account import Account
+from flows.oauth.connection import Connection
+from tests.support.account_env import (
+    Asking,
+    Yielding,
+    come_home,
+    connect,
+    give_up,
+    opened,
+    press_allow,
+    serving_accounts,
+    status_of,
+    stored,
+)
+from tests.support.clock import Clock
+from tests.support.renewing import BY_FORM, HUB, NO_WAY, Renewing, down, gone, the_one
+from webapp.calls.resources import OwnersReach
+from webapp.oauth.access_tokens import BACK_OFF, CLAIM, FRESH
+from webapp.routes.redirect import depart
+from webapp.service import Service
+from webapp.stores import Record, open_store
+from webapp.stores.memory import MemoryStore
+
+FIFTY = 50
+
+
+async def again(service: Service, arguments: object = "again", **about: object) -> Account:
+    """A call that is asked nothing."""
+    asked = Asking(service, "repo", arguments=arguments, **about)  # type: ignore[arg-type]
+    return await unasked(asked)
+
+
+async def unasked(asked: Asking) -> Account:
+    while not (asked.task.done() or asked.has_asked):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert not asked.has_asked
+    return await asked.account()
+
+
+async def test_a_key_is_renewed_when_it_is_due_and_not_before() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        clock.tick(minutes=58)
+        assert (await again(service, 1)).access_token == "key-1-of-octocat"
+        assert network.refreshes == 0
+        clock.tick(minutes=1)
+        assert (await again(service, 2)).access_token == "key-1.1-of-octocat"
+        assert (await again(service, 3)).access_token == "key-1.1-of-octocat"
+        assert network.refreshes == 1
+        kept = await the_one(service)
+        assert (kept.refresh_token, kept.claim) == ("more-1.1-of-octocat", None)
+        assert kept.expires_at == clock() + timedelta(hours=1)
+        clock.tick(days=3)
+        assert (await again(service, 4)).access_token == "key-1.1.2-of-octocat"
+        assert network.exchanges == 1
+
+
+def hold_up(network: Renewing) -> asyncio.Event:
+    """Let renewals wait for the event."""
+    gate, renews = asyncio.Event(), network.renews
+
+    async def held(request: httpx.Request) -> httpx.Response:
+        await gate.wait()
+        return await renews(request)
+
+    network.renews = held
+    return gate
+
+
+async def test_the_new_pair_is_durable_before_anybody_uses_it() -> None:
+    class Watched(MemoryStore):
+        async def write(self, *records: Record) -> tuple[Record, ...]:
+            if any(record.kind == "account" for record in records):
+                order.append("write")
+            return await super().write(*records)
+
+    order: list[str] = []
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), store=Watched(), clock=clock) as service:
+        await connect(service, "repo")
+        clock.tick(hours=2)
+        order.clear()
+        renews = network.renews
+
+        async def noted(request: httpx.Request) -> httpx.Response:
+            order.append("ask")
+            return await renews(request)
+
+        network.renews = noted
+        account = await again(service)
+        assert order[:3] == ["write", "ask", "write"]
+        assert (await the_one(service)).access_token == account.access_token
+
+
+async def test_fifty_tools_of_two_processes_renew_one_key_once(tmp_path: Path) -> None:
+    clock, network = Clock(), Renewing()
+    async with AsyncExitStack() as stack:
+        services: list[Service] = []
+        for _ in range(2):
+            store = await open_store(f"sqlite:///{tmp_path / 'elicit.db'}")
+            stack.push_async_callback(store.aclose)
+            opening = serving_accounts(network, store=store, clock=clock)
+            services.append(await stack.enter_async_context(opening))
+        await connect(services[0], "repo")
+        id = (await the_one(services[0])).id
+        clock.tick(hours=2)
+        gate = hold_up(network)
+
+        def is_waited_for(service: Service) -> bool:
+            return service.elicitations.waiters.has(id)
+
+        asked = [Asking(services[n % 2], "repo", arguments=n) for n in range(FIFTY)]
+        # One of the two is at the provider, and the other one waits for it.
+        async with asyncio.timeout(300):
+            while not network.refreshes or not any(map(is_waited_for, services)):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        gate.set()
+        accounts = [await unasked(each) for each in asked]
+        assert {account.access_token for account in accounts} == {"key-1.1-of-octocat"}
+        assert (network.refreshes, network.exchanges) == (1, 1)
+
+
+async def test_fifty_that_find_it_gone_ask_the_provider_once_and_the_person_once() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), store=Yielding(), clock=clock) as service:
+        await connect(service, "repo")
+        network.renews = gone
+        clock.tick(hours=2)
+        asked = [Asking(service, "repo", arguments="the same") for _ in range(FIFTY)]
+        questions = {(await each.elicitation()).id for each in asked}
+        assert (len(questions), network.refreshes) == (1, 1)
+        assert (await the_one(service)).status == "lapsed"
+        (id,) = questions
+        elicitation = await service.elicitations.get(id)
+        assert elicitation is not None
+        assert not await service.kinds.accounts.offers(elicitation)
+        _, state = await opened(service, asked[-1])
+        await come_home(service, state)
+        assert (await asked[-1].account()).access_token == "key-2-of-octocat"
+        await give_up(*asked)
+        kept = await the_one(service)
+        assert (kept.status, kept.tools) == ("connected", ("t",))
+        assert (await again(service)).access_token == "key-2-of-octocat"
+        assert network.refreshes == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_provider_in_trouble_takes_no_key_away(status: int) -> None:
+    async def trouble(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(status, json={"error": "invalid_grant"})
+
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        renews, network.renews = network.renews, trouble
+        clock.tick(minutes=59, seconds=10)
+        for n in range(10):
+            assert (await again(service, n)).access_token == "key-1-of-octocat"
+        assert network.refreshes == 1
+        clock.tick(minutes=1)  # now it is over
+        for n in range(10):
+            with pytest.raises(Failed, match="octocat could not be renewed just now"):
+                await again(service, n)
+        assert network.refreshes == 2
+        network.renews = renews
+        clock.tick(seconds=BACK_OFF.total_seconds())
+        assert (await again(service)).access_token == "key-1.3-of-octocat"
+        assert (await the_one(service)).retry_at is None
+
+
+async def test_a_provider_that_does_not_answer_takes_no_key_away() -> None:
+    async def silent(request: httpx.Request) -> NoReturn:
+        raise httpx.ConnectTimeout("too slow", request=request)
+
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        network.renews = silent
+        clock.tick(hours=2)
+        with pytest.raises(Failed, match="GitHub did not answer"):
+            await again(service)
+        kept = await the_one(service)
+        assert (kept.status, kept.refresh_token) == ("connected", "more-1-of-octocat")
+
+
+async def test_a_fault_of_our_own_is_logged_and_takes_no_key_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def explode(request: httpx.Request) -> NoReturn:
+        raise UnicodeError("label too long")
+
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        network.renews = explode
+        clock.tick(hours=2)
+        with pytest.raises(Failed, match="could not be renewed just now"):
+            await again(service)
+        assert "account.not_renewed" in caplog.messages
+        assert "more-1-of" not in caplog.text
+
+
+async def test_who_dies_at_the_provider_holds_the_others_up_for_a_minute_at_most() -> None:
+    clock, network, store = Clock(), Renewing(), MemoryStore()
+    async with serving_accounts(network, store=store, clock=clock) as service:
+        await connect(service, "repo")
+        clock.tick(hours=2)
+        claimed = await service.kinds.accounts.keys._claimed(await the_one(service))
+        assert claimed is not None
+        waiting = Asking(service, "repo", arguments="again")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.task.done()
+        assert network.refreshes == 0
+        clock.tick(seconds=CLAIM.total_seconds())
+        assert (await unasked(waiting)).access_token == "key-1.1-of-octocat"
+        assert network.refreshes == 1
+
+
+class Suspending(MemoryStore):
+    """Whoever writes an account next, once `suspends` is set, goes on when it is woken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.suspends = False
+        self.is_asleep, self.wakes = asyncio.Event(), asyncio.Event()
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        written = await super().write(*records)
+        if self.suspends and any(record.kind == "account" for record in records):
+            self.suspends = False
+            self.is_asleep.set()
+            await self.wakes.wait()
+        return written
+
+
+async def test_who_slept_beyond_its_claim_asks_for_no_second_pair_with_the_same_key() -> None:
+    clock, network, store = Clock(), Renewing(), Suspending()
+    more: dict[str, Any] = {"store": store, "clock": clock}
+    async with (
+        serving_accounts(network, **more) as laptop,
+        serving_accounts(network, **more) as other,
+    ):
+        await connect(laptop, "repo")
+        clock.tick(hours=2)
+        store.suspends = True
+        slept = Asking(laptop, "repo", arguments="slept")
+        await store.is_asleep.wait()  # with its claim written, and before its request
+        clock.tick(seconds=CLAIM.total_seconds())
+        assert (await again(other)).access_token == "key-1.1-of-octocat"
+        store.wakes.set()
+        assert (await unasked(slept)).access_token == "key-1.1-of-octocat"
+        assert network.refreshes == 1
+        assert (await the_one(other)).is_connected
+
+
+async def test_an_answer_that_was_lost_is_asked_for_once_more_and_then_the_person_once() -> None:
+    clock, network, store = Clock(), Renewing(), MemoryStore()
+    async with serving_accounts(network, store=store, clock=clock) as service:
+        await connect(service, "repo")
+        clock.tick(hours=2)
+        assert await service.kinds.accounts.keys._claimed(await the_one(service)) is not None
+        network.pair("octocat", number="lost")  # what the dead process was told
+        clock.tick(seconds=CLAIM.total_seconds())
+        account = await connect(service, "repo", arguments="again")
+        assert account.access_token == "key-2-of-octocat"
+        assert (network.refreshes, network.exchanges) == (1, 2)
+
+
+async def test_a_call_that_is_cancelled_at_any_step_loses_no_pair() -> None:
+    for steps in range(0, 60, 2):
+        clock, network = Clock(), Renewing()
+        async with serving_accounts(network, store=Yielding(), clock=clock) as service:
+            await connect(service, "repo")
+            clock.tick(hours=2)
+            asked = Asking(service, "repo", arguments="cancelled")
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await give_up(asked)
+            await service.elicitations.aclose()
+            assert (await again(service)).access_token == network.good["octocat"], steps
+            assert (network.refreshes, network.exchanges) == (1, 1), steps
+
+
+async def test_what_others_write_meanwhile_stays_beside_the_new_pair() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        clock.tick(hours=2)
+        gate = hold_up(network)
+        asked = Asking(service, "repo", tool="list", arguments="again")
+        while not network.refreshes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        kept = await the_one(service)
+        await service.kinds.accounts.unshare(kept.owner, kept.id, "another")
+        await service.elicitations.write_afresh(lambda: allowed(service))
+        gate.set()
+        await unasked(asked)
+        kept = await the_one(service)
+        assert kept.access_token == "key-1.1-of-octocat"
+        assert kept.tools == ("list", "export")
+
+
+async def allowed(service: Service) -> list[Connection]:
+    kept = await the_one(service)
+    asked = Asked(server="s", tool="export", client="c", message="m", digest="d")
+    return await service.kinds.accounts.connections.chosen(  # type: ignore[return-value]
+        kept, asked, is_named=False
+    )
+
+
+async def test_an_account_that_was_connected_again_meanwhile_keeps_its_newer_key() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        clock.tick(hours=2)
+        gate = hold_up(network)
+        asked = Asking(service, "repo", tool="list", arguments="again")
+        while not network.refreshes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await connect(service, "repo", "gist", tool="other")
+        gate.set()
+        assert (await unasked(asked)).access_token == "key-2-of-octocat"
+        assert (await the_one(service)).access_token == "key-2-of-octocat"
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too(
+    *, is_answered: bool
+) -> None:
+    clock, network = Clock(), Renewing()
+    network.life_seconds = 120
+    async with serving_accounts(network, clock=clock) as service:
+        asked = Asking(service, "repo", tool="list")
+        _, state = await opened(service, asked)
+        if is_answered:  # and fetched by nobody
+            await give_up(asked)
+        await come_home(service, state)
+        await asyncio.gather(asked.task, return_exceptions=True)
+        clock.tick(minutes=3)
+        gate = hold_up(network)
+        again = Asking(service, "repo", tool="list")
+        while not network.refreshes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        kept = await the_one(service)
+        await service.kinds.accounts.unshare(kept.owner, kept.id, "list")
+        gate.set()
+        if is_answered:
+            with pytest.raises(Failed, match="not shared with this tool any more"):
+                await again.account()
+        else:
+            await again.elicitation()
+            await give_up(again)
+        assert (await the_one(service)).used == {}
+
+
+async def test_a_person_who_allows_another_tool_has_the_key_renewed_first() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        clock.tick(hours=2)
+        asked = Asking(service, "repo", tool="export")
+        elicitation = await asked.elicitation()
+        assert len(await service.kinds.accounts.offers(elicitation)) == 1
+        assert network.refreshes == 0  # looking changes nothing
+        await press_allow(service, elicitation)
+        assert (await asked.account()).access_token == "key-1.1-of-octocat"
+
+
+async def test_an_account_that_is_found_gone_at_the_press_is_offered_no_more() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        network.renews = gone
+        clock.tick(hours=2)
+        asked = Asking(service, "repo", tool="export")
+        elicitation = await asked.elicitation()
+        await press_allow(service, elicitation)
+        assert await status_of(service, elicitation) is Status.PENDING
+        assert not await service.kinds.accounts.offers(elicitation)
+        await give_up(asked)
+
+
+def reach_of(
+    service: Service, owner: str, *, tool: str = "t", is_over: Callable[[], bool] = lambda: False
+) -> OwnersReach:
+    kinds = service.kinds
+    return OwnersReach(
+        owner=owner,
+        leg="leg",
+        run="r",
+        tool=tool,
+        calling_client=CallingClient(name="c"),
+        is_over=is_over,
+        payments=kinds.payments,
+        outbound=service.outbound,
+        accounts=kinds.accounts,
+        hide=lambda _: None,
+    )
+
+
+async def test_fifty_keys_that_are_refused_at_once_are_renewed_once() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        kept = await the_one(service)
+        clock.tick(minutes=5)
+        reach = reach_of(service, kept.owner)
+        newer = await asyncio.gather(
+            *(reach.renew(kept.id, "key-1-of-octocat") for _ in range(FIFTY))
+        )
+        assert set(newer) == {"key-1.1-of-octocat"}
+        assert network.refreshes == 1
+        # Refused again at once: that is about something else.
+        assert await reach.renew(kept.id, "key-1.1-of-octocat") is None
+        assert network.refreshes == 1
+
+
+async def test_another_owner_is_given_no_newer_key() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo", subject="alice")
+        await connect(service, "repo", subject="bob")
+        clock.tick(minutes=5)
+        alice, bob = await stored(service)
+        assert await reach_of(service, bob.owner).renew(alice.id, alice.access_token) is None
+        assert network.refreshes == 0
+
+
+async def test_a_tool_that_it_is_shared_with_no_more_is_given_no_newer_key() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        kept, accounts = await the_one(service), service.kinds.accounts
+        clock.tick(minutes=5)
+        await accounts.unshare(kept.owner, kept.id, "list")
+        unshared = reach_of(service, kept.owner, tool="list")
+        assert await unshared.renew(kept.id, kept.access_token) is None
+        assert network.refreshes == 0
+        # Nor one that another tool has come by since.
+        await service.elicitations.write_afresh(lambda: allowed(service))
+        export = reach_of(service, kept.owner, tool="export")
+        assert await export.renew(kept.id, kept.access_token) == "key-1.1-of-octocat"
+        assert await unshared.renew(kept.id, kept.access_token) is None
+
+
+async def test_a_tool_that_loses_it_during_the_renewal_is_not_given_the_newer_key() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        kept = await the_one(service)
+        clock.tick(minutes=5)
+        gate = hold_up(network)
+        reach = reach_of(service, kept.owner, tool="list")
+        renewing = asyncio.create_task(reach.renew(kept.id, kept.access_token))
+        while not network.refreshes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await service.kinds.accounts.unshare(kept.owner, kept.id, "list")
+        gate.set()
+        assert await renewing is None
+        assert (await the_one(service)).access_token == "key-1.1-of-octocat"
+
+
+async def test_a_call_that_is_over_is_given_no_newer_key() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        asked = Asking(service, "repo")
+        _, state = await opened(service, asked)
+        await come_home(service, state)
+        await asked.account()
+        kept = await the_one(service)
+        clock.tick(minutes=5)
+        assert await asked.call.reach.renew(kept.id, kept.access_token) is None
+        assert network.refreshes == 0
+
+
+async def test_a_call_that_ends_during_the_renewal_is_not_given_the_newer_key() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        kept, ends = await the_one(service), asyncio.Event()
+        clock.tick(minutes=5)
+        gate = hold_up(network)
+        reach = reach_of(service, kept.owner, is_over=ends.is_set)
+        renewing = asyncio.create_task(reach.renew(kept.id, kept.access_token))
+        while not network.refreshes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        ends.set()
+        gate.set()
+        assert await renewing is None
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+async def test_a_key_that_is_said_to_be_over_already_is_not_renewed_at_each_use(
+    seconds: int,
+) -> None:
+    network = Renewing()
+    network.life_seconds = seconds
+    async with serving_accounts(network) as service:
+        await connect(service, "repo")
+        for n in range(10):
+            assert (await again(service, n)).access_token == "key-1-of-octocat"
+        assert network.refreshes == 0
+
+
+async def test_a_clock_that_was_set_back_puts_the_next_try_off_no_longer_than_it_should() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        renews, network.renews = network.renews, down
+        kept = await the_one(service)
+        clock.tick(minutes=5)
+        reach = reach_of(service, kept.owner)
+        assert await reach.renew(kept.id, kept.access_token) is None
+        assert await reach.renew(kept.id, kept.access_token) is None
+        assert network.refreshes == 1
+        network.renews = renews
+        clock.tick(hours=-3)
+        assert await reach.renew(kept.id, kept.access_token) == "key-1.2-of-octocat"
+
+
+async def test_a_clock_that_was_set_back_lets_a_claim_hold_for_a_minute_at_most() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        clock.tick(hours=2)
+        claimed = await service.kinds.accounts.keys._claimed(await the_one(service))
+        assert claimed is not None
+        clock.tick(minutes=-50)
+        waiting = Asking(service, "repo", arguments="again")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.task.done()
+        clock.tick(seconds=CLAIM.total_seconds())
+        async with asyncio.timeout(300):
+            assert (await unasked(waiting)).access_token == "key-1.1-of-octocat"
+        assert network.refreshes == 1
+
+
+async def test_a_refused_key_that_is_gone_for_good_is_asked_for_anew() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        kept = await the_one(service)
+        network.renews = gone
+        clock.tick(minutes=5)
+        assert await reach_of(service, kept.owner).renew(kept.id, kept.access_token) is None
+        assert (await the_one(service)).status == "lapsed"
+        assert (await connect(service, "repo", arguments="anew")).label == "octocat"
+
+
+async def test_a_refused_key_without_another_is_proven_before_the_person_is_asked() -> None:
+    clock = Clock()
+    network = Renewing()
+    network.token = network._token  # no refresh token, and no end
+    network.life_seconds = None
+    network.good["octocat"] = "key-1-of-octocat"
+    async with serving_accounts(network, clock=clock) as service:
+        await connect(service, "repo")
+        kept = await the_one(service)
+        reach = reach_of(service, kept.owner)
+        clock.tick(seconds=FRESH.total_seconds())
+        before = network.probes
+        for _ in range(5):
+            assert await reach.renew(kept.id, kept.access_token) is None
+        assert network.probes == before + 1  # it works: what was refused is something else
+        await again(service)
+        network.good.clear()
+        clock.tick(minutes=1)
+        assert await reach.renew(kept.id, kept.access_token) is None
+        assert (await the_one(service)).status == "lapsed"
+        asked = Asking(service, "repo", arguments="anew")
+        await asked.elicitation()
+        await give_up(asked)
+
+
+async def test_disconnecting_gives_the_key_back_and_leaves_none_here() -> None:
+    async with serving_accounts(network := Renewing()) as service:
+        await connect(service, "repo", tool="list")
+        kept, accounts = await the_one(service), service.kinds.accounts
+        said = await accounts.disconnect(kept.owner, kept.id)
+        assert (said.revoked, said.label, said.provider) == (True, "octocat", "GitHub")
+        assert ["key-1-of-octocat" in body for body in network.revoked] == [True]
+        left = await the_one(service)
+        assert (left.access_token, left.refresh_token, left.name) == ("", None, None)
+        assert (left.status, left.tools, left.holds_key) == ("disconnected", (), False)
+        assert await accounts.list(kept.owner) == ()
+        # Again it says the same and asks nobody.
+        assert await accounts.disconnect(kept.owner, kept.id) == said
+        assert len(network.revoked) == 1
+        assert (await accounts.disconnect(kept.owner, "nobody's")).revoked is None
+        # Whoever needs it asks, and what was allowed before is not.
+        account = await connect(service, "repo", tool="export")
+        assert account.access_token == "key-2-of-octocat"
+        assert (await the_one(service)).tools == ("export",)
+
+
+async def test_what_stays_of_a_disconnected_account_is_what_its_page_says_again() -> None:
+    async with serving_accounts(Renewing()) as service:
+        await connect(service, "repo", tool="list")
+        kept, accounts = await the_one(service), service.kinds.accounts
+        await accounts.disconnect(kept.owner, kept.id)
+        left = await the_one(service)
+        told = {name for name in left.__struct_fields__ if getattr(left, name)}
+        # Where it is found (the first four), and what the page names; nothing more of its person.
+        assert told == {
+            *("id", "owner", "key", "version"),
+            *("label", "provider", "server", "connected_at", "ended_at", "was_revoked"),
+        }
+
+
+@pytest.mark.parametrize(
+    ("answers", "revoked"), [(down, False), (httpx.ConnectError("x"), False), (ValueError(), False)]
+)
+async def test_disconnecting_wipes_whatever_the_provider_says(
+    answers: object, revoked: bool
+) -> None:
+    async def fail(request: httpx.Request) -> httpx.Response:
+        if isinstance(answers, Exception):
+            raise answers
+        return await down(request)
+
+    async with serving_accounts(network := Renewing(), providers={"github": BY_FORM}) as service:
+        await connect(service, "repo")
+        network.revokes = fail
+        kept = await the_one(service)
+        said = await service.kinds.accounts.disconnect(kept.owner, kept.id)
+        assert (said.revoked, said.manage) == (revoked, "https://hub.example/apps")
+        assert (await the_one(service)).access_token == ""
+
+
+async def test_a_provider_without_a_way_is_said_to_have_none() -> None:
+    async with serving_accounts(Renewing(), providers={"github": NO_WAY}) as service:
+        await connect(service, "repo")
+        kept = await the_one(service)
+        said = await service.kinds.accounts.disconnect(kept.owner, kept.id)
+        assert (said.revoked, said.manage) == (None, "https://hub.example/apps")
+
+
+async def test_a_key_that_is_over_is_renewed_to_be_given_back() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        clock.tick(hours=2)
+        kept = await the_one(service)
+        assert (await service.kinds.accounts.disconnect(kept.owner, kept.id)).revoked
+        assert (network.refreshes, "key-1.1-of-octocat" in network.revoked[0]) == (1, True)
+        assert (await the_one(service)).access_token == ""
+
+
+async def test_both_keys_are_given_back_where_the_provider_takes_them_by_form() -> None:
+    clock = Clock()
+    providers = {"github": BY_FORM}
+    async with serving_accounts(network := Renewing(), clock=clock, providers=providers) as service:
+        await connect(service, "repo")
+        clock.tick(hours=2)
+        kept = await the_one(service)
+        assert (await service.kinds.accounts.disconnect(kept.owner, kept.id)).revoked
+        assert network.refreshes == 0
+        assert ["more-1-of" in body for body in network.revoked] == [True, False]
+
+
+async def test_a_disconnect_waits_for_the_renewal_that_is_going_on() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        clock.tick(hours=2)
+        gate = hold_up(network)
+        asked = Asking(service, "repo", arguments="again")
+        while not network.refreshes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        kept = await the_one(service)
+        leaving = asyncio.create_task(service.kinds.accounts.disconnect(kept.owner, kept.id))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        gate.set()
+        assert (await leaving).revoked
+        assert "key-1.1-of-octocat" in network.revoked[0]  # the newest pair, not the dead one
+        with suppress(NotAccepted):
+            await asyncio.wait_for(asked.account(), 1)
+        assert (await the_one(service)).access_token == ""
+
+
+async def test_an_account_that_is_connected_again_during_a_disconnect_stays() -> None:
+    async with serving_accounts(network := Renewing()) as service:
+        await connect(service, "repo")
+        kept = await the_one(service)
+        gate, revokes = asyncio.Event(), network.revokes
+
+        async def held(request: httpx.Request) -> httpx.Response:
+            await gate.wait()
+            return await revokes(request)
+
+        network.revokes = held
+        leaving = asyncio.create_task(service.kinds.accounts.disconnect(kept.owner, kept.id))
+        while (await the_one(service)).is_connected:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await connect(service, "repo", arguments="again")
+        gate.set()
+        assert (await leaving).revoked
+        assert (await the_one(service)).access_token == "key-2-of-octocat"
+
+
+async def test_a_disconnect_that_is_cancelled_is_carried_out() -> None:
+    async with serving_accounts(Renewing(), store=Yielding()) as service:
+        await connect(service, "repo")
+        kept = await the_one(service)
+        leaving = asyncio.create_task(service.kinds.accounts.disconnect(kept.owner, kept.id))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        await service.elicitations.aclose()
+        assert (await the_one(service)).status == "disconnected"
+
+
+async def test_a_disconnect_that_died_hands_the_key_to_nobody_and_can_be_done_again() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        kept, keys = await the_one(service), service.kinds.accounts.keys
+        died = asyncio.Event()
+
+        async def never(request: httpx.Request) -> httpx.Response:
+            died.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        revokes, network.revokes = network.revokes, never
+        leaving = asyncio.create_task(keys._disconnect(kept.owner, kept.id))
+        await died.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        asked = Asking(service, "repo", arguments="again")
+        await asked.elicitation()
+        assert (await service.kinds.accounts.list(kept.owner))[0].status == "lapsed"
+        network.revokes = revokes
+        clock.tick(seconds=CLAIM.total_seconds())
+        assert (await service.kinds.accounts.disconnect(kept.owner, kept.id)).revoked
+        await give_up(asked)
+
+
+async def test_what_was_disconnected_is_erased_after_a_day() -> None:
+    clock = Clock()
+    async with serving_accounts(Renewing(), clock=clock) as service:
+        await connect(service, "repo")
+        kept = await the_one(service)
+        await service.kinds.accounts.disconnect(kept.owner, kept.id)
+        await service.elicitations.store.erase(before=clock.tick(days=1))
+        assert await stored(service) == []
+
+
+async def test_a_provider_that_is_configured_no_more_is_not_asked() -> None:
+    store = MemoryStore()
+    async with serving_accounts(network := Renewing(), store=store) as service:
+        await connect(service, "repo")
+    ours = {"github": ("another-id", "another-secret-of-ours")}
+    async with serving_accounts(network, store=store, credentials=ours) as service:
+        kept = await the_one(service)
+        said = await service.kinds.accounts.disconnect(kept.owner, kept.id)
+        assert (said.revoked, said.manage) == (False, HUB.manage)
+        assert network.revoked == []
+        assert (await the_one(service)).access_token == ""
+
+
+async def test_what_was_renewed_with_less_is_asked_for_again() -> None:
+    clock, network = Clock(), Renewing()
+    network.scopes, network.life_seconds = "repo,gist", 3600
+    async with serving_accounts(network, clock=clock) as service:
+        await connect(service, "repo", "gist")
+        clock.tick(hours=2)
+        network.scopes = "gist"
+        asked = Asking(service, "repo", arguments="later")
+        await asked.elicitation()
+        assert asked.has_asked
+        assert (await the_one(service)).scopes == ("gist",)
+        await give_up(asked)
+
+
+@pytest.mark.parametrize("asks", ["repo", "admin:org"])
+async def test_a_yes_to_more_than_was_renewed_is_asked_for_again(asks: str) -> None:
+    clock, network = Clock(), Renewing()
+    network.scopes, network.life_seconds = "repo,gist", 120
+    async with serving_accounts(network, clock=clock) as service:
+        asked = Asking(service, asks, tool="list")
+        _, state = await opened(service, asked)
+        await give_up(asked)
+        await come_home(service, state)
+        clock.tick(minutes=3)
+        network.scopes = "gist"
+        again = Asking(service, asks, tool="list")
+        if asks == "repo":
+            with pytest.raises(Failed, match="may do less by now; call again"):
+                await again.account()
+            assert (await the_one(service)).used == {}
+        else:  # it was never granted: the person's yes was to less
+            assert (await again.account()).scopes == ("gist",)
+        assert not again.has_asked
+
+
+async def test_a_refused_account_is_given_back() -> None:
+    network = Renewing()
+    async with serving_accounts(network) as service:
+        asked = Asking(service, "repo", account="hubber")
+        _, state = await opened(service, asked)
+        await come_home(service, state)
+        with pytest.raises(Failed, match="octocat was connected, and hubber was asked for"):
+            await asked.account()
+        assert len(network.revoked) == 1
+        assert await stored(service) == []
+
+
+async def test_a_refused_account_that_is_kept_already_keeps_its_keys() -> None:
+    network = Renewing()
+    async with serving_accounts(network) as service:
+        await connect(service, "repo")
+        asked = Asking(service, "repo", account="hubber", arguments="for another")
+        _, state = await opened(service, asked)
+        await come_home(service, state)
+        with pytest.raises(Failed, match="octocat was connected, and hubber was asked for"):
+            await asked.account()
+        assert network.revoked == []
+        assert (await the_one(service)).is_connected
+
+
+async def test_a_provider_that_only_a_tools_code_declares_is_known_after_a_restart() -> None:
+    store, network = MemoryStore(), Renewing()
+    hub = replace(HUB, name="hubx", label="Hub X")
+    credentials = {"hubx": ("id", "secret")}
+    more: dict[str, Any] = {"store": store, "credentials": credentials}
+    async with serving_accounts(network, providers={}, **more) as service:
+        await connect(service, "repo", provider=hub)
+        asked = Asking(service, "gist", provider=hub, arguments=2)
+        elicitation = await asked.elicitation()
+        await give_up(asked)
+    async with serving_accounts(network, providers={}, **more) as service:
+        assert service.kinds.label(elicitation) == "Hub X"
+        await depart(service, elicitation, cookie="a cookie")
+        connection = await the_one(service)
+        done = await service.kinds.accounts.disconnect(connection.owner, connection.id)
+        assert done.revoked
+        assert len(network.revoked) == 1
+
+
+async def test_a_tool_that_runs_knows_its_provider_better_than_what_was_kept() -> None:
+    store, network = MemoryStore(), Renewing()
+    hub = replace(HUB, name="hubx", label="Hub X")
+    more: dict[str, Any] = {"store": store, "credentials": {"hubx": ("id", "secret")}}
+    async with serving_accounts(network, providers={}, **more) as service:
+        await connect(service, "repo", provider=hub)
+    async with serving_accounts(network, providers={}, **more) as service:
+        (connection,) = await stored(service)
+        assert service.kinds.accounts.connections.provider(connection) == hub
+        newer = replace(hub, label="Hub X, anew")
+        asked = Asking(service, "gist", provider=newer, arguments=2)
+        assert service.kinds.label(await asked.elicitation()) == "Hub X, anew"
+        await give_up(asked)

@@ -1,0 +1,148 @@
+"""Accounts and the clients of one person: all may use one, until it is kept to some."""
+
+from functools import partial
+
+import msgspec
+import pytest
+
+from flows.elicitation.calling_client import CallingClient
+from flows.errors import Failed
+from flows.oauth.connection import CLIENTS_AT_MOST, Connection
+from flows.providers import github
+from flows.requests import AccountRequest
+from tests.support.account_env import (
+    Asking,
+    Network,
+    connect,
+    give_up,
+    press_allow,
+    serving_accounts,
+    stored,
+)
+from tests.support.clock import NOON
+from webapp.elicitations.kind import AskedBy
+from webapp.service import Service
+
+
+async def kept_to(service: Service, *client_ids: str) -> Connection:
+    """The one account, kept by its person to these of their clients."""
+    (found,) = await stored(service)
+    keys = [one.key for one in found.clients if one.id in client_ids]
+    assert len(keys) == len(client_ids)
+    await service.kinds.accounts.keep_to(found.owner, found.id, keys)
+    return found
+
+
+async def test_every_client_of_its_person_may_use_it_until_it_is_kept_to_some() -> None:
+    # finding: S11
+    # parity: L13
+    async with serving_accounts(network := Network()) as service:
+        await connect(service, "repo", client_id="one")
+        two = Asking(service, "repo", client_id="two")
+        assert (await two.account()).label == "octocat"
+        assert not two.has_asked
+        found = await kept_to(service, "one")
+        assert [client.id for client in found.clients] == ["one", "two"]
+        one = Asking(service, "repo", client_id="one", arguments="again")
+        await one.account()
+        assert not one.has_asked
+        for other in ({"client_id": "two"}, {"client_id": "three"}, {"client": "one"}):
+            asked = Asking(service, "repo", arguments="again", **other)
+            await asked.elicitation()
+            assert not asked.task.done()
+            await give_up(asked)
+        await service.kinds.accounts.keep_to(found.owner, found.id, None)
+        again = Asking(service, "repo", client_id="two", arguments="3")
+        assert (await again.account()).label == "octocat"
+        assert not again.has_asked
+        assert network.exchanges == 1
+
+
+async def test_a_yes_lets_one_more_client_use_what_is_kept_to_some() -> None:
+    # finding: S11
+    async with serving_accounts(network := Network()) as service:
+        await connect(service, "repo", client_id="one")
+        await kept_to(service, "one")
+        asked = Asking(service, "repo", client_id="two")
+        await press_allow(service, await asked.elicitation())
+        assert (await asked.account()).label == "octocat"
+        for client_id, is_asked in (("one", False), ("two", False), ("three", True)):
+            again = Asking(service, "repo", client_id=client_id, arguments="again")
+            if is_asked:
+                await again.elicitation()
+                await give_up(again)
+            else:
+                await again.account()
+                assert not again.has_asked, client_id
+        assert network.exchanges == 1
+        await connect(service, "repo", "gist", client_id="four")  # connected again
+        (found,) = await stored(service)
+        assert found.only is not None
+        assert len(found.only) == 3
+
+
+async def test_what_is_kept_to_some_answers_no_other_client_that_waits() -> None:
+    # finding: S11
+    async with serving_accounts(Network()) as service:
+        await connect(service, "repo", client_id="one")
+        await kept_to(service, "one")
+        waiting = Asking(service, "repo", client_id="two")
+        await waiting.elicitation()
+        await connect(service, "repo", "gist", client_id="one")
+        assert not waiting.task.done()
+        await give_up(waiting)
+
+
+async def test_a_call_that_has_got_it_loses_it_when_it_is_kept_to_others() -> None:
+    # finding: S11
+    async with serving_accounts(Network()) as service:
+        await connect(service, "repo", client_id="one")
+        two = Asking(service, "repo", client_id="two")
+        await two.account()
+        (found,) = await stored(service)
+        key = partial(
+            service.kinds.accounts.keys.instead_of,
+            *(found.owner, found.id),
+            refused="another key",
+            tool="t",
+        )
+        client = CallingClient(name="c", id="two")
+        assert await key(client=client) == found.access_token
+        await kept_to(service, "one")
+        assert await key(client=client) is None
+        by = AskedBy(owner=found.owner, server="s", tool="t", client=client, account=found.id)
+        with pytest.raises(Failed):
+            await service.kinds.accounts.known(AccountRequest(provider=github, scopes=()), by)
+
+
+async def test_clients_that_come_and_go_are_remembered_up_to_a_bound_and_no_shut_out_one() -> None:
+    # finding: S11
+    async with serving_accounts(Network()) as service:
+        await connect(service, "repo", client_id="first")
+        await kept_to(service, "first")
+        (found,) = await stored(service)
+        await service.kinds.accounts.keep_to(found.owner, found.id, None)
+        for number in range(CLIENTS_AT_MOST + 5):
+            await Asking(service, "repo", client_id=f"{number}").account()
+        (found,) = await stored(service)
+        assert [one.id for one in found.clients] == [f"{n}" for n in range(5, CLIENTS_AT_MOST + 5)]
+        await kept_to(service, "5")
+        for number in range(CLIENTS_AT_MOST):
+            asked = Asking(service, "repo", client_id=f"later {number}")
+            await press_allow(service, await asked.elicitation())
+            await asked.account()
+        (found,) = await stored(service)
+        assert {one.key for one in found.clients} >= {*(found.only or ())}
+        again = Asking(service, "repo", client_id="5", arguments="again")
+        await again.account()
+        assert not again.has_asked
+
+
+def test_an_account_that_was_kept_before_clients_were_told_apart_is_for_all() -> None:
+    # finding: S11
+    former = {"tools": ["t"], "scopes": [], "connected_at": NOON.isoformat()} | dict.fromkeys(
+        ("id", "owner", "key", "server", "provider", "person_id", "label", "access_token"), "x"
+    )
+    old = msgspec.convert(former, Connection)
+    assert old.is_shared("t", CallingClient(name="any"))
+    assert not old.is_shared("other", CallingClient(name="any"))

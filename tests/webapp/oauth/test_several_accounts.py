@@ -1,0 +1,560 @@
+"""Several accounts of one person at one provider: which is meant, who is shown, who used what."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from flows.elicitation.states import Elicitation, Status
+from flows.errors import Expired
+from flows.oauth.connection import Connection
+from tests.support.account_env import (
+    OCTOCAT,
+    Asking,
+    Network,
+    come_home,
+    connect,
+    give_up,
+    opened,
+    press_allow,
+    serving_accounts,
+    status_of,
+    stored,
+)
+from tests.support.clock import Clock
+from webapp.oauth.connections import BEGUN_AT_MOST
+from webapp.pages.builder import PageBuilder
+from webapp.pages.views import DoneAccount, StartAccount, UseAccount
+from webapp.routes.redirect import depart
+from webapp.service import Service
+from webapp.stores import Conflict, Record
+from webapp.stores.memory import MemoryStore
+
+HUBBER = {"id": 480938, "login": "hubber", "name": "Hub Ber"}
+
+
+async def row(service: Service, label: str) -> Connection:
+    (found,) = [each for each in await stored(service) if each.label == label]
+    return found
+
+
+async def both_connected(service: Service, network: Network) -> None:
+    """Octocat for the tool `list`, then hubber for the tool `export`, which is in use now."""
+    network.person = OCTOCAT
+    await connect(service, "repo", tool="list")
+    network.person = HUBBER
+    await connect(service, "repo", tool="export")
+
+
+async def page(service: Service, elicitation: Elicitation) -> object:
+    current = await service.elicitations.get(elicitation.id)
+    assert current is not None
+    return await PageBuilder(service, current, here="/e/x", csrf="c").view(is_bound=False)
+
+
+async def asks_nothing(service: Service, *scopes: str, label: str, **about: object) -> None:
+    asked = Asking(service, *scopes, **about)  # type: ignore[arg-type]
+    assert (await asked.account()).label == label
+    assert not asked.has_asked
+
+
+async def test_an_account_is_found_by_its_name_also_when_another_is_in_use() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await both_connected(service, network)
+        await asks_nothing(service, "repo", label="octocat", tool="list", account="octocat")
+        await asks_nothing(service, "repo", label="octocat", tool="list", account="583231")
+        await asks_nothing(service, "repo", label="hubber", tool="export")
+        # A name gives no tool what the person did not allow it.
+        asked = Asking(service, "repo", tool="export", account="octocat")
+        view = await page(service, await asked.elicitation())
+        assert isinstance(view, UseAccount)
+        assert [choice.person.label for choice in view.choices] == ["octocat"]
+        assert view.other_action is None
+        await press_allow(service, await asked.elicitation())
+        assert (await asked.account()).label == "octocat"
+        assert (await row(service, "hubber")).holds_key  # a name takes nobody's place
+
+
+async def test_an_account_that_is_connected_by_its_name_takes_no_others_place() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await connect(service, "repo", tool="list")
+        network.person = HUBBER
+        await connect(service, "repo", tool="export", account="hubber")
+        await asks_nothing(service, "repo", label="octocat", tool="list", arguments=2)
+        await asks_nothing(service, "repo", label="hubber", tool="export", account="hubber")
+        assert (await row(service, "hubber")).former is None
+
+
+async def test_the_start_page_lets_the_person_choose_and_that_is_in_use_then() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await both_connected(service, network)
+        asked = Asking(service, "repo", tool="third")
+        elicitation = await asked.elicitation()
+        view = await page(service, elicitation)
+        assert isinstance(view, UseAccount)
+        assert [choice.person.label for choice in view.choices] == ["hubber", "octocat"]
+        assert view.other_action == "/e/x"
+        account = parse_qs(urlsplit(view.choices[1].allow_action).query)["account"][0]
+        await service.kinds.accounts.share(elicitation, account=account)
+        assert (await asked.account()).label == "octocat"
+        await asks_nothing(service, "repo", label="octocat", tool="third", arguments="again")
+        assert (await row(service, "octocat")).holds_key
+        assert not (await row(service, "hubber")).holds_key
+
+
+async def test_only_those_that_would_do_are_offered() -> None:
+    async with serving_accounts(network := Network()) as service:
+        network.scopes = "repo,gist"
+        await connect(service, "repo", "gist", tool="list")
+        network.person, network.scopes = HUBBER, "repo"
+        await connect(service, "repo", tool="export")
+        asked = Asking(service, "gist", tool="third")
+        elicitation = await asked.elicitation()
+        (offered,) = await service.kinds.accounts.offers(elicitation)
+        assert offered.label == "octocat"
+        # And what is asked for anew includes what the one in use has.
+        assert service.kinds.accounts.terms(elicitation).asked() == ("gist", "repo")
+        await give_up(asked)
+
+
+async def test_a_name_is_asked_for_with_all_that_it_was_granted_before() -> None:
+    async with serving_accounts(network := Network()) as service:
+        network.scopes = "repo,gist"
+        await connect(service, "repo", "gist", tool="list")
+        network.person, network.scopes = HUBBER, "repo"
+        await connect(service, "repo", tool="export")
+        asked = Asking(service, "workflow", tool="third", account="octocat")
+        terms = service.kinds.accounts.terms(await asked.elicitation())
+        assert terms.asked() == ("workflow", "repo", "gist")
+        await give_up(asked)
+
+
+async def test_another_account_leads_to_a_choice_at_the_provider() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await both_connected(service, network)
+        asked = Asking(service, "repo", tool="third")
+        elicitation = await asked.elicitation()
+        there = {
+            switches: parse_qs(
+                urlsplit(await depart(service, elicitation, cookie="c", switches=switches)).query
+            )
+            for switches in (False, True)
+        }
+        assert there[True]["prompt"] == ["select_account"]
+        assert "prompt" not in there[False]
+        await give_up(asked)
+        named = Asking(service, "repo", tool="third", account="third")
+        url = await depart(service, await named.elicitation(), cookie="c", switches=True)
+        assert parse_qs(urlsplit(url).query)["login"] == ["third"]
+        await give_up(named)
+
+
+async def test_another_person_than_the_time_before_is_shown_with_a_way_back() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await connect(service, "repo", tool="list")
+        network.person = HUBBER
+        asked = Asking(service, "repo", "gist", tool="list", arguments="more")
+        elicitation, state = await opened(service, asked)
+        await come_home(service, state)
+        assert (await asked.account()).label == "hubber"
+        view = await page(service, elicitation)
+        assert isinstance(view, DoneAccount)
+        assert view.switch_back is not None
+        assert (view.person.label, view.switch_back.former.label) == ("hubber", "octocat")
+        octocat = await row(service, "octocat")
+        action = f"/e/x/allow?account={octocat.id.removeprefix(octocat.owner)}"
+        assert (view.switch_back.action, view.switch_back.csrf) == (action, "c")
+        done = await service.elicitations.get(elicitation.id)
+        assert done is not None
+        await service.kinds.accounts.share(done, account="somebody else's")
+        assert not (await row(service, "octocat")).holds_key
+        await press_switch(service, done, octocat)
+        assert (await row(service, "octocat")).holds_key
+        await asks_nothing(service, "repo", label="octocat", tool="list", arguments="after")
+
+
+async def press_switch(service: Service, done: Elicitation, former: Connection) -> None:
+    await service.kinds.accounts.share(done, account=former.id.removeprefix(former.owner))
+
+
+async def test_who_is_back_is_said_to_be_in_use_again() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await connect(service, "repo", tool="list")
+        network.person = HUBBER
+        asked = Asking(service, "repo", tool="export")
+        elicitation, state = await opened(service, asked)
+        await come_home(service, state)
+        done = await service.elicitations.get(elicitation.id)
+        assert done is not None
+        await press_switch(service, done, await row(service, "octocat"))
+        connected = await service.kinds.accounts.connected(done)
+        if connected is not None and connected.label == "hubber":  # its result is not out yet
+            view = await page(service, elicitation)
+            assert isinstance(view, DoneAccount)
+            assert view.switch_back is not None
+            assert (view.switch_back.is_done, view.switch_back.action) == (True, None)
+        await asked.account()
+
+
+async def test_the_same_person_again_is_no_news() -> None:
+    async with serving_accounts(Network()) as service:
+        await connect(service, "repo", tool="list")
+        asked = Asking(service, "repo", "gist", tool="export")
+        elicitation, state = await opened(service, asked)
+        await come_home(service, state)
+        await asked.account()
+        view = await page(service, elicitation)
+        assert isinstance(view, DoneAccount)
+        assert view.switch_back is None
+
+
+async def test_another_question_tells_nothing_of_who_was_before() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await both_connected(service, network)
+        asked = Asking(service, "repo", tool="third")
+        elicitation = await asked.elicitation()
+        await press_allow(service, elicitation)
+        await asked.account()
+        view = await page(service, elicitation)
+        assert isinstance(view, DoneAccount)
+        assert (view.person.label, view.switch_back) == ("hubber", None)
+        done = await service.elicitations.get(elicitation.id)
+        assert done is not None
+        await press_switch(service, done, await row(service, "octocat"))
+        assert (await row(service, "hubber")).holds_key
+
+
+async def test_who_was_disconnected_is_not_spoken_of() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await connect(service, "repo", tool="list")
+        octocat = await row(service, "octocat")
+        network.person = HUBBER
+        asked = Asking(service, "repo", tool="export")
+        elicitation, state = await opened(service, asked)
+        await come_home(service, state)
+        await asked.account()
+        await service.kinds.accounts.disconnect(octocat.owner, octocat.id)
+        view = await page(service, elicitation)
+        assert isinstance(view, DoneAccount)
+        assert view.switch_back is None
+
+
+async def test_an_owner_sees_all_of_their_own_and_nobody_elses() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await both_connected(service, network)
+        await connect(service, "repo", subject="bob")
+        accounts = service.kinds.accounts
+        alice = (await row(service, "octocat")).owner
+        listed = await accounts.list(alice)
+        assert [(one.label, one.holds_key) for one in listed] == [
+            ("hubber", True),
+            ("octocat", False),
+        ]
+        assert await accounts.list("nobody") == ()
+
+
+async def test_a_list_is_longer_than_a_page_of_the_store() -> None:
+    async with serving_accounts(Network()) as service:
+        await connect(service, "repo")
+        (one,) = await stored(service)
+        clones = [
+            Connection(
+                **{
+                    **{name: getattr(one, name) for name in one.__struct_fields__},
+                    "id": f"{one.owner}{n:03}",
+                    "holds_key": False,
+                    "version": 0,
+                }
+            )
+            for n in range(205)
+        ]
+        for clone in clones:
+            await service.elicitations.write(clone)
+        assert len(await service.kinds.accounts.list(one.owner)) == 206
+
+
+async def test_a_tool_that_is_forbidden_asks_again() -> None:
+    async with serving_accounts(Network()) as service:
+        await connect(service, "repo", tool="list")
+        one = await row(service, "octocat")
+        await service.kinds.accounts.unshare(one.owner, one.id, "list")
+        await service.kinds.accounts.unshare(one.owner, one.id, "list")
+        one = await row(service, "octocat")
+        assert (one.tools, one.used) == ((), {})
+        asked = Asking(service, "repo", tool="list", arguments="again")
+        assert isinstance(await page(service, await asked.elicitation()), UseAccount)
+        await give_up(asked)
+        await service.kinds.accounts.unshare(one.owner, "nobody's", "list")
+
+
+async def test_switching_puts_one_in_use_and_is_done_once() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await both_connected(service, network)
+        accounts, octocat = service.kinds.accounts, await row(service, "octocat")
+        switched = await accounts.switch(octocat.owner, octocat.id)
+        assert switched is not None
+        assert switched.holds_key
+        assert await accounts.switch(octocat.owner, octocat.id) == switched
+        assert not (await row(service, "hubber")).holds_key
+        assert await accounts.switch(octocat.owner, "nobody's") is None
+        assert await accounts.switch("nobody", octocat.id) is None
+        both = [(await row(service, label)).id for label in ("octocat", "hubber")]
+        await asyncio.gather(*(accounts.switch(octocat.owner, id) for id in both * 5))
+        assert [one.holds_key for one in await stored(service)].count(True) == 1
+
+
+async def unfetched(service: Service, **about: object) -> None:
+    """A yes that came when the client had given up."""
+    asked = Asking(service, "repo", **about)  # type: ignore[arg-type]
+    elicitation, state = await opened(service, asked)
+    await give_up(asked)
+    await come_home(service, state)
+    found = await service.elicitations.get(elicitation.id)
+    assert found is not None
+    assert (found.status, found.take) == (Status.ACCEPTED, None)
+
+
+async def test_a_yes_to_another_question_takes_no_answer_away() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Network(), clock=clock) as service:
+        await unfetched(service, tool="list")
+        clock.tick(seconds=1)
+        network.person = HUBBER
+        await connect(service, "repo", tool="export")
+        assert (await row(service, "hubber")).holds_key
+        await asks_nothing(service, "repo", label="octocat", tool="list")
+
+
+async def test_the_account_that_was_put_in_use_last_answers() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Network(), clock=clock) as service:
+        network.person = HUBBER
+        await connect(service, "repo", tool="list", account="hubber", arguments="x")
+        network.person = OCTOCAT
+        named = Asking(service, "repo", "gist", tool="list", account="octocat")
+        _, state = await opened(service, named)
+        await give_up(named)
+        await come_home(service, state)
+        await unfetched(service, tool="export")
+        octocat, hubber = await row(service, "octocat"), await row(service, "hubber")
+        accounts = service.kinds.accounts
+        for one, other in ((hubber, octocat), (octocat, hubber)):
+            clock.tick(seconds=1)
+            await accounts.switch(one.owner, one.id)
+            found = {each.label: each.put_aside_at for each in await stored(service)}
+            assert found == {one.label: None, other.label: clock()}
+        await asks_nothing(service, "repo", label="octocat", tool="export")
+        # A name is a name, whichever is in use.
+        await accounts.switch(hubber.owner, hubber.id)
+        about: dict[str, str] = {"tool": "list", "account": "octocat"}
+        await asks_nothing(service, "repo", "gist", label="octocat", **about)
+
+
+async def test_one_that_stood_back_already_stands_back_for_the_one_that_is_put_in_use() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Network(), clock=clock) as service:
+        await unfetched(service, tool="list")
+        network.person = HUBBER
+        await connect(service, "repo", tool="export")
+        network.person = {"id": 3, "login": "third"}
+        await connect(service, "repo", tool="list", account="third", arguments="x")
+        clock.tick(seconds=1)
+        third = await row(service, "third")
+        await service.kinds.accounts.switch(third.owner, third.id)
+        # Connected again it stands back as before.
+        network.person = OCTOCAT
+        await connect(service, "repo", "gist", tool="list", account="octocat", arguments="y")
+        await asks_nothing(service, "repo", label="third", tool="list")
+
+
+async def test_calls_that_share_one_yes_each_go_on_with_what_they_have_begun_with() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Network(), clock=clock) as service:
+        await unfetched(service, tool="list")
+        (yes,) = await service.elicitations.all(Elicitation)
+        network.person = HUBBER
+        await connect(service, "repo", tool="list", account="hubber", arguments="x")
+
+        async def gets(run: str) -> object:
+            taken = await service.elicitations.take(yes.id, run=run, leg="leg")
+            content = await service.kinds.accounts.answer(taken)
+            assert isinstance(content, Mapping)
+            return content["label"]
+
+        assert await gets("first") == "octocat"
+        clock.tick(seconds=1)
+        hubber = await row(service, "hubber")
+        await service.kinds.accounts.switch(hubber.owner, hubber.id)
+        assert [await gets("second"), await gets("first")] == ["hubber", "octocat"]
+        for number in range(BEGUN_AT_MOST):
+            assert await gets(f"later {number}") == "hubber"
+        kept = await service.elicitations.get(yes.id)
+        assert kept is not None
+        assert isinstance(kept.content, Mapping)
+        begun = kept.content["begun"]
+        assert isinstance(begun, Mapping)
+        assert len(begun) == BEGUN_AT_MOST
+
+
+async def test_after_a_disconnect_another_one_can_be_put_in_use() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await both_connected(service, network)
+        accounts, hubber = service.kinds.accounts, await row(service, "hubber")
+        await accounts.disconnect(hubber.owner, hubber.id)
+        asked = Asking(service, "repo", tool="list", arguments="again")
+        view = await page(service, await asked.elicitation())
+        assert isinstance(view, UseAccount)
+        assert [choice.person.label for choice in view.choices] == ["octocat"]
+        await press_allow(service, await asked.elicitation())
+        assert (await asked.account()).label == "octocat"
+        assert (await row(service, "octocat")).holds_key
+
+
+async def test_the_last_use_is_noted_by_tool_and_once_a_minute() -> None:
+    clock = Clock()
+    async with serving_accounts(Network(), clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        began = clock()
+        assert (await row(service, "octocat")).used == {"list": began}
+        clock.tick(seconds=59)
+        before = (await row(service, "octocat")).version
+        await asks_nothing(service, "repo", label="octocat", tool="list", arguments=1)
+        assert (await row(service, "octocat")).version == before
+        clock.tick(seconds=1)
+        await asks_nothing(service, "repo", label="octocat", tool="list", arguments=2)
+        asked = Asking(service, "repo", tool="export")
+        await press_allow(service, await asked.elicitation())
+        await asked.account()
+        minute = began + timedelta(minutes=1)
+        assert (await row(service, "octocat")).used == {"list": minute, "export": minute}
+
+
+async def test_a_use_that_cannot_be_noted_is_no_error() -> None:
+    class Contended(MemoryStore):
+        is_contended = False
+
+        async def write(self, *records: Record) -> tuple[Record, ...]:
+            if self.is_contended and any(record.kind == "account" for record in records):
+                raise Conflict(None)
+            return await super().write(*records)
+
+    clock, store = Clock(), Contended()
+    async with serving_accounts(Network(), store=store, clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        clock.tick(minutes=5)
+        store.is_contended = True
+        await asks_nothing(service, "repo", label="octocat", tool="list", arguments=1)
+
+
+@pytest.mark.parametrize("reason", [None, "To list what you can push to."])
+async def test_the_reason_is_on_both_pages(reason: str | None) -> None:
+    async with serving_accounts(Network()) as service:
+        first = Asking(service, "repo", tool="list", reason=reason)
+        view = await page(service, await first.elicitation())
+        assert isinstance(view, StartAccount)
+        assert view.reason == reason
+        _, state = await opened(service, first)
+        await come_home(service, state)
+        await first.account()
+        other = Asking(service, "repo", tool="export", reason=reason)
+        view = await page(service, await other.elicitation())
+        assert isinstance(view, UseAccount)
+        assert view.reason == reason
+        await service.elicitations.settle((await other.elicitation()).id, Status.DECLINED)
+        await give_up(other)
+
+
+async def test_one_press_answers_all_calls_that_wait_for_the_same_account() -> None:
+    async with serving_accounts(Network()) as service:
+        waiting = [Asking(service, "repo", arguments=n) for n in range(50)]
+        ids = {(await asked.elicitation()).id for asked in waiting}
+        assert len(ids) == 50
+        _, state = await opened(service, waiting[7])
+        await come_home(service, state)
+        for asked in waiting:
+            assert (await asked.account()).label == "octocat"
+
+
+async def test_a_press_answers_nobody_who_may_not_use_it_or_asks_for_more() -> None:
+    async with serving_accounts(Network()) as service:
+        others = [
+            Asking(service, "repo", tool="export"),
+            Asking(service, "repo", "gist", arguments=1),
+            Asking(service, "repo", account="hubber", arguments=2),
+        ]
+        for other in others:
+            await other.elicitation()
+        await connect(service, "repo")
+        for other in others:
+            found = await service.elicitations.get((await other.elicitation()).id)
+            assert found is not None
+            assert found.status is Status.PENDING
+        await give_up(*others)
+
+
+async def test_a_press_answers_nobody_who_is_on_their_way_already() -> None:
+    async with serving_accounts(Network()) as service:
+        one, other = Asking(service, "repo", arguments=1), Asking(service, "repo", arguments=2)
+        _, state = await opened(service, one)
+        elicitation, _ = await opened(service, other)
+        await come_home(service, state)
+        await one.account()
+        assert await status_of(service, elicitation) is Status.OPENED
+        await give_up(other)
+
+
+async def test_a_choice_shows_all_that_the_account_may_do() -> None:
+    async with serving_accounts(network := Network()) as service:
+        network.scopes = "repo,delete_repo"
+        await connect(service, "repo", "delete_repo", tool="list")
+        network.person, network.scopes = HUBBER, "repo"
+        await connect(service, "repo", tool="export")
+        asked = Asking(service, "repo", tool="third")
+        view = await page(service, await asked.elicitation())
+        assert isinstance(view, UseAccount)
+        shown = {c.person.label: [scope.raw for scope in c.scopes] for c in view.choices}
+        assert shown == {"hubber": ["repo"], "octocat": ["repo", "delete_repo"]}
+        await give_up(asked)
+
+
+async def test_what_another_account_may_do_hides_none_that_would_do() -> None:
+    async with serving_accounts(network := Network()) as service:
+        await connect(service, "repo", tool="list")
+        network.person, network.scopes = HUBBER, "repo,read:org"
+        await connect(service, "repo", "read:org", tool="export")
+        asked = Asking(service, "repo", tool="third")
+        elicitation = await asked.elicitation()
+        offers = await service.kinds.accounts.offers(elicitation)
+        assert {offered.label for offered in offers} == {"octocat", "hubber"}
+        url = await depart(service, elicitation, cookie="a cookie", switches=True)
+        assert parse_qs(urlsplit(url).query)["scope"] == ["repo"]
+        await give_up(asked)
+
+
+async def test_another_person_who_comes_late_is_shown_too() -> None:
+    clock = Clock()
+    async with serving_accounts(network := Network(), clock=clock) as service:
+        await connect(service, "repo", tool="list")
+        network.person = HUBBER
+        asked = Asking(service, "repo", "gist", tool="list", arguments="more")
+        elicitation, state = await opened(service, asked)
+        clock.tick(minutes=6)
+        await service.elicitations.end(elicitation, Status.EXPIRED)
+        with pytest.raises(Expired):
+            await asked.account()
+        network.scopes = "repo,gist"
+        await come_home(service, state)
+        view = await page(service, elicitation)
+        assert isinstance(view, DoneAccount)
+        assert view.is_late
+        assert view.person.label == "hubber"
+        assert view.switch_back is not None
+        assert view.switch_back.former.label == "octocat"
+
+
+async def test_an_account_is_named_in_any_case() -> None:
+    async with serving_accounts(Network()) as service:
+        await connect(service, "repo")
+        await asks_nothing(service, "repo", label="octocat", account="Octocat")

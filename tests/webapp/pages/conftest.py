@@ -1,0 +1,243 @@
+"""One of each page: as it usually is, and with the worst that others may put into it."""
+
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from flows.elicitation.traits import PageName
+from tests.support.page_views import (
+    CODE,
+    HOSTILE,
+    SIGN_IN,
+    USUAL,
+    VIEWS,
+    _choice,
+    _made,
+    hostile_views,
+)
+from webapp.pages import views as module
+from webapp.pages import views_connections, views_payments
+from webapp.pages.renderer import Renderer, template_folder
+from webapp.pages.views import (
+    AccountName,
+    BeforeOpener,
+    DoneAccount,
+    Ended,
+    Ending,
+    Late,
+    NotPaid,
+    PaymentPending,
+    ProviderTrouble,
+    Scope,
+    SignedOut,
+    SignInFailed,
+    SomeoneElse,
+    StartAccount,
+    StartPayment,
+    StartUrl,
+    SwitchBack,
+    Trouble,
+    UseAccount,
+    Used,
+    View,
+)
+from webapp.pages.views_connections import ConnectionsPage, Group
+from webapp.pages.views_forms import DoneForm, DoneSecret, StartConfirm
+
+ONLY_NOW = {"can_be_kept": False}  # a yes of which nothing is kept
+
+
+def _variants() -> dict[str, View]:
+    views = {view.__name__: _made(view, USUAL) for view in VIEWS}
+    for ending in get_args(Ending):
+        views[f"Ended {ending}"] = Ended(server="my tools", ending=ending)
+    for kind in get_args(PageName):
+        before = BeforeOpener(server="my tools", kind=kind, why="Open it on that computer.")
+        views[f"BeforeOpener {kind}"] = before
+        views[f"BeforeOpener {kind} code"] = replace(before, code=CODE)
+        views[f"BeforeOpener {kind} sign-in"] = replace(before, sign_in=SIGN_IN)
+    views["SomeoneElse browser"] = SomeoneElse(server="my tools", other="browser")
+    views["StartUrl several"] = _made(
+        StartUrl,
+        {
+            **USUAL,
+            "client": None,
+            "origins": ("https://example.org:8443", "https://bücher.example"),
+        },
+    )
+    views["StartUrl without a message"] = _made(StartUrl, {**USUAL, "message": ""})
+    views["Trouble without a way on"] = _made(Trouble, {**USUAL, "again_url": None})
+    views["StartConfirm by a tool"] = _made(StartConfirm, {**USUAL, "is_gate": False, **ONLY_NOW})
+    by_name = {**USUAL, "client_id": None}
+    views["StartConfirm by name"] = _made(StartConfirm, by_name)
+    views["StartConfirm by nobody"] = _made(StartConfirm, {**by_name, "client": None})
+    views["StartConfirm by id"] = _made(StartConfirm, {**USUAL, "client": None})
+    views["StartConfirm once"] = _made(StartConfirm, {**USUAL, **ONLY_NOW})
+    views["StartConfirm of nothing"] = _made(StartConfirm, {**USUAL, "arguments": ()})
+    views["DoneForm sent"] = DoneForm(server="my tools", is_approved=False)
+    views["DoneForm by model"] = DoneForm(server="my tools", is_approved=False, is_by_model=True)
+    views |= _identity_variants() | _account_variants() | _payment_variants()
+    return views | _connection_variants()
+
+
+def _identity_variants() -> dict[str, View]:
+    alone: dict[str, Any] = {**USUAL, "sign_in": None}
+    return {
+        **{
+            f"SignInFailed {why}": _made(SignInFailed, {**USUAL, "why": why})
+            for why in ("refused", "trouble", "mixed")
+        },
+        "SignInFailed alone": _made(
+            SignInFailed, {**alone, "why": "refused", "issuer": "", "error_id": None}
+        ),
+        "SignedOut nowhere else": SignedOut(server="my tools", issuer=None),
+        "SomeoneElse switch": _made(
+            SomeoneElse, {**USUAL, "sign_in": replace(SIGN_IN, switch=True)}
+        ),
+        "SomeoneElse alone": SomeoneElse(server="my tools", other="person"),
+    }
+
+
+def _account_variants() -> dict[str, View]:
+    plain = {**USUAL, "is_sandbox": False}
+    many = tuple(Scope(words=f"Do the thing number {n}", raw=f"thing:{n}") for n in range(20))
+    return {
+        "StartAccount for real": _made(StartAccount, {**plain, "reason": None}),
+        "StartAccount who only": _made(StartAccount, {**plain, "scopes": (), "client": None}),
+        "StartAccount twenty scopes": _made(StartAccount, {**plain, "scopes": many}),
+        "StartAccount long reason": _made(StartAccount, {**plain, "reason": "because it is " * 40}),
+        "UseAccount for real": _made(
+            UseAccount, {**plain, "choices": (_choice(connected_for=("one",)),)}
+        ),
+        "UseAccount unnamed": _made(
+            UseAccount, {**plain, "choices": (_choice(person=AccountName(label="octocat")),)}
+        ),
+        "UseAccount several": _made(
+            UseAccount,
+            {**USUAL, "choices": (_choice(), _choice(person=AccountName(label="hubber")))},
+        ),
+        "UseAccount kept to some": _made(
+            UseAccount, {**plain, "choices": (_choice(is_kept_to_some=True),)}
+        ),
+        "UseAccount by name": _made(UseAccount, {**USUAL, "other_action": None}),
+        "DoneAccount for real": _made(DoneAccount, {**plain, "switch_back": None}),
+        "DoneAccount switched back": _made(
+            DoneAccount,
+            {**USUAL, "switch_back": SwitchBack(former=AccountName(label="hubber"), is_done=True)},
+        ),
+        "DoneAccount without a way back": _made(
+            DoneAccount, {**USUAL, "switch_back": SwitchBack(former=AccountName(label="hubber"))}
+        ),
+        "DoneSecret wiped": DoneSecret(server="my tools", kept=False),
+        "Used here": Used(server="my tools"),
+        "ProviderTrouble by a link": _made(ProviderTrouble, {**USUAL, "again_action": None}),
+        "ProviderTrouble loaded again": _made(ProviderTrouble, {**USUAL, "error_id": None}),
+        "ProviderTrouble refused": _made(ProviderTrouble, {**USUAL, "trouble": "refused"}),
+        "ProviderTrouble not set up": _made(ProviderTrouble, {**USUAL, "trouble": "not set up"}),
+        "ProviderTrouble without a way on": _made(
+            ProviderTrouble, {**USUAL, "again_action": None, "again_url": None}
+        ),
+        **{
+            f"Ended {ending} account": _made(Ended, {**USUAL, "ending": ending, "kind": "account"})
+            for ending in get_args(Ending)
+        },
+    }
+
+
+def _payment_variants() -> dict[str, View]:
+    real = {**USUAL, "is_test": False}
+    return {
+        "StartPayment for real": _made(StartPayment, {**real, "client": None}),
+        "DonePayment for real": _made(module.DonePayment, real),
+        "PaymentPending for real": _made(PaymentPending, real),
+        "NotPaid for real": _made(NotPaid, real),
+        "NotPaid closed": _made(NotPaid, {**USUAL, "is_closed": True}),
+        "PaymentPending otherwise": _made(PaymentPending, {**USUAL, "is_otherwise": True}),
+        **{
+            f"Ended {ending} payment": Ended(server="my tools", ending=ending, kind="payment")
+            for ending in get_args(Ending)
+        },
+        "Payments of all kinds": _made(
+            views_payments.PaymentsPage,
+            {
+                **USUAL,
+                "payments": tuple(
+                    replace(
+                        one,
+                        id=f"p{number}",
+                        standing=standing,
+                        is_test=number == 2,
+                        returned="3.00 €" if number == 3 else None,
+                        refund_action=None,
+                    )
+                    for one in USUAL["payments"]
+                    for number, standing in enumerate(get_args(views_payments.Standing))
+                ),
+            },
+        ),
+        "Payments of nobody": _made(
+            views_payments.PaymentsPage, {**USUAL, "payments": (), "sign_out_csrf": None}
+        ),
+        **{
+            f"PaymentOver {became}": _made(views_payments.PaymentOver, {**real, "became": became})
+            for became in ("refunding", "disputed")
+        },
+        **{
+            f"NotGivenBack {because}": _made(
+                views_payments.NotGivenBack, {**USUAL, "because": because}
+            )
+            for because in get_args(views_payments.Stays)
+        },
+        **{f"Late {kind}": _made(Late, {**real, "kind": kind}) for kind in ("account", "payment")},
+        "Late payment as a test": _made(Late, {**USUAL, "kind": "payment", "returned": None}),
+        "DonePayment whole": _made(module.DonePayment, {**USUAL, "returned": None}),
+    }
+
+
+def _connection_variants() -> dict[str, View]:
+    (group,) = USUAL["groups"]
+    (one,) = group.connected
+    others = (
+        replace(one, id="x6", is_kept_to_some=True),
+        replace(one, id="x2", is_in_use=True, is_sandbox=True, person=AccountName(label="hubber")),
+        replace(one, id="x3", is_in_use=False, switch_action="/connections/x3/switch", shared=()),
+        replace(one, id="x4", standing="over", scopes=()),
+        replace(one, id="x5", standing="unused", scopes=None),
+    )
+    groups = (group, Group(name="other tools", connected=others))
+    return {
+        "Connections of many": _made(ConnectionsPage, {**USUAL, "groups": groups}),
+        "Connections of nobody": _made(
+            ConnectionsPage, {**USUAL, "groups": (), "sign_out_csrf": None, "viewer": "you"}
+        ),
+        "Connections of this computer": _made(
+            ConnectionsPage, {**USUAL, "sign_out_csrf": None, "sign_in": None}
+        ),
+        **{
+            f"Closed {of} {name}": _made(module.Closed, {**USUAL, "of": of, "sign_in": button})
+            for of in get_args(module.Theirs)
+            for name, button in (("here only", None), ("signed out", SIGN_IN))
+        },
+        **{
+            f"Disconnected {revoked}": _made(
+                views_connections.Disconnected, {**USUAL, "revoked": revoked}
+            )
+            for revoked in (False, None)
+        },
+    }
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test `usual_view`, `hostile_view` or, for both, `any_view` in turn."""
+    hostile = {key: view for name in HOSTILE for key, view in hostile_views(name).items()}
+    samples = {"usual_view": _variants(), "hostile_view": hostile}
+    samples["any_view"] = samples["usual_view"] | samples["hostile_view"]
+    for name, views in samples.items():
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, list(views.values()), ids=list(views))
+
+
+@pytest.fixture(scope="session")
+def pages() -> Renderer:
+    return Renderer(folders=[template_folder()])

@@ -1,0 +1,241 @@
+"""The pages in Chromium, under the policy that they run under: both sizes, both schemes.
+
+Requests are answered inside the browser's own driver, so nothing here opens a port.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Route, async_playwright, expect
+
+from tests.support.page_site import ORIGIN, Site, visit
+from tests.support.page_views import HOSTILE, USUAL, hostile_views
+from webapp.pages.renderer import Renderer
+from webapp.pages.views import Done, StartAccount, StartPayment, StartUrl, View, Waiting
+from webapp.pages.views_connections import ConnectionsPage
+from webapp.pages.views_home import Home
+from webapp.sandbox.people import PEOPLE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PHONE, DESKTOP = (390, 844), (1280, 800)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+LOOK = """() => ({
+    width: document.documentElement.scrollWidth,
+    ground: getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number),
+    targets: [...document.querySelectorAll("button:not([hidden]), a.button")].map((target) => {
+        const box = target.getBoundingClientRect();
+        return [box.width, box.height];
+    }),
+})"""
+
+
+def usual(view: type[View], **others: Any) -> View:
+    values = {**USUAL, **others}
+    return view(**{field.name: values[field.name] for field in fields(view)})
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield started
+        await started.close()
+
+
+async def test_a_page_fits_and_can_be_pressed(
+    usual_view: View, pages: Renderer, browser: Browser
+) -> None:
+    site = Site(html=pages.render(usual_view))
+    async with visit(browser, site) as page:
+        for width, height in (PHONE, DESKTOP):
+            await page.set_viewport_size({"width": width, "height": height})
+            for scheme in SCHEMES:
+                await page.emulate_media(color_scheme=scheme)
+                await page.goto(f"{ORIGIN}/e/abc")
+                seen = await page.evaluate(LOOK)
+                assert seen["width"] <= width
+                assert all(side >= 44 for sides in seen["targets"] for side in sides)
+                assert (seen["ground"][0] > 200) == (scheme == "light")
+    assert site.complaints == []
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+async def test_strangers_words_do_not_break_out_of_a_phone(
+    words: str, pages: Renderer, browser: Browser
+) -> None:
+    site = Site(html="")
+    async with visit(browser, site, viewport={"width": 320, "height": 640}) as page:
+        for name, view in hostile_views(words).items():
+            if len(fields(view)) == 1:
+                continue  # only the server's name, which every other page has too
+            site.html = pages.render(view)
+            await page.goto(f"{ORIGIN}/e/abc")
+            seen = await page.evaluate(LOOK)
+            assert seen["width"] <= 320, name
+    assert site.complaints == []
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        usual(StartUrl),
+        usual(StartAccount, is_sandbox=False, reason=None, account=None),
+        usual(StartPayment, is_test=False),
+    ],
+    ids=["url", "account", "payment"],
+)
+async def test_the_usual_request_shows_its_buttons_on_a_phone_without_scrolling(
+    view: View, pages: Renderer, browser: Browser
+) -> None:
+    site = Site(html=pages.render(view))
+    async with visit(browser, site, viewport={"width": 390, "height": 844}) as page:
+        await page.goto(f"{ORIGIN}/e/abc")
+        await expect(page.get_by_role("button", name="Decline")).to_be_in_viewport(ratio=1)
+
+
+@pytest.mark.parametrize("name", ["Continue to example.org", "Decline"])
+async def test_the_buttons_work_without_javascript(
+    name: str, pages: Renderer, browser: Browser
+) -> None:
+    site = Site(html=pages.render(usual(StartUrl)))
+    async with visit(browser, site, java_script_enabled=False) as page:
+        await page.goto(f"{ORIGIN}/e/abc")
+        async with page.expect_request(lambda request: request.method == "POST"):
+            await page.get_by_role("button", name=name).click()
+    where = "/e/abc/decline" if name == "Decline" else "/e/abc/go"
+    assert site.requests[1:] == [("POST", where, "csrf=c5f1")]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_the_letter_stands_where_no_picture_comes_also_without_javascript(
+    scheme: Literal["light", "dark"], pages: Renderer, browser: Browser
+) -> None:
+    html = pages.render(usual(ConnectionsPage))
+    (image,) = re.findall(r"<img[^>]*>", html)
+    site = Site(html=html.replace(image, ""))
+    answers: dict[str, Any] = {
+        "nothing": {"status": 204},
+        "refused": {"status": 404, "body": "no"},
+        "torn": {"body": b"\x89PNG\r\n\x1a\n", "content_type": "image/png"},
+        "text": {"body": "no", "content_type": "text/plain"},
+        "picture": {"body": PEOPLE[0].picture, "content_type": "image/png"},
+    }
+    options = {"java_script_enabled": False, "color_scheme": scheme}
+    async with visit(browser, site, viewport={"width": 390, "height": 844}, **options) as page:
+
+        async def fulfil(route: Route) -> None:
+            await route.fulfill(**answers[urlsplit(page.url).fragment])
+
+        async def seen(name: str) -> bytes:
+            await page.goto("about:blank")
+            await page.goto(f"{ORIGIN}/connections#{name}")
+            return await page.locator(".letter").screenshot()
+
+        await page.route("**/connections/x1/picture", fulfil)
+        letter, site.html = await seen(""), html
+        shown = {name: await seen(name) for name in answers}
+    assert [name for name, looks in shown.items() if looks != letter] == ["picture"]
+
+
+async def test_a_second_press_sends_nothing_more(pages: Renderer, browser: Browser) -> None:
+    site = Site(html=pages.render(usual(StartUrl)))
+    async with visit(browser, site) as page:
+        await page.clock.install()
+        await page.goto(f"{ORIGIN}/e/abc")
+        button = page.get_by_role("button", name="Continue")
+        async with page.expect_response(lambda response: response.status == 204):
+            await button.click()
+        await expect(button).to_have_attribute("aria-disabled", "true")
+        await button.click(force=True)
+        # If the first press led nowhere, the person is not locked out.
+        await page.clock.run_for(8_000)
+        await expect(button).not_to_have_attribute("aria-disabled", "true")
+        async with page.expect_response(lambda response: response.status == 204):
+            await button.click()
+    assert [method for method, _, _ in site.requests] == ["GET", "POST", "POST"]
+
+
+async def test_the_time_left_counts_down_and_the_page_looks_again_once(
+    pages: Renderer, browser: Browser
+) -> None:
+    site = Site(html=pages.render(usual(StartUrl)))
+    over = pages.render(usual(StartUrl, expires_at=USUAL["now"]))
+    async with visit(browser, site) as page:
+        # The page's clock moves only when it is told to, however busy the machine is.
+        await page.clock.install(time=USUAL["now"])
+        await page.clock.pause_at(USUAL["now"] + timedelta(seconds=1))
+        await page.goto(f"{ORIGIN}/e/abc?again=1")
+        timer = page.get_by_role("timer")
+        await expect(timer).to_have_text("4:30")
+        await page.clock.run_for(31_000)
+        await expect(timer).to_have_text("3:59")
+        site.html = over
+        async with page.expect_navigation():
+            await page.clock.run_for(240_000)
+        await expect(timer).to_have_text("0:00")
+        await page.clock.run_for(60_000)
+    assert site.complaints == []
+    assert len(site.requests) == 2
+
+
+async def test_the_waiting_page_moves_on_when_the_status_changes(
+    pages: Renderer, browser: Browser
+) -> None:
+    site = Site(html=pages.render(usual(Waiting)), events="data: opened\n\ndata: accepted\n\n")
+    async with visit(browser, site) as page:
+        async with page.expect_event(
+            "framenavigated", lambda frame: urlsplit(frame.url).path == "/e/abc"
+        ):
+            await page.goto(f"{ORIGIN}/e/abc/returned")
+            site.html = pages.render(Done(server="my tools"))
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Done")
+    assert [path for _, path, _ in site.requests] == ["/e/abc/returned", "/e/abc/live", "/e/abc"]
+
+
+async def test_the_waiting_page_stays_while_nothing_has_changed(
+    pages: Renderer, browser: Browser
+) -> None:
+    site = Site(html=pages.render(usual(Waiting)), events="retry: 60000\ndata: opened\n\n")
+    async with visit(browser, site) as page:
+        await page.goto(f"{ORIGIN}/e/abc")
+        await expect(page.get_by_role("status")).to_have_text(
+            "When you are done there, this page moves on by itself."
+        )
+    assert [path for _, path, _ in site.requests] == ["/e/abc", "/e/abc/live"]
+
+
+async def test_the_waiting_page_can_be_asked_by_hand(pages: Renderer, browser: Browser) -> None:
+    site = Site(html=pages.render(usual(Waiting)))
+    async with visit(browser, site, java_script_enabled=False) as page:
+        await page.goto(f"{ORIGIN}/e/abc/returned")
+        await expect(page.get_by_role("status")).to_contain_text("check here")
+        await page.get_by_role("link", name="Check now").click()
+        await page.wait_for_url(f"{ORIGIN}/e/abc")
+    assert [path for _, path, _ in site.requests] == ["/e/abc/returned", "/e/abc"]
+
+
+async def test_settings_can_be_copied(pages: Renderer, browser: Browser) -> None:
+    home = usual(Home)
+    assert isinstance(home, Home)
+    site = Site(html=pages.render(home))
+    async with visit(browser, site, permissions=["clipboard-read", "clipboard-write"]) as page:
+        await page.goto(ORIGIN)
+        await page.get_by_role("button", name="Copy the settings for VS Code").click()
+        await expect(page.get_by_role("status")).to_have_text("Copied")
+        assert await page.evaluate("navigator.clipboard.readText()") == home.vscode_settings
+
+
+async def test_without_javascript_nothing_offers_to_copy(pages: Renderer, browser: Browser) -> None:
+    site = Site(html=pages.render(usual(Home)))
+    async with visit(browser, site, java_script_enabled=False) as page:
+        await page.goto(ORIGIN)
+        await expect(page.locator("button:visible")).to_have_count(0)

@@ -1,0 +1,297 @@
+"""The pages on which a person sees and ends what is connected."""
+
+from collections import Counter
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from tests.support.markup import Page
+from tests.support.page_views import NOW, SIGN_IN, USUAL
+from webapp.pages.renderer import Renderer
+from webapp.pages.views import AccountName, Closed, Scope
+from webapp.pages.views_connections import (
+    Connected,
+    ConnectionsPage,
+    Disconnected,
+    Group,
+)
+
+APPS = "https://github.com/settings/applications"
+AWAY = {"href": APPS, "rel": "noopener noreferrer", "translate": "no"}
+
+
+@pytest.fixture
+def overview() -> ConnectionsPage:
+    return ConnectionsPage(**_values(ConnectionsPage))
+
+
+@pytest.fixture
+def one(overview: ConnectionsPage) -> Connected:
+    return overview.groups[0].connected[0]
+
+
+@pytest.fixture
+def gone() -> Disconnected:
+    return Disconnected(**_values(Disconnected))
+
+
+def _values(view: type) -> dict[str, Any]:
+    return {field.name: USUAL[field.name] for field in fields(view)}
+
+
+def _with(
+    overview: ConnectionsPage, *connected: Connected, name: str = "my tools"
+) -> ConnectionsPage:
+    return replace(overview, groups=(Group(name=name, connected=connected),))
+
+
+def _said(page: Page) -> str:
+    return " ".join(page.text("main").split())
+
+
+def _actions(page: Page) -> list[str]:
+    return [form["action"] for form in page.named("form")]
+
+
+def test_it_says_who_looks_what_each_may_do_and_who_used_it(
+    overview: ConnectionsPage, pages: Renderer
+) -> None:
+    page = Page(pages.render(overview))
+    said = _said(page)
+    assert page.text("h1") == "Connected accounts"
+    assert "Signed in as Mona Lisa Octocat." in said
+    assert page.text("h2") == "GitHub"
+    assert "Connected 3 days ago" in said
+    assert "Read and write your repositories repo" in said
+    assert "list_my_repositories Used it last, 5 minutes ago" in " ".join(
+        page.text("main").replace("list_my_repositories", "list_my_repositories ").split()
+    )
+    assert "Has not used it" in said
+    assert _actions(page) == [
+        "/signout",
+        "/connections/x1/unshare?tool=list_my_repositories",
+        "/connections/x1/unshare?tool=count_stars",
+        "/connections/x1/keep",
+        "/connections/x1/disconnect",
+    ]
+    assert "here it is wiped in any case" in said
+
+
+def test_a_picture_is_our_own_and_lies_over_the_letter(
+    overview: ConnectionsPage, pages: Renderer
+) -> None:
+    html = pages.render(overview)
+    picture = '<img src="/connections/x1/picture" alt="" loading="lazy">'
+    assert f'<span class="letter" aria-hidden="true">M{picture}</span>' in html
+    assert len(Page(html).named("img")) == 1
+
+
+def test_every_button_says_by_itself_what_it_is_about(
+    overview: ConnectionsPage, pages: Renderer
+) -> None:
+    button = Page(pages.render(overview)).text("button")
+    assert "Stop sharing with count_stars" in button
+    assert "Disconnect octocat at GitHub" in button
+
+
+def test_whoever_uses_this_computer_has_nothing_to_sign_out_of(
+    overview: ConnectionsPage, pages: Renderer
+) -> None:
+    here = replace(overview, viewer="you, on this computer", sign_out_csrf=None)
+    page = Page(pages.render(here))
+    assert "Shown to you, on this computer." in _said(page)
+    assert _actions(page)[0] == "/signin"
+    assert "/signout" not in page.html
+    assert "/signin" not in Page(pages.render(replace(here, sign_in=None))).html
+
+
+def test_the_one_in_use_is_marked_in_words_and_another_can_take_its_place(
+    overview: ConnectionsPage, one: Connected, pages: Renderer
+) -> None:
+    used = replace(one, is_in_use=True)
+    other = replace(
+        one,
+        id="x2",
+        person=AccountName(label="hubot"),
+        is_in_use=False,
+        is_another_in_use=True,
+        switch_action="/connections/x2/switch",
+    )
+    page = Page(pages.render(_with(overview, used, other)))
+    assert page.text("h2") == "GitHub In useGitHub"
+    assert "Not in use: a tool gets it only if it asks for this very account." in _said(page)
+    assert "/connections/x2/switch" in _actions(page)
+    assert "Use hubot" in page.text("button")
+    assert "Use octocat" not in page.text("button")
+    assert "n use" not in _said(Page(pages.render(overview)))
+
+
+def test_one_that_works_no_more_leaves_nothing_to_do(
+    overview: ConnectionsPage, one: Connected, pages: Renderer
+) -> None:
+    over = _said(Page(pages.render(_with(overview, replace(one, standing="over")))))
+    assert "It works no more." in over
+    assert "the next time a tool needs it, you are asked to connect it again" in over
+    unused = _said(Page(pages.render(_with(overview, replace(one, standing="unused")))))
+    assert "No tool can use it." in unused
+
+
+def test_it_can_be_connected_again_where_we_are_known(
+    overview: ConnectionsPage, one: Connected, pages: Renderer
+) -> None:
+    action = "/connections/x1/reconnect"
+    page = Page(pages.render(_with(overview, replace(one, reconnect_action=action))))
+    assert action in _actions(page)
+    assert "Reconnect octocat at GitHub" in page.text("button")
+    assert "econnect octocat at" not in Page(pages.render(overview)).text("button").replace(
+        "Disconnect", ""
+    )
+    over = replace(one, standing="over", reconnect_action=action)
+    said = _said(Page(pages.render(_with(overview, over))))
+    assert "Reconnect it here, or do nothing: the next time a tool needs it, you are asked" in said
+
+
+def test_the_only_one_that_is_not_in_use_is_said_to_be_asked_about(
+    overview: ConnectionsPage, one: Connected, pages: Renderer
+) -> None:
+    said = _said(Page(pages.render(_with(overview, replace(one, is_in_use=False)))))
+    assert "Not in use, and no other is: a tool that needs one asks you first" in said
+
+
+def test_practice_is_marked(overview: ConnectionsPage, one: Connected, pages: Renderer) -> None:
+    page = Page(pages.render(_with(overview, replace(one, is_sandbox=True))))
+    assert page.text("h2") == "GitHub Sandbox"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "words"),
+    [
+        ((), "Only who you are"),
+        (None, "What you allowed at GitHub when you connected it."),
+        ((Scope(words="x:y", raw="x:y"),), "What it may do x:y Tools"),
+    ],
+)
+def test_what_it_may_do_is_said_also_where_there_are_no_words_for_it(
+    scopes: tuple[Scope, ...] | None,
+    words: str,
+    overview: ConnectionsPage,
+    one: Connected,
+    pages: Renderer,
+) -> None:
+    page = Page(pages.render(_with(overview, replace(one, scopes=scopes))))
+    assert words in _said(page)
+
+
+def test_an_account_that_is_shared_with_no_tool_says_what_comes_next(
+    overview: ConnectionsPage, one: Connected, pages: Renderer
+) -> None:
+    page = Page(pages.render(_with(overview, replace(one, shared=()))))
+    assert "None at the moment: the next one that needs it asks you." in _said(page)
+
+
+def test_servers_are_named_where_it_is_not_this_one_alone(
+    overview: ConnectionsPage, one: Connected, pages: Renderer
+) -> None:
+    assert "For " not in Page(pages.render(overview)).text("h2")
+    other = _with(overview, one, name="other tools")
+    assert Page(pages.render(other)).text("h2") == "For other tools"
+    both = replace(overview, groups=(*overview.groups, *other.groups))
+    assert Page(pages.render(both)).text("h2") == "For my toolsFor other tools"
+
+
+def test_each_part_of_the_page_has_its_own_name(
+    overview: ConnectionsPage, one: Connected, pages: Renderer
+) -> None:
+    page = Page(pages.render(_with(overview, one, replace(one, id="x2"), replace(one, id="x3"))))
+    ids = Counter(found["id"] for _, found in page.elements if "id" in found)
+    named = {found["aria-labelledby"] for _, found in page.elements if "aria-labelledby" in found}
+    assert set(ids.values()) == {1}
+    assert named <= set(ids)
+    assert len(named) == 12
+
+
+def test_where_to_remove_it_by_hand_is_a_whole_address_and_the_only_way_out(
+    overview: ConnectionsPage, one: Connected, gone: Disconnected, pages: Renderer
+) -> None:
+    for view in (
+        _with(overview, replace(one, manage=APPS)),
+        replace(gone, revoked=False, manage=APPS),
+    ):
+        page = Page(pages.render(view))
+        away = [link for link in page.named("a") if not link["href"].startswith("/")]
+        assert away == [AWAY]
+        assert APPS in page.text("a")
+        pictures = ["/connections/x1/picture"] if isinstance(view, ConnectionsPage) else []
+        assert [image["src"] for image in page.named("img")] == pictures
+
+
+def test_with_nothing_connected_it_says_how_that_comes(
+    overview: ConnectionsPage, pages: Renderer
+) -> None:
+    page = Page(pages.render(replace(overview, groups=())))
+    assert "Nothing is connected." in _said(page)
+    assert [link["href"] for link in page.named("a")] == ["/"]
+
+
+@pytest.mark.parametrize(
+    ("revoked", "words"),
+    [
+        (True, "GitHub has confirmed that the key works no more."),
+        (False, "GitHub did not confirm that the key is void."),
+        (None, "GitHub has no way to be told."),
+    ],
+)
+def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
+    revoked: bool | None, words: str, gone: Disconnected, pages: Renderer
+) -> None:
+    page = Page(pages.render(replace(gone, revoked=revoked, manage=None)))
+    said = _said(page)
+    assert page.text("h1") == "GitHub is disconnected"
+    assert words in said
+    assert "What my tools kept of octocat is wiped. Tools that need it ask you again." in said
+    assert ("remove it there, in the settings of your account." in said) == (revoked is not True)
+    assert page.named("form") == []
+
+
+def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(pages: Renderer) -> None:
+    told = {field.name for field in fields(Closed)}
+    assert told == {"server", "of", "why", "sign_in", "by_code"}
+    asked = Closed(server="my tools", of="connections", why="", sign_in=SIGN_IN)
+    page = Page(pages.render(asked))
+    assert page.text("h1") == "Sign in to see your accounts"
+    assert _actions(page) == ["/signin"]
+    assert "shows each person only what they connected themselves" in _said(page)
+    here = Page(pages.render(replace(asked, why="Open it over there.", sign_in=None)))
+    assert here.text("h1") == "Connected accounts"
+    assert here.named("form") == []
+    assert "Open it over there." in _said(here)
+    assert "letters" not in _said(here)
+
+
+def test_what_was_connected_by_letters_is_said_to_be_listed_nowhere(pages: Renderer) -> None:
+    view = Closed(server="my tools", of="connections", why="", by_code=True)
+    said = _said(Page(pages.render(view)))
+    assert "That is listed nowhere here" in said
+    assert "To end it, remove the connection at the site where the account is." in said
+
+
+def test_time_is_told_from_when_the_page_was_made(
+    overview: ConnectionsPage, pages: Renderer
+) -> None:
+    page = Page(pages.render(replace(overview, now=NOW.replace(year=NOW.year + 1))))
+    assert "Connected 368 days ago" in _said(page)
+
+
+def test_it_says_that_an_account_is_for_every_assistant_or_for_which(
+    overview: ConnectionsPage, one: Connected, pages: Renderer
+) -> None:
+    # finding: S11
+    said = _said(Page(pages.render(overview)))
+    assert "Every assistant of yours that uses the server: the account is yours" in said
+    assert "Claude as it calls itself https://app.example by its sign-in" in said
+    assert "Only the ticked for octocat" in said
+    assert "All my assistants" not in said
+    kept = _said(Page(pages.render(_with(overview, replace(one, is_kept_to_some=True)))))
+    assert "Only those that are ticked. Any other asks you first." in kept
+    assert "All my assistants may use octocat" in kept

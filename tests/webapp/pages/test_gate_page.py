@@ -1,0 +1,110 @@
+"""The page on which a person approves a call: what a yes widens, it says, and never by itself."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from tests.support.markup import Page
+from tests.support.page_views import USUAL
+from webapp.pages.builder_forms import arguments_of
+from webapp.pages.renderer import Renderer
+from webapp.pages.views_forms import StartConfirm
+
+
+@pytest.fixture
+def view() -> StartConfirm:
+    return StartConfirm(**{field.name: USUAL[field.name] for field in fields(StartConfirm)})
+
+
+def said(pages: Renderer, view: StartConfirm) -> str:
+    return " ".join(Page(pages.render(view)).text("main").split())
+
+
+def test_it_says_that_nothing_has_run_and_how_long_a_yes_holds(
+    pages: Renderer, view: StartConfirm
+) -> None:
+    # parity: T1
+    words = said(pages, view)
+    assert "book_a_table has not started." in words
+    assert "again without asking if this assistant calls it the same way within 15 minutes" in words
+    assert "<bdi>guests</bdi></dt><dd><bdi>4</bdi>" in pages.render(view)
+
+
+def test_it_widens_nothing_unless_it_is_ticked(pages: Renderer, view: StartConfirm) -> None:
+    html = pages.render(view)
+    assert html.count('type="checkbox"') == 2
+    assert "checked" not in html
+    words = said(pages, view)
+    assert "Approve it for my other assistants too" in words
+    assert "Do not ask again for this tool, for one hour" in words
+    assert "whatever it is called with" in words
+
+
+def test_it_names_the_assistant_that_a_yes_is_for_and_says_how_that_is_known(
+    pages: Renderer, view: StartConfirm
+) -> None:
+    # finding: S11
+    words = said(pages, view)
+    proven = "Claude (https://assistant.example/client), and no other unless you tick it."
+    assert f"Which assistant{proven} Its sign-in proves which one it is." in words
+    by_name = said(pages, replace(view, client_id=None))
+    assert "Which assistantClaude, and no other unless you tick it." in by_name
+    assert "That is what it calls itself, and nothing here proves it." in by_name
+    nameless = said(pages, replace(view, client_id=None, client=None))
+    assert "Which assistantan assistant without a name, and no other" in nameless
+    assert "Which assistant" not in said(pages, replace(view, can_be_kept=False))
+
+
+def test_where_nothing_is_kept_there_is_nothing_to_tick(
+    pages: Renderer, view: StartConfirm
+) -> None:
+    once = replace(view, can_be_kept=False)
+    for asked in (once, replace(once, is_gate=False)):
+        assert "checkbox" not in pages.render(asked)
+        assert "15 minutes" not in said(pages, asked)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ls" + " " * 420 + "; rm -rf ~", "x" * 20_000 + "end", "a\n\n\n\n\n\n\n\n\n\n\n\n\n\n\nb"],
+)
+def test_a_value_stands_whole_on_the_page(pages: Renderer, view: StartConfirm, text: str) -> None:
+    # finding: S8
+    # parity: T2
+    html = pages.render(replace(view, arguments=arguments_of({"command": text})))
+    assert f"<dt><bdi>command</bdi></dt><dd><bdi>{text}</bdi></dd>" in html
+
+
+def test_every_argument_is_on_the_page(pages: Renderer, view: StartConfirm) -> None:
+    # finding: S8
+    given = {f"name{number}": number for number in range(120)}
+    shown = arguments_of(given)
+    assert [(one.name, one.value) for one in shown] == [(n, str(v)) for n, v in given.items()]
+    html = pages.render(replace(view, arguments=shown))
+    assert "<dt><bdi>name119</bdi></dt><dd><bdi>119</bdi></dd>" in html
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("plain", "plain"),
+        ("", '""'),
+        ("yes", '"yes"'),
+        (True, "yes"),
+        ("5", '"5"'),
+        (5, "5"),
+        (None, "nothing"),
+        (["a, b"], '["a, b"]'),
+        ("a\u202eb\u200b", '"a\\u202eb\\u200b"'),
+        ("a" + "\u0301" * 9, '"a' + "\\u0301" * 9 + '"'),
+        (" ls", '" ls"'),
+        ("alice\u3164", '"alice\\u3164"'),
+        ("al\u034fice", '"al\\u034fice"'),
+        ("\u2800", '"\\u2800"'),
+        ("alice\ufe00\U000e0101", '"alice\\ufe00\\udb40\\udd01"'),
+    ],
+)
+def test_what_differs_never_looks_alike(value: object, words: str) -> None:
+    # finding: S8
+    (shown,) = arguments_of({"a": value})  # type: ignore[dict-item]  # JSON all of it
+    assert shown.value == words

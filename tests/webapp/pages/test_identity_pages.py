@@ -1,0 +1,353 @@
+"""The pages on which it is told who somebody is: how to go on, and what never to do."""
+
+from collections.abc import AsyncIterator
+from dataclasses import fields, replace
+from typing import Any, Literal, get_args
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, async_playwright, expect
+
+from flows.elicitation.traits import PageName
+from flows.elicitation.user_code import PAGE_WORDS
+from tests.support.markup import Page
+from tests.support.page_site import ORIGIN, Site, visit
+from tests.support.page_views import CODE, HOSTILE, SIGN_IN, USUAL
+from webapp.pages.renderer import Renderer
+from webapp.pages.views import (
+    BeforeOpener,
+    CodePage,
+    Done,
+    Pair,
+    Paired,
+    PairUsed,
+    SignedOut,
+    SignInFailed,
+    SomeoneElse,
+    View,
+)
+
+Why = Literal["refused", "trouble", "mixed"]
+FAILED = SignInFailed(
+    server="my tools",
+    issuer="login.example.com",
+    why="trouble",
+    error_id="7f3a-91c2",
+    sign_in=SIGN_IN,
+)
+
+
+@pytest.fixture
+def before() -> BeforeOpener:
+    return BeforeOpener(server="my tools", kind="account", why="Open it on that computer.")
+
+
+@pytest.fixture
+def code() -> CodePage:
+    return CodePage(**{field.name: USUAL[field.name] for field in fields(CodePage)})
+
+
+def _said(page: Page) -> str:
+    return " ".join(page.text("main").split())
+
+
+def _sent(page: Page) -> dict[str, str]:
+    return {field["name"]: field["value"] for field in page.named("input")}
+
+
+def _actions(page: Page) -> list[tuple[str, str]]:
+    return [(form["method"], form["action"]) for form in page.named("form")]
+
+
+def test_signing_in_says_who_asks_why_and_where_next(before: BeforeOpener, pages: Renderer) -> None:
+    page = Page(pages.render(replace(before, sign_in=SIGN_IN)))
+    said = _said(page)
+    assert page.text("h1") == "Sign in to see it"
+    assert "my tools wants you to connect an account." in said
+    assert "so that nobody else can use this link" in said
+    assert "Next: login.example.com" in said
+    assert "my tools never sees your password" in said
+    assert page.text("button") == "Sign in with login.example.com"
+    assert _actions(page) == [("post", "/signin")]
+    assert _sent(page) == {"csrf": "c5f1", "back": "/e/abc"}
+    assert "If somebody sent you this link, do not go on." in said
+
+
+def test_asking_for_letters_changes_something_so_it_is_a_post_with_its_warning_beside(
+    before: BeforeOpener, pages: Renderer
+) -> None:
+    page = Page(pages.render(replace(before, code=CODE)))
+    said = _said(page)
+    assert page.text("h1") == "my tools asks you for something"
+    assert _actions(page) == [("post", "/e/abc/code")]
+    assert page.text("button") == "Show the letters"
+    assert "Give them to nobody else" in said
+    assert "This protects less than signing in would" in said
+    assert "the operator of this server has chosen it" in said
+    assert page.named("a") == []
+
+
+def test_without_a_way_on_the_page_says_why_and_has_nothing_to_press(
+    before: BeforeOpener, pages: Renderer
+) -> None:
+    page = Page(pages.render(before))
+    assert "Open it on that computer." in _said(page)
+    assert page.named("form") == page.named("a") == page.named("button") == []
+
+
+@pytest.mark.parametrize("kind", get_args(PageName))
+def test_every_kind_of_request_is_said_in_words(
+    kind: PageName, before: BeforeOpener, code: CodePage, pages: Renderer
+) -> None:
+    words = {"url": "open a page on another site", "secret": "enter something secret"}
+    for view in (replace(before, kind=kind), replace(code, kind=kind)):
+        said = _said(Page(pages.render(view)))
+        assert f"wants you to {words.get(kind, '')}" in said
+        assert "wants you to ." not in said
+
+
+def test_the_letters_are_large_selectable_and_spelled_for_a_listener(
+    code: CodePage, pages: Renderer
+) -> None:
+    page = Page(pages.render(code))
+    (shown,) = [field for field in page.named("p") if field.get("id") == "letters"]
+    assert page.text("h1") == "Tell your assistant this code"
+    assert shown["aria-hidden"] == "true"
+    assert "BCDF-GHJK" in page.text("p")
+    assert "B, C, D, F, G, H, J, K" in page.text("p")
+    assert [button["data-copy"] for button in page.named("button")] == ["letters"]
+
+
+def test_the_letters_come_with_the_honest_words(code: CodePage, pages: Renderer) -> None:
+    said = _said(Page(pages.render(code)))
+    assert PAGE_WORDS in said
+    assert "Only type it into a chat that you started." in said
+    assert "Whoever sent you this link must not get it." in said
+
+
+def test_the_code_page_moves_on_by_itself_and_by_hand(code: CodePage, pages: Renderer) -> None:
+    page = Page(pages.render(code))
+    (live,) = [field for field in page.named("p") if "data-live" in field]
+    assert (live["role"], live["aria-live"]) == ("status", "polite")
+    assert (live["data-live"], live["data-here"]) == ("/e/abc/live", "/e/abc")
+    assert live["data-status"] == "opened"
+    assert [(link["href"], link["class"]) for link in page.named("a")] == [
+        ("/e/abc", "button primary")
+    ]
+    assert page.text("a") == "I have given them: go on"
+    assert [span["data-left"] for span in page.named("span") if "data-left" in span] == ["270"]
+    assert page.named("form") == []
+
+
+def test_somebody_else_is_told_as_whom_and_can_switch(pages: Renderer) -> None:
+    view = SomeoneElse(
+        server="my tools",
+        other="person",
+        signed_in_as="octocat",
+        sign_in=replace(SIGN_IN, switch=True),
+    )
+    page = Page(pages.render(view))
+    said = _said(page)
+    assert page.text("h1") == "This link belongs to someone else"
+    assert "You are signed in as octocat" in said
+    assert "Nothing was shared." in said
+    assert "If somebody sent you this link, do not go on" in said
+    assert page.text("button") == "Sign in as another person"
+    assert _sent(page) == {"csrf": "c5f1", "back": "/e/abc", "switch": "1"}
+    assert "on the computer where you asked" not in said
+
+
+def test_somebody_else_is_not_pushed_to_go_on(pages: Renderer) -> None:
+    view = SomeoneElse(server="my tools", other="person", sign_in=SIGN_IN)
+    classes = [button["class"].split() for button in Page(pages.render(view)).named("button")]
+    assert classes == [["button"]]
+
+
+def test_where_nobody_signs_in_somebody_else_has_nothing_to_press(pages: Renderer) -> None:
+    page = Page(pages.render(SomeoneElse(server="my tools", other="person")))
+    assert "signed in" not in _said(page)
+    assert "on the computer where you asked" in _said(page)
+    assert page.named("form") == page.named("a") == []
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ("refused", "You said no at login.example.com, or it refused."),
+        ("trouble", "login.example.com did not answer"),
+        ("mixed", "belongs to no sign-in of this browser"),
+    ],
+)
+def test_a_failed_sign_in_says_what_happened_and_that_nothing_did(
+    why: Why, words: str, pages: Renderer
+) -> None:
+    page = Page(pages.render(replace(FAILED, why=why)))
+    said = _said(page)
+    assert page.text("h1") == "You are not signed in"
+    assert words in said
+    assert "Nothing was shared." in said or "nothing is lost" in said
+    assert page.text("button") == "Sign in with login.example.com"
+    assert "7f3a-91c2" in page.text("code")
+
+
+def test_an_answer_of_another_browser_warns_of_who_sent_it(pages: Renderer) -> None:
+    mixed = _said(Page(pages.render(replace(FAILED, why="mixed"))))
+    refused = _said(Page(pages.render(replace(FAILED, why="refused"))))
+    assert "If somebody sent you this address, do not go on" in mixed
+    assert "sent you" not in refused
+
+
+def test_a_failed_sign_in_without_a_way_on_leads_back_to_the_chat(pages: Renderer) -> None:
+    page = Page(pages.render(replace(FAILED, sign_in=None, error_id=None)))
+    assert page.named("form") == page.named("code") == []
+    assert "open the link in your chat once more" in _said(page)
+
+
+def test_signed_out_says_where_one_is_still_signed_in(pages: Renderer) -> None:
+    page = Page(pages.render(SignedOut(server="my tools", issuer="login.example.com")))
+    assert page.text("h1") == "You are signed out"
+    assert "You may still be signed in at login.example.com" in _said(page)
+    assert "Accounts that you connected stay connected." in _said(page)
+    assert [link["href"] for link in page.named("a")] == ["/"]
+    paired = Page(pages.render(SignedOut(server="my tools", issuer=None)))
+    assert "still be signed in" not in _said(paired)
+
+
+def test_pairing_says_what_it_gives_and_who_must_not_press(pages: Renderer) -> None:
+    page = Page(pages.render(Pair(server="my tools", action="/pair/abc", csrf="c5f1")))
+    said = _said(page)
+    assert page.text("h1") == "Use this browser for my tools?"
+    assert "It will count as the person who runs my tools" in said
+    assert "Only go on if you opened this page yourself" in said
+    assert "from your own terminal" in said
+    assert _actions(page) == [("post", "/pair/abc")]
+    assert _sent(page) == {"csrf": "c5f1"}
+    assert page.text("button") == "Use this browser"
+
+
+def test_a_pairing_that_is_done_says_how_long_it_lasts(pages: Renderer) -> None:
+    page = Page(pages.render(Paired(server="my tools")))
+    assert "until you sign out" in _said(page)
+    assert page.named("form") == []
+
+
+def test_a_used_pairing_address_names_the_command_for_another(pages: Renderer) -> None:
+    page = Page(pages.render(PairUsed(server="my tools")))
+    assert page.text("h1") == "This address does not work any more"
+    assert page.text("pre") == "elicit pair"
+    assert "Nothing was changed." in _said(page)
+
+
+def _named(text: str) -> list[View]:
+    button = replace(SIGN_IN, issuer=text)
+    named: dict[str, Any] = {"server": text, "sign_in": button}
+    return [
+        BeforeOpener(**named, kind="payment", why=""),
+        BeforeOpener(server=text, kind="payment", why="", code=CODE),
+        SomeoneElse(**named, other="person", signed_in_as=text),
+        *(
+            SignInFailed(**named, issuer=text, why=why, error_id=None)
+            for why in ("refused", "trouble", "mixed")
+        ),
+        SignedOut(server=text, issuer=text),
+        Pair(server=text, action="/pair/abc", csrf="c5f1"),
+    ]
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_names_of_others_stay_short_and_apart_and_leave_our_words(
+    text: str, pages: Renderer
+) -> None:
+    for view in _named(text):
+        page = Page(pages.render(view))
+        assert page.named("img") == page.named("b") == []
+        assert [link["href"] for link in page.named("a")] in ([], ["/"])
+        assert len(page.text("h1")) < 150
+        assert len(page.text("button")) < 150
+        assert len(page.text("title")) < 200
+        assert len(page.text("main")) < 1800
+        assert not {"\u202e", "\u2066", "\u200f"} & set(page.html)
+
+
+def test_a_name_that_reverses_stands_apart_from_the_sentence(pages: Renderer) -> None:
+    view = SomeoneElse(server="my tools", other="person", signed_in_as="\u202emoc.evil")
+    page = Page(pages.render(view))
+    assert "\ufffdmoc.evil" in page.text("strong")
+    assert "\ufffdmoc.evil" in page.text("bdi")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield started
+        await started.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_signing_in_works_without_javascript_and_its_label_reads_as_one(
+    before: BeforeOpener, pages: Renderer, browser: Browser
+) -> None:
+    site = Site(html=pages.render(replace(before, sign_in=replace(SIGN_IN, back="/e/a?b=1&c"))))
+    async with visit(browser, site, java_script_enabled=False) as page:
+        await page.goto(f"{ORIGIN}/e/abc")
+        button = page.get_by_role("button")
+        assert await button.inner_text() == "Sign in with login.example.com"
+        async with page.expect_request(lambda request: request.method == "POST"):
+            await button.click()
+    method, path, sent = site.requests[-1]
+    assert (method, path) == ("POST", "/signin")
+    assert parse_qs(sent or "") == {"csrf": ["c5f1"], "back": ["/e/a?b=1&c"]}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_code_page_moves_on_when_the_letters_have_arrived(
+    code: CodePage, pages: Renderer, browser: Browser
+) -> None:
+    events = "data: opened\n\ndata: confirmed\n\n"
+    site = Site(html=pages.render(code), events=events)
+    async with visit(browser, site) as page:
+        async with page.expect_event(
+            "framenavigated", lambda frame: urlsplit(frame.url).path == "/e/abc"
+        ):
+            await page.goto(f"{ORIGIN}/e/abc/code")
+            site.html = pages.render(Done(server="my tools"))
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Done")
+    assert site.complaints == []
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_letters_fit_on_one_line_and_can_be_copied(
+    code: CodePage, pages: Renderer, browser: Browser
+) -> None:
+    site = Site(html=pages.render(code), events="retry: 60000\ndata: opened\n\n")
+    options: dict[str, Any] = {
+        "viewport": {"width": 320, "height": 640},
+        "permissions": ["clipboard-read", "clipboard-write"],
+    }
+    async with visit(browser, site, **options) as page:
+        await page.goto(f"{ORIGIN}/e/abc")
+        letters = page.locator("#letters")
+        await expect(letters).to_be_in_viewport(ratio=1)
+        assert await letters.evaluate("it => it.scrollWidth <= it.clientWidth")
+        await page.get_by_role("button", name="Copy the letters").click()
+        await expect(page.locator("#copied")).to_have_text("Copied")
+        assert await page.evaluate("navigator.clipboard.readText()") == "BCDF-GHJK"
+        await letters.click()
+        assert await page.evaluate("getSelection().toString().trim()") == "BCDF-GHJK"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_letters_can_be_given_without_javascript(
+    code: CodePage, pages: Renderer, browser: Browser
+) -> None:
+    site = Site(html=pages.render(code))
+    async with visit(browser, site, java_script_enabled=False) as page:
+        await page.goto(f"{ORIGIN}/e/abc/code")
+        await expect(page.get_by_role("status").first).to_contain_text("go on here")
+        await expect(page.locator("button:visible")).to_have_count(0)
+        await page.get_by_role("link", name="I have given them: go on").click()
+        await page.wait_for_url(f"{ORIGIN}/e/abc")

@@ -1,0 +1,76 @@
+"""What each page of a payment says it costs, to people of several languages."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from flows import Money
+from tests.support.paying import give_up
+from tests.support.shop_env import Shop, buying, open_shop
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    async with open_shop() as shop:
+        shop.price = Money("123456.78", "EUR")
+        yield shop
+
+
+@pytest.mark.parametrize(
+    ("accepted", "price"),
+    [
+        ("de-DE,de;q=0.9,en;q=0.8", "123.456,78 €"),
+        ("en-US,en;q=0.5", "€123,456.78"),
+        ("hi-IN", "€1,23,456.78"),
+        ("ar", "123,456.78 €"),
+        ("sv;q=0, *", "123 456.78 €"),
+        (";;q=,,,<script>_@;q=9" * 400, "123 456.78 €"),
+    ],
+    ids=range(6),
+)
+async def test_every_page_of_a_payment_says_the_price_as_the_person_writes_it(
+    shop: Shop, accepted: str, price: str
+) -> None:
+    async with buying(shop) as buy:
+        browser = buy.person.browser
+        browser.headers["accept-language"] = accepted
+        assert (await buy.person.visit(buy.link)).heading == f"Pay {price}"
+        back = await buy.person.pay(buy.link)
+        page = await buy.person.come_back(back)
+        assert page.heading == f"Paid {price}"
+        assert await buy.result() == "paid 123456.78 EUR"  # the model's is the same for all
+        listed = await browser.get(f"{shop.url}/payments")
+        assert price in listed.text
+        assert listed.headers["cache-control"] == "no-store"
+
+
+async def test_two_people_at_one_link_are_told_the_same_amount(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        for accepted, price in (("de", "123.456,78 €"), ("en", "€123,456.78")):
+            page = await buy.person.browser.get(buy.link, headers={"accept-language": accepted})
+            assert price in page.text
+            assert page.headers["cache-control"] == "no-store"
+
+
+async def test_several_lines_of_the_header_are_one_list(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        lines = [("accept-language", "tlh"), ("accept-language", "de;q=0.1, en;q=0.2")]
+        page = await buy.person.browser.get(buy.link, headers=httpx.Headers(lines))
+        assert "€123,456.78" in page.text
+
+
+async def test_what_came_back_is_said_the_same_way(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        buy.person.browser.headers["accept-language"] = "de"
+        await give_up(shop, buy)
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        await shop.refund_by_hand(amount="123456")
+        await shop.tell_all()
+        page = await buy.person.visit(f"{shop.url}/payments")
+        assert "1.234,56 €" in page.text
+        await shop.refund_by_hand()
+        await shop.tell_all()
+        page = await buy.person.visit(buy.link)
+        assert page.heading == "123.456,78 € was given back"

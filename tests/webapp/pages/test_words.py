@@ -1,0 +1,297 @@
+"""What the pages say, as HTML: whoever the words come from, and without a browser."""
+
+import re
+from dataclasses import fields, replace
+from datetime import timedelta
+from itertools import pairwise
+from typing import get_args
+
+import pytest
+
+from tests.support.markup import Page
+from tests.support.page_views import HOSTILE, NOW, USUAL
+from webapp.pages.renderer import Renderer, template_folder
+from webapp.pages.views import (
+    BeforeOpener,
+    CodeButton,
+    Done,
+    Ended,
+    Ending,
+    Late,
+    SignInButton,
+    SomeoneElse,
+    StartUrl,
+    View,
+    Waiting,
+)
+from webapp.pages.views_home import Home
+
+
+@pytest.fixture
+def start() -> StartUrl:
+    return StartUrl(**{field.name: USUAL[field.name] for field in fields(StartUrl)})
+
+
+def test_every_page_is_whole_and_can_be_sent(any_view: View, pages: Renderer) -> None:
+    html = pages.render(any_view)
+    page = Page(html)
+    assert html.encode().startswith(b"<!doctype html>")
+    assert page.named("html") == [{"lang": "en"}]
+    assert any(meta.get("name") == "viewport" for meta in page.named("meta"))
+    assert page.text("title").strip()
+    assert len(page.named("main")) == 1
+
+
+def test_headings_are_in_order(any_view: View, pages: Renderer) -> None:
+    levels = [int(tag[1]) for tag, _ in Page(pages.render(any_view)).elements if tag in "h1h2h3h4"]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+
+
+def test_nothing_is_inline_and_nothing_comes_from_elsewhere(
+    any_view: View, pages: Renderer
+) -> None:
+    page = Page(pages.render(any_view))
+    assert page.named("style") == []
+    assert page.named("script") == [{"src": "/static/elicit.js", "defer": ""}]
+    assert page.text("script") == ""
+    for tag, attributes in page.elements:
+        assert not any(name == "style" or name.startswith("on") for name in attributes)
+        if tag == "a" and attributes.get("rel") == "noopener noreferrer":  # a way out, to press
+            assert attributes["href"].startswith("https://")
+            continue
+        for name in ("src", "href", "action", "data-live", "data-here"):
+            assert re.match(r"/(?!/)", attributes.get(name, "/"))
+
+
+def test_strangers_words_become_neither_elements_nor_order(
+    hostile_view: View, pages: Renderer
+) -> None:
+    usual = type(hostile_view)(**{f.name: USUAL[f.name] for f in fields(hostile_view)})
+    html = pages.render(hostile_view)
+    assert {tag for tag, _ in Page(html).elements} <= {
+        tag for tag, _ in Page(pages.render(usual)).elements
+    }
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e]", html)
+    assert not re.search(r"[\u2066-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]", html)
+
+
+def test_words_of_our_trade_are_not_shown(usual_view: View, pages: Renderer) -> None:
+    shown = Page(pages.render(usual_view)).text().lower()
+    for word in ("elicitation", "oauth", "token", "callback"):
+        assert word not in shown
+
+
+def test_everything_that_changes_something_is_a_post_with_the_mark(
+    usual_view: View, pages: Renderer
+) -> None:
+    page = Page(pages.render(usual_view))
+    forms = page.named("form")
+    assert all(form["method"] == "post" for form in forms)
+    marks = [field for field in page.named("input") if field["name"] == "csrf"]
+    assert marks == [{"type": "hidden", "name": "csrf", "value": "c5f1"}] * len(forms)
+    submits = [button for button in page.named("button") if button["type"] == "submit"]
+    assert len(submits) == len(forms)
+
+
+def test_there_is_one_primary_button_at_most(usual_view: View, pages: Renderer) -> None:
+    classes = [
+        attributes.get("class", "") for _, attributes in Page(pages.render(usual_view)).elements
+    ]
+    assert sum("primary" in names.split() for names in classes) <= 1
+
+
+def test_every_field_that_is_seen_has_a_label(usual_view: View, pages: Renderer) -> None:
+    page = Page(pages.render(usual_view))
+    labelled = {label["for"] for label in page.named("label")}
+    seen = [field for field in page.named("input") if field["type"] != "hidden"]
+    assert all(field["id"] in labelled for field in seen)
+
+
+def test_the_start_page_says_who_why_where_next_what_how_long_and_no(
+    start: StartUrl, pages: Renderer
+) -> None:
+    page = Page(pages.render(start))
+    assert page.text("h1") == "my tools asks you to open example.org"
+    body = " ".join(page.text("main").split())
+    assert "my tools (tools.example.com) asks for this because you used book_a_table" in body
+    assert "in Claude (https://assistant.example/client), 12 seconds ago." in body
+    assert "Next: https://example.org" in body
+    assert "Your assistant does not see that site." in body
+    assert "4 minutes, until 21:34 UTC" in body
+    assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
+    assert "Continue to example.org" in body
+    assert "Decline" in body
+
+
+def test_the_tools_message_is_a_quotation_with_its_lines(start: StartUrl, pages: Renderer) -> None:
+    page = Page(pages.render(start))
+    assert page.text("blockquote") == start.message
+    assert "blockquote" not in {
+        tag for tag, _ in Page(pages.render(replace(start, message=" \n"))).elements
+    }
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_quotation_stays_short_and_is_never_a_link(
+    text: str, start: StartUrl, pages: Renderer
+) -> None:
+    page = Page(pages.render(replace(start, message=text)))
+    quotation = page.text("blockquote")
+    assert len(quotation) <= 500
+    assert quotation.count("\n") < 12
+    assert page.named("a") == []
+
+
+def test_a_direction_trick_leaves_a_trace(start: StartUrl, pages: Renderer) -> None:
+    page = Page(pages.render(replace(start, message="pay \u202e001 EUR")))
+    assert page.text("blockquote") == "pay \ufffd001 EUR"
+
+
+def test_marks_piled_on_a_letter_do_not_cover_the_line_above(
+    start: StartUrl, pages: Renderer
+) -> None:
+    page = Page(pages.render(replace(start, message="a" + "\u0301" * 400)))
+    assert page.text("blockquote") == "a" + "\u0301" * 3
+
+
+@pytest.mark.parametrize(
+    ("origin", "shown"),
+    [
+        ("https://example.org", "https://example.org"),
+        ("https://EXAMPLE.org:8443", "https://example.org:8443"),
+        ("https://bücher.example", "https://xn--bcher-kva.example"),
+        ("https://straße.example", "https://xn--strae-oqa.example"),
+        ("https://\u0430pple.example", "https://xn--pple-43d.example"),
+        ("https://paypal.com@evil.example", "https://evil.example"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+        ("https://☃️.\u202eexample", None),
+        ("javascript:alert(1)", "javascript:alert(1)"),
+        ("https://[bad", "https://[bad"),
+    ],
+)
+def test_the_next_address_is_what_the_browser_will_open(
+    origin: str, shown: str | None, start: StartUrl, pages: Renderer
+) -> None:
+    page = Page(pages.render(replace(start, origins=(origin,))))
+    section = page.text("section")
+    assert section.isascii()
+    if shown is not None:
+        assert section.split()[1] == shown
+
+
+def test_a_long_address_is_shown_whole_below_but_not_on_the_button(
+    start: StartUrl, pages: Renderer
+) -> None:
+    host = ".".join(["accounts-google-com"] * 8 + ["evil", "example"])
+    page = Page(pages.render(replace(start, origins=(f"https://{host}",))))
+    assert f"https://{host}" in page.text("section")
+    assert "Continue to another site" in page.text("button")
+
+
+def test_several_addresses_are_all_shown(start: StartUrl, pages: Renderer) -> None:
+    origins = ("https://one.example", "https://two.example")
+    page = Page(pages.render(replace(start, origins=origins)))
+    assert all(origin in page.text("section") for origin in origins)
+    assert "Next, one of these:" in page.text("section")
+
+
+@pytest.mark.parametrize(
+    ("passed", "words"),
+    [
+        (-5, "just now"),
+        (1, "just now"),
+        (2, "2 seconds ago"),
+        (59, "59 seconds ago"),
+        (60, "1 minute ago"),
+        (7199, "119 minutes ago"),
+        (7200, "2 hours ago"),
+        (86400 * 3, "3 days ago"),
+    ],
+)
+def test_past_time_is_told_in_words(
+    passed: int, words: str, start: StartUrl, pages: Renderer
+) -> None:
+    view = replace(start, asked_at=NOW - timedelta(seconds=passed))
+    assert f", {words}." in Page(pages.render(view)).text("p")
+
+
+def test_time_that_has_run_out_is_zero_and_another_day_is_named(
+    start: StartUrl, pages: Renderer
+) -> None:
+    late = Page(pages.render(replace(start, expires_at=NOW - timedelta(seconds=3))))
+    assert [e["data-left"] for e in late.named("span") if "data-left" in e] == ["0"]
+    assert "0 seconds" in late.text("dd")
+    long = Page(pages.render(replace(start, expires_at=NOW + timedelta(days=3))))
+    assert "3 days, until 2025-11-24 21:30 UTC" in long.text("dd")
+
+
+def test_the_waiting_page_announces_and_works_by_hand(pages: Renderer) -> None:
+    page = Page(
+        pages.render(Waiting(**{field.name: USUAL[field.name] for field in fields(Waiting)}))
+    )
+    assert page.text("h1") == "Waiting for example.org…"
+    (live,) = [element for element in page.named("p") if "data-live" in element]
+    assert (live["aria-live"], live["data-live"], live["data-status"]) == (
+        "polite",
+        "/e/abc/live",
+        "opened",
+    )
+    assert [link["href"] for link in page.named("a")] == ["/e/abc"]
+    assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
+
+
+@pytest.mark.parametrize("ending", get_args(Ending))
+def test_an_ending_says_that_nothing_was_shared_or_charged(ending: Ending, pages: Renderer) -> None:
+    text = Page(pages.render(Ended(server="my tools", ending=ending))).text("main")
+    assert "Nothing was shared" in text
+    assert "nothing was charged" in text
+
+
+def test_a_late_success_is_not_asked_for_twice(pages: Renderer) -> None:
+    text = Page(pages.render(Late(server="my tools"))).text("main")
+    assert "It worked, and it is kept" in text
+    assert "nothing is lost, and you will not be asked or charged again" in text
+
+
+def test_another_person_and_another_browser_are_told_apart(pages: Renderer) -> None:
+    person = Page(pages.render(SomeoneElse(server="my tools", other="person"))).text("h1")
+    browser = Page(pages.render(SomeoneElse(server="my tools", other="browser"))).text("h1")
+    assert person == "This link belongs to someone else"
+    assert browser == "This link was opened in another browser"
+
+
+def test_before_the_opener_is_known_no_detail_can_be_given() -> None:
+    told = {
+        field.name for view in (BeforeOpener, SignInButton, CodeButton) for field in fields(view)
+    }
+    assert told == {"server", "kind", "why", "sign_in", "code"} | {
+        *("action", "back", "csrf", "issuer", "switch")
+    }
+
+
+def test_home_gives_settings_that_programs_can_read(pages: Renderer) -> None:
+    home = Home(server="O'Brien & <Söhne>", mcp_url="http://127.0.0.1:8765/mcp?a=1&b='2'", tools=())
+    text = Page(pages.render(home)).text("pre")
+    assert home.vscode_settings in text
+    assert home.cursor_settings in text
+    assert "claude mcp add --transport http o-brien-s-hne 'http://127.0.0.1:8765/mcp?a=1" in text
+
+
+def test_an_operators_folder_replaces_single_pages(tmp_path, start: StartUrl) -> None:
+    # parity: L12
+    (tmp_path / "done.html").write_text(
+        '{% extends "notice.html" %}{% block title %}All set, {{ view.server }}{% endblock %}'
+    )
+    pages = Renderer(folders=[tmp_path, template_folder()])
+    done = Page(pages.render(Done(server="a\u202e<b>")))
+    assert done.text("h1") == "All set, a\ufffd<b>"
+    assert "asks you to open" in Page(pages.render(start)).text("h1")
+
+
+def test_every_template_is_used() -> None:
+    templates = sorted(template_folder().iterdir())
+    code = (template_folder().parent / "webapp").rglob("*.py")
+    words = "".join(path.read_text() for path in [*templates, *code])
+    assert [path.name for path in templates if f'"{path.name}"' not in words] == []

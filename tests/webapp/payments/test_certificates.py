@@ -1,0 +1,173 @@
+"""Certificates that were good once: nobody who names others is in their way, nor is a restart."""
+
+from datetime import timedelta
+
+import httpx
+import pytest
+from cryptography.x509.verification import Store
+from msgspec.structs import replace
+
+from flows.errors import Unverified
+from flows.payments.paypal.gateway import PAYPAL_SANDBOX, PayPalGateway, paypal
+from flows.webhooks.certificates import CertificateScheme, sign_certified
+from flows.webhooks.signatures import Delivery
+from tests.support.certificates import issued, root, rsa_key
+from tests.support.clock import Clock
+from tests.support.service_env import RING
+from webapp.elicitations.service import Elicitations
+from webapp.elicitations.waiters import Waiters
+from webapp.http.rate_limit import TooOften
+from webapp.payments.certificates import (
+    BETWEEN_FETCHES_OF_ONE,
+    FETCHES_AT_ONCE,
+    FETCHES_OF_ONE,
+    KEPT,
+    Certificates,
+    Shelf,
+)
+from webapp.records.owners import SERVICE, open_owners
+from webapp.records.rows import KINDS, KeptCertificate
+from webapp.stores.memory import MemoryStore
+
+KIND = KINDS[KeptCertificate]
+WEBHOOK_ID = "1JE4291016473214C"
+BODY = b'{"id":"WH-1"}'
+OURS, THEIRS = "192.0.2.1", "198.51.100.7"
+GATEWAY = PayPalGateway(paypal("an-id", "a-secret", is_live=False, webhook_ids=(WEBHOOK_ID,)))
+
+
+class Host:
+    """The sender's host: the genuine certificate at one address, nothing at any other."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.store = MemoryStore()
+        self.fetched: list[str] = []
+        self.is_gone = False
+        self.signer = issued(PAYPAL_SANDBOX.certificate_name, by=root(), key=rsa_key())
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        name = request.url.path.rsplit("/", 1)[1]
+        self.fetched.append(name)
+        if name != "GENUINE" or self.is_gone:
+            return httpx.Response(404)
+        return httpx.Response(200, content=self.signer.pem)
+
+    async def process(self) -> Certificates:
+        """What a process of ours has just opened."""
+        elicitations = Elicitations(
+            store=self.store,
+            owners=await open_owners(store=self.store, ring=RING),
+            waiters=Waiters(),
+            clock=self.clock,
+        )
+        shelf = Shelf(elicitations)
+        return Certificates(fetch=self, clock=self.clock, roots=_own_root, shelf=shelf)
+
+    async def genuine(
+        self, certificates: Certificates, *, sender: str = OURS, webhook_id: str = WEBHOOK_ID
+    ) -> Delivery:
+        return await certificates.verify(
+            GATEWAY, body=BODY, headers=self._headers("GENUINE", webhook_id), sender=sender
+        )
+
+    async def invented(self, certificates: Certificates, name: str, *, sender: str = THEIRS) -> str:
+        """What becomes of a delivery that names a certificate that is not there."""
+        try:
+            await certificates.verify(
+                GATEWAY, body=BODY, headers=self._headers(name, WEBHOOK_ID), sender=sender
+            )
+        except (Unverified, TooOften) as error:
+            return error.reason if isinstance(error, Unverified) else "too often"
+        raise AssertionError("it was believed")
+
+    def _headers(self, certificate: str, webhook_id: str) -> list[tuple[str, str]]:
+        return sign_certified(
+            PAYPAL_SANDBOX,
+            body=BODY,
+            id="aac5ed50-2fcb-11f0-a48d-0737b43c836c",
+            webhook_id=webhook_id,
+            certificate_id=certificate,
+            key=rsa_key(),
+            now=self.clock(),
+        )
+
+
+def _own_root(_: CertificateScheme) -> Store:
+    return Store([root().certificate])
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+async def test_whoever_names_certificates_that_are_not_there_holds_back_nobody_else(
+    host: Host,
+) -> None:
+    certificates = await host.process()
+    for minute in range(10):
+        names = [f"X{minute}-{number}" for number in range(FETCHES_OF_ONE + 2)]
+        became = [await host.invented(certificates, name) for name in names]
+        assert became[-1] == "too often"
+    assert (await host.genuine(certificates)).body == BODY
+    host.clock.now += BETWEEN_FETCHES_OF_ONE
+    assert await host.invented(certificates, "Y1") == "no_certificate"
+    assert await host.invented(certificates, "Y2") == "too often"
+
+
+async def test_a_certificate_that_was_good_is_there_after_a_restart(host: Host) -> None:
+    await host.genuine(await host.process())
+    restarted = await host.process()
+    for number in range(FETCHES_AT_ONCE):  # of as many addresses as it takes
+        await host.invented(restarted, f"X{number}", sender=f"198.51.100.{number}")
+    assert await host.invented(restarted, "X", sender="203.0.113.1") == "too often"
+    host.is_gone = True
+    assert (await host.genuine(restarted)).body == BODY
+    assert host.fetched.count("GENUINE") == 1
+
+
+async def test_what_only_a_stranger_signed_with_is_not_kept(host: Host) -> None:
+    host.signer = issued("Thief", by=issued("Thieves", is_authority=True), key=rsa_key())
+    certificates = await host.process()
+    with pytest.raises(Unverified):
+        await host.genuine(certificates)
+    assert await host.store.list(KIND) == []
+
+
+async def test_a_good_certificate_is_kept_though_the_delivery_is_not_for_us(host: Host) -> None:
+    with pytest.raises(Unverified):
+        await host.genuine(await host.process(), webhook_id="another")
+    host.is_gone = True
+    assert (await host.genuine(await host.process())).body == BODY
+
+
+async def test_one_that_has_run_out_is_fetched_anew_whoever_else_names_others(host: Host) -> None:
+    until = host.clock() + timedelta(days=1)
+    host.signer = issued(PAYPAL_SANDBOX.certificate_name, by=root(), key=rsa_key(), until=until)
+    await host.genuine(await host.process())
+    host.clock.tick(days=2)
+    host.signer = issued(PAYPAL_SANDBOX.certificate_name, by=root(), key=rsa_key())
+    certificates = await host.process()
+    for number in range(FETCHES_AT_ONCE):
+        await host.invented(certificates, f"X{number}", sender=f"198.51.100.{number}")
+    assert (await host.genuine(certificates)).body == BODY
+    host.is_gone = True
+    assert (await host.genuine(await host.process())).body == BODY, "the new one is kept"
+
+
+async def test_what_was_changed_in_the_store_is_fetched_anew(host: Host) -> None:
+    await host.genuine(await host.process())
+    (record,) = await host.store.list(KIND)
+    changed = bytes([record.sealed[0] ^ 1]) + record.sealed[1:]
+    await host.store.write(replace(record, sealed=changed))
+    assert (await host.genuine(await host.process())).body == BODY
+    assert host.fetched.count("GENUINE") == 2
+
+
+async def test_it_is_sealed_and_erased_in_the_end(host: Host) -> None:
+    await host.genuine(await host.process())
+    (record,) = await host.store.list(KIND)
+    assert record.owner == SERVICE
+    assert b"CERTIFICATE" not in record.sealed
+    assert record.erase_at == host.clock() + KEPT

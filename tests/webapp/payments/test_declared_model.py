@@ -1,0 +1,249 @@
+"""The money is in order at a provider of one's own, too, whatever happens in whatever order.
+
+A service that sells through the provider that the documentation declares: what that has to tell is
+lost, late, twice and out of order, and it is down.
+"""
+
+import asyncio
+import tempfile
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from flows.errors import ElicitError
+from flows.payments.receipt import ReceiptStatus
+from tests.support.acme import DECLARED, Acme, declared, tell
+from tests.support.payment_env import Till, selling
+from webapp.sweeper import fall_due
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from flows.elicitation.states import Elicitation
+    from flows.payments.receipt import Payment
+
+some = st.integers(min_value=0, max_value=2)
+PRICE = 900
+ROUNDS_WHILE_DOWN = 10
+ROUNDS_AT_MOST = 1000  # only what goes on for ever gets there
+
+
+class DeclaredBesideModel(RuleBasedStateMachine):
+    """Rules by who does it; the provider's own books are the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.stack = AsyncExitStack()
+        self.acme = Acme()
+        self.asked: list[Elicitation] = []
+        self.post: list[tuple[str, bytes]] = []  # what it has to tell, oldest first
+        self.told = 0
+
+    def do(self, work: "Coroutine[Any, Any, Any]") -> Any:
+        return self.loop.run_until_complete(work)
+
+    @initialize()
+    def open(self) -> None:
+        folder = self.stack.enter_context(tempfile.TemporaryDirectory())
+        seller = declared(DECLARED, folder=Path(folder))
+        self.till: Till = self.do(self.stack.enter_async_context(selling(seller, self.acme)))
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "till"):
+                self.do(self.end_well())
+        finally:
+            self.do(self.stack.aclose())
+            self.do(self.loop.shutdown_default_executor())
+            self.loop.close()
+
+    # The person.
+
+    @rule()
+    def ask(self) -> None:
+        self.asked.append(self.do(self.till.asked(join=f"question {len(self.asked)}")))
+
+    @precondition(lambda self: self.asked)
+    @rule(which=some, loses_reply=st.booleans())
+    def go_on(self, which: int, loses_reply: bool) -> None:
+        self.acme.loses = "/checkouts" if loses_reply else None
+        with suppress(ElicitError):
+            self.do(self.till.go_on(self.asked[which % len(self.asked)]))
+        self.acme.loses = None
+
+    @rule(is_told=st.booleans(), is_heard=st.booleans())
+    def buy(self, is_told: bool, is_heard: bool) -> None:
+        """The usual way in one step, so that what comes after it is met more often."""
+        self.ask()
+        made = len(self.acme.checkouts)
+        self.go_on(len(self.asked) - 1, loses_reply=False)
+        if len(self.acme.checkouts) > made:
+            self.pay(made, "paid", is_told)
+            if is_told and is_heard:
+                self.do(self._tell(*self.post.pop()))
+
+    @precondition(lambda self: self.acme.checkouts)
+    @rule(
+        which=some,
+        state=st.sampled_from(["paid", "paid", "paid", "pending", "failed"]),
+        is_told=st.booleans(),
+    )
+    def pay(self, which: int, state: str, is_told: bool) -> None:
+        """At the provider; what is pending arrives or fails later."""
+        id, checkout = self.checkout(which)
+        if checkout["state"] in ("open", "pending") and checkout["state"] != state:
+            event = self.acme.pay(id, state=state)
+            self.post += [self.named(event)] if is_told else []
+
+    @precondition(lambda self: self.asked)
+    @rule(which=some)
+    def come_back(self, which: int) -> None:
+        with suppress(ElicitError):
+            self.do(self.ask_seller(self.asked[which % len(self.asked)]))
+
+    async def ask_seller(self, asked: "Elicitation") -> None:
+        elicitation = await self.till.service.elicitations.get(asked.id)
+        if elicitation is not None:
+            await self.till.service.kinds.payments.checkouts.ask_seller(elicitation)
+
+    # The provider.
+
+    @precondition(lambda self: self.acme.checkouts)
+    @rule(
+        which=some,
+        field=st.sampled_from(["refunded", "charged_back"]),
+        amount=st.sampled_from([300, PRICE]),
+    )
+    def take_back(self, which: int, field: str, amount: int) -> None:
+        """Somebody gives it back there, or a bank takes it; that is always told, in the end."""
+        id, checkout = self.checkout(which)
+        gone = checkout["refunded"] + checkout["charged_back"] - checkout[field]
+        if checkout["state"] == "paid" and checkout[field] < amount <= PRICE - gone:
+            checkout[field] = amount
+            self.post.append(self.named(self.acme.event(id)))
+
+    @precondition(lambda self: self.acme.checkouts)
+    @rule(which=some, comes_again=st.booleans())
+    def tell(self, which: int, comes_again: bool) -> None:
+        if not self.post:
+            return
+        name, event = self.post[which % len(self.post)]
+        if not comes_again:
+            self.post.remove((name, event))
+        self.do(self._tell(name, event))
+
+    async def _tell(self, name: str, event: bytes) -> None:
+        answer = await tell(self.till, event, id=name)
+        assert answer.status_code in (200, 503), answer.text
+        if answer.status_code == 503:
+            self.post.append((name, event))  # it is sent again
+
+    @rule(is_down=st.booleans())
+    def go_down_or_up(self, is_down: bool) -> None:
+        self.acme.is_down = is_down
+
+    # Us.
+
+    @precondition(lambda self: self.acme.checkouts)
+    @rule(which=some, loses_reply=st.booleans(), at_once=st.integers(min_value=1, max_value=2))
+    def give_back(self, which: int, loses_reply: bool, at_once: int) -> None:
+        self.do(self._give_back(which, loses_reply=loses_reply, at_once=at_once))
+
+    async def _give_back(self, which: int, *, loses_reply: bool, at_once: int) -> None:
+        payments = await self.payments()
+        if not payments:
+            return
+        payment = payments[which % len(payments)]
+        self.acme.loses = "/refunds" if loses_reply else None
+        asking = [
+            self.till.service.kinds.payments.refunds.give_back(
+                payment.owner, payment.id, reason=None
+            )
+            for _ in range(at_once)
+        ]
+        for outcome in await asyncio.gather(*asking, return_exceptions=True):
+            assert isinstance(outcome, ElicitError) or not isinstance(outcome, Exception), outcome
+        self.acme.loses = None
+
+    @rule(amount=st.sampled_from([{"seconds": 31}, {"minutes": 10}, {"minutes": 31}, {"days": 3}]))
+    def let_time_pass(self, amount: dict[str, int]) -> None:
+        self.till.clock.tick(**amount)
+        self.do(self.sweep())
+
+    async def sweep(self) -> None:
+        """Rounds until nothing is due; what a provider that is down was to say stays due."""
+        for _ in range(ROUNDS_WHILE_DOWN if self.acme.is_down else ROUNDS_AT_MOST):
+            self.till.clock.tick(seconds=31)
+            if not await fall_due(self.till.service):
+                return
+        assert self.acme.is_down, "the sweeper never comes to an end"
+
+    # What must hold.
+
+    @invariant()
+    def nothing_is_in_the_ledger_that_was_not_paid_and_nothing_twice(self) -> None:
+        if hasattr(self, "till"):
+            self.do(self._agrees())
+
+    async def _agrees(self) -> None:
+        payments = await self.payments()
+        assert max(Counter(p.session for p in payments).values(), default=1) == 1
+        for payment in payments:
+            checkout = self.acme.checkouts[payment.session]
+            assert checkout["state"] == "paid", "a row without money"
+            gone = checkout["refunded"] + checkout["charged_back"]
+            assert gone <= PRICE, "more is gone than came"
+
+    async def end_well(self) -> None:
+        self.acme.is_down, self.acme.loses = False, None
+        for name, event in reversed([*self.post]):
+            await self._tell(name, event)
+        for amount in ({"minutes": 31}, {"minutes": 31}, {"days": 2}, {"days": 2}):
+            self.till.clock.tick(**amount)
+            await self.sweep()
+        await self._agrees()
+        rows = {payment.session: payment for payment in await self.payments()}
+        for id, checkout in self.acme.checkouts.items():
+            assert checkout["state"] != "open", "a checkout that nobody closed"
+            assert (checkout["state"] == "paid") == (id in rows), "paid, and nobody's"
+        for id, payment in rows.items():
+            checkout = self.acme.checkouts[id]
+            assert payment.refunded == checkout["refunded"], "not what the provider has"
+            assert payment.status is not ReceiptStatus.REFUNDING, "begun and never ended"
+            is_back = checkout["refunded"] == PRICE
+            assert (payment.status is ReceiptStatus.REFUNDED) == is_back
+            if checkout["charged_back"] and not is_back:
+                assert payment.status is ReceiptStatus.DISPUTED, "a bank has it"
+
+    async def payments(self) -> "list[Payment]":
+        return await self.till.service.kinds.payments.ledger.all()
+
+    def checkout(self, which: int) -> tuple[str, dict[str, Any]]:
+        id = list(self.acme.checkouts)[which % len(self.acme.checkouts)]
+        return id, self.acme.checkouts[id]
+
+    def named(self, event: bytes) -> tuple[str, bytes]:
+        self.told += 1
+        return f"msg_{self.told}", event
+
+
+TestDeclaredBesideModel = DeclaredBesideModel.TestCase
+TestDeclaredBesideModel.settings = settings(
+    max_examples=40,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_what_generated_tests_find_in_one_run_is_not_in_the_next() -> None:
+    # finding: T3
+    assert settings.default is not None
+    assert settings.default.database is None
+    assert TestDeclaredBesideModel.settings.database is None

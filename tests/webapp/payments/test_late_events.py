@@ -1,0 +1,412 @@
+"""What becomes of a payment at its provider afterwards: money given back there, and banks' claims.
+
+Each is told by an event only, once or twice, in any order, before or after the payment's own.
+"""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from flows import Receipt
+from flows.payments.receipt import Payment
+from tests.support.disputes import CLOSED, CREATED, claim, claimed, kept
+from tests.support.mcp_server import eventually
+from tests.support.paying import give_up, results_are_noted, two_tabs
+from tests.support.payment_events import told
+from tests.support.shop_env import Buying, Shop, buying
+
+INTENT = "GET /stripe/v1/payment_intents/"
+
+
+async def bought(shop: Shop, buy: Buying) -> Payment:
+    """Paid and used."""
+    await buy.person.pay(buy.link)
+    await shop.tell_all()
+    assert await buy.result() == "paid 9.00 EUR"
+    await results_are_noted(shop)
+    return (await shop.payments())[-1]
+
+
+async def refunded_first(shop: Shop, buy: Buying, **about: str) -> tuple[bytes, bytes, str]:
+    """Paid and given back there: what tells of the latter, of the former, and of which payment."""
+    await buy.person.pay(buy.link)
+    (paid,) = shop.post
+    intent = json.loads(paid)["data"]["object"]["payment_intent"]
+    await shop.give_back_there(intent, **about)
+    _, refunded = shop.post
+    shop.post.clear()
+    return refunded, paid, intent
+
+
+# Found by asking, where no event tells.
+
+
+@pytest.mark.parametrize(
+    ("provider", "pays", "then", "becomes"),
+    [
+        ("stripe", "card", ["claim"], "disputed"),
+        ("mollie", "paid", ["chargeback"], "disputed"),
+        ("mollie", "paid", ["part", "part"], "refunded"),
+    ],
+)
+async def test_what_is_gone_when_the_person_comes_back_is_not_handed_out(
+    shop: Shop, provider: str, pays: str, then: list[str], becomes: str
+) -> None:
+    # finding: M2
+    shop.provider = provider
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        back = await buy.person.press_there(there, pays)
+        for button in then:
+            await buy.person.press_there(there, button)
+        shop.post.clear()
+        await buy.person.visit(back)
+        assert "paid" not in await buy.result()
+        assert (shop.bodies, await shop.ledger()) == (0, [becomes])
+        await buy.is_asked_again()
+
+
+async def test_what_was_given_back_there_is_found_when_the_person_comes_back(shop: Shop) -> None:
+    # finding: M2
+    async with buying(shop) as buy:
+        back = await buy.person.pay(buy.link)
+        intent = json.loads(shop.post[0])["data"]["object"]["payment_intent"]
+        await shop.give_back_there(intent)
+        shop.post.clear()
+        await buy.person.visit(back)
+        assert "paid" not in await buy.result()
+        assert (shop.bodies, await shop.ledger()) == (0, ["refunded"])
+        await buy.is_asked_again()
+
+
+async def test_a_claim_that_asking_found_ends_with_the_event_that_says_so(shop: Shop) -> None:
+    # finding: M2
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        back = await buy.person.press_there(there, "card")
+        await buy.person.press_there(there, "claim")
+        shop.post.clear()
+        await buy.person.visit(back)
+        assert await shop.ledger() == ["disputed"]
+        await buy.result()
+        await buy.person.press_there(there, "won")
+        await eventually(lambda: shop.post)
+        await shop.tell_all()
+        await shop.sweep()
+        assert await shop.ledger() == ["open"]
+
+
+# Given back there.
+
+
+async def test_what_was_given_back_there_is_not_handed_out(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await kept(shop, buy)
+        await shop.refund_by_hand()
+        assert await shop.tell_all() == ["refunded"]
+        (payment,) = await shop.payments()
+        assert (payment.status, payment.refunded) == ("refunded", 900)
+        assert "given back meanwhile" in await buy.again()
+        await buy.is_asked_again()
+        assert shop.bodies == 0
+
+
+async def test_what_was_used_and_given_back_there_is_given_back_in_the_ledger(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await bought(shop, buy)
+        await shop.refund_by_hand()
+        await shop.tell_all()
+        (payment,) = await shop.payments()
+        assert (payment.status, payment.refunded_at) == ("refunded", shop.clock())
+        assert payment.spent_at is not None
+
+
+async def test_what_was_bought_for_good_and_given_back_there_is_to_be_paid_again(
+    shop: Shop,
+) -> None:
+    shop.is_for_good = True
+    async with buying(shop) as buy:
+        await bought(shop, buy)
+        assert await buy.again() == "paid 9.00 EUR"
+        await shop.refund_by_hand()
+        await shop.tell_all()
+        await buy.is_asked_again()
+
+
+async def test_a_part_given_back_there_leaves_the_rest_of_it_good(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await kept(shop, buy)
+        await shop.refund_by_hand(amount="300")
+        assert await shop.tell_all() == ["open"]
+        (payment,) = await shop.payments()
+        assert (payment.refunded, payment.is_part_refunded) == (300, True)
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+async def test_what_is_left_of_a_part_is_given_back_by_itself(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await kept(shop, buy)
+        await shop.refund_by_hand(amount="300")
+        await shop.tell_all()
+        shop.clock.tick(days=7)
+        await shop.sweep()
+        assert await shop.ledger() == ["refunded"]
+        assert sorted(refund["amount"] for refund in await shop.refunds()) == [300, 600]
+
+
+async def test_parts_that_come_in_any_order_are_all_of_it_in_the_end(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await kept(shop, buy)
+        for amount in ("100", "300", "500"):
+            await shop.refund_by_hand(amount=amount)
+        latest, *earlier = reversed(shop.post)
+        shop.post[:] = [latest, *earlier, latest]
+        await shop.tell_all()
+        (payment,) = await shop.payments()
+        assert (payment.status, payment.refunded) == ("refunded", 900)
+
+
+async def test_a_refund_told_before_its_payment_waits_for_it(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await give_up(shop, buy)
+        refunded, paid, _ = await refunded_first(shop, buy)
+        assert (await shop.tell(refunded)).json() == {"received": "waiting"}
+        assert await shop.ledger() == []
+        await shop.sweep()
+        assert (await shop.ledger(), await shop.statuses()) == (["refunded"], ["failed"])
+        await shop.tell(paid)
+        assert await shop.ledger() == ["refunded"]
+        assert {hook.status for hook in await shop.hooks()} == {"applied", "repeated"}
+
+
+@pytest.mark.parametrize("by_another_process", [False, True])
+async def test_a_refund_told_before_its_payment_reaches_no_tool_that_waits(
+    shop: Shop, *, by_another_process: bool
+) -> None:
+    # finding: M1
+    other = await shop.process()
+    async with buying(shop) as buy:
+        refunded, paid, _ = await refunded_first(shop, buy)
+        told = await shop.tell(refunded, to=other if by_another_process else None)
+        assert told.json() == {"received": "waiting"}
+        await shop.tell(paid)
+        assert "given back meanwhile" in await buy.result()
+        assert (shop.bodies, await shop.ledger()) == (0, ["refunded"])
+        (payment,) = await shop.payments()
+        assert payment.version == 1  # nobody has ever seen another row of it
+        assert {hook.status for hook in await shop.hooks()} == {"applied"}
+        await buy.is_asked_again()
+    await other.ended()
+
+
+async def test_parts_told_before_their_payment_are_off_the_receipt_that_is_handed_out(
+    shop: Shop,
+) -> None:
+    # finding: M1
+    seen: list[int] = []
+
+    async def look(_: Receipt) -> str:
+        seen.extend([payment.refunded for payment in await shop.payments()])
+        return "done"
+
+    shop.body = look
+    async with buying(shop) as buy:
+        first, paid, intent = await refunded_first(shop, buy, amount="100")
+        await shop.give_back_there(intent, amount="200")
+        for event in (shop.post.pop(), first, first, paid):
+            await shop.tell(event)
+        assert (await buy.result(), seen) == ("done", [300])
+
+
+async def test_our_own_refund_told_back_to_us_changes_nothing(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        shop.clock.tick(days=7)
+        await shop.sweep()
+        (before,) = await shop.payments()
+        assert await shop.tell_all() == ["refunded"]
+        (after,) = await shop.payments()
+        assert (after.refunded_at, after.refund_id) == (before.refunded_at, before.refund_id)
+        assert payment.id == after.id
+
+
+async def test_a_refund_of_another_tab_leaves_the_one_that_is_used_alone(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        first, second = await two_tabs(shop, buy)
+        await buy.person.press_there(first, "card")
+        shop.clock.tick(seconds=1)
+        await buy.person.press_there(second, "card")
+        await shop.tell_all()
+        await buy.result()
+        await shop.refund_by_hand()
+        await shop.tell_all()
+        assert sorted(await shop.ledger()) in (["open", "refunded"], ["refunded", "spent"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"livemode": True}, "mode"),
+        ({"account": "acct_another"}, "account"),
+        ({"currency": "usd"}, "currency"),
+    ],
+)
+async def test_news_that_contradict_the_payment_are_kept_and_change_nothing(
+    shop: Shop, changes: dict[str, Any], why: str
+) -> None:
+    async with buying(shop) as buy:
+        await kept(shop, buy)
+        await shop.refund_by_hand()
+        event = json.loads(shop.post.pop())
+        if "currency" in changes:
+            event["data"]["object"].update(changes)
+        else:
+            event.update(changes)
+        assert (await shop.tell(event)).json() == {"received": "refused"}
+        assert await shop.ledger() == ["open"]
+        assert [hook.why for hook in await shop.hooks() if hook.status == "refused"] == [why]
+
+
+async def test_a_refund_of_somebody_elses_sale_is_ignored(shop: Shop) -> None:
+    charge = {
+        "id": "ch_9",
+        "object": "charge",
+        "amount": 900,
+        "amount_refunded": 900,
+        "currency": "eur",
+        "metadata": {},
+        "payment_intent": "pi_of_another_sale",
+    }
+    assert (await shop.tell(told("charge.refunded", charge))).json() == {"received": "ignored"}
+    named = told("charge.refunded", {**charge, "metadata": {"elicitation": "x" * 60}}, id="evt_2")
+    assert (await shop.tell(named)).json() == {"received": "waiting"}
+    await shop.sweep()
+    assert sorted(hook.status for hook in await shop.hooks()) == ["ignored", "unknown"]
+    assert shop.line.calls == [], "nobody is asked about it"
+
+
+# A bank's claims.
+
+
+async def test_a_claim_is_not_lost_where_the_payment_is_told_again_before_it_is_looked_into(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        await buy.person.press_there(there, "bank")
+        await buy.person.press_there(there, "arrive")
+        *_, arrived = shop.post
+        await shop.tell_all()
+        await buy.result()
+        (payment,) = await shop.payments()
+        assert (await shop.tell(claim(payment))).json() == {"received": "waiting"}
+        again = json.loads(arrived) | {"id": "evt_again"}
+        await shop.tell(again)
+        await shop.sweep()
+        assert await shop.ledger() == ["disputed"]
+
+
+async def test_what_a_bank_claims_back_is_not_handed_out(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        assert await claimed(shop, payment) == "disputed"
+        assert shop.line.count(INTENT) == 1
+        assert "taken back by the bank" in await buy.again()
+        await buy.is_asked_again()
+        assert shop.bodies == 0
+        shop.clock.tick(days=8)
+        await shop.sweep()
+        assert (await shop.ledger(), await shop.refunds()) == (["disputed"], [])
+
+
+async def test_a_claim_told_before_its_payment_reaches_no_tool_that_waits(shop: Shop) -> None:
+    # finding: M1
+    async with buying(shop) as buy:
+        _, paid, intent = await refunded_first(shop, buy, amount="100")
+        about = {"id": "dp_1", "object": "dispute", "payment_intent": intent}
+        assert (await shop.tell(told(CREATED, about))).json() == {"received": "waiting"}
+        await shop.tell(paid)
+        assert "taken back by the bank" in await buy.result()
+        assert (shop.bodies, await shop.ledger()) == (0, ["disputed"])
+
+
+async def test_a_claim_that_is_won_gives_the_receipt_back(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        await claimed(shop, payment)
+        assert await claimed(shop, payment, CLOSED, status="won") == "open"
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+async def test_a_claim_that_is_lost_stays_a_loss(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await bought(shop, buy)
+        await claimed(shop, payment)
+        assert await claimed(shop, payment, CLOSED, status="lost") == "disputed"
+        (after,) = await shop.payments()
+        assert (after.disputes, after.spent_at) == ({"dp_1": "gone"}, payment.spent_at)
+
+
+@pytest.mark.parametrize(("ends", "stands"), [("won", "spent"), ("lost", "disputed")])
+async def test_a_claim_whose_end_is_told_first_ends_the_same(
+    shop: Shop, ends: str, stands: str
+) -> None:
+    async with buying(shop) as buy:
+        payment = await bought(shop, buy)
+        assert await claimed(shop, payment, CLOSED, status=ends) == stands
+        assert await claimed(shop, payment) == stands
+
+
+async def test_what_is_bought_for_good_is_not_there_while_a_bank_claims_it(shop: Shop) -> None:
+    shop.is_for_good = True
+    async with buying(shop) as buy:
+        payment = await bought(shop, buy)
+        await claimed(shop, payment)
+        link = await buy.is_asked_again()
+        await buy.person.pay(link)
+        await shop.tell_all()
+        await results_are_noted(shop)
+        assert await claimed(shop, payment, CLOSED, status="won") == "spent"
+        assert await shop.ledger() == ["spent", "spent"]
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+async def test_a_claim_about_another_sale_is_noted_and_takes_nothing(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        foreign = claim(payment, payment_intent="pi_of_another_sale")
+        await shop.tell(foreign)
+        await shop.sweep()
+        assert await shop.ledger() == ["open"]
+        assert "unknown" in {hook.status for hook in await shop.hooks()}
+
+
+async def test_a_claim_is_looked_into_when_the_provider_is_there_again(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        shop.line.is_down = True
+        assert await claimed(shop, payment) == "open"
+        shop.line.is_down = False
+        await shop.sweep()
+        assert await shop.ledger() == ["disputed"]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+async def test_a_refund_and_a_claim_come_in_any_order_to_the_same_end(
+    shop: Shop, order: tuple[int, ...]
+) -> None:
+    async with buying(shop) as buy:
+        payment = await bought(shop, buy)
+        await shop.refund_by_hand()
+        events = [
+            shop.post.pop(),
+            json.dumps(claim(payment)).encode(),
+            json.dumps(claim(payment, CLOSED, status="lost")).encode(),
+        ]
+        for number in order:
+            await shop.tell(events[number])
+            await shop.sweep()
+        (after,) = await shop.payments()
+        assert (after.status, after.disputes) == ("refunded", {"dp_1": "gone"})

@@ -1,0 +1,418 @@
+"""What an operator sees of money, and gives back: everything that was paid has an owner."""
+
+import argparse
+import asyncio
+import json
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from flows import Receipt
+from tests.support.disputes import claimed
+from tests.support.mcp_server import LEGACY, MODERN, eventually, link_in, soon, text_of
+from tests.support.paying import give_up, results_are_noted, two_tabs
+from tests.support.receipts import paid
+from tests.support.shop_env import REFUND, Buying, Shop, buying
+from webapp.cli.main import main
+from webapp.cli.operator import add_payments, add_webhooks, with_ids
+from webapp.cli.payments import list_hooks, list_payments, operate, refund_payment, show_payment
+from webapp.command import CommandRefused
+from webapp.limits import CallLimits
+from webapp.service import Service
+from webapp.sweeper import fall_due
+
+RUDE = "\x1b[2J\r\nspent\u202e" + "x" * 500
+
+
+async def paid_in_vain(shop: Shop, buy: Buying) -> str:
+    """Its id, as it is shown."""
+    await give_up(shop, buy)
+    await buy.person.pay(buy.link)
+    await shop.tell_all()
+    return await id_of(shop)
+
+
+async def id_of(shop: Shop) -> str:
+    payment = (await shop.payments())[-1]
+    return payment.id.removeprefix(payment.owner)
+
+
+async def refund(
+    shop: Shop,
+    id: str,
+    *,
+    reason: str | None = None,
+    also_spent: bool = False,
+    amount: str | None = None,
+) -> str:
+    (line,) = await refund_payment(
+        shop.service, id, reason=reason, also_spent=also_spent, amount=amount
+    )
+    return line
+
+
+async def test_every_id_that_a_list_shows_is_one_that_a_command_takes(shop: Shop) -> None:
+    payments, webhooks = argparse.ArgumentParser(), argparse.ArgumentParser()
+    add_payments(payments)
+    add_webhooks(webhooks)
+    async with buying(shop) as buy:
+        shown = await paid_in_vain(shop, buy)
+        (payment,) = await shop.payments()
+        stranger = {"id": "evt_stranger", "type": "customer.created", "livemode": False}
+        assert (await shop.tell(stranger)).status_code == 200
+    lines = await list_payments(shop.service, only_open=False)
+    assert lines[0].split()[0] == shown
+    for id in (shown, payment.id, "-" + shown[1:], "-" + payment.id[1:]):
+        taken = payments.parse_args(with_ids(["refund", id])).id
+        assert taken == id[-24:]
+    heads = [line.split()[0] for line in await list_hooks(shop.service) if line[:1].strip()]
+    assert heads
+    for id in heads:
+        assert webhooks.parse_args(with_ids(["show", id])).id == id
+
+
+async def test_what_was_paid_is_listed_with_who_what_and_when(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        (payment,) = await shop.payments()
+        for only_open in (False, True):
+            first, second, third = await list_payments(shop.service, only_open=only_open)
+            stands = "open, given back by itself on 2026-03-08"
+            assert first == f"{id}  2026-03-01 12:00  9.00 EUR  {stands}"
+            assert second == (
+                f'  "Premium report" for "report", at stripe, a test, by {payment.owner[:6]}'
+            )
+            # finding: M8
+            question = payment.elicitation_id.removeprefix(payment.owner)
+            assert third == (
+                f"  session {payment.session}, payment {payment.payment_intent}, "
+                f"question {question}"
+            )
+            assert payment.owner not in first + second + third
+
+
+async def test_the_open_ones_are_what_nobody_used_or_has_back(shop: Shop) -> None:
+    assert await list_payments(shop.service, only_open=False) == ["Nothing was paid."]
+    async with buying(shop) as buy:
+        for tab in await two_tabs(shop, buy):
+            await buy.person.press_there(tab, "card")
+            shop.clock.tick(minutes=1)
+        await shop.tell_all()
+        await buy.result()
+        while sorted(await shop.ledger()) != ["open", "spent"]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert len(await list_payments(shop.service, only_open=False)) == 6
+        (first, _, _) = await list_payments(shop.service, only_open=True)
+        await refund(shop, first[:24])
+        assert await list_payments(shop.service, only_open=True) == ["Nothing is open."]
+
+
+async def test_what_a_tool_called_its_goods_commands_no_terminal(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+        (payment,) = await shop.payments()
+        await shop.service.kinds.payments.ledger.change(
+            payment.owner, payment.id, lambda p: replace(p, what=RUDE)
+        )
+        lines = await list_payments(shop.service, only_open=False)
+        assert all(line.isprintable() and len(line) < 200 for line in lines)
+
+
+async def test_it_is_given_back_once_and_told_again(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        assert (await refund(shop, id, reason="sorry")).startswith("9.00 EUR is given back (re_")
+        (payment,) = await shop.payments()
+        assert (payment.status, payment.reason) == ("refunded", "sorry")
+        assert await refund(shop, id) == "9.00 EUR was given back on 2026-03-01."
+        assert shop.line.count(REFUND) == 1
+        assert "given back meanwhile" in await buy.again()
+        await buy.is_asked_again()
+
+
+async def test_what_a_call_used_is_given_back_only_if_that_is_said(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        await buy.result()
+        await results_are_noted(shop)
+        id = await id_of(shop)
+        with pytest.raises(CommandRefused, match="--spent"):
+            await refund(shop, id)
+        assert (await shop.ledger(), shop.line.count(REFUND)) == (["spent"], 0)
+        await refund(shop, id, also_spent=True)
+        assert (await shop.ledger(), len(await shop.refunds())) == (["refunded"], 1)
+
+
+@pytest.mark.parametrize("also_spent", [False, True])
+async def test_what_a_call_has_in_hand_is_not_taken_from_it(shop: Shop, also_spent: bool) -> None:
+    gate = asyncio.Event()
+
+    async def slowly(receipt: Receipt) -> str:
+        await gate.wait()
+        return f"paid {receipt.price}"
+
+    shop.body = slowly
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        await eventually(lambda: shop.bodies)
+        with pytest.raises(CommandRefused, match="uses it at the moment"):
+            await refund(shop, await id_of(shop), also_spent=also_spent)
+        gate.set()
+        assert await buy.result() == "paid 9.00 EUR"
+
+
+async def test_an_operator_and_the_sweeper_at_once_give_it_back_once(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        shop.clock.tick(days=7)
+        await asyncio.gather(refund(shop, id), fall_due(shop.service), refund(shop, id))
+        assert (await shop.ledger(), len(await shop.refunds())) == (["refunded"], 1)
+
+
+async def test_a_provider_that_is_down_is_said_and_asked_again(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        shop.line.is_down = True
+        with pytest.raises(CommandRefused, match="tried again"):
+            await refund(shop, id)
+        (line, *_) = await list_payments(shop.service, only_open=True)
+        assert line.endswith("being given back")
+        shop.line.is_down = False
+        shop.clock.tick(minutes=5)
+        await shop.sweep()
+        assert await shop.ledger() == ["refunded"]
+
+
+async def test_what_a_bank_has_is_not_given_back_besides(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        await claimed(shop, (await shop.payments())[0])
+        with pytest.raises(CommandRefused, match="bank"):
+            await refund(shop, id, also_spent=True)
+        assert shop.line.count(REFUND) == 0
+
+
+async def test_a_part_is_given_back_once_and_the_rest_can_be_used(shop: Shop) -> None:
+    # finding: M8
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        told = await refund(shop, id, amount="3.00", reason="sorry")
+        assert told.startswith("3.00 EUR is given back (re_")
+        assert told.endswith("all that was given back of 9.00 EUR.")
+        assert (
+            await refund(shop, id, amount="3.00") == "3.00 EUR of 9.00 EUR was given back already."
+        )
+        await shop.tell_all()
+        await refund(shop, id, amount="6.00")
+        assert [one["amount"] for one in await shop.refunds()] == [300, 300]
+        assert await shop.ledger() == ["open"]
+        assert await buy.again() == "paid 9.00 EUR"
+        await results_are_noted(shop)
+    with pytest.raises(CommandRefused, match="--spent"):
+        await refund(shop, id, amount="7.00")
+    assert await refund(shop, id, also_spent=True) != ""
+    assert sorted(one["amount"] for one in await shop.refunds()) == [300, 300, 300]
+    assert await shop.ledger() == ["refunded"]
+
+
+async def test_a_part_that_could_not_be_given_back_says_how_to_go_on(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+    shop.line.is_down = True
+    with pytest.raises(CommandRefused, match="not given twice"):
+        await refund(shop, id, amount="3.00")
+    assert await shop.ledger() == ["open"]
+
+
+async def test_a_part_whose_reply_was_lost_is_given_back_once(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+    shop.line.lost.append(REFUND)
+    assert (await refund(shop, id, amount="3.00")).startswith("3.00 EUR is given back (re_")
+    await shop.restart()
+    await asyncio.gather(*(refund(shop, id, amount="3.00") for _ in range(2)))
+    (payment,) = await shop.payments()
+    assert (payment.refunded, len(await shop.refunds())) == (300, 1)
+
+
+@pytest.mark.parametrize("amount", ["9.01", "3.005", "-1.00", "three", "3 EUR"])
+async def test_a_part_that_is_none_gives_nothing_back(shop: Shop, amount: str) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+    with pytest.raises(CommandRefused, match="--amount"):
+        await refund(shop, id, amount=amount)
+    assert shop.line.count(REFUND) == 0
+
+
+async def test_a_part_is_shown_beside_what_it_is_a_part_of(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+        await shop.refund_by_hand(amount="300")
+        await shop.tell_all()
+        (line, *_) = await list_payments(shop.service, only_open=True)
+        assert line.endswith(", 3.00 EUR of it given back there")
+
+
+async def test_an_id_that_is_none_and_somebody_elses_store_are_said_plainly(shop: Shop) -> None:
+    with pytest.raises(CommandRefused, match="There is no payment"):
+        await refund(shop, "x" * 24)
+
+
+# The command itself.
+
+
+def command(home: Path, **settings: str) -> tuple[int, list[str]]:
+    """The command's work on a store of its own: the status, and what it says."""
+    lines: list[str] = []
+    environment = {"HOME": str(home), **settings}
+    status = operate(
+        environment, lambda service: list_payments(service, only_open=True), say=lines.append
+    )
+    return status, lines
+
+
+def test_a_store_with_nothing_in_it_has_nothing_open(tmp_path: Path) -> None:
+    assert command(tmp_path) == (0, ["Nothing is open."])
+
+
+def test_what_cannot_be_opened_is_said_and_is_no_accident(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(tmp_path)[0] == 0
+    assert command(tmp_path, ELICIT_SECRET="of somebody else and long enough too")[0] == 1
+    assert "another secret" in capsys.readouterr().err
+    assert command(tmp_path, ELICIT_STORE="nowhere://")[0] == 2
+    assert "ELICIT_STORE" in capsys.readouterr().err
+    assert command(tmp_path, ELICIT_REFUND_UNUSED="soon")[0] == 2
+    assert "ELICIT_REFUND_UNUSED" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["payments"],
+        ["payments", "refund"],
+        ["payments", "refund", "short"],
+        ["payments", "refund", "a" * 24, "--reason"],
+        ["webhooks", "show", "a" * 25],
+        ["webhooks", "replay"],
+        ["webhooks", "forget", "a" * 24],
+    ],
+)
+def test_what_is_asked_for_wrongly_ends_with_two(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["payments", "refund", "-" + "a" * 23],
+        ["payments", "refund", "--" + "a" * 22, "--spent", "--reason", "sorry"],
+        ["webhooks", "show", "a" * 24],
+        ["webhooks", "replay", "-" + "a" * 23],
+    ],
+)
+def test_an_id_of_nothing_ends_with_one_also_where_it_begins_as_an_option(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("elicit: There is no ")
+    assert said.out == ""
+
+
+async def test_each_is_told_as_json_and_one_is_shown_with_all_that_is_known(shop: Shop) -> None:
+    # finding: M8
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+        (payment,) = await shop.payments()
+    (line,) = await list_payments(shop.service, only_open=True, as_json=True)
+    told = json.loads(line)
+    ours = payment.elicitation_id.removeprefix(payment.owner)
+    assert (told["id"], told["question"]) == (id, ours)
+    assert (told["session"], told["payment"]) == (payment.session, payment.payment_intent)
+    assert (told["amount"], told["currency"], told["standing"]) == (900, "EUR", "open")
+    assert payment.owner not in line
+    shown = await show_payment(shop.service, id)
+    assert any(one.split() == ["session", payment.session] for one in shown)
+    assert any(one.split() == ["payment", payment.payment_intent] for one in shown)
+    with pytest.raises(CommandRefused, match="There is no payment"):
+        await show_payment(shop.service, "x" * 24)
+
+
+async def test_what_a_bank_has_claimed_is_among_the_open_ones(shop: Shop) -> None:
+    # finding: M8
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+        (payment,) = await shop.payments()
+        assert await claimed(shop, payment) == "disputed"
+    (line, *_) = await list_payments(shop.service, only_open=True)
+    assert line.endswith("  disputed")
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_a_transfer_on_its_way_is_told_to_the_model_and_the_operator(
+    shop: Shop, revision: str
+) -> None:
+    # finding: M5
+    shop.limits = CallLimits(link=timedelta())
+    await shop.restart()
+    async with shop.stage.caller(revision, declares=None) as caller:
+        link = link_in(await soon(caller.call("report")))
+        person = await shop.person()
+        await person.press_there(await person.go_on(link), "bank")
+        await shop.tell_all()
+        told = text_of(await soon(caller.call("report")))
+        assert "the payment is on its way" in told
+        assert "not to pay again" in told
+        assert link not in told
+        first, _, third = await list_payments(shop.service, only_open=True)
+        assert first.endswith("9.00 EUR  on its way")
+        assert "session cs_" in third
+        (line,) = await list_payments(shop.service, only_open=True, as_json=True)
+        told_so = json.loads(line)
+        assert told_so["standing"] == "on its way"
+        # finding: M8
+        shown = await show_payment(shop.service, told_so["id"])
+        assert any(one.split() == ["session", told_so["session"]] for one in shown)
+
+
+def test_one_record_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # finding: R19
+    home = {"HOME": str(tmp_path)}
+    owner = "o" * 20
+    rows = [
+        paid(id=f"{owner}{number:024}", owner=owner, join=f"j{number}", elicitation_id=f"{owner}e")
+        for number in range(3)
+    ]
+
+    async def put(service: Service) -> list[str]:
+        await service.elicitations.write(*rows)
+        (record, *_) = await service.elicitations.store.list("payment")
+        await service.elicitations.store.write(replace(record, sealed=b"of somebody else"))
+        return []
+
+    assert operate(home, put, say=print) == 0
+    for only_open in (True, False):
+        lines: list[str] = []
+        work = partial(list_payments, only_open=only_open)
+        assert operate(home, work, say=lines.append) == 1
+        assert [line[:24] for line in lines if not line.startswith(" ")] == [
+            f"{number:024}" for number in (2, 1)
+        ]
+        said = capsys.readouterr().err
+        assert f"1 record of the store cannot be read (payment: {0:024})" in said

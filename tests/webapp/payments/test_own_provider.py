@@ -1,0 +1,582 @@
+"""A payment provider of one's own: declared in three lines, signing by Standard Webhooks."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from standardwebhooks import Webhook
+
+from flows import Money, Receipt, elicit
+from flows.elicitation.states import Status
+from flows.errors import Failed, InvalidQuestion
+from flows.payments.receipt import ReceiptStatus
+from flows.payments.session import Mismatch
+from flows.question import asking
+from tests.support.acme import (
+    DECLARED,
+    SIGNS,
+    Acme,
+    begun,
+    declared,
+    kept,
+    ledger,
+    paid,
+    tell,
+)
+from tests.support.own_provider import Orchard, say
+from tests.support.payment_env import Body, Till, selling
+from tests.support.service_env import Holding, call_of
+from webapp.cli.payments import list_payments, refund_payment
+from webapp.payments.refunds import NoRefunds
+from webapp.payments.verification import ON_ITS_WAY
+from webapp.sweeper import fall_due
+
+# Paid.
+
+
+async def test_a_tool_gets_its_receipt_and_gives_the_money_back(till: Till, acme: Acme) -> None:
+    call = call_of(till.service, presenter=Holding())
+    call.begin()
+
+    async def sell() -> Receipt:
+        with asking(call):
+            receipt = await elicit.payment(Money("9.00", "EUR"), "Report", provider="acme")
+            refund = await receipt.refund(reason="no seats")
+            assert (refund.id, str(refund.price)) == ("re-1", "9.00 EUR")
+            return receipt
+
+    selling_it = asyncio.ensure_future(sell())
+    while not (rows := await till.store.list("elicitation")):  # noqa: ASYNC110 - it is at work
+        await asyncio.sleep(0)
+    asked = await till.service.elicitations.get(rows[0].id)
+    assert asked is not None
+    assert asked.asked.origins == ("https://pay-test.acme.example",)
+    await till.go_on(asked)
+    await tell(till, acme.pay())
+    receipt = await selling_it
+    assert (receipt.provider, receipt.is_test, str(receipt.price)) == ("acme", True, "9.00 EUR")
+    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+    (refund,) = acme.refunds.values()
+    assert refund == {"id": "re-1", "amount": 900, "currency": "EUR", "reason": "no seats"}
+
+
+async def test_what_is_asked_for_is_what_the_contract_says(till: Till, acme: Acme) -> None:
+    made: list[Body] = []
+
+    async def note(checkout: Body) -> None:
+        made.append(checkout)
+
+    acme.before_it_answers = note
+    asked = await begun(till)
+    assert acme.calls == ["POST /checkouts"]
+    assert (made[0]["amount"], made[0]["currency"]) == (900, "EUR")
+    assert made[0]["reference"] == asked.id
+
+
+async def test_a_signed_event_settles_and_nobody_is_asked(till: Till, acme: Acme) -> None:
+    asked = await paid(till, acme)
+    assert (await till.now(asked)).status is Status.ACCEPTED
+    payment = await till.paid(asked)
+    assert payment is not None
+    assert (payment.session, payment.payment_intent) == ("co-1", "pay-co-1")
+    assert (payment.amount, payment.status) == (900, ReceiptStatus.OPEN)
+    assert acme.calls == ["POST /checkouts"]
+
+
+async def test_a_webhook_that_is_lost_is_made_up_for_by_asking(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    acme.pay()
+    await till.service.kinds.payments.checkouts.ask_seller(await till.now(asked))
+    assert (await till.now(asked)).status is Status.ACCEPTED
+    assert await till.paid(asked) is not None
+    assert await till.hooks() == []
+
+
+async def test_so_it_is_when_nobody_comes_back_until_the_time_is_over(
+    till: Till, acme: Acme
+) -> None:
+    asked = await begun(till)
+    acme.pay()
+    till.clock.tick(minutes=31)
+    while await fall_due(till.service):
+        till.clock.tick(minutes=1)
+    assert await till.paid(asked) is not None
+    assert await ledger(till) == [ReceiptStatus.OPEN]
+
+
+async def test_the_same_event_twice_and_the_same_news_again_change_nothing(
+    till: Till, acme: Acme
+) -> None:
+    asked = await paid(till, acme)
+    before = await till.paid(asked)
+    for event, id in ((acme.event(), "msg_1"), (acme.event(), "msg_2"), (acme.pay(n=1), "msg_3")):
+        assert (await tell(till, event, id=id)).status_code == 200
+    assert await till.paid(asked) == before
+    assert await ledger(till) == [ReceiptStatus.OPEN]
+    assert sorted(await kept(till)) == [("applied", None), ("repeated", None)]
+
+
+async def test_pressing_continue_twice_makes_one_checkout(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    assert await till.go_on(asked) == "https://pay-test.acme.example/co-1"
+    assert [*acme.checkouts] == ["co-1"]
+
+
+# The event comes before what it is about is known here.
+
+
+async def test_an_event_that_overtakes_the_reply_waits_for_it(till: Till, acme: Acme) -> None:
+    async def overtake(checkout: Body) -> None:
+        acme.before_it_answers = None
+        answer = await tell(till, acme.pay(checkout["id"]))
+        assert answer.json() == {"received": "waiting"}
+        assert await kept(till) == [("waiting", "session")]
+
+    acme.before_it_answers = overtake
+    asked = await till.asked()
+    await till.go_on(asked)
+    till.clock.tick(seconds=31)
+    await fall_due(till.service)
+    assert (await till.now(asked)).status is Status.ACCEPTED
+    assert await kept(till) == [("applied", None)]
+    assert [*acme.checkouts] == ["co-1"]
+
+
+async def test_a_reply_that_is_lost_is_asked_for_again_under_its_key(
+    till: Till, acme: Acme
+) -> None:
+    asked = await till.asked()
+    acme.loses = "/checkouts"
+    with pytest.raises(Failed):
+        await till.go_on(asked)
+    assert (await tell(till, acme.pay())).json() == {"received": "waiting"}
+    acme.loses = None
+    till.clock.tick(seconds=31)
+    await fall_due(till.service)
+    assert (await till.now(asked)).status is Status.ACCEPTED
+    assert await ledger(till) == [ReceiptStatus.OPEN]
+    assert [*acme.checkouts] == ["co-1"]
+
+
+# What settles nothing.
+
+
+@pytest.mark.parametrize(
+    ("minutes_ago", "secret", "reason"),
+    [
+        (0, "whsec_bm90IHRoZSBzZWNyZXQgYXQgYWxs", "bad_signature"),
+        (6, SIGNS, "too_old"),
+        (-6, SIGNS, "too_new"),
+    ],
+)
+async def test_a_webhook_that_is_forged_or_not_from_now_is_refused(
+    till: Till, acme: Acme, minutes_ago: int, secret: str, reason: str
+) -> None:
+    asked = await begun(till)
+    answer = await tell(till, acme.pay(), secret=secret, minutes_ago=minutes_ago)
+    assert answer.status_code == 400
+    assert not (await till.now(asked)).status.is_final
+    assert (await till.hooks(), await till.counts()) == ([], {reason: 1})
+
+
+async def test_so_is_one_without_a_signature_or_with_that_of_another(
+    till: Till, acme: Acme
+) -> None:
+    asked = await begun(till)
+    at = str(int(till.clock().timestamp()))
+    theirs = Webhook(SIGNS).sign("msg_1", till.clock(), acme.event().decode())
+    for headers in (
+        [],
+        [("webhook-id", "msg_1"), ("webhook-timestamp", at)],
+        [("webhook-id", "msg_1"), ("webhook-timestamp", at), ("webhook-signature", theirs)],
+        [("webhook-id", "msg_2"), ("webhook-timestamp", at), ("webhook-signature", theirs)],
+    ):
+        assert (await till.post(acme.pay(), headers=headers)).status_code == 400
+    assert not (await till.now(asked)).status.is_final
+    assert await till.hooks() == []
+
+
+@pytest.mark.parametrize("body", ["{}", "[]", "7", "null", "\xff", "[" * 9000, '{"type": true, '])
+async def test_what_is_signed_and_cannot_be_read_is_refused_and_counted(
+    till: Till, body: str
+) -> None:
+    await begun(till)
+    assert (await tell(till, body.encode())).status_code == 400
+    assert (await till.hooks(), await till.counts()) == ([], {"malformed": 1})
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ({"amount": 90}, "amount"),
+        ({"amount": 9000}, "amount"),
+        ({"amount": None}, "amount"),
+        ({"currency": "USD"}, "currency"),
+        ({"live": True}, "mode"),
+    ],
+)
+async def test_an_event_that_contradicts_what_was_asked_is_kept_with_its_reason(
+    till: Till, acme: Acme, says: Body, why: str
+) -> None:
+    asked = await begun(till)
+    assert (await tell(till, acme.pay(**says))).json() == {"received": "refused"}
+    assert await kept(till) == [("refused", why)]
+    assert not (await till.now(asked)).status.is_final
+    assert await ledger(till) == []
+
+
+async def test_a_checkout_of_another_question_settles_neither(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    other = await till.asked("another question")
+    assert (await tell(till, acme.pay(reference=other.id))).json() == {"received": "waiting"}
+    till.clock.tick(seconds=31)
+    await fall_due(till.service)
+    assert await kept(till) == [("refused", "session")]
+    assert not (await till.now(other)).status.is_final
+    assert not (await till.now(asked)).status.is_final
+    assert await ledger(till) == []
+
+
+@pytest.mark.parametrize("reference", ["nobody", None, "", "../x", "x" * 300])
+async def test_a_checkout_of_nobodys_is_kept_and_leads_to_nothing(
+    till: Till, acme: Acme, reference: str | None
+) -> None:
+    asked = await begun(till)
+    assert (await tell(till, acme.pay(reference=reference))).status_code == 200
+    assert [status for status, _ in await kept(till)] in (["unknown"], ["ignored"])
+    assert not (await till.now(asked)).status.is_final
+
+
+async def test_an_event_of_another_kind_is_kept_and_ignored(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    event = acme.pay().replace(b"checkout.updated", b"customer.created")
+    assert (await tell(till, event)).json() == {"received": "ignored"}
+    assert await kept(till) == [("ignored", None)]
+    assert not (await till.now(asked)).status.is_final
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"amount": 9000},
+        {"currency": "USD"},
+        {"reference": "another"},
+        {"live": True},
+        {"live": "no"},
+        {"state": "mystery"},
+        {"id": ".."},
+        {"id": None},
+        {"url": None},
+        {"url": "https://evil.example/co-1"},
+        {"url": "http://pay-test.acme.example/co-1"},
+        {"url": "https://pay-test.acme.example@evil.example/"},
+        {"closes_at": "tomorrow"},
+    ],
+)
+async def test_nobody_is_sent_to_a_page_for_something_else_or_elsewhere(
+    till: Till, acme: Acme, says: Body
+) -> None:
+    asked = await till.asked()
+    acme.says = says
+    with pytest.raises(Failed) as failed:
+        await till.go_on(asked)
+    assert "evil" not in str(failed.value)
+    assert not (await till.now(asked)).status.is_final
+
+
+@pytest.mark.parametrize("says", [{"id": "co-2"}, {"state": "mystery"}, {"amount": "9.00"}])
+async def test_an_answer_about_something_else_settles_nothing(
+    till: Till, acme: Acme, says: Body
+) -> None:
+    asked = await begun(till)
+    acme.pay()
+    acme.checkouts["co-1"] |= says
+    with pytest.raises(Failed):
+        await till.service.kinds.payments.checkouts.ask_seller(await till.now(asked))
+    assert not (await till.now(asked)).status.is_final
+
+
+async def test_a_price_that_is_nothing_is_refused_before_there_is_a_link(
+    till: Till, acme: Acme
+) -> None:
+    call = call_of(till.service)
+    call.begin()
+    with asking(call), pytest.raises(InvalidQuestion):
+        await elicit.payment(Money("0.00", "EUR"), "Report", provider="acme")
+    assert acme.calls == []
+
+
+# What ends it.
+
+
+async def test_a_no_closes_the_checkout(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    checkouts = till.service.kinds.payments.checkouts
+    await checkouts.leave(await till.now(asked), number=1)
+    assert (await till.now(asked)).status is Status.DENIED
+    assert acme.checkouts["co-1"]["state"] == "closed"
+    assert acme.calls.count("POST /checkouts/co-1/close") == 1
+
+
+async def test_what_was_paid_a_moment_before_the_no_is_kept(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    settled = await till.service.elicitations.settle(asked.id, Status.DENIED)
+    acme.pay()
+    await till.service.kinds.payments.checkouts.close(settled)
+    assert acme.checkouts["co-1"]["state"] == "paid"
+    assert await ledger(till) == [ReceiptStatus.OPEN]
+
+
+async def test_the_end_of_its_time_closes_the_checkout(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    till.clock.tick(minutes=31)
+    await fall_due(till.service)
+    till.clock.tick(minutes=1)
+    await fall_due(till.service)
+    assert (await till.now(asked)).status is Status.EXPIRED
+    assert acme.checkouts["co-1"]["state"] == "closed"
+
+
+async def test_a_checkout_that_its_provider_closed_makes_way_for_another(
+    till: Till, acme: Acme
+) -> None:
+    asked = await begun(till)
+    acme.checkouts["co-1"]["state"] = "closed"
+    await tell(till, acme.event())
+    assert await till.go_on(asked) == "https://pay-test.acme.example/co-2"
+    await tell(till, acme.pay("co-2"), id="msg_2")
+    payment = await till.paid(asked)
+    assert payment is not None
+    assert payment.session == "co-2"
+
+
+# Money that takes its time.
+
+
+async def test_what_is_on_its_way_arrives(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    await tell(till, acme.pay(state="pending"))
+    now = await till.now(asked)
+    assert (now.status.is_final, now.progress) == (False, ON_ITS_WAY)
+    assert await ledger(till) == []
+    await tell(till, acme.pay(), id="msg_2")
+    assert (await till.now(asked)).status is Status.ACCEPTED
+    assert await ledger(till) == [ReceiptStatus.OPEN]
+
+
+async def test_what_is_on_its_way_does_not_arrive(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    await tell(till, acme.pay(state="pending"))
+    await tell(till, acme.pay(state="failed"), id="msg_2")
+    now = await till.now(asked)
+    assert (now.status, now.why) == (Status.FAILED, "the payment did not arrive")
+    assert await ledger(till) == []
+
+
+async def test_old_news_after_new_changes_nothing(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    before = acme.event(state="pending")
+    await tell(till, acme.pay(), id="msg_2")
+    assert (await tell(till, before)).status_code == 200
+    assert (await till.now(asked)).status is Status.ACCEPTED
+    assert await ledger(till) == [ReceiptStatus.OPEN]
+
+
+# Money that goes back.
+
+
+async def test_an_operator_sees_it_and_gives_it_back_once(till: Till, acme: Acme) -> None:
+    await paid(till, acme)
+    said = await list_payments(till.service, only_open=True)
+    assert "9.00 EUR" in said[0]
+    (payment,) = await till.service.kinds.payments.ledger.all()
+    id = payment.id.removeprefix(payment.owner)
+    for _ in range(2):
+        (line,) = await refund_payment(till.service, id, reason="a mistake", also_spent=False)
+        assert "9.00 EUR" in line
+    assert acme.checkouts["co-1"]["refunded"] == 900
+    assert len(acme.refunds) == 1
+    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+
+
+async def test_two_parts_of_one_size_are_two_and_each_is_given_once(till: Till, acme: Acme) -> None:
+    # finding: M8
+    await paid(till, acme)
+    (payment,) = await till.service.kinds.payments.ledger.all()
+    id = payment.id.removeprefix(payment.owner)
+    for amount in ("3.00", "3.00", "6.00", "6.00"):
+        await refund_payment(till.service, id, reason=None, also_spent=False, amount=amount)
+    assert [one["amount"] for one in acme.refunds.values()] == [300, 300]
+    assert await ledger(till) == [ReceiptStatus.OPEN]
+
+
+async def test_a_refund_whose_reply_was_lost_is_no_second_one(till: Till, acme: Acme) -> None:
+    asked = await paid(till, acme)
+    payment = await till.paid(asked)
+    assert payment is not None
+    refunds = till.service.kinds.payments.refunds
+    acme.loses = "/refunds"
+    with pytest.raises(Failed):
+        await refunds.give_back(payment.owner, payment.id, reason=None)
+    acme.loses = None
+    assert await ledger(till) == [ReceiptStatus.REFUNDING]
+    refund = await refunds.give_back(payment.owner, payment.id, reason=None)
+    assert str(refund.price) == "9.00 EUR"
+    assert acme.checkouts["co-1"]["refunded"] == 900
+    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+
+
+async def test_who_gives_nothing_back_is_not_asked_and_the_receipt_stays(
+    acme: Acme, tmp_path: Path
+) -> None:
+    text = DECLARED.replace("[sellers.acme]", "[sellers.acme]\nrefund = false")
+    seller = declared(text, folder=tmp_path)
+    async with selling(seller, acme) as till:
+        payment = await till.paid(await paid(till, acme))
+        assert payment is not None
+        assert payment.refund_at is None
+        refunds = till.service.kinds.payments.refunds
+        with pytest.raises(NoRefunds, match="Acme gives nothing back when asked by us"):
+            await refunds.give_back(payment.owner, payment.id, reason=None)
+        till.clock.tick(days=8)
+        await fall_due(till.service)
+        assert await ledger(till) == [ReceiptStatus.OPEN]
+
+
+async def test_what_nobody_used_is_given_back_by_itself(till: Till, acme: Acme) -> None:
+    await paid(till, acme)
+    till.clock.tick(days=7, seconds=1)
+    await fall_due(till.service)
+    assert acme.checkouts["co-1"]["refunded"] == 900
+    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+
+
+async def test_what_was_given_back_there_is_heard_when_it_is_asked_about(
+    till: Till, acme: Acme
+) -> None:
+    asked = await paid(till, acme)
+    acme.checkouts["co-1"]["refunded"] = 400
+    checkouts = till.service.kinds.payments.checkouts
+    await checkouts.ask_seller(await till.now(asked))
+    part = await till.paid(asked)
+    assert part is not None
+    assert (part.refunded, part.status) == (400, ReceiptStatus.OPEN)
+    acme.checkouts["co-1"]["refunded"] = 900
+    await checkouts.ask_seller(await till.now(asked))
+    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+
+
+async def test_only_the_rest_of_a_part_is_given_back(till: Till, acme: Acme) -> None:
+    asked = await paid(till, acme)
+    acme.checkouts["co-1"]["refunded"] = 400
+    payment = await till.paid(asked)
+    assert payment is not None
+    refunds = till.service.kinds.payments.refunds
+    refund = await refunds.give_back(payment.owner, payment.id, reason=None)
+    assert str(refund.price) == "5.00 EUR"
+    assert acme.checkouts["co-1"]["refunded"] == 900
+
+
+async def test_a_provider_that_is_down_is_asked_again_later(till: Till, acme: Acme) -> None:
+    await paid(till, acme)
+    acme.is_down = True
+    till.clock.tick(days=7, seconds=1)
+    await fall_due(till.service)
+    assert await ledger(till) == [ReceiptStatus.REFUNDING]
+    acme.is_down = False
+    till.clock.tick(days=1)
+    await fall_due(till.service)
+    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+    assert len(acme.refunds) == 1
+
+
+async def test_what_was_given_back_there_is_heard_by_a_signed_event(till: Till, acme: Acme) -> None:
+    asked = await paid(till, acme)
+    await tell(till, acme.event(refunded=400), id="msg_2")
+    part = await till.paid(asked)
+    assert part is not None
+    assert (part.refunded, part.status) == (400, ReceiptStatus.OPEN)
+    await tell(till, acme.event(refunded=900), id="msg_3")
+    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+    await tell(till, acme.event(refunded=400), id="msg_4")
+    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+
+
+async def test_what_a_bank_has_taken_is_back_when_it_is_asked_about(till: Till, acme: Acme) -> None:
+    asked = await paid(till, acme)
+    await tell(till, acme.event(charged_back=900), id="msg_2")
+    assert await ledger(till) == [ReceiptStatus.DISPUTED]
+    await tell(till, acme.event(), id="msg_3")  # it may be an old one
+    assert await ledger(till) == [ReceiptStatus.DISPUTED]
+    await till.service.kinds.payments.checkouts.ask_seller(await till.now(asked))
+    assert await ledger(till) == [ReceiptStatus.OPEN]
+
+
+async def test_news_of_a_kind_of_its_own_is_heard_where_it_is_declared(
+    acme: Acme, tmp_path: Path
+) -> None:
+    news = (
+        '[sellers.acme.news]\n"claim.opened" = "open"\n"claim.won" = "won"\n"back" = "returned"\n'
+    )
+    async with selling(declared(DECLARED + news, folder=tmp_path), acme) as till:
+        await paid(till, acme)
+        event = acme.event(refunded=900)
+        for kind, status in (
+            (b"claim.opened", ReceiptStatus.DISPUTED),
+            (b"claim.won", ReceiptStatus.OPEN),
+            (b"back", ReceiptStatus.REFUNDED),
+        ):
+            told = event.replace(b"checkout.updated", kind)
+            assert (await tell(till, told, id=kind.decode().replace(".", "_"))).status_code == 200
+            assert await ledger(till) == [status]
+
+
+async def test_what_is_gone_again_before_it_was_told_as_paid_is_not_handed_out(
+    till: Till, acme: Acme
+) -> None:
+    asked = await begun(till)
+    await tell(till, acme.pay(refunded=900))
+    assert (await till.now(asked)).status is Status.FAILED
+    assert ReceiptStatus.OPEN not in await ledger(till)
+
+
+# Another API, as the documentation declares it.
+
+
+async def test_another_api_is_sold_by_and_gives_back(other: Till, orchard: Orchard) -> None:
+    asked = await other.asked()
+    assert await other.go_on(asked) == "https://pay.sandbox.orchard.example/or/1"
+    assert orchard.order["price"] == {"value": "9.00", "unit": "EUR"}
+    assert orchard.order["valid_until"] == "2026-03-01T13:00:00+00:00"
+    orchard.pay()
+    assert await say(other, orchard.event()) == "accepted"
+    payment = await other.paid(asked)
+    assert payment is not None
+    assert (payment.session, payment.payment_intent) == ("or/1", "ch-1")
+    assert await say(other, orchard.event("claim.opened", "e-2")) == "disputed"
+    assert await say(other, orchard.event("claim.won", "e-3")) == "open"
+    refunds = other.service.kinds.payments.refunds
+    for _ in range(2):
+        refund = await refunds.give_back(payment.owner, payment.id, reason="no seats")
+        assert str(refund.price) == "9.00 EUR"
+    assert orchard.refunded == [{"charge": "ch-1", "price": {"value": "9.00", "unit": "EUR"}}]
+    assert await ledger(other) == [ReceiptStatus.REFUNDED]
+
+
+async def test_another_api_is_asked_and_its_page_is_closed(other: Till, orchard: Orchard) -> None:
+    asked = await other.asked()
+    await other.go_on(asked)
+    checkouts = other.service.kinds.payments.checkouts
+    orchard.order["price"]["value"] = "0.90"
+    orchard.pay()
+    with pytest.raises(Mismatch):
+        await checkouts.ask_seller(await other.now(asked))
+    assert await say(other, orchard.event()) == "refused"
+    orchard.order |= {"price": {"value": "9.00", "unit": "EUR"}, "shop": "s-2"}
+    assert await say(other, orchard.event(id="e-2")) == "refused"
+    assert sorted(await kept(other)) == [("refused", "account"), ("refused", "amount")]
+    orchard.order |= {"state": "new", "shop": "s-1"}
+    await checkouts.leave(await other.now(asked), number=1)
+    assert orchard.order["state"] == "void"
+    assert (await other.now(asked)).status is Status.DENIED
+    assert await ledger(other) == []

@@ -1,0 +1,583 @@
+"""Any sequence of what a person, a provider, a tool and a crash can do keeps the money in order.
+
+The whole application and the sandbox's checkout, both served; the model knows which sessions are
+paid at the provider, what was acknowledged, and which receipts were in a result that went out.
+"""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from flows import Money, elicit
+from flows.elicitation.states import Status, is_kept
+from flows.elicitation.tool_call import ToolCall
+from flows.errors import ElicitError, NotPossible
+from flows.question import asking
+from tests.support.disputes import CLOSED, claim
+from tests.support.mcp_server import eventually
+from tests.support.service_env import Holding
+from tests.support.shop_env import CREATE, Payer, Shop, open_shop
+from webapp.calls.call import Call
+from webapp.calls.presenter import Interrupted
+from webapp.payments.verification import ON_ITS_WAY
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from flows import Receipt
+    from flows.elicitation.states import Elicitation
+    from flows.payments.receipt import Payment
+
+HALF_AN_HOUR = timedelta(minutes=30)
+PRICES = {"tea": Money("9.00", "EUR"), "coffee": Money("90.00", "EUR")}
+topics = st.sampled_from(list(PRICES))
+rarely = st.sampled_from([False, False, False, True])
+some = st.integers(min_value=0, max_value=5)
+
+
+@dataclass
+class Leg:
+    """One call of the tool; its body waits for the test once it has a receipt."""
+
+    topic: str
+    call: Call
+    presenter: Holding
+    may_go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    work: str = ""
+    told: str = ""
+    receipt: "Receipt | None" = None
+    is_finished: bool = False
+    is_dead: bool = False
+    task: "asyncio.Task[None]" = field(init=False)
+
+    @property
+    def is_asked(self) -> bool:
+        return self.presenter.shown is not None
+
+    async def run(self) -> None:
+        self.call.begin()
+        try:
+            with asking(self.call):
+                await self.body()
+        except Interrupted:
+            await self.call.finish()
+            self.is_finished = isinstance(self.call.answer, dict)  # an earlier result, again
+        except asyncio.CancelledError:
+            if not self.is_dead:
+                await self.call.finish()
+            raise
+        else:
+            paid = None if self.receipt is None else self.receipt.id
+            await self.call.finish(lambda: json.dumps({"paid": paid}))
+            self.is_finished = True
+
+    async def body(self) -> None:
+        try:
+            question = elicit.payment(PRICES[self.topic], "Premium report", timeout=HALF_AN_HOUR)
+            outcome = await question.outcome()
+            if outcome.accepted:
+                self.receipt = outcome.content
+                await self.may_go_on.wait()
+                await self.use(self.receipt)
+        except ElicitError as error:  # the model is told, and the call is over
+            self.told = str(error)
+
+    async def use(self, receipt: "Receipt | None") -> None:
+        assert receipt is not None
+        if self.work == "spend":
+            await receipt.spend()
+        elif self.work == "refund":
+            with suppress(NotPossible):  # spent by a body that died
+                await receipt.refund()
+
+
+class PaymentsBesideModel(RuleBasedStateMachine):
+    """Rules by who does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.stack = AsyncExitStack()
+        self.legs: list[Leg] = []
+        self.topic_of: dict[str, str] = {}  # by elicitation
+        self.tills: dict[str, str] = {}  # pages of the checkout by session
+        self.ways_back: list[str] = []
+        self.claims: dict[str, str] = {}  # of banks, by payment: how each ended
+        self.heard: set[str] = set()  # paid sessions whose event was acknowledged
+        self.delivered: dict[str, set[str]] = {}  # runs whose result had the receipt
+
+    def do(self, work: "Coroutine[Any, Any, Any]") -> Any:
+        return self.loop.run_until_complete(work)
+
+    @initialize()
+    def open(self) -> None:
+        self.shop: Shop = self.do(self.stack.enter_async_context(open_shop()))
+        self.person: Payer = self.do(self.shop.person())
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "shop"):
+                self.do(self.end_well())
+        finally:
+            self.do(self.drop_legs())
+            self.do(self.stack.aclose())
+            self.do(self.loop.shutdown_default_executor())
+            self.loop.close()
+
+    # The tool.
+
+    @rule(topic=topics)
+    def call(self, topic: str) -> None:
+        self.do(self._call(topic))
+
+    async def _call(self, topic: str) -> Leg:
+        is_paid = await self.is_first_money_there(topic)
+        service = self.shop.service
+        presenter = Holding()
+        call = Call(
+            elicitations=service.elicitations,
+            links=service.links,
+            completing=service.completing,
+            kinds=service.kinds,
+            outbound=service.outbound,
+            landed=service.bodies.landed,
+            caller=service.identity.caller(None, subject=None, client="c"),
+            tool=ToolCall(server="shop", tool="report", client="c", arguments=json.dumps(topic)),
+            presenter=presenter,
+        )
+        waiters, waiting = service.elicitations.waiters, len(service.elicitations.waiters)
+        leg = Leg(topic=topic, call=call, presenter=presenter)
+        leg.task = asyncio.create_task(leg.run())
+        self.legs.append(leg)
+        # Whether an earlier payment has arrived, its provider may be asked first.
+        await eventually(lambda: len(waiters) > waiting or leg.receipt or leg.task.done())
+        await self.calm()
+        if leg.presenter.shown is not None:
+            self.topic_of[leg.presenter.shown.elicitation.id] = topic
+        assert not (is_paid and leg.is_asked), "paid, and asked to pay again"
+        return leg
+
+    @precondition(lambda self: self.topic_of)
+    @rule(topic=topics)
+    def give_up(self, topic: str) -> None:
+        self.do(self._give_up(topic))
+
+    async def _give_up(self, topic: str) -> None:
+        for leg in [leg for leg in self.legs if leg.topic == topic and leg.receipt is None]:
+            self.legs.remove(leg)
+            leg.task.cancel()
+            await asyncio.wait({leg.task})
+        await self.calm()
+
+    @precondition(lambda self: self.topic_of)
+    @rule(topic=topics, work=st.sampled_from(["", "spend", "refund"]), arrives=st.booleans())
+    def use(self, topic: str, work: str, arrives: bool) -> None:
+        """A body that has its receipt comes to its end, and its result arrives or is cut off."""
+        self.do(self._use(topic, work, arrives=arrives))
+
+    async def _use(self, topic: str, work: str, *, arrives: bool) -> None:
+        for leg in [leg for leg in self.legs if leg.topic == topic]:
+            leg.work = work
+            leg.may_go_on.set()
+            if leg.receipt is not None or leg.task.done():
+                if not leg.task.done():
+                    await asyncio.wait({leg.task})
+                await leg.task
+                self.legs.remove(leg)
+                if arrives and leg.is_finished:
+                    await self.arrive(leg)
+        await self.calm()
+
+    async def arrive(self, leg: Leg) -> None:
+        await leg.call.delivered()
+        result = leg.call.answer
+        paid = result.get("paid") if isinstance(result, dict) else None
+        if leg.receipt is not None:
+            paid = leg.receipt.id
+        if paid is not None:
+            self.delivered.setdefault(paid, set()).add(leg.call.run.value.id)
+            statuses = {p.id: str(p.status) for p in await self.shop.payments()}
+            assert statuses[paid] not in ("open", "taken"), "delivered, and to be used again"
+
+    # The person.
+
+    @precondition(lambda self: self.topic_of)
+    @rule(topic=topics, times=st.sampled_from([1, 1, 2]))
+    def press(self, topic: str, times: int) -> None:
+        self.do(self._press(topic, times=times))
+
+    @rule(
+        topic=topics,
+        button=st.sampled_from(["card", "card", "bank"]),
+        returns=st.booleans(),
+        is_told=st.booleans(),
+    )
+    def be_asked_and_pay(self, topic: str, button: str, returns: bool, is_told: bool) -> None:
+        """The usual way in one step, so that what comes after it is met more often."""
+        self.do(self._call(topic))
+        self.do(self._press(topic, times=1))
+        if self.tills:
+            self.do(self._at_the_checkout(len(self.tills) - 1, button, returns=returns))
+        while is_told and self.shop.post:
+            self.do(self._tell(self.shop.post.pop()))
+
+    @rule(topic=topics, is_by_bank=st.booleans(), is_down=st.booleans())
+    def pay_and_nobody_hears(self, topic: str, is_by_bank: bool, is_down: bool) -> None:
+        """No event comes, nor does the person come back, and perhaps nobody can be asked."""
+        posted = len(self.shop.post)
+        self.do(self._call(topic))
+        self.do(self._press(topic, times=1))
+        if not self.tills:
+            return
+        till, button = len(self.tills) - 1, "bank" if is_by_bank else "card"
+        self.do(self._at_the_checkout(till, button, returns=False))
+        if is_down:
+            self.be_down_for_longer_than_a_checkout_lives()
+        if is_by_bank:
+            self.let_time_pass({"minutes": 31})
+            self.do(self._sweep())
+            self.do(self._at_the_checkout(till, "arrive", returns=False))
+        del self.shop.post[posted:]
+
+    async def _press(self, topic: str, *, times: int) -> None:
+        link = await self.link(topic)
+        page = None if link is None else await self.person.visit(link)
+        if link is None or page is None or page.csrf is None:
+            return
+        gate = self.shop.line.held[CREATE] = asyncio.Event()
+        pressing = []
+        for _ in range(times):
+            made = self.shop.line.count(CREATE)
+            press = asyncio.ensure_future(self.person.browser.post(link, data={"csrf": page.csrf}))
+            pressing.append(press)
+            await eventually(lambda p=press, m=made: p.done() or self.shop.line.count(CREATE) > m)  # type: ignore[misc]
+        del self.shop.line.held[CREATE]
+        gate.set()
+        for press in pressing:
+            answer = await press
+            assert answer.status_code in (303, 429, 502), answer.text
+            location = answer.headers.get("location", "")
+            if location.startswith(f"{self.shop.sandbox.url}/pay/"):
+                self.tills[urlsplit(location).path.rsplit("/", 1)[1]] = location
+        await self.calm()
+
+    @precondition(lambda self: self.topic_of)
+    @rule(topic=topics, is_sure=rarely)
+    def decline(self, topic: str, is_sure: bool) -> None:
+        if is_sure:
+            self.do(self._decline(topic))
+
+    async def _decline(self, topic: str) -> None:
+        link = await self.link(topic)
+        if link is not None and "/decline" in (await self.person.visit(link)).text:
+            await self.person.press(link, to="/decline")
+        await self.calm()
+
+    @precondition(lambda self: self.tills)
+    @rule(
+        which=some,
+        button=st.sampled_from(["card", "card", "declined", "bank", "arrive", "fail", "cancel"]),
+        returns=st.booleans(),
+    )
+    def at_the_checkout(self, which: int, button: str, returns: bool) -> None:
+        self.do(self._at_the_checkout(which, button, returns=returns))
+
+    async def _at_the_checkout(self, which: int, button: str, *, returns: bool) -> None:
+        till = list(self.tills.values())[which % len(self.tills)]
+        if f'/{button}">' not in (await self.person.browser.get(till)).text:
+            return
+        back = await self.person.press_there(till, button)
+        if back.startswith(self.shop.url):
+            self.ways_back.append(back)
+            if returns:
+                await self.person.visit(back)
+        await self.calm()
+
+    @precondition(lambda self: self.ways_back)
+    @rule(which=some)
+    def come_back(self, which: int) -> None:
+        back = self.ways_back[which % len(self.ways_back)]
+        page = self.do(self.person.visit(back))
+        assert page.status in (303, 403, 404, 410), f"{page.status} {page.heading}"
+        self.do(self.calm())
+
+    # The provider.
+
+    @precondition(lambda self: self.shop.post)
+    @rule(which=some, comes_again=st.booleans())
+    def tell(self, which: int, comes_again: bool) -> None:
+        post = self.shop.post
+        body = post[which % len(post)]
+        if not comes_again:
+            post.remove(body)
+        self.do(self._tell(body))
+
+    async def _tell(self, body: bytes) -> None:
+        answer = await self.shop.tell(body)
+        assert answer.status_code == 200, answer.text
+        session = json.loads(body)["data"]["object"]
+        if session.get("payment_status") == "paid":
+            self.heard.add(session["id"])
+        await self.calm()
+
+    @precondition(lambda self: self.shop.post)
+    @rule(which=some)
+    def lose_an_event(self, which: int) -> None:
+        """It never comes; of what becomes of a payment afterwards only events tell here."""
+        body = self.shop.post[which % len(self.shop.post)]
+        if json.loads(body)["type"].startswith("checkout.session."):
+            self.shop.post.remove(body)
+
+    @precondition(lambda self: self.tills)
+    @rule(which=some, amount=st.sampled_from(["", "", "100", "300"]))
+    def give_back_there(self, which: int, amount: str) -> None:
+        """Somebody gives a payment back at the provider, or a part of it."""
+        self.do(self._give_back_there(which, amount))
+
+    async def _give_back_there(self, which: int, amount: str) -> None:
+        payment = await self.payment_of_the(which)
+        if payment is None or payment.payment_intent is None:
+            return
+        left = payment.amount - await self.given_back(payment)
+        if int(amount or 1) <= left:
+            about = {"amount": amount} if amount else {}
+            await self.shop.give_back_there(payment.payment_intent, **about)
+
+    @precondition(lambda self: self.tills)
+    @rule(which=some, ends=st.sampled_from(["", "won", "lost"]), is_told_first=st.booleans())
+    def claim_back(self, which: int, ends: str, is_told_first: bool) -> None:
+        """A bank claims a payment back, and may come to an end with it."""
+        self.do(self._claim_back(which, ends, is_told_first=is_told_first))
+
+    async def _claim_back(self, which: int, ends: str, *, is_told_first: bool) -> None:
+        payment = await self.payment_of_the(which)
+        if payment is None or self.claims.get(payment.id, "") != "":
+            return
+        id = f"dp_{payment.session[-8:]}"
+        events = [claim(payment, id=id)] if payment.id not in self.claims else []
+        if ends:
+            events.append(claim(payment, CLOSED, id=id, status=ends))
+        self.claims[payment.id] = ends
+        events = events[::-1] if is_told_first else events
+        self.shop.post += [json.dumps(event).encode() for event in events]
+
+    @precondition(lambda self: self.topic_of)
+    @rule(words=st.sampled_from([CREATE, "/expire", "POST /stripe/v1/refunds"]))
+    def lose_a_reply(self, words: str) -> None:
+        self.shop.line.lost[:] = [words]
+
+    @precondition(lambda self: self.topic_of)
+    @rule(is_down=rarely)
+    def go_down_or_up(self, is_down: bool) -> None:
+        self.shop.line.is_down = is_down
+
+    @precondition(lambda self: self.tills)
+    @rule()
+    def be_down_for_longer_than_a_checkout_lives(self) -> None:
+        was_down, self.shop.line.is_down = self.shop.line.is_down, True
+        for _ in range(2):
+            self.let_time_pass({"minutes": 31})
+            self.do(self._sweep())
+        self.shop.line.is_down = was_down
+
+    # Time and crashes.
+
+    @precondition(lambda self: self.topic_of)
+    @rule(amount=st.sampled_from([{"seconds": 31}, {"minutes": 10}, {"minutes": 31}, {"days": 7}]))
+    def let_time_pass(self, amount: dict[str, int]) -> None:
+        self.shop.clock.tick(**amount)
+        # A result is out within seconds, or its line was cut.
+        self.legs = [leg for leg in self.legs if not leg.task.done()]
+        for leg in self.legs:
+            if leg.receipt is not None and not leg.task.done():
+                self.do(leg.call.renew())  # as the process does every ten seconds
+
+    @precondition(lambda self: self.topic_of)
+    @rule()
+    def sweep(self) -> None:
+        self.let_time_pass({"seconds": 31})
+        self.do(self._sweep())
+
+    async def _sweep(self) -> None:
+        await self.shop.sweep()
+        await self.calm()
+
+    @precondition(lambda self: self.topic_of)
+    @rule()
+    def crash(self) -> None:
+        """All that runs is gone; what is in the store and at the provider stays."""
+        self.do(self.drop_legs())
+        self.do(self.shop.restart())
+
+    # What must hold.
+
+    @invariant()
+    def the_ledger_and_the_questions_agree_with_the_provider(self) -> None:
+        if hasattr(self, "shop"):
+            self.do(self._agrees())
+
+    async def _agrees(self) -> None:
+        payments = await self.shop.payments()
+        asked = {elicitation.id: elicitation for elicitation in await self.shop.asked()}
+        assert len({payment.session for payment in payments}) == len(payments)
+        for payment in payments:
+            session = await self.shop.session(payment.session)
+            assert session["payment_status"] == "paid", "a row without money"
+            assert session["client_reference_id"] == payment.elicitation_id
+            topic = self.topic_of[payment.elicitation_id]
+            assert payment.price == PRICES[topic]
+        rows = {payment.session for payment in payments}
+        assert self.heard <= rows, "acknowledged and lost"
+        for elicitation in asked.values():
+            if elicitation.status is Status.ACCEPTED:
+                assert elicitation.id in {payment.elicitation_id for payment in payments}
+        for runs in self.delivered.values():
+            assert len(runs) == 1, "one receipt in the results of two calls"
+        for leg in self.legs:
+            if leg.receipt is not None:
+                (payment,) = [p for p in payments if p.id == leg.receipt.id]
+                assert payment.price == PRICES[leg.topic]
+
+    async def end_well(self) -> None:
+        """Whatever happened: all is told, time passes, and each paid session has its row."""
+        self.shop.line.is_down = False
+        self.shop.line.lost.clear()
+        await self.drop_legs()
+        while self.shop.post:
+            await self._tell(self.shop.post.pop())
+        for _ in range(3):
+            self.shop.clock.tick(minutes=31)
+            await self._sweep()
+        await self._agrees()
+        # What did not answer is asked again at last, and what could not be given back is, too.
+        self.shop.clock.tick(days=2)
+        await self._sweep()
+        rows = {payment.session for payment in await self.shop.payments()}
+        await self.money_is_where_the_ledger_says()
+        for id in self.tills:
+            session = await self.shop.session(id)
+            assert session["status"] != "open", "a checkout that nobody closed"
+            assert (session["payment_status"] == "paid") == (id in rows)
+        for topic in PRICES:
+            await self.can_be_bought(topic)
+        await self._agrees()
+        await self.money_is_where_the_ledger_says()
+
+    async def money_is_where_the_ledger_says(self) -> None:
+        for payment in await self.shop.payments():
+            given_back = await self.given_back(payment)
+            assert payment.refunded == given_back, "the ledger is not what the provider has"
+            assert (payment.status == "refunded") == (given_back == payment.amount)
+            assert payment.status != "refunding", "begun and never ended"
+            if payment.id in self.claims and payment.status != "refunded":
+                is_claimed = self.claims[payment.id] != "won"
+                assert (payment.status == "disputed") == is_claimed
+            if payment.id in self.delivered and payment.status != "refunded":
+                assert payment.spent_at is not None, "used, and not spent"
+
+    async def given_back(self, payment: "Payment") -> int:
+        return sum(
+            refund["amount"]
+            for refund in await self.shop.refunds()
+            if refund["payment_intent"] == payment.payment_intent
+        )
+
+    async def payment_of_the(self, which: int) -> "Payment | None":
+        payments = await self.shop.payments()
+        return payments[which % len(payments)] if payments else None
+
+    async def can_be_bought(self, topic: str) -> None:
+        """Whoever calls now gets a receipt: what is there already, or after one payment."""
+        leg = await self._call(topic)
+        if leg.is_asked:
+            rows = len(await self.shop.payments())
+            await self._press(topic, times=1)
+            await self._at_the_checkout(len(self.tills) - 1, "card", returns=False)
+            while self.shop.post:
+                await self._tell(self.shop.post.pop())
+            assert len(await self.shop.payments()) == rows + 1
+            # Its provider may be asked whether the money is still there.
+            await eventually(lambda: leg.receipt or leg.task.done())
+        if leg.receipt is None:  # it was given back before a crash: that is told once
+            assert leg.is_finished
+            assert not leg.is_asked
+            self.legs.remove(leg)
+            if ON_ITS_WAY in leg.told:
+                await self.it_arrives(topic)
+                await self.can_be_bought(topic)
+            return
+        await self._use(topic, "spend", arrives=True)
+        assert not self.legs
+
+    async def it_arrives(self, topic: str) -> None:
+        """Nobody was asked to pay again, for this is on its way; after that it is not."""
+        pending = [
+            number
+            for number, id in enumerate(self.tills)
+            if (session := await self.shop.session(f"{id}?expand[]=payment_intent"))["status"]
+            == "complete"
+            and session["payment_intent"]["status"] == "processing"
+            and self.topic_of[session["client_reference_id"]] == topic
+        ]
+        assert pending, "said to be on its way, and it is not"
+        for number in pending:
+            await self._at_the_checkout(number, "arrive", returns=False)
+        self.shop.post.clear()  # no event comes: the call itself asks
+
+    async def is_first_money_there(self, topic: str) -> bool:
+        """Whether it was paid for, and nothing of it was ever used or given back.
+
+        A question leads to its money for thirty days; after that it is only given back.
+        """
+        now = self.shop.clock()
+        ids = {
+            one.id
+            for one in await self.shop.asked()
+            if self.topic_of.get(one.id) == topic and is_kept(one, now)
+        }
+        payments = [p for p in await self.shop.payments() if p.elicitation_id in ids]
+        return bool(payments) and all(
+            p.status == "open" and not p.disputes and p.id not in self.delivered for p in payments
+        )
+
+    async def link(self, topic: str) -> str | None:
+        """Of the latest question about it."""
+        found: list[Elicitation] = [
+            e for e in await self.shop.asked() if self.topic_of.get(e.id) == topic
+        ]
+        if not found:
+            return None
+        return self.shop.service.links.of(found[-1], now=self.shop.clock())
+
+    async def drop_legs(self) -> None:
+        tasks = [leg.task for leg in self.legs]
+        for leg in self.legs:
+            leg.is_dead = True
+            leg.task.cancel()
+        self.legs.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def calm(self) -> None:
+        """Let everything that is ready run."""
+        for _ in range(60):
+            await asyncio.sleep(0)
+        for leg in self.legs:
+            if leg.task.done() and not leg.task.cancelled():
+                leg.task.result()
+
+
+TestPaymentsBesideModel = PaymentsBesideModel.TestCase
+TestPaymentsBesideModel.settings = settings(
+    max_examples=25,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

@@ -1,0 +1,24 @@
+"""docs/payments.md: each line names a test that is there."""
+
+import re
+from pathlib import Path
+
+HOUSE = Path(__file__).parents[3]
+LINES = [
+    line
+    for line in (HOUSE / "docs/payments.md").read_text("utf-8").splitlines()
+    if line.startswith("| ") and not line.startswith("| what happened")
+]
+
+
+def test_each_line_of_the_tables_has_a_test_that_is_there() -> None:
+    sources = "".join(path.read_text("utf-8") for path in (HOUSE / "tests").rglob("test_*.py"))
+    assert len(LINES) > 20
+    for line in LINES:
+        names = re.findall(r"`(test_\w+)`", line)
+        assert names, line
+        assert all(f"def {name}(" in sources for name in names), line
+
+
+def test_each_line_has_all_of_its_columns() -> None:
+    assert {line.count("|") for line in LINES} == {6}

@@ -1,0 +1,296 @@
+"""Open payment pages that are asked about by themselves, where no webhook reaches us."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from flows.elicitation.states import Status
+from flows.payments.gateway import MerchantAccount
+from flows.payments.mollie.gateway import mollie
+from flows.payments.pace import PACE, TROUBLED_AT_MOST
+from flows.payments.paypal.gateway import paypal
+from flows.payments.stripe.account import stripe
+from tests.support.acme import DECLARED, KEY, Acme, begun, declared, ledger
+from tests.support.payment_env import Mollie, PayPal, Till, selling
+from tests.support.shop_env import FETCH, RING, buying, open_shop
+from webapp.payments.checkouts import FETCHES_AT_ONCE
+from webapp.settings.settings import BadSettings, Settings, read_settings, with_sandbox
+from webapp.stores.memory import MemoryStore
+from webapp.sweeper import HOLD, fall_due
+
+FETCHED = "GET /checkouts/"
+
+
+@pytest.fixture
+def acme() -> Acme:
+    return Acme()
+
+
+@pytest.fixture
+async def till(acme: Acme, tmp_path: Path) -> AsyncIterator[Till]:
+    seller = declared(DECLARED, folder=tmp_path)
+    async with selling(seller, acme, is_unreached=True) as till:
+        yield till
+
+
+async def asked_at(till: Till, calls: list[str], *, seconds: int, words: str) -> list[int]:
+    """At which seconds from now its provider is asked, looked at in each."""
+    moments: list[int] = []
+    for second in range(1, seconds + 1):
+        before = sum(words in call for call in calls)
+        till.clock.tick(seconds=1)
+        await fall_due(till.service)
+        moments += [second] * (sum(words in call for call in calls) - before)
+    return moments
+
+
+async def test_it_is_asked_more_and_more_seldom_until_its_time_is_over(
+    till: Till, acme: Acme
+) -> None:
+    # finding: M3
+    asked = await begun(till)
+    moments = await asked_at(till, acme.calls, seconds=29 * 60, words=FETCHED)
+    assert [after - before for before, after in pairwise([0, *moments])][:9] == [
+        *(2, 3, 5, 8, 13, 21),
+        *(30, 30, 30),
+    ]
+    assert max(after - before for before, after in pairwise(moments)) == 30
+    assert (await till.now(asked)).status is Status.OPENED
+    await till.sweep(minutes=31)
+    assert (await till.now(asked)).status is Status.EXPIRED
+    calls = len(acme.calls)
+    assert await asked_at(till, acme.calls, seconds=300, words=FETCHED) == []
+    assert len(acme.calls) == calls
+
+
+async def test_no_time_goes_by_and_nobody_is_asked(till: Till, acme: Acme) -> None:
+    await begun(till)
+    for _ in range(5):
+        await fall_due(till.service)
+    assert not any(FETCHED in call for call in acme.calls)
+
+
+async def test_a_press_of_continue_begins_anew(till: Till, acme: Acme) -> None:
+    asked = await begun(till)
+    await asked_at(till, acme.calls, seconds=90, words=FETCHED)
+    await till.go_on(asked)
+    moments = await asked_at(till, acme.calls, seconds=20, words=FETCHED)
+    assert moments == [2, 5, 10, 18]
+
+
+def approve(provider: Any) -> None:
+    provider.approve("O1")
+
+
+def arrive(provider: Any) -> None:
+    provider.payments["tr_1"]["status"] = "paid"
+
+
+@pytest.mark.parametrize(
+    ("seller", "played", "pay"),
+    [
+        (lambda: paypal("id", "secret", is_live=False), PayPal, approve),
+        (lambda: mollie("test_abc"), Mollie, arrive),
+    ],
+    ids=["paypal", "mollie"],
+)
+async def test_whoever_takes_the_money_is_asked(
+    seller: Callable[[], MerchantAccount],
+    played: Callable[[], Any],
+    pay: Callable[[Any], None],
+) -> None:
+    # finding: M3
+    provider = played()
+    async with selling(seller(), provider, is_unreached=True) as till:
+        asked = await till.asked()
+        await till.go_on(asked)
+        pay(provider)
+        till.clock.tick(seconds=2)
+        await fall_due(till.service)
+        assert (await till.now(asked)).status is Status.ACCEPTED
+        calls = len(provider.calls)
+        await asked_at(till, provider.calls, seconds=120, words="/")
+        assert len(provider.calls) == calls
+
+
+async def test_a_tab_that_was_closed_and_no_webhook_leave_nobody_waiting() -> None:
+    # finding: M3
+    async with open_shop() as shop:
+        await shop.restart(asks=True)
+        async with buying(shop) as buy:
+            await buy.person.pay(buy.link)
+            shop.post.clear()
+            shop.clock.tick(seconds=2)
+            await fall_due(shop.service)
+            assert await buy.result() == "paid 9.00 EUR"
+
+
+async def test_of_two_processes_one_asks() -> None:
+    # finding: M3
+    async with open_shop() as shop:
+        await shop.restart(asks=True)
+        async with buying(shop) as buy:
+            await buy.person.go_on(buy.link)
+            other = await shop.process()
+            for turn in range(1, 4):
+                shop.clock.tick(seconds=31)
+                await asyncio.gather(fall_due(shop.service), fall_due(other.service))
+                assert shop.line.count(FETCH) == turn
+            await other.ended()
+
+
+async def test_what_a_process_that_is_gone_would_have_asked_another_one_asks(
+    acme: Acme, tmp_path: Path
+) -> None:
+    # finding: M3
+    seller, store = declared(DECLARED, folder=tmp_path), MemoryStore()
+    async with selling(seller, acme, store=store, is_unreached=True) as till:
+        await begun(till)
+        acme.pay()
+        async with selling(seller, acme, store=store.sibling(), is_unreached=True) as other:
+            other.clock.tick(seconds=2)
+            await fall_due(other.service)
+            assert len(await ledger(other)) == 1
+
+
+async def test_where_webhooks_reach_us_nobody_is_asked(acme: Acme, tmp_path: Path) -> None:
+    # finding: M3
+    async with selling(declared(DECLARED, folder=tmp_path), acme) as till:
+        await begun(till)
+        assert await asked_at(till, acme.calls, seconds=300, words=FETCHED) == []
+
+
+async def test_a_provider_in_trouble_is_asked_later_each_time_and_for_ever(
+    till: Till, acme: Acme, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: M3
+    asked = await begun(till)
+    acme.is_down = True
+    moments = await asked_at(till, acme.calls, seconds=1200, words=FETCHED)
+    pauses = [after - before for before, after in pairwise(moments)]
+    assert pauses[0] == 30
+    assert pauses == sorted(pauses)
+    assert timedelta(seconds=pauses[-1]) == TROUBLED_AT_MOST
+    assert KEY not in caplog.text
+    acme.is_down = False
+    acme.pay()
+    await asked_at(till, acme.calls, seconds=300, words=FETCHED)
+    assert (await till.now(asked)).status is Status.ACCEPTED
+
+
+async def test_an_account_that_is_asked_too_much_is_left_alone(till: Till, acme: Acme) -> None:
+    # finding: M3
+    many = [await till.asked(f"question {number}") for number in range(FETCHES_AT_ONCE + 5)]
+    for asked in many:
+        await till.go_on(asked)
+    till.clock.tick(seconds=2)
+    await fall_due(till.service)
+    assert sum(FETCHED in call for call in acme.calls) == FETCHES_AT_ONCE
+    till.clock.tick(seconds=HOLD.total_seconds())
+    await fall_due(till.service)
+    assert len({call for call in acme.calls if FETCHED in call}) > FETCHES_AT_ONCE
+
+
+async def test_a_provider_has_a_pace_of_its_own(acme: Acme, tmp_path: Path) -> None:
+    # finding: M3
+    slowly = f"{DECLARED}pace = [10, 60]\n"
+    async with selling(declared(slowly, folder=tmp_path), acme, is_unreached=True) as till:
+        await begun(till)
+        moments = await asked_at(till, acme.calls, seconds=200, words=FETCHED)
+        assert moments == [10, 70, 130, 190]
+
+
+def test_a_pace_of_no_time_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="pace"):
+        declared(f"{DECLARED}pace = [0]\n", folder=tmp_path)
+    with pytest.raises(BadSettings, match="pace"):
+        declared(f"{DECLARED}pace = []\n", folder=tmp_path)
+
+
+async def test_who_says_nothing_is_not_asked(acme: Acme, tmp_path: Path) -> None:
+    silent = f"{DECLARED}fetch = false\n"
+    async with selling(declared(silent, folder=tmp_path), acme, is_unreached=True) as till:
+        asked = await begun(till)
+        assert (await till.now(asked)).ask_at is None
+
+
+# When it is on.
+
+
+def test_on_this_machine_providers_elsewhere_are_asked(tmp_path: Path) -> None:
+    # finding: M3
+    environment = {
+        "HOME": str(tmp_path),
+        "ELICIT_STRIPE_KEY": "sk_test_1",
+        "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_1",
+    }
+    assert read_settings(environment).unreached == {"stripe"}
+    assert read_settings({**environment, "ELICIT_ASK": "0"}).unreached == set()
+    with pytest.raises(BadSettings, match="ELICIT_ASK"):
+        read_settings({**environment, "ELICIT_ASK": "often"})
+    public = Settings(
+        url="https://mcp.example.org",
+        ring=RING,
+        store="memory:",
+        uid=os.getuid(),
+        sellers={"stripe": stripe("sk_test_1", ["whsec_1"])},
+    )
+    assert public.unreached == set()
+    assert replace(public, asks=True).unreached == {"stripe"}
+
+
+async def test_the_sandbox_reaches_us_and_is_not_asked() -> None:
+    async with open_shop() as shop:
+        assert with_sandbox(shop.settings, shop.sandbox).unreached == set()
+
+
+# Waking for it.
+
+
+async def test_a_process_wakes_for_what_it_expects(till: Till) -> None:
+    # finding: M3
+    asked = await till.asked()
+    expecting = till.service.kinds.payments.checkouts.turns
+    waiting = asyncio.create_task(expecting.come(within=3600))
+    await asyncio.sleep(0)
+    expecting.expect(structs.replace(asked, ask_at=till.clock() + timedelta(hours=1)))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    expecting.expect(structs.replace(asked, ask_at=till.clock()))
+    await asyncio.wait_for(waiting, 60)
+    till.clock.tick(hours=1)
+    await asyncio.wait_for(expecting.come(within=3600), 60)
+
+
+async def test_what_is_overdue_wakes_it_once_and_takes_nothing_along(till: Till) -> None:
+    asked = await till.asked()
+    expecting = till.service.kinds.payments.checkouts.turns
+    expecting.expect(structs.replace(asked, ask_at=till.clock() - timedelta(seconds=1)))
+    expecting.expect(structs.replace(asked, ask_at=till.clock() + timedelta(hours=1)))
+    await asyncio.wait_for(expecting.come(within=3600), 60)
+    waiting = asyncio.create_task(expecting.come(within=3600))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()
+    till.clock.tick(hours=1)
+    await asyncio.wait_for(expecting.come(within=3600), 60)
+
+
+async def test_continue_wakes_it_and_so_does_each_answer(till: Till, acme: Acme) -> None:
+    # finding: M3
+    await begun(till)
+    expecting = till.service.kinds.payments.checkouts.turns
+    for pause in PACE:
+        till.clock.tick(seconds=pause.total_seconds())
+        await asyncio.wait_for(expecting.come(within=3600), 60)
+        before = sum(FETCHED in call for call in acme.calls)
+        await fall_due(till.service)
+        assert sum(FETCHED in call for call in acme.calls) == before + 1

@@ -1,0 +1,338 @@
+"""Loose ends: what is asked about again, what that holds up, and what becomes of it at last."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace as with_others
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from flows import Money, Receipt, elicit
+from flows.elicitation.states import Elicitation, Status
+from flows.errors import Expired, Failed, StoreUnavailable
+from flows.payments.mollie.gateway import mollie
+from flows.payments.receipt import ReceiptStatus
+from flows.payments.session import terms_of
+from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from flows.question import asking
+from flows.requests import PaymentRequest
+from tests.support.acme import (
+    DECLARED,
+    Acme,
+    Forgetful,
+    declared,
+    ledger,
+    left_by,
+    still_open,
+    tell,
+)
+from tests.support.payment_env import Mollie, Till, selling
+from tests.support.service_env import Holding, call_of
+from webapp.calls.call import Call
+from webapp.elicitations.kind import AskedBy
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
+
+
+async def loose_ends(till: Till) -> list[UnresolvedPayment]:
+    rows = till.service.elicitations.rows
+    return [
+        await rows.open(record, UnresolvedPayment) for record in await till.store.list("loose end")
+    ]
+
+
+# One bad row.
+
+
+class Damaged(MemoryStore):
+    """One row of it can be read, and not written."""
+
+    bad: str | None = None
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        if any(record.id == self.bad for record in records):
+            raise StoreUnavailable("its page on the disk is bad")
+        return await super().write(*records)
+
+
+@pytest.mark.parametrize("is_readable", [False, True])
+async def test_one_bad_row_holds_up_none_of_the_others(
+    acme: Acme, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_readable: bool
+) -> None:
+    store = Damaged()
+    async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as till:
+        bad = await till.asked("the first one")
+        till.clock.tick(seconds=1)
+        others = [await till.asked(join) for join in ("the second one", "the third one")]
+        for asked in others:
+            await till.go_on(asked)
+        for id in acme.checkouts:
+            acme.pay(id)
+        if is_readable:
+            store.bad = bad.id
+        else:
+            (record,) = [row for row in await store.list("elicitation") if row.id == bad.id]
+            await store.write(replace(record, sealed=b"a torn page"))
+        till.clock.tick(minutes=31)
+        for _ in range(2):
+            till.clock.tick(seconds=31)
+            assert await fall_due(till.service) == 3
+        assert [(await till.now(asked)).status for asked in others] == [Status.ACCEPTED] * 2
+        assert await ledger(till) == [ReceiptStatus.OPEN] * 2
+        word = "store.unavailable" if is_readable else "record.unreadable"
+        assert caplog.messages.count(word) == 2
+        if is_readable:  # and it has its turn again
+            store.bad = None
+            await till.sweep()
+            assert (await till.now(bad)).status is Status.EXPIRED
+
+
+# What it holds up.
+
+
+async def ask_the_same(
+    till: Till, asked: Elicitation, *, what: str | None = None, **others: Any
+) -> None:
+    """Somebody is to pay for it again; `others`: not the same owner, server or tool."""
+    by = AskedBy(owner=asked.owner, server=asked.asked.server, tool=asked.asked.tool)
+    terms, link = (
+        terms_of(asked),
+        till.service.links.for_author(
+            elicitation_id=asked.id, expires_at=asked.expires_at, now=till.clock()
+        ),
+    )
+    request = PaymentRequest(price=terms.price, what=what or terms.what, seller=terms.seller)
+    payments = till.service.kinds.payments
+    await payments.asked(request, asked.asked, link=link, by=with_others(by, **others))
+
+
+@pytest.mark.parametrize("state", ["pending", "otherwise"])
+async def test_nobody_is_asked_to_pay_for_the_same_again_meanwhile(
+    till: Till, acme: Acme, state: str
+) -> None:
+    asked = await left_by(till, acme, state="pending")
+    if state == "otherwise":
+        acme.pay()
+        acme.checkouts["co-1"]["amount"] = 400
+    words = "on its way" if state == "pending" else "paid otherwise than asked"
+    with pytest.raises(Failed, match=words):
+        await ask_the_same(till, asked)
+    await ask_the_same(till, asked, what="Another report")
+    await ask_the_same(till, asked, owner="another owner of them")
+    await ask_the_same(till, asked, server="another server of theirs")
+    await ask_the_same(till, asked, tool="another tool of that server")
+    if state == "pending":
+        acme.pay(state="failed")
+        await ask_the_same(till, asked)
+
+
+async def test_the_hundred_and_first_of_one_owner_holds_up_the_same_too(
+    till: Till, acme: Acme
+) -> None:
+    asked = await left_by(till, acme, state="pending")
+    (loose,) = await loose_ends(till)
+    for number in range(100):  # each before it in the store
+        another = replace(
+            loose, id=f"{loose.owner}-{number:023}", what=f"Report {number}", version=0
+        )
+        await till.service.elicitations.write(another)
+    with pytest.raises(Failed, match="on its way"):
+        await ask_the_same(till, asked)
+
+
+@pytest.mark.parametrize("what", ["elicitation", "loose end"])
+async def test_one_that_cannot_be_read_holds_up_nothing(
+    till: Till, acme: Acme, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    asked = await left_by(till, acme, state="pending")
+    (record,) = await till.store.list(what)
+    await till.store.write(replace(record, sealed=b"a torn page"))
+    await ask_the_same(till, asked)
+    assert "record.unreadable" in caplog.messages
+
+
+# A page that is still open after its time.
+
+
+@pytest.mark.parametrize("end", ["paid", "expired"])
+async def test_a_page_that_stays_open_after_its_time_is_asked_about_until_it_is_not(
+    end: str,
+) -> None:
+    provider = Mollie()
+    async with selling(mollie("test_abc"), provider) as till:
+        asked = await till.asked()
+        await till.go_on(asked)
+        provider.payments["tr_1"]["isCancelable"] = False
+        await till.sweep(minutes=31)
+        for _ in range(3):
+            await till.sweep(days=1)
+            now = await till.now(asked)
+            assert (now.status, now.is_open_there) == (Status.EXPIRED, False)
+            assert [loose.status for loose in await loose_ends(till)] == [UnresolvedStatus.WAITING]
+        provider.payments["tr_1"]["status"] = end
+        await till.sweep(days=1, minutes=5)
+        assert await ledger(till) == ([ReceiptStatus.OPEN] if end == "paid" else [])
+        calls = len(provider.calls)
+        await till.sweep(days=2)
+        assert len(provider.calls) == calls
+        assert [loose.status for loose in await loose_ends(till)] == [UnresolvedStatus.OVER]
+
+
+# Whoever has paid, while another page of the same question is not over.
+
+
+async def bought(call: Call) -> Receipt:
+    call.begin()
+    with asking(call):
+        return await elicit.payment(Money("9.00", "EUR"), "Report", provider="acme")
+
+
+async def question_of(till: Till) -> Elicitation:
+    while not (rows := await till.store.list("elicitation")):  # noqa: ASYNC110 - it is at work
+        await asyncio.sleep(0)
+    found = await till.service.elicitations.get(rows[0].id)
+    assert found is not None
+    return found
+
+
+async def two_pages(till: Till, acme: Forgetful, asked: Elicitation) -> None:
+    """The reply to the making comes so late that it was asked for again."""
+    going = asyncio.ensure_future(till.go_on(asked))
+    await acme.made.acquire()
+    assert (await tell(till, acme.event("co-1"))).json() == {"received": "waiting"}
+    till.clock.tick(seconds=31)
+    sweeping = asyncio.ensure_future(fall_due(till.service))
+    await acme.made.acquire()
+    for gate in acme.gates:
+        gate.set()
+    await asyncio.gather(going, sweeping)
+    assert [*acme.checkouts] == ["co-1", "co-2"]
+
+
+async def test_whoever_has_paid_is_not_held_back_by_another_page_that_is_not_over(
+    tmp_path: Path,
+) -> None:
+    acme = Forgetful()
+    seller = declared(f"{DECLARED}idempotency = false\n", folder=tmp_path)
+    async with selling(seller, acme) as till:
+        call = call_of(till.service, presenter=Holding())
+        first = asyncio.ensure_future(bought(call))
+        await two_pages(till, acme, await question_of(till))
+        for id in acme.checkouts:
+            acme.pay(id, state="pending")
+        await till.sweep(minutes=31)
+        with pytest.raises(Expired):
+            await first
+        await call.finish(lambda: '"not yet"')
+        await call.delivered()
+        assert (await tell(till, acme.pay("co-1"), id="msg_2")).json() == {"received": "late"}
+        waiting = [
+            one.session for one in await loose_ends(till) if one.status is UnresolvedStatus.WAITING
+        ]
+        assert waiting == ["co-2"]
+        receipt = await bought(call_of(till.service, presenter=Holding()))
+        (payment,) = await till.service.kinds.payments.ledger.all()
+        assert (receipt.id, payment.session) == (payment.id, "co-1")
+
+
+# A loose end whose question is gone.
+
+ASK_THERE = "has not said whether it was paid: look at co-1 there"
+
+
+class Slow(Acme):
+    """While it is asked about a checkout, something happens here, once."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET" and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return await super().__call__(request)
+
+
+async def nobody_is_asked_again(till: Till, acme: Acme) -> None:
+    calls = len(acme.calls)
+    for _ in range(3):
+        till.clock.tick(days=20)
+        assert await fall_due(till.service) == 0
+    assert len(acme.calls) == calls
+
+
+async def test_a_loose_end_whose_question_is_gone_is_given_up_and_somebody_has_to_look(
+    till: Till, acme: Acme
+) -> None:
+    asked = await left_by(till, acme, state="pending")
+    # No process was there for two months, and then one cleans up first.
+    till.clock.tick(days=62)
+    await till.store.erase(before=till.clock())
+    assert await till.service.elicitations.get(asked.id) is None
+    calls = len(acme.calls)
+    assert await fall_due(till.service) == 1
+    assert len(acme.calls) == calls
+    assert [loose.status for loose in await loose_ends(till)] == [UnresolvedStatus.UNANSWERED]
+    await nobody_is_asked_again(till, acme)
+    assert ASK_THERE in (await still_open(till))[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        ("pending", ASK_THERE),
+        ("paid", ASK_THERE),
+        ("otherwise", "paid 4.00 EUR, asked 9.00 EUR: look at co-1 there"),
+    ],
+)
+async def test_so_is_one_whose_question_goes_while_its_provider_is_asked(
+    tmp_path: Path, state: str, line: str
+) -> None:
+    acme = Slow()
+    async with selling(declared(DECLARED, folder=tmp_path), acme) as till:
+        asked = await left_by(till, acme, state="pending")
+        acme.pay(state="paid" if state == "otherwise" else state)
+        if state == "otherwise":
+            acme.checkouts["co-1"]["amount"] = 400
+        # Another process cleans up meanwhile.
+        till.clock.tick(days=62)
+        acme.meanwhile = lambda: till.store.erase(before=till.clock())
+        await fall_due(till.service)
+        assert await till.service.elicitations.get(asked.id) is None
+        await till.sweep(days=1)
+        await nobody_is_asked_again(till, acme)
+        assert (await still_open(till))[0].endswith(line)
+        assert await ledger(till) == []
+
+
+class Emptied(MemoryStore):
+    """Everything of an owner is erased just before their question is looked up."""
+
+    owner: str | None = None
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        if kind == "elicitation" and owner == self.owner:
+            await self.erase(owner=owner)
+        return await super().read(owner, kind, id)
+
+
+@pytest.mark.parametrize("when", ["before its provider is asked", "while it does not answer"])
+async def test_a_loose_end_that_is_erased_meanwhile_does_not_come_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
+    acme, store = Slow(), Emptied()
+    async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as till:
+        asked = await left_by(till, acme, state="pending")
+        if when == "before its provider is asked":
+            store.owner = asked.owner
+        else:
+            acme.is_down = True
+            acme.meanwhile = lambda: store.erase(owner=asked.owner)
+        till.clock.tick(hours=2)
+        assert await fall_due(till.service) == 1
+        assert await loose_ends(till) == []
+        assert not [text for text in caplog.messages if text.startswith("sweeper.")]
+        await nobody_is_asked_again(till, acme)

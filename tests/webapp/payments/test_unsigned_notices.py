@@ -1,0 +1,375 @@
+"""Hints: webhooks that nobody has signed, or a certificate has, and what little they can do."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import httpx
+import pytest
+from cryptography.x509.verification import Store
+
+from flows.elicitation.states import Status
+from flows.payments.gateway import Hint
+from flows.payments.mollie.gateway import mollie
+from flows.payments.paypal.gateway import PAYPAL_SANDBOX, paypal
+from flows.webhooks.certificates import CertificateScheme, sign_certified
+from tests.support.certificates import Holder, issued, root, rsa_key
+from tests.support.clock import Clock
+from tests.support.payment_env import Mollie, PayPal, Till, approved, selling
+from webapp.cli.payments import list_hooks
+from webapp.payments.certificates import FETCHES_AT_ONCE, Certificates, trusted_roots
+from webapp.sandbox.paypal_certificates import sandbox_scheme
+from webapp.service import BETWEEN_HINTS, HINTS_AT_ONCE
+
+MOLLIE_SELLER = mollie("test_x", webhook_url="https://shop.example/webhooks/mollie")
+WEBHOOK_ID = "1JE4291016473214C"
+CERTIFIED = paypal("an-id", "a-secret", is_live=False, webhook_ids=(WEBHOOK_ID,))
+SAID = {"received": "hint"}
+
+
+@pytest.fixture
+def at_mollie() -> Mollie:
+    return Mollie()
+
+
+@pytest.fixture
+async def till(at_mollie: Mollie) -> AsyncIterator[Till]:
+    async with selling(MOLLIE_SELLER, at_mollie) as till:
+        yield till
+
+
+async def test_a_hint_about_nothing_of_ours_is_answered_counted_and_asks_nobody(
+    till: Till, at_mollie: Mollie
+) -> None:
+    asked = await till.asked()
+    await till.go_on(asked)
+    before = [*at_mollie.calls]
+    for body, query in (
+        (b"id=tr_1", "elicitation=nobody"),
+        (b"id=tr_1", f"elicitation={asked.id[:-1]}"),
+        (b"id=tr_999", f"elicitation={asked.id}"),
+    ):
+        answer = await till.post(body, query=query)
+        assert (answer.status_code, answer.json()) == (200, SAID)
+    assert at_mollie.calls == before
+    assert await till.counts() == {"unknown": 3}
+    assert await till.hooks() == []
+
+
+async def test_a_hint_without_our_own_address_is_ignored(till: Till, at_mollie: Mollie) -> None:
+    answer = await till.post(b"id=tr_1")
+    assert (answer.status_code, answer.json()) == (200, SAID)
+    assert at_mollie.calls == []
+
+
+@pytest.mark.parametrize("body", [b"", b"id=../x", b"id=tr_1&id=tr_2", b"\xff", b"x" * 2000])
+async def test_what_is_no_hint_is_refused_and_counted(
+    till: Till, at_mollie: Mollie, body: bytes
+) -> None:
+    assert (await till.post(body)).status_code == 400
+    assert sum((await till.counts()).values()) == 1
+    assert at_mollie.calls == []
+
+
+async def test_a_hint_by_one_provider_about_anothers_payment_asks_nobody() -> None:
+    provider = PayPal()
+    async with selling(paypal("an-id", "a-secret", is_live=False), provider) as till:
+        asked = await till.asked()
+        hint = Hint(type="payment", reference=asked.id, session=None)
+        assert await till.service.hooks.hinted("mollie", hint) == "unknown"
+        assert provider.calls == []
+
+
+async def test_a_provider_that_is_down_sends_its_hint_again_and_is_paid_once(
+    till: Till, at_mollie: Mollie
+) -> None:
+    asked = await till.asked()
+    await till.go_on(asked)
+    query = at_mollie.query("tr_1")
+    at_mollie.payments["tr_1"]["status"] = "paid"
+    at_mollie.is_down = True
+    assert (await till.post(b"id=tr_1", query=query)).status_code == 503
+    assert not (await till.now(asked)).status.is_final
+    at_mollie.is_down = False
+    for _ in range(2):
+        assert (await till.post(b"id=tr_1", query=query)).status_code == 200
+    assert (await till.now(asked)).status is Status.ACCEPTED
+    assert len(await till.service.kinds.payments.ledger.all()) == 1
+
+
+class Slow(PayPal):
+    """It answers about its orders when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            found = await super().__call__(request)
+            await self.answers.wait()
+            return httpx.Response(found.status_code, content=found.content)
+        return await super().__call__(request)
+
+
+async def test_two_hints_at_once_take_the_money_once() -> None:
+    provider = Slow()
+    async with selling(paypal("an-id", "a-secret", is_live=False), provider) as till:
+        asked = await till.asked()
+        await till.go_on(asked)
+        provider.approve("O1")
+        body = approved(asked, "O1")
+        async with asyncio.TaskGroup() as group:
+            hints = [group.create_task(till.post(body)) for _ in range(2)]
+            for _ in range(200):
+                await asyncio.sleep(0)
+            provider.answers.set()
+        assert [hint.result().status_code for hint in hints] == [200, 200]
+        # If both found it approved, both took it: under one key, which PayPal acts on once.
+        assert len(set(provider.capture_keys)) == provider.captured == 1
+        assert len(await till.service.kinds.payments.ledger.all()) == 1
+
+
+class Taken(PayPal):
+    """Another process of ours takes the money just before each capture."""
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/capture"):
+            assert (await super().__call__(request)).status_code == 201
+        return await super().__call__(request)
+
+
+async def test_what_another_process_has_just_taken_is_one_payment() -> None:
+    provider = Taken()
+    async with selling(paypal("an-id", "a-secret", is_live=False), provider) as till:
+        asked = await till.asked()
+        await till.go_on(asked)
+        provider.approve("O1")
+        assert (await till.post(approved(asked, "O1"))).status_code == 200
+        # The second is told ORDER_ALREADY_CAPTURED, and the order tells what became of it.
+        assert (len(provider.capture_keys), provider.captured) == (2, 1)
+        assert (await till.now(asked)).status is Status.ACCEPTED
+        [payment] = await till.service.kinds.payments.ledger.all()
+        assert (payment.payment_intent, payment.amount) == ("CO1", 900)
+
+
+async def test_an_operator_reads_what_was_said_of_nothing_of_ours(
+    till: Till, at_mollie: Mollie
+) -> None:
+    asked = await till.asked()
+    await till.go_on(asked)
+    for number in range(3):
+        await till.post(b"id=tr_1", query=f"elicitation=nobody{number}")
+    at_mollie.payments["tr_1"].update(status="paid", amount={"currency": "EUR", "value": "0.09"})
+    await till.post(b"id=tr_1", query=at_mollie.query("tr_1"))
+    await till.post(b"id=../x")
+    await till.service.inbox.write_counts()
+    assert (await list_hooks(till.service))[1:] == [
+        "2026-03-01  mollie  could not be verified, once: malformed_body",
+        "2026-03-01  mollie  told of a payment whose amount is not what was asked for, once",
+        "2026-03-01  mollie  said something about a payment that is not ours, 3 times",
+    ]
+
+
+async def test_a_flood_of_hints_is_held_back_by_its_address_alone(
+    till: Till, at_mollie: Mollie
+) -> None:
+    asked = await till.asked()
+    await till.go_on(asked)
+    at_mollie.payments["tr_1"]["status"] = "paid"
+    query = at_mollie.query("tr_1")
+    for _ in range(HINTS_AT_ONCE):
+        await till.post(b"id=tr_1", query="elicitation=nobody")
+    assert (await till.post(b"id=tr_1", query=query)).status_code == 429
+    assert not (await till.now(asked)).status.is_final
+    other = await till.post(b"id=tr_1", query=query, sender="198.51.100.7")
+    assert other.status_code == 200
+    assert (await till.now(asked)).status is Status.ACCEPTED
+    till.clock.now += BETWEEN_HINTS
+    assert (await till.post(b"id=tr_1", query=query)).status_code == 200
+
+
+async def test_a_flood_of_hints_writes_one_row(till: Till) -> None:
+    for number in range(50):
+        await till.post(b"id=tr_1", query=f"elicitation=nobody{number}")
+    assert await till.counts() == {"unknown": 50}
+    assert len(await till.service.inbox.unverified()) == 1
+
+
+# PayPal's certificates.
+
+
+class Signed:
+    """PayPal with its certificate, which stands at its own host."""
+
+    def __init__(self) -> None:
+        self.provider = PayPal()
+        self.signer = issued(PAYPAL_SANDBOX.certificate_name, by=root(), key=rsa_key())
+        self.fetched: list[str] = []
+        self.status = 200
+
+    async def certificate(self, request: httpx.Request) -> httpx.Response:
+        self.fetched.append(str(request.url))
+        return httpx.Response(self.status, content=self.signer.pem)
+
+    def certificates(self, clock: Clock) -> Certificates:
+        return Certificates(fetch=self.certificate, clock=clock, roots=_own_root)
+
+    def headers(
+        self, till: Till, body: bytes, *, webhook_id: str = WEBHOOK_ID, certificate: str = "CERT-1"
+    ) -> list[tuple[str, str]]:
+        return sign_certified(
+            PAYPAL_SANDBOX,
+            body=body,
+            id="aac5ed50-2fcb-11f0-a48d-0737b43c836c",
+            webhook_id=webhook_id,
+            certificate_id=certificate,
+            key=rsa_key(),
+            now=till.clock(),
+        )
+
+
+def _own_root(scheme: CertificateScheme) -> Store:
+    return Store([root().certificate])
+
+
+@pytest.fixture
+def signed() -> Signed:
+    return Signed()
+
+
+@pytest.fixture
+async def certified(signed: Signed) -> AsyncIterator[Till]:
+    selling_so = selling(CERTIFIED, signed.provider, certificates=signed.certificates)
+    async with selling_so as till:
+        yield till
+
+
+async def test_what_a_certificate_of_paypals_has_signed_makes_us_ask(
+    certified: Till, signed: Signed
+) -> None:
+    asked = await certified.asked()
+    await certified.go_on(asked)
+    signed.provider.approve("O1")
+    body = approved(asked, "O1")
+    for _ in range(2):
+        answer = await certified.post(body, headers=signed.headers(certified, body))
+        assert answer.status_code == 200
+    assert (await certified.now(asked)).status is Status.ACCEPTED
+    assert signed.fetched == [PAYPAL_SANDBOX.certificate_addresses[0] + "CERT-1"]
+
+
+async def test_what_no_certificate_has_signed_is_refused_and_nobody_is_asked(
+    certified: Till, signed: Signed
+) -> None:
+    asked = await certified.asked()
+    await certified.go_on(asked)
+    signed.provider.approve("O1")
+    body = approved(asked, "O1")
+    before = [*signed.provider.calls]
+    other = json.dumps({**json.loads(body), "id": "WH-2"}).encode()
+    foreign = [
+        (name, "https://evil.example/cert" if name == "paypal-cert-url" else value)
+        for name, value in signed.headers(certified, body)
+    ]
+    for headers, reason in (
+        ([], "missing_header"),
+        (foreign, "foreign_url"),
+        (signed.headers(certified, body, webhook_id="another"), "bad_signature"),
+        (signed.headers(certified, other), "bad_signature"),
+    ):
+        answer = await certified.post(body, headers=headers)
+        assert answer.status_code == 400
+        assert reason in await certified.counts()
+        certified.clock.tick(minutes=1)
+    assert signed.provider.calls == before
+    assert not (await certified.now(asked)).status.is_final
+    assert len(signed.fetched) == 1  # a bad signature under a good certificate
+
+
+async def test_a_certificate_that_does_not_lead_to_a_root_is_believed_nothing(
+    certified: Till, signed: Signed
+) -> None:
+    thief: Holder = issued("Thief", is_authority=True)
+    signed.signer = issued(PAYPAL_SANDBOX.certificate_name, by=thief, key=rsa_key())
+    asked = await certified.asked()
+    body = approved(asked, "O1")
+    answer = await certified.post(body, headers=signed.headers(certified, body))
+    assert answer.status_code == 400
+    assert await certified.counts() == {"bad_certificate": 1}
+
+
+async def test_a_certificate_that_has_run_out_is_fetched_anew(
+    certified: Till, signed: Signed
+) -> None:
+    asked = await certified.asked()
+    body = approved(asked, "O1")
+    until = certified.clock() + timedelta(days=1)
+    signed.signer = issued(PAYPAL_SANDBOX.certificate_name, by=root(), key=rsa_key(), until=until)
+    await certified.post(body, headers=signed.headers(certified, body))
+    certified.clock.tick(days=2)
+    signed.signer = issued(PAYPAL_SANDBOX.certificate_name, by=root(), key=rsa_key())
+    answer = await certified.post(body, headers=signed.headers(certified, body))
+    assert (answer.status_code, len(signed.fetched)) == (200, 2)
+
+
+@pytest.mark.parametrize(("status", "answered"), [(404, 400), (302, 400), (503, 503)])
+async def test_a_certificate_that_is_not_there_is_a_refusal_and_one_that_fails_a_later_try(
+    certified: Till, signed: Signed, status: int, answered: int
+) -> None:
+    signed.status = status
+    body = approved(await certified.asked(), "O1")
+    answer = await certified.post(body, headers=signed.headers(certified, body))
+    assert answer.status_code == answered
+
+
+async def test_certificates_are_fetched_at_a_rate_whoever_names_them(
+    certified: Till, signed: Signed
+) -> None:
+    signed.status = 404
+    body = approved(await certified.asked(), "O1")
+    for number in range(FETCHES_AT_ONCE):
+        headers = signed.headers(certified, body, certificate=f"CERT-{number}")
+        answer = await certified.post(body, headers=headers, sender=f"198.51.100.{number}")
+        assert answer.status_code == 400
+    headers = signed.headers(certified, body, certificate="CERT-x")
+    assert (await certified.post(body, headers=headers, sender="192.0.2.1")).status_code == 429
+    assert len(signed.fetched) == FETCHES_AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("status", "root_pem", "answered"),
+    [(200, b"", 503), (200, b"<html>", 503), (404, b"", 400), (503, b"", 503)],
+)
+async def test_what_is_no_sandbox_of_ours_vouches_for_nothing(
+    signed: Signed, status: int, root_pem: bytes, answered: int
+) -> None:
+    """Another program may stand at the port by now."""
+    fetched: list[str] = []
+
+    async def fetch(request: httpx.Request) -> httpx.Response:
+        fetched.append(str(request.url))
+        return httpx.Response(status, content=root_pem)
+
+    scheme = sandbox_scheme("http://127.0.0.1:8766")
+    seller = replace(CERTIFIED, certificates=scheme)
+    async with selling(
+        seller, signed.provider, certificates=lambda clock: Certificates(fetch=fetch, clock=clock)
+    ) as till:
+        body = approved(await till.asked(), "O1")
+        forged = signed.headers(till, body)
+        assert (await till.post(body, headers=forged)).status_code == 400  # PayPal's own address
+        assert fetched == []
+        there = [
+            (name, f"{scheme.certificate_addresses[0]}C1" if name == "paypal-cert-url" else value)
+            for name, value in forged
+        ]
+        assert (await till.post(body, headers=there)).status_code == answered
+        assert fetched == ["http://127.0.0.1:8766/paypal/root.pem"]
+        assert signed.provider.calls == []
+
+
+def test_the_roots_that_are_trusted_here_have_those_of_the_authority() -> None:
+    trusted_roots(PAYPAL_SANDBOX)  # it would raise

@@ -1,0 +1,279 @@
+"""The inbox: what was verified is kept and can be taken again, of the rest there is a count."""
+
+import asyncio
+import itertools
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.disputes import claim, kept
+from tests.support.mcp_server import LEGACY, eventually, soon, text_of
+from tests.support.paying import give_up
+from tests.support.payment_events import COMPLETED, told
+from tests.support.shop_env import Buying, Shop, buying
+from tests.support.webhook_log import only, replayed
+from tests.support.webhooks import a_session, signed
+from webapp.cli.payments import list_hooks, replay_hook, show_hook
+from webapp.command import CommandRefused
+from webapp.records.ids import tail_of
+from webapp.records.owners import SERVICE
+from webapp.records.rows import StoredWebhook
+
+
+async def paid_event(shop: Shop, buy: Buying) -> dict[str, Any]:
+    await buy.person.pay(buy.link)
+    event: dict[str, Any] = json.loads(shop.post.pop())
+    return event
+
+
+async def statuses(shop: Shop) -> list[str]:
+    return sorted(hook.status for hook in await shop.hooks())
+
+
+# What is kept.
+
+
+async def test_an_event_that_says_what_the_way_back_told_is_kept_all_the_same(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        there = await buy.person.go_on(buy.link)
+        away = (await shop.session(there.rsplit("/", 1)[1]))["cancel_url"]
+        await buy.person.press_there(there, "bank")
+        await buy.person.come_back(away)
+        assert await shop.hooks() == []
+        await shop.tell_all()
+        assert await statuses(shop) == ["applied"]
+
+
+async def test_every_delivery_is_kept_sealed_for_thirty_days(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        paid = await paid_event(shop, buy)
+        for event in (
+            paid,
+            told("invoice.paid", {"id": "in_1"}, id="evt_ignored"),
+            told(COMPLETED, await a_session(shop, client_reference_id="x" * 40), id="evt_unknown"),
+        ):
+            assert (await shop.tell(event)).status_code == 200
+        assert await statuses(shop) == ["applied", "ignored", "unknown"]
+        for hook in await shop.hooks():
+            assert json.loads(hook.body)["id"] == hook.event
+            assert hook.erase_at == shop.clock() + timedelta(days=30)
+        records = await shop.store.list("hook")
+        assert not any(b"evt_" in record.sealed for record in records)
+        shop.clock.tick(days=30)
+        await shop.sweep()
+        assert await shop.hooks() == []
+
+
+async def test_a_delivery_that_comes_again_is_kept_once(shop: Shop) -> None:
+    ignored = told("invoice.paid", {"id": "in_1"})
+    assert [(await shop.tell(ignored)).json()["received"] for _ in range(3)] == [
+        "ignored",
+        "duplicate",
+        "duplicate",
+    ]
+    assert await statuses(shop) == ["ignored"]
+
+
+async def test_two_deliveries_of_one_transition_are_kept_and_one_is_applied(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        paid = await paid_event(shop, buy)
+        for id in ("evt_a", "evt_b", "evt_c", "evt_b"):
+            assert (await shop.tell({**paid, "id": id})).status_code == 200
+        assert await buy.result() == "paid 9.00 EUR"
+        assert await statuses(shop) == ["applied", "repeated", "repeated"]
+        assert len(await shop.payments()) == 1
+
+
+async def test_two_deliveries_of_one_transition_at_once_end_the_same(shop: Shop) -> None:
+    other = await shop.process()
+    async with buying(shop) as buy:
+        paid = await paid_event(shop, buy)
+        events = [{**paid, "id": f"evt_{number}"} for number in range(3)]
+        await asyncio.gather(*(shop.tell(event, to=to) for event in events for to in (None, other)))
+        assert await statuses(shop) == ["applied", "repeated", "repeated"]
+        assert await buy.result() == "paid 9.00 EUR"
+    await other.ended()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+async def test_the_events_of_a_transfer_in_any_order_come_to_the_same_end(
+    shop: Shop, order: tuple[int, ...]
+) -> None:
+    async with buying(shop) as buy:
+        await give_up(shop, buy)
+        there = await buy.person.go_on(buy.link)
+        await buy.person.press_there(there, "bank")
+        await buy.person.press_there(there, "arrive")
+        payment_intent = json.loads(shop.post[-1])["data"]["object"]["payment_intent"]
+        await shop.give_back_there(payment_intent, amount="300")
+        events, shop.post[:] = tuple(shop.post), []
+        for number in order:
+            await shop.tell(events[number])
+            await shop.sweep()
+        (payment,) = await shop.payments()
+        assert (payment.status, payment.refunded) == ("open", 300)
+        assert await shop.statuses() == ["accepted"]
+
+
+# Replay.
+
+
+async def test_what_was_applied_and_is_replayed_changes_nothing(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await shop.tell(await paid_event(shop, buy))
+        assert await buy.result() == "paid 9.00 EUR"
+        before = (await shop.payments(), await shop.asked())
+        hook = await only(shop, "applied")
+        for _ in range(2):
+            assert (await replayed(shop, hook)).endswith("  applied")
+        assert (await shop.payments(), await shop.asked()) == before
+        assert (await only(shop, "applied")).replayed_at == shop.clock()
+
+
+async def test_what_was_refused_is_refused_again_and_settles_nothing(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await give_up(shop, buy)
+        paid = await paid_event(shop, buy)
+        about = paid["data"]["object"]
+        wrong = {**paid, "data": {"object": {**about, "amount_total": 1}}}
+        assert (await shop.tell(wrong)).json() == {"received": "refused"}
+        refused = await only(shop, "refused")
+        assert (await replayed(shop, refused)).endswith("  refused (amount)")
+        assert await shop.ledger() == []
+        foreign = {**paid, "id": "evt_2", "data": {"object": {**about, "id": "cs_test_9"}}}
+        await shop.tell(foreign)
+        await shop.sweep()
+        (other,) = [hook for hook in await shop.hooks() if hook.why == "session"]
+        assert (await replayed(shop, other)).endswith("  refused (session)")
+        assert (await shop.tell({**paid, "id": "evt_3"})).status_code == 200
+        assert await shop.ledger() == ["open"]
+
+
+async def test_a_replay_wakes_the_call_that_waits_in_another_process(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        paid = await paid_event(shop, buy)
+        other = await shop.process()
+        row = StoredWebhook(
+            id=f"{SERVICE}{'x' * 24}",
+            owner=SERVICE,
+            seller="stripe",
+            elicitation_id="",
+            session="",
+            body=json.dumps(paid),
+            received_at=shop.clock(),
+            erase_at=shop.clock() + timedelta(days=30),
+            status="unknown",  # as of a store that had lost the question, and has it back
+        )
+        await other.service.elicitations.write(row)
+        (line,) = await replay_hook(other.service, tail_of(row))
+        assert line.endswith("  applied")
+        assert await buy.result() == "paid 9.00 EUR"
+        await other.ended()
+
+
+async def test_a_body_that_was_too_long_is_replayed_by_asking(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await give_up(shop, buy)
+        paid = await paid_event(shop, buy)
+        about = {**paid["data"]["object"], "id": "cs_test_9", "custom_text": "x" * 20_000}
+        await shop.tell({**paid, "data": {"object": about}})
+        await shop.sweep()
+        refused = await only(shop, "refused")
+        assert (refused.is_whole, len(refused.body)) == (False, 16 * 1024)
+        assert (await show_hook(shop.service, tail_of(refused)))[-1] == "..."
+        assert (await replayed(shop, refused)).endswith("  refused (session)")
+
+
+async def test_a_claim_that_is_replayed_is_one_claim(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        answer = await shop.tell(claim(payment))
+        assert answer.json() == {"received": "waiting"}
+        await shop.sweep()
+        hook = next(h for h in await shop.hooks() if h.type == "charge.dispute.created")
+        assert hook.status == "applied"
+        await replayed(shop, hook)
+        assert await shop.ledger() == ["disputed"]
+
+
+async def test_an_operator_sees_what_came_and_what_became_of_it(shop: Shop) -> None:
+    assert await list_hooks(shop.service) == ["Nothing verified has come in 30 days."]
+    async with buying(shop) as buy:
+        await shop.tell(await paid_event(shop, buy))
+        await buy.result()
+        (hook,) = await shop.hooks()
+        (line,) = await list_hooks(shop.service)
+        assert line == (
+            f"{tail_of(hook)}  2026-03-01 12:00:00  stripe  checkout.session.completed  applied"
+        )
+        shown = await show_hook(shop.service, tail_of(hook))
+        assert shown[0] == line
+        assert json.loads("\n".join(shown[shown.index("") + 1 :]))["id"] == hook.event
+        for work in (show_hook, replay_hook):
+            with pytest.raises(CommandRefused, match="There is no delivery"):
+                await work(shop.service, "x" * 24)
+
+
+# What could not be verified.
+
+
+async def test_what_is_not_verified_leaves_a_count_by_day_and_reason(shop: Shop) -> None:
+    for _ in range(3):
+        await shop.deliver(b"{}", [])
+    await shop.deliver(b"{}", signed(shop, b"[]"))
+    await shop.tell(b"[]")
+    await shop.sweep()
+    shop.clock.tick(days=1)
+    await shop.deliver(b"{}", signed(shop, b"{}", days=1))
+    await shop.sweep()
+    assert (await list_hooks(shop.service))[1:] == [
+        "2026-03-02  stripe  could not be verified, once: too_old",
+        "2026-03-01  stripe  could not be verified, once: bad_signature",
+        "2026-03-01  stripe  could not be verified, once: malformed",
+        "2026-03-01  stripe  could not be verified, 3 times: missing_header",
+    ]
+    assert await shop.hooks() == []
+    shop.clock.tick(days=31)
+    await shop.sweep()
+    assert len(await list_hooks(shop.service)) == 1
+
+
+async def test_a_flood_of_rubbish_writes_a_row_and_a_line_a_minute(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    writes = 0
+    for _ in range(5):
+        for _ in range(20):
+            await shop.deliver(b"{}", [])
+        before = await shop.store.list("unverified")
+        await shop.service.inbox.write_counts()
+        writes += await shop.store.list("unverified") != before
+        shop.clock.tick(seconds=20)
+    assert writes == 2
+    lines = [r for r in caplog.records if r.getMessage() == "webhook.unverified"]
+    assert len(lines) == 2
+    shop.clock.tick(minutes=1)
+    await shop.sweep()
+    assert "100 times" in (await list_hooks(shop.service))[-1]
+
+
+async def test_two_processes_add_their_counts_up(shop: Shop) -> None:
+    other = await shop.process()
+    await shop.deliver(b"{}", [])
+    await shop.deliver(b"{}", [], to=other)
+    await asyncio.gather(shop.service.inbox.write_counts(), other.service.inbox.write_counts())
+    assert "2 times: missing_header" in (await list_hooks(shop.service))[-1]
+    await other.ended()
+
+
+async def test_a_call_after_all_that_still_gets_what_was_paid(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await give_up(shop, buy)
+        await shop.tell(await paid_event(shop, buy))
+        await replayed(shop, await only(shop, "applied"))
+    async with shop.stage.caller(LEGACY) as caller:
+        call = caller.call("report")
+        await eventually(lambda: call.done() or caller.has_links_left)
+        assert text_of(await soon(call)) == "paid 9.00 EUR"

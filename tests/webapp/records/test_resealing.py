@@ -1,0 +1,240 @@
+"""After a leak: what the old secret and an old copy open, and what goes on meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from flows.crypto.vault import Locker, Ring, Row
+from flows.errors import StoreUnavailable, Unreadable
+from tests.support.clock import Clock
+from tests.support.service_env import asked, process
+from webapp.cli.keys import Keys, rotate
+from webapp.cli.resealing import HEARD_AFTER, is_under_way
+from webapp.elicitations.watcher import listen
+from webapp.records.owners import DATA_KEY, SERVICE, pages, unwrapped
+from webapp.records.rows import KINDS
+from webapp.settings.key_file import KeyFile
+from webapp.stores import Record, Store
+from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import SqliteStore
+
+OLD, NEW = (f"{word} secret of thirty-two bytes or so".encode() for word in ("1", "2"))
+
+
+class Interrupted(MemoryStore):
+    """Takes so many more writes, and then none."""
+
+    left = 1000
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        if self.left == 0:
+            raise StoreUnavailable("the disk is full")
+        self.left -= 1
+        return await super().write(*records)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KeyFile:
+    file = KeyFile(tmp_path / "key")
+    file.ring()
+    return file
+
+
+@pytest.fixture
+async def openings(tmp_path: Path) -> AsyncIterator[Sequence[Store]]:
+    """Of one store: two processes that serve, and the command."""
+    stores = [await SqliteStore.open(tmp_path / "elicit.db") for _ in range(3)]
+    yield stores
+    for store in stores:
+        await store.aclose()
+
+
+def local(store: Store, file: KeyFile) -> Keys:
+    return Keys(ring=file.ring(), store=store, place="the store", file=file)
+
+
+async def after_leak(store: Store, file: KeyFile, clock: Clock) -> str:
+    return "\n".join(await rotate(local(store, file), now=clock(), after_leak=True))
+
+
+async def records(store: Store, *kinds: str) -> list[Record]:
+    return [record async for page in pages(store, *kinds) for record in page]
+
+
+async def opened_by(store: Store, known: Sequence[bytes]) -> list[str]:
+    """The records of people's that one of these data keys opens."""
+    found = list[str]()
+    for record in await records(store, *KINDS.values()):
+        row = Row(owner=record.owner, kind=record.kind, id=record.id, version=record.version)
+        for key in known:
+            try:
+                Locker(key).open(row, record.sealed)
+            except Unreadable:
+                continue
+            found.append(record.id)
+    return found
+
+
+async def data_keys(store: Store, *secrets: bytes) -> list[bytes]:
+    """Whatever these secrets unwrap in the store."""
+    found = list[bytes]()
+    for record in await records(store, DATA_KEY):
+        try:
+            found += unwrapped(Ring(secrets), record).keys
+        except Unreadable:
+            continue
+    return found
+
+
+async def test_the_old_secret_and_an_old_copy_open_nothing_afterwards(file, clock, openings):
+    # finding: S22
+    here, _, command = openings
+    async with process(here, clock, ring=file.ring()) as serving:
+        before = await asked(serving)
+        leaked = [secret.value for secret in file.read()]
+        known = await data_keys(command, *leaked)
+        assert await opened_by(command, known) == [before.id]
+        await after_leak(command, file, clock)
+        assert await serving.elicitations.get(before.id) is not None  # so it has heard
+        later = [await asked(serving, join="later"), await asked(serving, subject="bob")]
+        assert await data_keys(command, *leaked) == []
+        assert await opened_by(command, known) == []
+        clock.tick(seconds=HEARD_AFTER.total_seconds())
+        said = await after_leak(command, file, clock)
+        assert "Old data keys taken away: 1." in said
+        for each in (before, *later):
+            assert await serving.elicitations.get(each.id) is not None
+        everything = await data_keys(command, *[secret.value for secret in file.read()])
+        assert set(everything) & set(known) == set()
+        assert len(file.read()) == 2
+
+
+async def test_processes_that_serve_meanwhile_lose_nothing(file, clock, openings):
+    here, there, command = openings
+    async with (
+        process(here, clock, ring=file.ring()) as one,
+        process(there, clock, ring=file.ring()) as other,
+    ):
+        listening = [asyncio.create_task(listen(each.elicitations)) for each in (one, other)]
+
+        async def serve(number: int) -> str:
+            asking, reading = (one, other) if number % 2 else (other, one)
+            fresh = await asked(asking, subject=f"n{number % 7}", join=f"question {number}")
+            await reading.elicitations.open_attempt(fresh.id, browser="b")
+            return fresh.id
+
+        known = [await serve(number) for number in range(20)]
+        *served, _ = await asyncio.gather(
+            *(serve(number) for number in range(20, 120)), after_leak(command, file, clock)
+        )
+        clock.tick(seconds=HEARD_AFTER.total_seconds())
+        *more, _ = await asyncio.gather(
+            *(serve(number) for number in range(120, 160)), after_leak(command, file, clock)
+        )
+        assert not await is_under_way(command, file.ring())
+        for id in (*known, *served, *more):
+            for each in (one, other):
+                found = await each.elicitations.get(str(id))
+                assert found is not None
+                assert found.attempt is not None
+        for task in listening:
+            task.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
+
+
+async def test_what_a_process_wrote_that_had_not_heard_is_sealed_anew_by_the_second_run(
+    file, clock, openings
+):
+    deaf, _, command = openings
+    async with process(deaf, clock, ring=file.ring()) as serving:
+        await asked(serving)
+        known = await data_keys(command, *[secret.value for secret in file.read()])
+        await after_leak(command, file, clock)
+        unheard = await asked(serving, join="another")
+        assert await opened_by(command, known) == [unheard.id]
+        clock.tick(seconds=HEARD_AFTER.total_seconds())
+        said = await after_leak(command, file, clock)
+        assert "New data keys: 0. Records sealed anew: 1." in said
+        assert await opened_by(command, known) == []
+        assert await serving.elicitations.get(unheard.id) is not None
+
+
+async def test_the_old_data_keys_stay_until_every_process_must_have_heard(file, clock):
+    store = MemoryStore()
+    async with process(store, clock, ring=file.ring()) as serving:
+        await asked(serving)
+        said = await after_leak(store, file, clock)
+        assert "New data keys: 1. Records sealed anew: 1." in said
+        assert "After 2026-03-01 12:10:00 UTC run this again" in said
+        old = file.ring().fingerprints[1].hex()
+        assert f"elicit keys retire {old} --anyway" in said
+        clock.tick(minutes=9)
+        assert "New data keys: 0. Records sealed anew: 0." in await after_leak(store, file, clock)
+        assert await is_under_way(store, file.ring())
+        assert len(file.read()) == 2
+        clock.tick(minutes=1)
+        await after_leak(store, file, clock)
+        assert not await is_under_way(store, file.ring())
+        # A third one is about another leak.
+        await after_leak(store, file, clock)
+        assert len(file.read()) == 3
+
+
+@pytest.mark.parametrize("written", range(1, 14))
+async def test_it_may_stop_anywhere_and_be_run_again(file, clock, written):
+    store = Interrupted()
+    async with process(store, clock, ring=file.ring()) as serving:
+        questions = [await asked(serving, subject=f"n{number}") for number in range(4)]
+        known = await data_keys(store, *[secret.value for secret in file.read()])
+        store.left = written
+        for minutes in (0, 10, 10, 10):
+            clock.tick(minutes=minutes)
+            try:
+                await after_leak(store, file, clock)
+            except StoreUnavailable:
+                store.left = 1000
+                for each in questions:
+                    assert await serving.elicitations.get(each.id) is not None
+        assert await opened_by(store, known) == []
+        for each in questions:
+            assert await serving.elicitations.get(each.id) is not None
+
+
+async def test_with_secrets_of_the_environment_it_goes_by_the_first(clock):
+    store = MemoryStore()
+    ring = Ring([NEW, OLD])
+    async with process(store, clock, ring=Ring([OLD])) as before:
+        question = await asked(before)
+    keys = Keys(ring=ring, store=store, place="the store", variable="ELICIT_SECRET")
+    async with process(store, clock, ring=ring) as after:
+        known = await data_keys(store, OLD)
+        said = await rotate(keys, now=clock(), after_leak=True)
+        assert "take them out everywhere now" in said[-1]
+        assert await opened_by(store, known) == []
+        assert await after.elicitations.get(question.id) is not None
+        clock.tick(seconds=HEARD_AFTER.total_seconds())
+        await rotate(keys, now=clock(), after_leak=True)
+        assert await rotate(keys, now=clock(), after_leak=True) == [
+            f"0 keys of the store wrapped anew under {ring.newest.hex()}.",
+            "New data keys: 0. Records sealed anew: 0.",
+            said[-1],
+        ]
+
+
+async def test_an_owner_who_is_erased_meanwhile_does_not_come_back(file, clock):
+    class Erasing(MemoryStore):
+        erases = False
+
+        async def write(self, *records: Record) -> tuple[Record, ...]:
+            if self.erases and records[0].owner != SERVICE:
+                await self.erase(owner=records[0].owner)
+            return await super().write(*records)
+
+    store = Erasing()
+    async with process(store, clock, ring=file.ring()) as serving:
+        await asked(serving)
+        store.erases = True
+        assert "New data keys: 0. Records sealed anew: 0." in await after_leak(store, file, clock)
+        assert await records(store, *KINDS.values()) == []

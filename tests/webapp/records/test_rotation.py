@@ -1,0 +1,395 @@
+"""Rotation of the secrets: what was open stays open, nothing is lost, and it can be run again."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from flows.crypto.tokens import Claims, Purpose, Tokens
+from flows.crypto.vault import Ring, fingerprint_of, wrapped_under
+from flows.errors import StoreUnavailable, Unreadable
+from tests.support.clock import Clock
+from tests.support.service_env import asked, process
+from webapp.cli.keys import Keys, list_keys, retire, rotate
+from webapp.command import CommandRefused
+from webapp.records.owners import SERVICE, count_wrapped, must_open_all, open_owners, rewrap
+from webapp.settings.key_file import KeyFile
+from webapp.stores import Record, Store
+from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import SqliteStore
+
+OLD, NEW, NEWER = (f"{word} secret of thirty-two bytes or so".encode() for word in ("1", "2", "3"))
+
+
+class Interrupted(MemoryStore):
+    """Takes so many more writes, and then none."""
+
+    left = 1000
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        if self.left == 0:
+            raise StoreUnavailable("the disk is full")
+        self.left -= 1
+        return await super().write(*records)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request, tmp_path: Path) -> AsyncIterator[Store]:
+    store: Store
+    if request.param == "memory":
+        store = Interrupted()
+    else:
+        store = await SqliteStore.open(tmp_path / "elicit.db")
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KeyFile:
+    file = KeyFile(tmp_path / "key")
+    file.ring()
+    return file
+
+
+def local(store: Store, file: KeyFile) -> Keys:
+    return Keys(ring=file.ring(), store=store, place="the store", file=file)
+
+
+def deployed(store: Store, *secrets: bytes) -> Keys:
+    return Keys(ring=Ring(secrets), store=store, place="the store", variable="ELICIT_SECRET")
+
+
+async def people(store: Store, ring: Ring, *, number: int) -> Sequence[str]:
+    """So many owners who each have a data key."""
+    owners = await open_owners(store=store, ring=ring)
+    tags = [owners.tag(issuer="tests", subject=str(n)) for n in range(number)]
+    for tag in tags:
+        await owners.locker(tag)
+    return tags
+
+
+async def opens_all(store: Store, ring: Ring, tags: Sequence[str]) -> None:
+    owners = await open_owners(store=store, ring=ring)
+    assert [owners.tag(issuer="tests", subject=str(n)) for n in range(len(tags))] == tags
+    for tag in tags:
+        await owners.locker(tag)
+
+
+async def test_everything_is_wrapped_under_a_new_secret_and_the_old_one_still_opens(
+    store, file, clock
+):
+    tags = await people(store, file.ring(), number=250)
+    (old,) = file.ring().fingerprints
+    said = await rotate(local(store, file), now=clock())
+    new, former = file.ring().fingerprints
+    assert former == old
+    assert said[-1] == f"251 keys of the store wrapped anew under {new.hex()}."
+    assert await count_wrapped(store) == {new: 251}
+    await opens_all(store, Ring([file.read()[0].value]), tags)
+
+
+async def test_a_process_that_runs_meanwhile_goes_on(store, file, clock):
+    async with process(store, clock, ring=file.ring()) as before:
+        elicitation = await asked(before)
+        link = before.links.of(elicitation, now=clock())
+        await rotate(local(store, file), now=clock())
+        async with process(store, clock, ring=file.ring()) as after:
+            newer = await asked(after, subject="bob", join="another question")
+            its_link = after.links.of(newer, now=clock())
+            for here in (before, after):
+                for address, of in ((link, elicitation), (its_link, newer)):
+                    claims = here.links.read(
+                        address.rpartition("/")[2], purpose=Purpose.LINK, now=clock()
+                    )
+                    assert claims.id == of.id
+                    assert await here.elicitations.get(claims.id) == of
+        # It seals with the new one from now on, so that the old one can go one day.
+        await asked(before, subject="carol", join="a third one")
+    assert set(await count_wrapped(store)) == {file.ring().newest}
+
+
+async def test_owners_that_come_meanwhile_are_wrapped_anew_too(store, file, clock):
+    rings = [file.ring(), file.ring()]
+    known = await people(store, rings[0], number=5)
+    writers = [await open_owners(store=store, ring=ring) for ring in rings]
+
+    async def come(number: int) -> str:
+        owners = writers[number % 2]
+        tag = owners.tag(issuer="meanwhile", subject=str(number // 2))
+        await owners.locker(tag)
+        return tag
+
+    comers, _ = await asyncio.gather(
+        asyncio.gather(*(come(number) for number in range(120))),
+        rotate(local(store, file), now=clock()),
+    )
+    newest = file.ring().newest
+    assert await count_wrapped(store) == {newest: 1 + len(known) + 60}
+    fresh = await open_owners(store=store, ring=Ring([file.read()[0].value]))
+    for tag in [*known, *comers]:
+        await fresh.locker(tag)
+
+
+async def test_a_key_that_was_wrapped_before_and_written_after_a_rotation_is_not_left_behind(
+    file, clock
+):
+    class Slow(MemoryStore):
+        """Writes the first data key only when somebody has rotated meanwhile."""
+
+        has_waited = False
+
+        async def write(self, *records: Record) -> tuple[Record, ...]:
+            if records[0].kind == "data key" and not self.has_waited:
+                self.has_waited = True
+                await rotate(local(self, file), now=clock())
+            return await super().write(*records)
+
+    store = Slow()
+    owners = await open_owners(store=store, ring=file.ring())
+    await owners.locker("somebody")
+    assert await count_wrapped(store) == {file.ring().newest: 2}
+
+
+@pytest.mark.parametrize("written", range(5))
+async def test_an_interrupted_rotation_is_finished_by_the_next(file, clock, written):
+    store = Interrupted()
+    tags = await people(store, file.ring(), number=4)
+    store.left = written
+    with pytest.raises(StoreUnavailable):
+        await rotate(local(store, file), now=clock())
+    store.left = 1000
+    await opens_all(store, file.ring(), tags)
+    (said,) = await rotate(local(store, file), now=clock())
+    assert "was not finished; it is now" in said
+    assert await count_wrapped(store) == {file.ring().newest: 5}
+    assert len(file.read()) == 2
+    await opens_all(store, Ring([file.read()[0].value]), tags)
+
+
+async def test_two_rotations_at_once_lose_nothing(store, file, clock):
+    tags = await people(store, file.ring(), number=30)
+    (old,) = file.ring().fingerprints
+    await asyncio.gather(*(rotate(local(store, file), now=clock()) for _ in range(4)))
+    fingerprints = file.ring().fingerprints
+    assert fingerprints[-1] == old
+    assert await count_wrapped(store) == {fingerprints[0]: 31}
+    await opens_all(store, Ring([file.read()[0].value]), tags)
+
+
+async def test_two_that_add_to_the_file_at_once_do_not_lose_each_others_secret(file, clock):
+    def add(number: int) -> bool:
+        was_added: bool = file.put_in_front(
+            f"{number} is a secret of thirty-two bytes".encode(),
+            before=file.ring().newest,
+            now=clock(),
+        )
+        return was_added
+
+    added = await asyncio.gather(*(asyncio.to_thread(add, number) for number in range(20)))
+    assert len(file.read()) == 1 + sum(added)
+    assert sum(added) > 0
+
+
+async def test_an_owner_who_is_erased_meanwhile_does_not_come_back(file, clock):
+    class Erasing(MemoryStore):
+        async def write(self, *records: Record) -> tuple[Record, ...]:
+            if records[0].version:
+                await self.erase(owner=records[0].owner)
+            return await super().write(*records)
+
+    store = Erasing()
+    await people(store, Ring([OLD]), number=3)
+    done = await rewrap(store=store, ring=Ring([NEW, OLD]))
+    assert (done.done, done.lost) == (0, 0)
+    assert await store.list("data key") == []
+
+
+async def test_a_store_of_other_secrets_changes_neither_the_store_nor_the_file(store, file, clock):
+    await people(store, Ring([OLD]), number=2)
+    before = file.path.read_bytes(), await count_wrapped(store)
+    with pytest.raises(Unreadable):
+        await rotate(local(store, file), now=clock())
+    assert (file.path.read_bytes(), await count_wrapped(store)) == before
+
+
+async def test_a_key_that_nothing_opens_is_counted_and_left(store, file, clock):
+    ring = file.ring()
+    one, other = await people(store, ring, number=2)
+    damaged = await store.read(one, "data key", one)
+    assert damaged is not None
+    await store.write(replace(damaged, sealed=damaged.sealed[:-1] + b"~"))
+    said = await rotate(local(store, file), now=clock())
+    assert said[1:] == [
+        f"2 keys of the store wrapped anew under {file.ring().newest.hex()}.",
+        "1 key left as found: no secret here opens them.",
+    ]
+    kept = await store.read(other, "data key", other)
+    assert kept is not None
+    assert wrapped_under(kept.sealed) == file.ring().newest
+
+
+async def test_a_secret_is_retired_only_when_nothing_needs_it(file, clock):
+    store = Interrupted()
+    await people(store, file.ring(), number=3)
+    old = file.ring().newest
+    with pytest.raises(CommandRefused, match="is the newest"):
+        await retire(local(store, file), fingerprint=old.hex(), now=clock())
+    store.left = 2
+    with pytest.raises(StoreUnavailable):
+        await rotate(local(store, file), now=clock())
+    store.left = 1000
+    with pytest.raises(CommandRefused, match="still wraps 2 keys of the store") as refused:
+        await retire(local(store, file), fingerprint=old.hex(), now=clock(), anyway=True)
+    assert "first: elicit keys rotate" in str(refused.value)
+    await rotate(local(store, file), now=clock())
+    clock.tick(days=31)
+    with pytest.raises(CommandRefused, match="may live until 2026-04-01 13:00 UTC"):
+        await retire(local(store, file), fingerprint=old.hex(), now=clock())
+    clock.tick(hours=1)
+    keys = local(store, file)
+    (said,) = await retire(keys, fingerprint=old.hex().upper(), now=clock())
+    assert "is taken out" in said
+    assert file.ring().fingerprints == keys.ring.fingerprints == (keys.ring.newest,)
+    with pytest.raises(CommandRefused, match="has no secret"):
+        await retire(keys, fingerprint=old.hex(), now=clock())
+
+
+async def test_whoever_is_in_a_hurry_ends_the_links_of_an_old_secret(store, file, clock):
+    await people(store, file.ring(), number=1)
+    async with process(store, clock, ring=file.ring()) as running:
+        elicitation = await asked(running)
+        old = file.ring().newest
+        await rotate(local(store, file), now=clock())
+        await retire(local(store, file), fingerprint=old.hex(), now=clock(), anyway=True)
+        # The process knows at once, and has lost nothing but the old links.
+        assert running.elicitations.owners.cached(elicitation.owner) is not None
+        async with process(store, clock, ring=file.ring()) as fresh:
+            assert await fresh.elicitations.get(elicitation.id) == elicitation
+
+
+async def test_nothing_is_retired_by_the_count_of_a_store_that_was_never_served(store, file, clock):
+    old = file.ring().newest
+    file.put_in_front(NEW, before=old, now=clock() - timedelta(days=99))
+    with pytest.raises(CommandRefused, match="set ELICIT_STORE"):
+        await retire(local(store, file), fingerprint=old.hex(), now=clock())
+    assert len(file.read()) == 2
+
+
+async def test_the_list_names_what_each_secret_wraps_and_what_is_missing(store, file, clock):
+    await people(store, file.ring(), number=2)
+    old = file.ring().newest
+    await rotate(local(store, file), now=clock())
+    stranger = await open_owners(store=MemoryStore(), ring=Ring([OLD]))
+    await stranger.locker("x")
+    foreign = await stranger._store.read("x", "data key", "x")
+    assert foreign is not None
+    await store.write(replace(foreign, version=0))
+    assert await list_keys(local(store, file)) == [
+        f"secrets  {file.path}",
+        "store    the store",
+        f"{file.ring().newest.hex()}  wraps 3 keys  newest",
+        f"{old.hex()}  wraps 0 keys  older since 2026-03-01 12:00 UTC",
+        f"{fingerprint_of(OLD).hex()}  wraps 1 key  is not here: they cannot open",
+    ]
+
+
+async def test_one_secret_of_the_environment_is_answered_with_the_order_of_steps(store, clock):
+    await people(store, Ring([OLD]), number=1)
+    with pytest.raises(CommandRefused, match="holds one secret") as refused:
+        await rotate(deployed(store, OLD), now=clock())
+    steps = re.findall(r"ELICIT_SECRET=(\S+)", str(refused.value))
+    assert steps == ["old,new,", "new,old,", "new"]
+
+
+async def test_a_secret_that_no_process_had_yet_wraps_nothing(store, clock):
+    tags = await people(store, Ring([OLD]), number=2)
+    with pytest.raises(CommandRefused, match="No process of this store has ever had"):
+        await rotate(deployed(store, NEW, OLD), now=clock())
+    assert await count_wrapped(store) == {fingerprint_of(OLD): 3}
+    await rotate(deployed(store, NEW, OLD), now=clock(), anyway=True)
+    await opens_all(store, Ring([NEW]), tags)
+
+
+async def test_the_order_of_steps_breaks_nothing_at_any_moment(store, clock):
+    """At each step a process of the step before runs beside one of the next."""
+    steps = [Ring([OLD]), Ring([OLD, NEW]), Ring([NEW, OLD])]
+    tags = await people(store, steps[0], number=3)
+    links: list[str] = []
+    for before, after in pairwise(steps):
+        for ring in (before, after):
+            async with process(store, clock, ring=ring) as running:
+                elicitation = await asked(running, join=f"question {len(links)}")
+                links.append(running.links.of(elicitation, now=clock()))
+        for ring in (before, after):
+            async with process(store, clock, ring=ring) as running:
+                for link in links:
+                    text = link.rpartition("/")[2]
+                    found = running.links.read(text, purpose=Purpose.LINK, now=clock())
+                    assert await running.elicitations.get(found.id) is not None
+    said = await rotate(deployed(store, NEW, OLD), now=clock())
+    assert said[-1].startswith("ELICIT_SECRET stays as it is")
+    await opens_all(store, steps[1], tags)
+    await opens_all(store, Ring([NEW]), tags)
+    (said_of_old,) = await retire(
+        deployed(store, NEW, OLD), fingerprint=fingerprint_of(OLD).hex(), now=clock()
+    )
+    assert "it can be taken out of ELICIT_SECRET 31 days after" in said_of_old
+
+
+async def test_one_secret_leaves_no_note_and_several_leave_one_each(store):
+    for _ in range(2):
+        await open_owners(store=store, ring=Ring([OLD]))
+        assert list(await store.list("served secret")) == []
+    for _ in range(2):
+        await open_owners(store=store, ring=Ring([OLD, NEW]))
+        notes = {(note.owner, note.id) for note in await store.list("served secret")}
+        assert notes == {(SERVICE, fingerprint_of(secret).hex()) for secret in (OLD, NEW)}
+
+
+def test_a_token_is_whole_even_if_the_secret_changes_while_it_is_made(clock: Clock) -> None:
+    secrets = [OLD]
+
+    def restless() -> list[bytes]:
+        secrets.insert(0, f"secret number {len(secrets)} of thirty-two bytes".encode())
+        return secrets
+
+    tokens = Tokens(Ring(secrets, reread=restless), origin="https://elicit.example")
+    claims = Claims(purpose=Purpose.LINK, id="e", expires_at=clock() + timedelta(days=1))
+    text = tokens.mint(claims, now=clock())
+    assert tokens.read(text, purpose=Purpose.LINK, now=clock()) == claims
+
+
+def test_a_living_ring_asks_again_for_what_it_does_not_know() -> None:
+    news: list[list[bytes]] = []
+    ring = Ring([OLD], reread=lambda: news.pop() if news else None)
+    wrapped = Ring([NEWER, OLD]).wrap("o", b"k" * 32)
+    with pytest.raises(Unreadable):
+        ring.unwrap("o", wrapped)
+    news.append([NEWER, OLD])
+    assert ring.unwrap("o", wrapped) == b"k" * 32
+    assert ring.newest == fingerprint_of(NEWER)
+    assert len(set(ring.derive_all("csrf"))) == 2
+
+
+async def test_a_secret_that_still_wraps_a_key_cannot_be_left_out() -> None:
+    store = MemoryStore()
+    await (await open_owners(store=store, ring=Ring([OLD]))).locker("a" * 20)
+    await open_owners(store=store, ring=Ring([NEW, OLD]))
+    await rewrap_the_pepper_only(store)
+    with pytest.raises(Unreadable):
+        await must_open_all(store, Ring([NEW]))
+    await rewrap(store=store, ring=Ring([NEW, OLD]))
+    await must_open_all(store, Ring([NEW]))
+
+
+async def rewrap_the_pepper_only(store: Store) -> None:
+    """As a rotation leaves it that was cut off."""
+    (found,) = await store.list("pepper", owner=SERVICE)
+    ring = Ring([NEW, OLD])
+    name = f"{SERVICE} pepper"
+    await store.write(replace(found, sealed=ring.wrap(name, ring.unwrap(name, found.sealed))))

@@ -1,0 +1,318 @@
+"""A call that has begun with an account goes on with that one, in each of its legs."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import Context, MCPServer
+
+from flows import elicit
+from flows.elicitation.states import Elicitation
+from flows.oauth.connection import allow, lapse
+from flows.providers import github
+from tests.support.callers import staged_caller
+from tests.support.connections_page import connect_as, press, tail
+from tests.support.mcp_server import (
+    MODERN,
+    Person,
+    answered_in,
+    asked_in,
+    cut,
+    eventually,
+    soon,
+    text_of,
+)
+from tests.support.oauth_env import Town, approve, ends, town
+from tests.support.own_requests import size_form
+
+Said = Callable[["Shop"], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shop:
+    """A tool that deletes at an account, when its person has signed somewhere else."""
+
+    here: Town
+    caller: Any
+    person: Person
+    got: list[str]  # by the body, each time that it ran
+
+    async def go_on(self) -> str:
+        """Where the provider asks the person."""
+        return await self.person.go_on(await self.caller.link())
+
+    async def approve(self, at_provider: str) -> None:
+        callback = await approve(self.person, at_provider)
+        await ends(self.person, await self.person.visit(callback))
+
+    async def press(self, label: str, button: str) -> None:
+        (one,) = [each for each in await self.here.connections() if each.label == label]
+        await press(self.person, self.here, tail(one) + button)
+
+    async def put_in_use(self, label: str) -> None:
+        """By a press, after all that was said before; hubot is shared with the tool besides."""
+        self.here.clock.tick(seconds=1)
+        (hubot,) = [each for each in await self.here.connections() if each.label == "hubot"]
+        if "clean" not in hubot.tools:  # as a yes to another question of it leaves it
+            await self.here.service.elicitations.write(allow(hubot, "clean", None))
+        await self.press(label, "/switch")
+
+    async def lapse(self, label: str) -> None:
+        """Its key is over, and the provider does not renew it."""
+        (one,) = [each for each in await self.here.connections() if each.label == label]
+        await self.here.service.elicitations.write(lapse(one, now=self.here.clock()))
+
+    async def sign(self) -> None:
+        await self.caller.link()
+        await self.accept()
+
+    async def accept(self) -> None:
+        rows = await self.here.service.elicitations.all(Elicitation)
+        (asked,) = [each for each in rows if each.kind == "url" and not each.status.is_final]
+        await self.here.service.completing.complete(asked.id, {})
+
+
+@asynccontextmanager
+async def shop(*meanwhile: Said) -> AsyncIterator[Shop]:
+    """`meanwhile` is what the person does when a body has got the account and not yet asked on."""
+    server, got, left = MCPServer("shop"), list[str](), list(meanwhile)
+    at: Shop
+
+    @server.tool()
+    async def clean() -> str:
+        account = await elicit.oauth(github, scopes=["repo"])
+        got.append(account.label)
+        if left:
+            await left.pop(0)(at)
+        await elicit.url("Sign the deletion", "https://shop.example/sign")
+        return f"deleted at {account.label}"
+
+    async with town(server=server) as here, staged_caller(here, MODERN) as caller:
+        await connect_as(here, "hubot", tool="other")
+        at = Shop(here=here, caller=caller, person=await here.person(), got=got)
+        yield at
+
+
+async def switch_to_hubot(at: Shop) -> None:
+    await at.put_in_use("hubot")
+
+
+async def switch_to_octocat(at: Shop) -> None:
+    await at.put_in_use("octocat")
+
+
+async def test_a_call_that_has_begun_goes_on_with_the_account_that_it_got() -> None:
+    async with shop(switch_to_hubot) as at:
+        call = at.caller.call("clean")
+        await at.approve(await at.go_on())
+        await at.sign()
+        assert text_of(await soon(call)) == "deleted at octocat"
+        assert at.got == ["octocat", "octocat"]
+        call = at.caller.call("clean")
+        await at.sign()
+        assert text_of(await soon(call)) == "deleted at hubot"
+
+
+async def test_one_that_was_put_in_use_before_the_call_got_any_stays_with_it_too() -> None:
+    async with shop(switch_to_octocat) as at:
+        call = at.caller.call("clean")
+        at_provider = await at.go_on()
+        await cut(call)
+        await eventually(lambda: not len(at.here.service.elicitations.waiters))
+        await at.approve(at_provider)
+        await at.put_in_use("hubot")
+        call = at.caller.call("clean")
+        await at.sign()
+        assert text_of(await soon(call)) == "deleted at hubot"
+        assert at.got == ["hubot", "hubot"]
+
+
+@pytest.mark.parametrize(
+    ("button", "why"),
+    [
+        ("/unshare", "is not shared with this tool any more"),
+        ("/disconnect", "was disconnected meanwhile"),
+    ],
+)
+async def test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun(
+    button: str, why: str
+) -> None:
+    async def said(at: Shop) -> None:
+        await at.put_in_use("hubot")
+        await at.press("octocat", button)
+
+    async with shop(said) as at:
+        call = at.caller.call("clean")
+        await at.approve(await at.go_on())
+        refused = await soon(call)
+        assert refused.is_error
+        assert why in text_of(refused)
+        assert at.got == ["octocat"]
+
+
+class TestAnAccountThatNobodyWasAskedFor:
+    """It was at hand when the call began, and what the person does then changes the next call."""
+
+    async def test_it_stays_the_call_s_when_the_person_puts_another_in_use(self) -> None:
+        async with shop(nothing, nothing, switch_to_hubot) as at:
+            await a_first_call(at)
+            call = at.caller.call("clean")
+            await at.sign()
+            assert text_of(await soon(call)) == "deleted at octocat"
+            assert at.got[2:] == ["octocat", "octocat"]
+            call = at.caller.call("clean")
+            await at.sign()
+            assert text_of(await soon(call)) == "deleted at hubot"
+
+    async def test_equal_calls_are_wishes_of_their_own_each_with_its_account(self) -> None:
+        async with octocat_in_use(*asks_for_a_size()) as at:
+            one = asked_in(await at.caller.leg("clean"))
+            await at.put_in_use("hubot")
+            two = asked_in(await at.caller.leg("clean"))
+            answered_in(await at.caller.leg("clean", after=two))
+            answered_in(await at.caller.leg("clean", after=one))
+            assert at.got == ["octocat", "hubot", "hubot", "octocat"]
+
+    async def test_one_that_lapsed_meanwhile_gives_way_only_to_the_next_call(self) -> None:
+        async def said(at: Shop) -> None:
+            await at.put_in_use("hubot")
+            await at.lapse("octocat")
+
+        async with shop(nothing, nothing, said) as at:
+            await a_first_call(at)
+            call = at.caller.call("clean")
+            await at.sign()
+            refused = await soon(call)
+            assert refused.is_error
+            assert "works no more; call again" in text_of(refused)
+            assert at.got[2:] == ["octocat"]
+            assert text_of(await soon(at.caller.call("clean"))) == "deleted at hubot"
+
+    @pytest.mark.parametrize("person", ["octocat", "hubot"])
+    @pytest.mark.parametrize("is_at_hand", [True, False])
+    async def test_a_body_that_asks_again_for_one_that_lapsed_asks_once_more(
+        self, *, is_at_hand: bool, person: str
+    ) -> None:
+        # finding: R16
+        server, got, links = MCPServer("shop"), list[str](), list[str]()
+
+        @server.tool()
+        async def clean() -> str:
+            got.append((await elicit.oauth(github, scopes=["repo"])).label)
+            if len(got) == 1:
+                await at.lapse("octocat")
+            return (await elicit.oauth(github, scopes=["repo"])).label
+
+        async with town(server=server) as here, staged_caller(here, MODERN) as caller:
+            if is_at_hand:
+                await connect_as(here, "octocat", tool="clean")
+            at = Shop(here=here, caller=caller, person=await here.person(), got=got)
+            call = caller.call("clean")
+            for who in [person] if is_at_hand else ["octocat", person]:
+                links.append(await caller.link())
+                callback = await approve(at.person, await at.person.go_on(links[-1]), person=who)
+                await ends(at.person, await at.person.visit(callback))
+            assert text_of(await soon(call)) == person
+            assert not caller.has_links_left
+            assert len(set(links)) == len(links)
+            assert text_of(answered_in(await caller.leg("clean"))) == person
+
+    @pytest.mark.parametrize(
+        ("button", "why"),
+        [
+            ("/unshare", "is not shared with this tool any more"),
+            ("/disconnect", "was disconnected meanwhile"),
+        ],
+    )
+    async def test_what_is_taken_away_is_gone_and_no_other_takes_its_place(
+        self, button: str, why: str
+    ) -> None:
+        async def said(at: Shop) -> None:
+            await at.put_in_use("hubot")
+            await at.press("octocat", button)
+
+        async with shop(nothing, nothing, said) as at:
+            await a_first_call(at)
+            call = at.caller.call("clean")
+            await at.sign()
+            refused = await soon(call)
+            assert refused.is_error
+            assert why in text_of(refused)
+            assert at.got[2:] == ["octocat"]
+            # What was signed was used for nothing.
+            assert text_of(await soon(at.caller.call("clean"))) == "deleted at hubot"
+
+    async def test_it_stays_so_when_the_tool_asks_on_by_the_protocol_s_own_means(self) -> None:
+        async with octocat_in_use(*asks_for_a_size()) as at:
+            sizing = asked_in(await at.caller.leg("clean"))
+            await at.put_in_use("hubot")
+            assert text_of(answered_in(await at.caller.leg("clean", after=sizing))) == "done"
+            assert at.got == ["octocat", "octocat"]
+
+
+def asks_for_a_size() -> tuple[MCPServer[Any], list[str]]:
+    """By a form of the tool's own, when it has the account; and what its bodies got."""
+    server, got = MCPServer("shop"), list[str]()
+
+    @server.tool()
+    async def clean(context: Context[Any, Any]) -> Any:
+        got.append((await elicit.oauth(github, scopes=["repo"])).label)
+        return "done" if "size" in (context.input_responses or {}) else size_form()
+
+    return server, got
+
+
+@asynccontextmanager
+async def octocat_in_use(server: MCPServer[Any], got: list[str]) -> AsyncIterator[Shop]:
+    """It is shared with the tool `clean`, and hubot with another one."""
+    async with town(server=server) as here, staged_caller(here, MODERN) as caller:
+        await connect_as(here, "hubot", tool="other")
+        await connect_as(here, "octocat", tool="clean")
+        yield Shop(here=here, caller=caller, person=await here.person(), got=got)
+
+
+async def nothing(at: Shop) -> None:
+    pass
+
+
+async def a_first_call(at: Shop) -> None:
+    """Octocat is connected by it, and shared with the tool; its body gets that twice."""
+    call = at.caller.call("clean")
+    await at.approve(await at.go_on())
+    await at.sign()
+    assert text_of(await soon(call)) == "deleted at octocat"
+
+
+class TestAnOldRequestState:
+    """Sent with the same call when its run is over, it brings back no account."""
+
+    @pytest.mark.parametrize("minutes", [0, 11])
+    async def test_of_a_call_that_was_signed(self, minutes: int) -> None:
+        # finding: S23
+        async with shop(nothing, nothing) as at:
+            await a_first_call(at)
+            old = asked_in(await at.caller.leg("clean"))
+            await at.accept()
+            signed = answered_in(await at.caller.leg("clean", after=old))
+            assert text_of(signed) == "deleted at octocat"
+            await at.put_in_use("hubot")
+            at.here.clock.tick(minutes=minutes)
+            got = len(at.got)
+            again = await at.caller.leg("clean", after=old)
+            if minutes:
+                asked_in(again)
+                assert at.got[got:] == ["hubot"]
+            else:  # it may have been lost
+                assert text_of(answered_in(again)) == "deleted at octocat"
+                assert len(at.got) == got
+
+    async def test_of_a_call_that_asked_by_the_protocol_s_own_means(self) -> None:
+        # finding: S23
+        async with octocat_in_use(*asks_for_a_size()) as at:
+            old = asked_in(await at.caller.leg("clean"))
+            assert text_of(answered_in(await at.caller.leg("clean", after=old))) == "done"
+            await at.put_in_use("hubot")
+            assert text_of(answered_in(await at.caller.leg("clean", after=old))) == "done"
+            assert at.got == ["octocat", "octocat", "hubot"]

@@ -1,0 +1,784 @@
+"""The way back from a provider, as the person and the waiting tool see it."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+
+from flows import elicit
+from flows.elicitation.states import Status
+from flows.errors import Declined, Denied, Expired, Failed
+from flows.providers import github, google, openid
+from tests.support.clock import Clock
+from tests.support.mcp_server import (
+    LEGACY,
+    MODERN,
+    Stage,
+    _Posts,
+    eventually,
+    new_browser,
+    soon,
+    text_of,
+)
+from tests.support.oauth_env import (
+    Town,
+    approve,
+    changed,
+    decide,
+    ends,
+    parameter,
+    process,
+    town,
+)
+from webapp.limits import CallLimits
+from webapp.stores import Record, open_store
+from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
+
+
+async def test_an_account_is_connected_and_the_line_returns() -> None:
+    async with town() as here:
+        asked = here.ask("repo")
+        link = await asked.link()
+        person = await here.person()
+        start = await person.visit(link)
+        assert start.heading == "Connect GitHub to shop"
+        callback = await approve(person, await person.go_on(link))
+        page = await ends(person, await person.visit(callback))
+        assert (page.status, page.heading) == (200, "GitHub is connected")
+        assert "octocat" in page.text
+        account = await asked.account()
+        assert (account.label, account.scopes) == ("octocat", ("repo",))
+        assert here.gate.exchanges == 1
+
+
+async def test_the_page_of_the_callback_loaded_again_shows_that_it_is_done() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        callback = await approve(person, await person.go_on(await asked.link()))
+        for _ in range(3):
+            page = await ends(person, await person.visit(callback))
+            assert page.heading == "GitHub is connected"
+        await asked.account()
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "GitHub is connected"
+        assert here.gate.exchanges == 1
+
+
+async def test_a_double_click_makes_one_exchange() -> None:
+    # defect: lynq replayed state
+    # defect: mcp-authkit two callbacks two exchanges
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await approve(person, await person.go_on(link))
+        pages = await asyncio.gather(*(person.visit(callback) for _ in range(5)))
+        assert {page.status for page in pages} == {303}  # to the page that tells how far it is
+        assert (await asked.account()).label == "octocat"
+        assert here.gate.exchanges == 1
+        assert (await person.visit(link)).heading == "GitHub is connected"
+
+
+async def test_the_page_waits_while_the_provider_takes_its_time() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await approve(person, await person.go_on(link))
+        await here.plan("slow")
+        first = asyncio.create_task(person.visit(callback))
+        await eventually(lambda: here.gate.exchanges)
+        assert (await person.visit(link)).heading == "Finishing…"
+        second = await person.visit(callback)
+        assert (await ends(person, second)).heading == "Finishing…"
+        await here.release()
+        assert (await ends(person, await soon(first))).heading == "GitHub is connected"
+        await asked.account()
+        assert here.gate.exchanges == 1
+
+
+async def test_a_browser_that_goes_away_during_the_exchange_loses_nothing() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await approve(person, await person.go_on(link))
+        await here.plan("slow")
+        gone = asyncio.create_task(person.visit(callback))
+        await eventually(lambda: here.gate.exchanges)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        await here.release()
+        assert (await asked.account()).label == "octocat"
+        assert here.gate.exchanges == 1
+        assert (await person.visit(link)).heading == "GitHub is connected"
+
+
+async def test_a_no_at_the_provider_is_told_at_once() -> None:
+    # defect: lynq access_denied releases nobody
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await decide(person, await person.go_on(link), "deny")
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "You said no at GitHub"
+        with pytest.raises(Denied, match="GitHub"):
+            await asked.account()
+        assert here.gate.exchanges == 0
+        assert (await here.row(link)).status is Status.DENIED
+        assert not await here.connections()
+
+
+@pytest.mark.parametrize(
+    "error", ["server_error", "temporarily_unavailable", "invalid_scope", "x" * 500, "<b>&'\"", ""]
+)
+async def test_another_error_of_the_provider_ends_it(error: str) -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await decide(person, await person.go_on(link), "deny")
+        callback = changed(callback, error=error, error_description="<script>alert(1)</script>")
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "This did not work"
+        assert "<script>alert" not in page.text
+        assert "<b>" not in page.text
+        with pytest.raises(Failed, match="GitHub refused"):
+            await asked.account()
+        assert here.gate.exchanges == 0
+
+
+async def test_the_log_has_the_providers_error_code_and_nothing_else_of_its_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with town() as here:
+        for n, error in enumerate(("temporarily_unavailable", "A sentence of theirs")):
+            asked, person = here.ask("repo", arguments=n), await here.person()
+            callback = await decide(person, await person.go_on(await asked.link()), "deny")
+            callback = changed(callback, error=error, error_description="their+description")
+            await ends(person, await person.visit(callback))
+            with pytest.raises(Failed):
+                await asked.account()
+    ours = [vars(record) for record in caplog.records if record.name.startswith("webapp")]
+    told = [record for record in ours if record["message"] == "provider.refused"]
+    assert [(one["levelname"], one["error"]) for one in told] == [
+        ("WARNING", "temporarily_unavailable")
+    ]
+    for words in ("description", "A sentence"):
+        assert not any(words in str(record) for record in ours)
+
+
+async def test_a_scope_that_only_the_real_provider_has_is_practised_in_the_sandbox() -> None:
+    calendar = "https://www.googleapis.com/auth/calendar.readonly"
+    async with town() as here:
+        account = await here.connect(calendar, provider=google)
+        assert calendar in account.scopes
+        again = here.ask(calendar, provider=google, arguments="again")
+        await again.account()
+        assert not again.has_asked
+
+
+REPLIES: dict[str, Response] = {
+    "500": PlainTextResponse("Something broke.", 500),
+    "html": HTMLResponse("<!doctype html><title>Back soon</title>"),
+    "error with 200": JSONResponse({"error": "bad_verification_code", "error_uri": "x"}),
+    "strange error with 200": JSONResponse({"error": {"a": ["s3cret-of-the-reply"]}}),
+    "no token": JSONResponse({"token_type": "bearer", "scope": "repo"}),
+    "an empty token": JSONResponse({"access_token": "", "token_type": "bearer"}),
+    "null": JSONResponse(None),
+    "a list": JSONResponse([{"access_token": "s3cret-of-the-reply"}]),
+    "a token of another type": JSONResponse({"access_token": "s3cret-of-the-reply\r\nX: y"}),
+    "a kind of key nobody knows": JSONResponse(
+        {"access_token": "s3cret-of-the-reply", "token_type": "mac"}
+    ),
+    "a huge token": JSONResponse({"access_token": "x" * 100_000, "token_type": "bearer"}),
+    "a huge reply": PlainTextResponse("x" * 2_000_000),
+    "a bomb": Response(b"\x1f\x8b" + b"x" * 100, headers={"content-encoding": "gzip"}),
+    "a deep reply": PlainTextResponse("[" * 200_000, media_type="application/json"),
+    "not UTF-8": Response(b'{"access_token":"\xff\xfe"}', media_type="application/json"),
+    "a redirect": PlainTextResponse("", 307, headers={"location": "http://127.0.0.1:1/"}),
+    "nothing": Response(b"", 204),
+    "401": JSONResponse({"error": "invalid_client"}, 401),
+}
+
+
+@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
+async def test_a_bad_answer_of_the_provider_ends_it_in_words(reply: Response) -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await approve(person, await person.go_on(link))
+        here.gate.answers.append(reply)
+        page = await ends(person, await person.visit(callback))
+        assert (page.status, page.heading) == (200, "This did not work")
+        assert "s3cret" not in page.text
+        with pytest.raises(Failed) as failed:
+            await asked.account()
+        assert "s3cret" not in str(failed.value)
+        assert here.gate.exchanges == 1  # a code is never tried twice
+        await ends(person, await person.visit(callback))
+        assert here.gate.exchanges == 1
+        assert not await here.connections()
+
+
+@pytest.mark.parametrize("fault", ["500", "html", "200-with-error", "no-token", "huge-token"])
+async def test_after_a_bad_day_of_the_provider_the_same_call_starts_afresh(fault: str) -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        callback = await approve(person, await person.go_on(await asked.link()))
+        await here.plan(fault)
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "This did not work"
+        with pytest.raises(Failed):
+            await asked.account()
+        assert (await here.connect("repo", person=person)).label == "octocat"
+
+
+async def test_a_provider_that_hangs_up_has_not_answered() -> None:
+    async def hang_up(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{", "more_body": True})
+        raise ConnectionAbortedError
+
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        callback = await approve(person, await person.go_on(await asked.link()))
+        here.gate.answers.append(hang_up)
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "This did not work"
+        with pytest.raises(Failed, match="GitHub did not"):
+            await asked.account()
+
+
+@pytest.mark.parametrize("fault", ["drop-iss", "wrong-iss"])
+async def test_an_answer_of_another_issuer_does_nothing_and_the_right_one_still_counts(
+    fault: str,
+) -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        at_provider = await person.go_on(link)
+        await here.plan(fault)
+        page = await person.visit(await approve(person, at_provider))
+        assert (page.status, page.heading) == (400, "That cannot be done")
+        assert here.gate.exchanges == 0
+        assert (await here.row(link)).status is Status.OPENED
+        page = await ends(person, await person.visit(await approve(person, at_provider)))
+        assert page.heading == "GitHub is connected"
+        await asked.account()
+
+
+async def test_a_no_in_the_name_of_another_issuer_is_no_no() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        at_provider = await person.go_on(link)
+        await here.plan("wrong-iss")
+        page = await person.visit(await decide(person, at_provider, "deny"))
+        assert page.status == 400
+        assert (await here.row(link)).status is Status.OPENED
+
+
+async def test_an_issuer_that_says_so_in_its_metadata_must_name_itself() -> None:
+    async with town() as here:
+        metadata = f"{here.sandbox.url}/oidc/.well-known/openid-configuration"
+        async with new_browser() as browser:
+            says = (await browser.get(metadata)).json()
+        assert says["authorization_response_iss_parameter_supported"] is True
+        asked, person = here.ask(provider="google"), await here.person()
+        link = await asked.link()
+        at_provider = await person.go_on(link)
+        await here.plan("drop-iss")
+        page = await person.visit(await approve(person, at_provider))
+        assert page.status == 400
+        page = await ends(person, await person.visit(await approve(person, at_provider)))
+        assert page.heading == "Google is connected"
+        assert (await asked.account()).label == "octocat@sandbox.example"
+
+
+async def test_a_yes_that_is_too_old_for_the_provider_too_leaves_it_expired() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await approve(person, await person.go_on(link))
+        here.clock.tick(minutes=5, seconds=10)
+        await fall_due(here.service)
+        with pytest.raises(Expired):
+            await asked.account()
+        assert (await person.visit(link)).heading == "The time is over"
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "The time is over"  # the sandbox's code lives for a minute only
+        assert here.gate.exchanges == 1
+
+
+async def late_yes(here: Town, **about: Any) -> tuple[Any, Any, str, str]:
+    """A person who is at the provider while the time runs out, and comes back with a yes."""
+    asked, person = here.ask("repo", **about), await here.person()
+    link = await asked.link()
+    at_provider = await person.go_on(link)
+    here.clock.tick(minutes=5, seconds=10)
+    callback = await approve(person, at_provider)
+    return asked, person, link, callback
+
+
+async def test_a_late_yes_is_kept_and_the_next_call_asks_nothing() -> None:
+    # defect: mcp-authkit callback after the timeout
+    async with town() as here:
+        asked, person, link, callback = await late_yes(here)
+        await fall_due(here.service)
+        with pytest.raises(Expired):
+            await asked.account()
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "It worked, and it is kept"
+        again = here.ask("repo")
+        assert (await again.account()).label == "octocat"
+        assert not again.has_asked
+        assert (await person.visit(link)).heading == "It worked, and it is kept"
+        assert here.gate.exchanges == 1
+
+
+async def test_a_late_yes_before_the_sweeper_came_is_as_late() -> None:
+    async with town() as here:
+        asked, person, _, callback = await late_yes(here)
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "It worked, and it is kept"
+        again = here.ask("repo", arguments="another call")
+        assert (await again.account()).label == "octocat"
+        assert not again.has_asked
+        assert not asked.has_asked or asked.task.done()
+
+
+async def test_a_late_yes_goes_to_whoever_asks_the_same_now() -> None:
+    async with town() as here:
+        asked, person, _, callback = await late_yes(here)
+        await fall_due(here.service)
+        with pytest.raises(Expired):
+            await asked.account()
+        again = here.ask("repo")
+        link = await again.link()
+        assert (await person.visit(link)).heading == "Connect GitHub to shop"
+        await ends(person, await person.visit(callback))
+        assert (await again.account()).label == "octocat"
+        assert (await person.visit(link)).heading == "A newer link has taken its place"
+
+
+async def test_a_late_no_is_no_answer_to_anybody() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await decide(person, await person.go_on(link), "deny")
+        here.clock.tick(minutes=6)
+        await fall_due(here.service)
+        with pytest.raises(Expired):
+            await asked.account()
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "The time is over"
+
+
+async def test_a_day_after_its_time_the_state_is_too_old() -> None:
+    # defect: lynq state without expiry
+    async with town() as here:
+        _, person, _, callback = await late_yes(here)
+        here.clock.tick(days=1)
+        page = await person.visit(callback)
+        assert (page.status, page.heading) == (410, "The time is over")
+        assert here.gate.exchanges == 0
+
+
+async def test_a_yes_after_a_no_on_our_page_is_kept_and_tells_the_tool_nothing() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await approve(person, await person.go_on(link))
+        assert (await person.decline(link)).heading == "You declined"
+        with pytest.raises(Declined):
+            await asked.account()
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "It worked, and it is kept"
+        again = here.ask("repo")
+        assert (await again.account()).label == "octocat"
+        assert not again.has_asked
+
+
+@pytest.mark.parametrize("status", [Status.CANCELLED, Status.SUPERSEDED, Status.DECLINED])
+async def test_a_yes_after_its_end_from_our_side_is_kept(status: Status) -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await approve(person, await person.go_on(link))
+        await here.service.elicitations.settle((await here.row(link)).id, status)
+        with pytest.raises(Exception, match=r"[a-z]"):
+            await asked.account()
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "It worked, and it is kept"
+        assert [each.label for each in await here.connections()] == ["octocat"]
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.DENIED])
+async def test_a_yes_after_it_failed_changes_nothing(status: Status) -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await approve(person, await person.go_on(link))
+        await here.service.elicitations.settle((await here.row(link)).id, status)
+        with pytest.raises((Failed, Denied)):
+            await asked.account()
+        page = await ends(person, await person.visit(callback))
+        assert page.heading in ("This did not work", "You said no at GitHub")
+        assert here.gate.exchanges == 0
+        assert not await here.connections()
+
+
+async def interrupted(here: Town) -> tuple[Any, Any, str, "asyncio.Task[Any]"]:
+    """An exchange whose answer has not come for a minute."""
+    asked, person = here.ask("repo"), await here.person()
+    link = await asked.link()
+    callback = await approve(person, await person.go_on(link))
+    await here.plan("slow")
+    held = asyncio.create_task(person.visit(callback))
+    await eventually(lambda: here.gate.exchanges)
+    here.clock.tick(seconds=59)
+    await fall_due(here.service)
+    assert (await here.row(link)).status is Status.EXCHANGING
+    here.clock.tick(seconds=2)
+    await fall_due(here.service)
+    return asked, person, link, held
+
+
+async def test_an_exchange_that_was_cut_off_fails_after_a_minute() -> None:
+    async with town() as here:
+        asked, person, link, held = await interrupted(here)
+        with pytest.raises(Failed, match="interrupted"):
+            await asked.account()
+        page = await person.visit(link)
+        assert page.heading == "This did not work"
+        assert "remove it there" in page.text  # a grant that we do not know may be left
+        await here.release()
+        await soon(held)
+
+
+async def test_an_answer_after_it_was_given_up_is_kept_for_the_next_call() -> None:
+    async with town() as here:
+        asked, person, link, held = await interrupted(here)
+        with pytest.raises(Failed):
+            await asked.account()
+        here.clock.tick(seconds=-30)  # or the sandbox's code would be too old
+        await here.release()
+        await soon(held)
+        assert (await person.visit(link)).heading == "This did not work"
+        again = here.ask("repo")
+        assert (await again.account()).label == "octocat"
+        assert not again.has_asked
+
+
+async def test_the_page_of_an_exchange_that_was_cut_off_says_what_to_do() -> None:
+    async with town() as here:
+        _, person, link, held = await interrupted(here)
+        page = await person.visit(link)
+        await here.release()
+        await soon(held)
+        assert "To start again" in page.text
+        # The provider may hold a grant that we never heard of.
+        assert "among your connected apps, remove it there" in page.text
+
+
+async def test_the_callback_may_come_to_another_process(tmp_path: Path) -> None:
+    stores = [await open_store(f"sqlite:///{tmp_path / 'elicit.db'}") for _ in range(2)]
+    try:
+        async with (
+            town(store=stores[0]) as here,
+            process(
+                here.settings,
+                store=stores[1],
+                clock=here.clock,
+                gate=here.gate,
+                sandbox=here.sandbox,
+            ) as there,
+        ):
+            asked = here.ask("repo")
+            host = here.url.removeprefix("http://")
+            person = await here.person(host=host)
+            callback = await approve_elsewhere(person, here, await asked.link(), there.url)
+            page = await person.visit(callback.replace(here.url, there.url))
+            assert page.status == 303
+            assert (await asked.account()).label == "octocat"
+            again = there.ask("repo", arguments="there")
+            assert (await again.account()).label == "octocat"
+            assert not again.has_asked
+    finally:
+        for store in stores:
+            await store.aclose()
+
+
+async def approve_elsewhere(person: Any, here: Town, link: str, other: str) -> str:
+    """Press Continue at the other process, and say yes at the provider."""
+    at_provider = await person.go_on(link.replace(here.url, other))
+    consenting = await here.person()
+    return await approve(consenting, at_provider)
+
+
+async def test_a_provider_that_is_not_configured_any_more_is_no_crash(tmp_path: Path) -> None:
+    stores = [await open_store(f"sqlite:///{tmp_path / 'elicit.db'}") for _ in range(2)]
+    try:
+        async with (
+            town(store=stores[0]) as here,
+            process(
+                here.settings,
+                store=stores[1],
+                clock=here.clock,
+                gate=here.gate,
+                sandbox=here.sandbox,
+                played=False,
+            ) as there,
+        ):
+            asked, person = here.ask("repo"), await here.person()
+            link = await asked.link()
+            callback = await approve(person, await person.go_on(link))
+            person.browser.headers["host"] = here.url.removeprefix("http://")
+            page = await person.visit(callback.replace(here.url, there.url))
+            assert (page.status, page.heading) == (503, "Something went wrong here")
+            assert here.gate.exchanges == 0
+            del person.browser.headers["host"]
+            # It is the server's trouble and not the person's no: the right one still takes it.
+            page = await ends(person, await person.visit(callback))
+            assert page.heading == "GitHub is connected"
+            assert (await asked.account()).label == "octocat"
+    finally:
+        for store in stores:
+            await store.aclose()
+
+
+async def test_a_provider_that_cannot_be_reached_is_no_end() -> None:
+    async with town() as here:
+        acme = openid("acme", "http://127.0.0.1:1", label="Acme")
+        here.service.kinds.accounts._registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
+        asked, person = here.ask(provider=acme), await here.person()
+        link = await asked.link()
+        page = await person.press(link)
+        assert (page.status, page.heading) == (502, "Acme did not answer")
+        assert (await here.row(link)).status is Status.OPENED
+        assert not asked.task.done()
+
+
+async def test_the_person_may_press_continue_ten_times() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        csrf = (await person.visit(link)).csrf
+        presses = [await person.browser.post(link, data={"csrf": csrf}) for _ in range(11)]
+        assert [press.status_code for press in presses] == [303] * 10 + [429]
+        last = presses[9].headers["location"]
+        page = await ends(person, await person.visit(await approve(person, last)))
+        assert page.heading == "GitHub is connected"
+        await asked.account()
+
+
+async def test_an_exchange_that_began_in_time_may_end_a_little_later() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        at_provider = await person.go_on(link)
+        here.clock.tick(minutes=4, seconds=58)
+        callback = await approve(person, at_provider)
+        await here.plan("slow")
+        held = asyncio.create_task(person.visit(callback))
+        await eventually(lambda: here.gate.exchanges)
+        here.clock.tick(seconds=5)
+        await fall_due(here.service)
+        await here.release()
+        page = await ends(person, await soon(held))
+        assert page.heading == "GitHub is connected"
+        assert (await asked.account()).label == "octocat"
+
+
+async def test_the_page_tells_of_the_exchange_until_the_minute_is_over() -> None:
+    clock = Clock()
+    async with town(clock=clock) as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await approve(person, await person.go_on(link))
+        await here.plan("slow")
+        held = asyncio.create_task(person.visit(callback))
+        await eventually(lambda: here.gate.exchanges)
+        clock.tick(seconds=20)
+        page = await person.visit(link)
+        assert 'data-left="40"' in page.text
+        # Nothing that is pressed meanwhile has a say.
+        assert (await here.row(link)).status is Status.EXCHANGING
+        await here.release()
+        await soon(held)
+        await asked.account()
+
+
+async def test_the_state_is_in_no_page_and_the_code_in_no_record() -> None:
+    async with town() as here:
+        asked, person = here.ask("repo"), await here.person()
+        link = await asked.link()
+        callback = await approve(person, await person.go_on(link))
+        page = await ends(person, await person.visit(callback))
+        await asked.account()
+        for name in ("code", "state"):
+            assert parameter(callback, name) not in page.text
+        row = await here.row(link)
+        assert parameter(callback, "code") not in str(row.attempt)
+        assert row.asked.origins == (here.sandbox.url,)
+        assert row.kept_until - row.expires_at == timedelta(minutes=10)
+
+
+async def test_another_tool_asks_once_on_our_page_and_is_allowed() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        asked, person = here.ask("repo", tool="export_all"), await here.person()
+        link = await asked.link()
+        page = await person.visit(link)
+        assert page.heading == "export_all wants to use octocat"
+        assert "list" in page.text
+        for button in ("Allow", "Another account", "Decline"):
+            assert button in page.text
+        page = await ends(person, await person.press(link, to="/allow"))
+        assert page.heading == "GitHub is connected"
+        assert (await asked.account()).label == "octocat"
+        again = here.ask("repo", tool="export_all", arguments="again")
+        assert (await again.account()).label == "octocat"
+        assert not again.has_asked
+        assert here.gate.exchanges == 1
+
+
+async def test_allow_pressed_twice_is_allowed_once() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        asked, person = here.ask("repo", tool="export_all"), await here.person()
+        link = await asked.link()
+        page = await person.visit(link)
+        allow, form = page.leading("/allow"), {"csrf": page.csrf}
+        answers = await asyncio.gather(*(person.browser.post(allow, data=form) for _ in range(4)))
+        assert {answer.status_code for answer in answers} == {303}
+        assert (await asked.account()).label == "octocat"
+        (connection,) = await here.connections()
+        assert connection.tools == ("list", "export_all")
+
+
+async def test_another_tool_may_be_given_another_account() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        asked, person = here.ask("repo", tool="export_all"), await here.person()
+        link = await asked.link()
+        at_provider = await person.go_on(link)  # Another account
+        page = await ends(
+            person, await person.visit(await approve(person, at_provider, person="hubot"))
+        )
+        assert page.heading == "GitHub is connected"
+        assert "hubot" in page.text
+        assert (await asked.account()).label == "hubot"
+
+
+async def test_another_tool_may_be_declined() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        asked, person = here.ask("repo", tool="export_all"), await here.person()
+        page = await person.decline(await asked.link())
+        assert page.heading == "You declined"
+        with pytest.raises(Declined):
+            await asked.account()
+        first = here.ask("repo", arguments="again")
+        assert (await first.account()).label == "octocat"
+
+
+async def test_another_served_server_is_not_even_told_that_there_is_an_account() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        asked, person = here.ask("repo", server="another shop"), await here.person()
+        page = await person.visit(await asked.link())
+        assert page.heading == "Connect GitHub to another shop"
+        assert "octocat" not in page.text
+
+
+async def test_the_model_is_told_what_the_server_lacks() -> None:
+    server = MCPServer("shop")
+
+    @server.tool()
+    async def show() -> str:
+        """Show who it is."""
+        return (await elicit.oauth(github)).label
+
+    async with town(server=server, played=False) as here:
+        stage = Stage(
+            url=here.url, service=here.service, settings=here.settings, posts=_Posts(here.gate)
+        )
+        for revision in (LEGACY, MODERN):
+            async with stage.caller(revision) as caller:
+                result = await soon(caller.call("show"))
+                assert result.is_error
+                assert "ELICIT_GITHUB_CLIENT_ID" in text_of(result)
+                assert "ELICIT_GITHUB_CLIENT_SECRET" in text_of(result)
+                assert not caller.has_links_left
+
+
+class CountedStore(MemoryStore):
+    """Counts how often it is read."""
+
+    reads = 0
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        self.reads += 1
+        return await super().read(owner, kind, id)
+
+
+async def test_a_call_whose_time_ends_during_the_exchange_waits_quietly() -> None:
+    server, store = MCPServer("shop"), CountedStore()
+
+    @server.tool()
+    async def show() -> str:
+        """Show who it is."""
+        return (await elicit.oauth(github)).label
+
+    limits = CallLimits(call=timedelta(hours=1))
+    async with town(server=server, store=store, limits=limits) as here:
+        stage = Stage(
+            url=here.url, service=here.service, settings=here.settings, posts=_Posts(here.gate)
+        )
+        async with stage.caller(LEGACY) as caller:
+            call, person = caller.call("show"), await here.person()
+            callback = await approve(person, await person.go_on(await caller.link()))
+            await here.plan("slow")
+            held = asyncio.create_task(person.visit(callback))
+            await eventually(lambda: here.gate.exchanges)
+            here.clock.tick(minutes=5, seconds=1)
+            here.service.elicitations.waiters.wake_all()
+            before = store.reads
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            reads = store.reads - before
+            here.clock.tick(minutes=-5)  # or the sandbox's code would be too old
+            await here.release()
+            await soon(held)
+            assert text_of(await soon(call)) == "octocat"
+            assert reads < 10
+
+
+async def test_a_provider_that_this_process_has_no_settings_for_is_not_said_to_be_silent() -> None:
+    async with town() as here:
+        acme = openid("acme", "http://127.0.0.1:1", label="Acme")
+        registrations = here.service.kinds.accounts._registrations
+        registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
+        asked, person = here.ask(provider=acme), await here.person()
+        link = await asked.link()
+        # As in a process that was started without them.
+        del registrations._credentials["acme"], registrations.clients["acme"]
+        page = await person.press(link)
+        assert (page.status, page.heading) == (502, "The other site is not set up here")
+        assert (await here.row(link)).status is Status.PENDING
+        assert not asked.task.done()
+
+
+async def test_a_real_issuer_on_this_machine_is_not_said_to_be_practice() -> None:
+    # finding: S14
+    async with town() as here:
+        real = openid("acme", "http://127.0.0.1:1", label="Acme")
+        here.service.kinds.accounts._registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
+        for provider, is_practice in ((real, False), (github, True)):
+            asked, person = here.ask(provider=provider), await here.person()
+            page = await person.visit(await asked.link())
+            assert page.status == 200
+            assert ("only practice" in page.text) is is_practice

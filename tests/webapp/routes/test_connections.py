@@ -1,0 +1,667 @@
+"""What is connected, as the person who connected it sees and ends it, and nobody else."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from urllib.parse import urljoin
+
+import msgspec
+import pytest
+
+from flows.elicitation.states import Status
+from flows.oauth.connection import Claim, Connection
+from flows.oauth.provider import Provider, Revocation
+from flows.providers import github
+from tests.support.clock import Clock
+from tests.support.connections_page import (
+    _ground,
+    city,
+    connect_as,
+    look,
+    press,
+    said,
+    tail,
+    the_one,
+)
+from tests.support.issuer import sign_in
+from tests.support.mcp_server import Page, Person, eventually, new_browser, soon
+from tests.support.oauth_env import Town, approve, ends, process, town, with_providers
+from webapp.demo.walker import Page as Forms
+from webapp.oauth.access_tokens import CLAIM, WAIT_AT_MOST
+from webapp.stores.memory import MemoryStore
+
+NOBODY = "http://127.0.0.1:1"
+APPS = "https://hub.example/apps"
+ACTIONS = ("disconnect", "unshare?tool=list", "keep", "switch", "reconnect")
+
+
+@asynccontextmanager
+async def hub_town(change: Callable[[Provider], Provider]) -> AsyncIterator[Town]:
+    """With a provider "hub", which is the sandbox's GitHub but for what is changed."""
+    async with AsyncExitStack() as stack:
+        clock = Clock()
+        settings, gate, sandbox, port = await _ground(stack, clock)
+        hub = replace(github.at(sandbox.url), name="hub", label="Hub", manage=APPS)
+        opening = process(
+            with_providers(settings, [change(hub)], sandbox),
+            store=MemoryStore(),
+            clock=clock,
+            gate=gate,
+            sandbox=sandbox,
+            port=port,
+        )
+        yield await stack.enter_async_context(opening)
+
+
+def field_of(here: Town, person: Person, subject: str) -> dict[str, str]:
+    browser = here.service.browser
+    cookie = browser.cookie_of(person.browser.cookies)
+    assert cookie is not None
+    return {"csrf": browser.csrf(cookie, subject=subject)}
+
+
+# Looking.
+
+
+async def test_a_person_sees_what_it_is_what_it_may_do_and_who_used_it_last() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        here.clock.tick(minutes=3)
+        asked, person = here.ask("repo", tool="count"), await here.person()
+        await ends(person, await person.press(await asked.link(), to="/allow"))
+        await asked.account()
+        here.clock.tick(minutes=5)
+        page = await look(person, here)
+        assert (page.status, page.heading) == (200, "Connected accounts")
+        words = said(page)
+        assert "Shown to you, on this computer ." in words
+        assert "GitHub Sandbox O Octo Cat octocat Connected 8 minutes ago" in words
+        assert "Read and write all your repositories, also private ones repo" in words
+        assert words.index("count Used it last, 5 minutes ago") < words.index(
+            "list Used it 8 minutes ago"
+        )
+        assert "In use" not in words
+        assert "/signout" not in page.text
+
+
+async def test_the_page_carries_neither_a_key_nor_an_owner_and_is_kept_nowhere() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        kept, person = await the_one(here), await here.person()
+        answer = await person.browser.get(f"{here.url}/connections")
+        assert answer.headers["cache-control"] == "no-store"
+        for hidden in (kept.access_token, kept.refresh_token, kept.owner, kept.key, kept.picture):
+            assert str(hidden) not in answer.text
+        assert f"/connections/{tail(kept)}/disconnect" in answer.text
+
+
+async def test_with_nothing_connected_the_page_says_how_that_comes() -> None:
+    async with town() as here:
+        page = await look(await here.person(), here)
+        assert page.status == 200
+        assert "Nothing is connected. When a tool needs an account of yours" in said(page)
+
+
+async def test_looking_changes_nothing_and_only_a_press_does() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        before, person = await here.connections(), await here.person()
+        await look(person, here)
+        for action in ACTIONS:
+            place = f"{here.url}/connections/{tail(before[0])}/{action}"
+            assert (await person.browser.get(place)).status_code == 405
+            assert (await person.browser.head(place)).status_code == 405
+        assert await here.connections() == before
+
+
+async def test_what_other_servers_of_the_store_have_stands_under_their_names() -> None:
+    async with town() as here:
+        await here.connect("repo", server="shop")
+        await here.connect("repo", server="bakery")
+        words = said(await look(await here.person(), here))
+        assert words.index("For bakery") < words.index("For shop")
+        assert "In use" not in words
+
+
+async def test_one_that_works_no_more_says_so_and_how_it_is_connected_again() -> None:
+    async with hub_town(lambda hub: hub) as here:
+        await here.connect("repo", provider="hub")
+        await revoke_at(here, await the_one(here))
+        here.clock.tick(hours=2)
+        asked, person = here.ask("repo", provider="hub"), await here.person()
+        link = await asked.link()
+        words = said(await look(person, here))
+        assert "It works no more." in words
+        assert "the next time a tool needs it, you are asked to connect it again" in words
+        assert "/switch" not in words
+        await ends(person, await person.visit(await approve(person, await person.go_on(link))))
+        assert (await asked.account()).label == "octocat"
+        assert "It works no more." not in said(await look(person, here))
+
+
+async def revoke_at(here: Town, connection: Connection) -> None:
+    """The person removes it at the provider."""
+    id, secret = here.sandbox.client_id, here.sandbox.client_secret
+    async with new_browser() as browser:
+        done = await browser.request(
+            "DELETE",
+            f"{here.sandbox.url}/github/api/applications/{id}/token",
+            auth=(id, secret),
+            json={"access_token": connection.access_token},
+        )
+    assert done.status_code == 204, done.text
+
+
+# Disconnecting.
+
+
+async def test_a_disconnected_account_is_void_at_the_provider_and_wiped_here() -> None:
+    async with town() as here:
+        account, person = await here.connect("repo"), await here.person()
+        key = (await the_one(here)).access_token
+        page = await press(person, here, "/disconnect")
+        assert (page.status, page.heading) == (200, "GitHub is disconnected")
+        assert "GitHub has confirmed that the key works no more." in said(page)
+        async with new_browser() as browser:
+            headers = {"authorization": f"Bearer {key}"}
+            reply = await browser.get(f"{here.sandbox.url}/github/api/user", headers=headers)
+        assert reply.status_code == 401
+        assert (await the_one(here)).access_token == ""
+        assert account.label not in (await look(person, here)).text
+        asked = here.ask("repo", arguments="again")
+        assert (await person.visit(await asked.link())).heading == "Connect GitHub to shop"
+
+
+async def test_disconnect_pressed_twice_says_the_same() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        person = await here.person()
+        (form,) = (
+            f for f in Forms((await look(person, here)).text).forms if "/disconnect" in f.action
+        )
+        place = urljoin(here.url, form.action)
+        pages = [Page.of(await person.browser.post(place, data=form.fields)) for _ in range(2)]
+        assert [page.status for page in pages] == [200, 200]
+        assert pages[0].text == pages[1].text
+        words = said(pages[1])
+        assert "What shop kept of octocat is wiped." in words
+        assert "Its name stays for a day, so that this page can be shown again." in words
+        stale = f"{here.url}{form.action.replace('disconnect', 'switch')}"
+        again = Page.of(await person.browser.post(stale, data=form.fields))
+        assert "Nothing is connected." in said(await ends(person, again))
+
+
+@pytest.mark.parametrize(
+    ("revocation", "words"),
+    [
+        (None, "Hub has no way to be told."),
+        (Revocation(url=f"{NOBODY}/revoke"), "Hub did not confirm that the key is void."),
+    ],
+    ids=["without a way", "down"],
+)
+async def test_what_the_provider_does_not_confirm_is_removed_by_hand(
+    revocation: Revocation | None, words: str
+) -> None:
+    async with hub_town(lambda hub: replace(hub, revoke=revocation)) as here:
+        await here.connect("repo", provider="hub")
+        person = await here.person()
+        link = f'<a href="{APPS}" rel="noopener noreferrer" translate="no">'
+        assert link in (await look(person, here)).text
+        page = await press(person, here, "/disconnect")
+        assert page.status == 200
+        assert words in said(page)
+        assert "confirmed" not in said(page)
+        assert f"remove it there , at {APPS}" in said(page).replace("there,", "there ,")
+        assert link in page.text
+        assert (await the_one(here)).access_token == ""
+        assert await here.ask("repo", provider="hub", arguments="again").link()
+
+
+@pytest.mark.parametrize("hours", [0, -2])
+async def test_while_somebody_is_at_the_provider_without_end_it_can_be_tried_again(
+    hours: int,
+) -> None:
+    # finding: H2
+    async with town() as here:
+        await here.connect("repo")
+        kept, person = await the_one(here), await here.person()
+        elicitations = here.service.elicitations
+        await claimed_by(here, "another process")
+        pressing = asyncio.create_task(press(person, here, "/disconnect"))
+        await eventually(lambda: len(elicitations.waiters))
+        here.clock.set(hours=hours)
+        here.clock.tick(seconds=CLAIM.total_seconds() - 1)
+        await claimed_by(here, "a third one")
+        here.clock.tick(seconds=WAIT_AT_MOST.total_seconds() - CLAIM.total_seconds() + 1)
+        page = await soon(pressing)
+        assert (page.status, page.heading) == (502, "GitHub did not answer")
+        assert page.actions == (f"{here.url}/connections/{tail(kept)}/disconnect",)
+        here.clock.tick(hours=1)
+        again = await person.browser.post(page.actions[0], data={"csrf": page.csrf})
+        assert "has confirmed" in again.text
+
+
+async def claimed_by(here: Town, name: str) -> None:
+    claim = Claim(by=name, until=here.clock() + CLAIM)
+    await here.service.elicitations.write(msgspec.structs.replace(await the_one(here), claim=claim))
+
+
+# Sharing and switching.
+
+
+async def test_a_tool_that_it_is_shared_with_no_more_asks_and_the_other_does_not() -> None:
+    strange = "count/what? a&b=c #1 é%2f+"
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        asked, person = here.ask("repo", tool=strange), await here.person()
+        await ends(person, await person.press(await asked.link(), to="/allow"))
+        await asked.account()
+        (form,) = (
+            f for f in Forms((await look(person, here)).text).forms if "?tool=count" in f.action
+        )
+        place = urljoin(here.url, form.action)
+        page = Page.of(await person.browser.post(place, data=form.fields))
+        assert (page.status, page.location) == (
+            303,
+            f"{here.url}/connections#{tail(await the_one(here))}",
+        )
+        assert (await the_one(here)).tools == ("list",)
+        again = here.ask("repo", tool=strange, arguments="again")
+        start = await person.visit(await again.link())
+        assert start.heading.endswith("wants to use octocat")
+        quiet = here.ask("repo", tool="list", arguments="again")
+        await quiet.account()
+        assert not quiet.has_asked
+
+
+async def test_the_next_call_gets_the_account_that_was_switched_to() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
+        person = await here.person()
+        assert not hubot.holds_key
+        words = said(await look(person, here))
+        assert words.count("In use") == 1
+        assert words.index("In use") < words.index("Octo Cat") < words.index("Hubot")
+        page = await press(person, here, f"{tail(hubot)}/switch")
+        assert said(page).index("In use") < said(page).index("Hubot") < said(page).index("Octo Cat")
+        again = here.ask("repo", tool="list", arguments="again")
+        assert (await again.account()).label == "hubot"
+        assert not again.has_asked
+
+
+async def test_the_only_account_that_is_not_in_use_is_not_said_to_stand_behind_another() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
+        person = await here.person()
+        words = said(await look(person, here))
+        assert "Not in use: a tool gets it only if it asks for this very account." in words
+        octocat = next(one for one in await here.connections() if one.label == "octocat")
+        await press(person, here, f"{tail(octocat)}/disconnect")
+        words = said(await look(person, here))
+        assert "Not in use, and no other is: a tool that needs one asks you first" in words
+        assert "Not in use:" not in words
+        await here.ask("repo", tool="list", arguments="again").link()  # and so it does
+        await press(person, here, f"{tail(hubot)}/switch")
+        assert "ot in use" not in said(await look(person, here))
+
+
+# Reconnecting.
+
+
+async def test_a_provider_that_is_asked_for_by_its_name_is_called_by_its_label() -> None:
+    # finding: A10
+    async with hub_town(lambda hub: hub) as here:
+        link = await here.ask("repo", provider="hub", reason="to count stars").link()
+        assert (await here.row(link)).asked.message == "Connect Hub: to count stars"
+
+
+async def test_one_that_works_no_more_is_connected_again_from_the_page() -> None:
+    async with hub_town(lambda hub: hub) as here:
+        await here.connect("repo", provider="hub", tool="list")
+        await revoke_at(here, await the_one(here))
+        here.clock.tick(hours=2)
+        await here.ask("repo", provider="hub", tool="list").link()  # it is found out
+        assert (await the_one(here)).status == "lapsed"
+        person = await here.person()
+        assert "Reconnect it here, or do nothing" in said(await look(person, here))
+        start = await press(person, here, "/reconnect")
+        assert start.heading == "Connect Hub to shop"
+        words = said(start)
+        assert "because you asked to reconnect it on the page of connected accounts" in words
+        assert "because you used" not in words
+        await ends(person, await approved(here, person, start))
+        kept = await the_one(here)
+        assert (kept.status, kept.tools, kept.holds_key) == ("connected", ("list",), True)
+        again = here.ask("repo", provider="hub", tool="list", arguments="again")
+        assert (await again.account()).label == "octocat"
+        assert not again.has_asked
+
+
+async def approved(here: Town, person: Person, start: Page, /, **changes: str) -> Page:
+    """Continue, and say yes at the sandbox; the page that comes back."""
+    (form,) = (f for f in Forms(start.text).forms if "/decline" not in f.action)
+    sent = Page.of(await person.browser.post(urljoin(here.url, form.action), data=form.fields))
+    assert sent.location is not None
+    return await person.visit(await approve(person, sent.location, **changes))
+
+
+async def test_one_that_works_is_connected_again_and_not_offered_to_nobody() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        before, person = await the_one(here), await here.person()
+        start = await press(person, here, "/reconnect")
+        assert start.heading == "Connect GitHub to shop"
+        await ends(person, await approved(here, person, start))
+        after = await the_one(here)
+        assert after.access_token != before.access_token
+        assert (after.tools, after.holds_key) == (("list",), True)
+
+
+async def test_one_that_is_not_in_use_is_not_in_use_after_it_was_connected_again() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
+        person = await here.person()
+        start = await press(person, here, f"{tail(hubot)}/reconnect")
+        await ends(person, await approved(here, person, start, person="hubot"))
+        kept = {one.label: one for one in await here.connections()}
+        assert kept["hubot"].access_token != hubot.access_token
+        assert (kept["hubot"].holds_key, kept["octocat"].holds_key) == (False, True)
+
+
+async def test_another_account_than_the_one_that_is_reconnected_changes_nothing() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        before, person = await here.connections(), await here.person()
+        start = await press(person, here, "/reconnect")
+        page = await ends(person, await approved(here, person, start, person="hubot"))
+        assert page.heading == "This did not work"
+        assert await here.connections() == before
+
+
+async def called_before(here: Town, label: str) -> Connection:
+    """The one account, as if its person had been called so when it was connected."""
+    renamed = msgspec.structs.replace(await the_one(here), label=label)
+    await here.service.elicitations.write(renamed)
+    return renamed
+
+
+async def test_an_account_that_is_called_otherwise_by_now_is_connected_again() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        before = await called_before(here, "octopus")
+        person = await here.person()
+        start = await press(person, here, "/reconnect")
+        assert "octopus , and no other" in said(start).replace("octopus,", "octopus ,")
+        assert before.person_id not in start.text
+        page = await ends(person, await approved(here, person, start))
+        assert page.heading == "GitHub is connected"
+        after = await the_one(here)
+        assert after.access_token != before.access_token
+        assert (after.id, after.label, after.tools) == (before.id, "octocat", ("list",))
+
+
+async def test_somebody_who_has_taken_its_name_since_is_not_the_one_that_is_reconnected() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        before, person = await called_before(here, "hubot"), await here.person()
+        start = await press(person, here, "/reconnect")
+        page = await ends(person, await approved(here, person, start, person="hubot"))
+        assert page.heading == "This did not work"
+        why = "Another account is called hubot now than the one that was connected"
+        assert why in said(page)
+        kept = await the_one(here)
+        assert (kept.access_token, kept.label) == (before.access_token, "hubot")
+
+
+async def test_reconnect_pressed_twice_is_one_question_and_a_new_one_when_that_is_over() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        person = await here.person()
+        (form,) = (
+            f for f in Forms((await look(person, here)).text).forms if "/reconnect" in f.action
+        )
+        place = urljoin(here.url, form.action)
+
+        async def pressed() -> str:
+            page = Page.of(await person.browser.post(place, data=form.fields))
+            assert (page.status, page.location is None) == (303, False)
+            return (await here.row(str(page.location))).id
+
+        first = await pressed()
+        assert await pressed() == first
+        here.clock.tick(minutes=11)
+        second = await pressed()
+        assert second != first
+        row = await here.service.elicitations.get(second)
+        assert row is not None
+        await here.service.elicitations.end(row, Status.DECLINED)
+        assert await pressed() not in (first, second)
+
+
+async def test_one_that_was_disconnected_meanwhile_is_not_connected_again() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        person = await here.person()
+        (form,) = (
+            f for f in Forms((await look(person, here)).text).forms if "/reconnect" in f.action
+        )
+        await press(person, here, "/disconnect")
+        sent = await person.browser.post(urljoin(here.url, form.action), data=form.fields)
+        page = await ends(person, Page.of(sent))
+        assert page.heading == "Connected accounts"
+        assert await here.service.elicitations.open_of(here.service.identity.local_owner) == []
+
+
+# Who may press.
+
+
+async def test_a_press_needs_the_field_of_this_browser_and_this_account() -> None:
+    async with town() as here:
+        await here.connect("repo", tool="list")
+        hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
+        before, person, other = await here.connections(), await here.person(), await here.person()
+        await look(person, here)
+        await look(other, here)
+        octocat = next(one for one in before if one.label == "octocat")
+        fields: tuple[dict[str, str], ...] = (
+            {},
+            {"csrf": ""},
+            field_of(here, person, octocat.id),
+            field_of(here, other, hubot.id),
+            field_of(here, person, tail(hubot)),
+            field_of(here, person, "signin"),
+        )
+        for action in ACTIONS:
+            for data in fields:
+                place = f"{here.url}/connections/{tail(hubot)}/{action}"
+                refused = await person.browser.post(place, data=data)
+                assert refused.status_code == 403
+                assert "hubot" not in refused.text
+        assert await here.connections() == before
+
+
+async def test_a_page_of_another_site_presses_nothing() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        before, person = await here.connections(), await here.person()
+        await look(person, here)
+        for action in ACTIONS:
+            refused = await person.browser.post(
+                f"{here.url}/connections/{tail(before[0])}/{action}",
+                data=field_of(here, person, before[0].id),
+                headers={"origin": "https://evil.example"},
+            )
+            assert refused.status_code == 403
+        assert await here.connections() == before
+
+
+async def test_a_stranger_is_shown_nothing_and_told_how_to_be_known() -> None:
+    async with town() as here:
+        await here.connect("repo")
+        before = await here.connections()
+        stranger = await here.person(**{"x-forwarded-for": "203.0.113.9"})
+        page = await look(stranger, here)
+        assert (page.status, page.actions) == (403, ())
+        assert "elicit pair" in page.text
+        places = [f"{here.url}/connections/{tail(before[0])}/{action}" for action in ACTIONS]
+        data = field_of(here, stranger, before[0].id)
+        answers = [Page.of(await stranger.browser.post(place, data=data)) for place in places]
+        for answer in (page, *answers):
+            assert answer.status == 403
+            assert "octocat" not in answer.text
+            assert "GitHub" not in answer.text
+        assert await here.connections() == before
+
+
+async def test_two_people_neither_see_nor_touch_each_others() -> None:
+    async with city() as here:
+        alice, bob = await here.citizen("alice"), await here.citizen("bob")
+        await here.town.connect("repo", owner=here.owner("alice"), person=alice)
+        hers = await the_one(here.town)
+        page = await look(alice, here.town)
+        assert "Signed in as alice ." in said(page)
+        assert "octocat" in page.text
+        his = await look(bob, here.town)
+        assert "Signed in as bob ." in said(his)
+        assert "Nothing is connected." in said(his)
+        # Even with the cookie and the field of her own browser, and with her whole id.
+        both, name = await here.town.person(), here.town.service.browser.cookie_name
+        both.browser.cookies.update({**bob.browser.cookies, name: alice.browser.cookies[name]})
+        assert "Signed in as bob ." in said(await look(both, here.town))
+        data = field_of(here.town, alice, hers.id)
+        places = f"{here.town.url}/connections/{{}}/"
+        for action in ACTIONS:
+            tried = [
+                await person.browser.post(places.format(id) + action, data=fields)
+                for id in (tail(hers), hers.id, "unknown", "x" * 500, "%F0%9F%9A%80", "~")
+                for person, fields in ((both, data), (bob, field_of(here.town, bob, hers.id)))
+            ]
+            assert {answer.status_code for answer in tried} == {404}
+            assert len({answer.text for answer in tried}) == 1
+        assert await the_one(here.town) == hers
+
+
+async def test_each_of_two_people_ends_their_own_account_of_the_same_name() -> None:
+    async with city() as here:
+        alice, bob = await here.citizen("alice"), await here.citizen("bob")
+        for name, person in (("alice", alice), ("bob", bob)):
+            await here.town.connect("repo", owner=here.owner(name), person=person)
+        page = await press(bob, here.town, "/disconnect")
+        assert "has confirmed" in said(page)
+        kept = {one.owner: one.access_token != "" for one in await here.town.connections()}
+        assert kept == {here.owner("alice"): True, here.owner("bob"): False}
+        assert "octocat" in (await look(alice, here.town)).text
+        quiet = here.town.ask("repo", owner=here.owner("alice"), arguments="again")
+        assert (await quiet.account()).label == "octocat"
+        assert not quiet.has_asked
+
+
+async def test_the_log_says_who_signs_in_and_out_and_what_is_connected_and_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # finding: S26
+    caplog.set_level(logging.INFO, logger="webapp")
+    async with city() as here:
+        alice = await here.citizen("alice")
+        owner = here.owner("alice")
+        await here.town.connect("repo", owner=owner, person=alice)
+        hers = await the_one(here.town)
+        await press(alice, here.town, "/disconnect")
+        await press(alice, here.town, "/signout")
+    events = ("person.signed_in", "account.connected", "account.disconnected", "person.signed_out")
+    told = [one for one in caplog.records if one.getMessage() in events]
+    assert [one.getMessage() for one in told] == list(events)
+    signed_in, connected, disconnected, signed_out = map(vars, told)
+    assert signed_in["owner"] == signed_out["owner"] == owner
+    assert connected["id"].startswith(owner)
+    assert (connected["provider"], disconnected["id"]) == ("github", hers.id)
+
+
+async def test_signing_out_on_the_page_ends_what_it_shows() -> None:
+    async with city() as here:
+        alice = await here.citizen("alice")
+        await here.town.connect("repo", owner=here.owner("alice"), person=alice)
+        hers = await the_one(here.town)
+        data = field_of(here.town, alice, hers.id)
+        assert (await press(alice, here.town, "/signout")).heading == "You are signed out"
+        page = await look(alice, here.town)
+        # On this very machine it is whoever runs the server, who is somebody else.
+        assert "octocat" not in page.text
+        place = f"{here.town.url}/connections/{tail(hers)}/disconnect"
+        assert (await alice.browser.post(place, data=data)).status_code in (403, 404)
+        assert await the_one(here.town) == hers
+
+
+async def test_a_remote_person_signs_in_where_people_do_and_comes_back_here() -> None:
+    async with city() as here:
+        stranger = await here.town.person(**{"x-forwarded-for": "203.0.113.9"})
+        page = await look(stranger, here.town)
+        assert (page.status, page.heading) == (403, "Sign in to see your accounts")
+        assert "elicit pair" not in page.text
+        assert page.actions == (f"{here.town.url}/signin",)
+        page = await sign_in(stranger, page, "alice")
+        assert (page.status, page.heading) == (200, "Connected accounts")
+        assert "Signed in as alice ." in said(page)
+
+
+async def test_whoever_uses_this_computer_can_sign_in_as_somebody_too() -> None:
+    async with city() as here:
+        person = await here.town.person()
+        await here.town.connect("repo", person=person)
+        words = said(await look(person, here.town))
+        assert "octocat" in words
+        assert f"Sign in with {here.issuer.url.removeprefix('http://')}" in words
+        page = await sign_in(person, await look(person, here.town), "alice")
+        assert "octocat" not in page.text
+
+
+# Keeping an account to some clients.
+
+
+async def test_it_is_kept_to_the_ticked_clients_and_given_to_all_again() -> None:
+    # finding: S11
+    async with town() as here:
+        await here.connect("repo", client="Claude")
+        await here.ask("repo", client="Cursor").account()
+        person = await here.person()
+        page = await look(person, here)
+        assert "Claude as it calls itself" in said(page)
+        assert page.text.count(" checked>") == 2
+        kept, (claude, _) = await the_one(here), (await the_one(here)).clients
+        data = {**field_of(here, person, kept.id), "client": claude.key}
+        place = f"{here.url}/connections/{tail(kept)}/keep"
+        assert (await person.browser.post(place, data=data)).status_code == 303
+        page = await look(person, here)
+        assert "Only those that are ticked. Any other asks you first." in said(page)
+        assert page.text.count(" checked>") == 1
+        again = here.ask("repo", client="Claude", arguments="again")
+        await again.account()
+        assert not again.has_asked
+        asked = here.ask("repo", client="Cursor", arguments="again")
+        page = await person.visit(await asked.link())
+        assert "from your yes on by the one that asks now" in said(page)
+        await press(person, here, "/keep?all=1")
+        last = here.ask("repo", client="Another", arguments="again")
+        await last.account()
+        assert not last.has_asked
+
+
+async def test_it_is_kept_to_no_client_that_was_never_seen_and_to_none_if_none_is_ticked() -> None:
+    # finding: S11
+    async with town() as here:
+        await here.connect("repo")
+        person = await here.person()
+        await look(person, here)
+        kept = await the_one(here)
+        data = {**field_of(here, person, kept.id), "client": "f" * 32}
+        place = f"{here.url}/connections/{tail(kept)}/keep"
+        assert (await person.browser.post(place, data=data)).status_code == 303
+        assert (await the_one(here)).only == ()
+        asked = here.ask("repo", arguments="again")
+        assert (await person.visit(await asked.link())).heading == "list wants to use octocat"
+        asked.task.cancel()

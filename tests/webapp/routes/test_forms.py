@@ -1,0 +1,42 @@
+"""The forms of our pages as nobody's browser sends them: a page says no, and nothing changes."""
+
+import pytest
+
+from flows import elicit
+from tests.support.mcp_server import MODERN, Page, links_asked, new_server, staged
+
+LOGIN = "https://example.org/login"
+FORMS = {
+    "eleven fields": "&".join(f"field{n}=1" for n in range(11)),
+    "a thousand fields": "&".join(f"field{n}=1" for n in range(1_000)),
+    "eleven tokens": "&".join("csrf=x" for _ in range(11)),
+    "separators": "&" * 5_000,
+    "bytes that are no text": "csrf=%ff%fe&\u00ff=1",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+@pytest.mark.parametrize("button", ["", "/decline"])
+async def test_a_form_that_is_not_ours_is_refused_with_a_page(button: str, form: str) -> None:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def sign_in() -> str:
+        return str(dict(await elicit.url("Sign in", LOGIN)))
+
+    async with staged(server) as stage, stage.caller(MODERN) as caller:
+        (link,) = links_asked(await caller.leg("sign_in"))
+        person = await stage.person()
+        assert (await person.visit(link)).csrf is not None
+        answer = await person.browser.post(
+            link + button,
+            content=form.encode("latin-1"),
+            headers={"content-type": "application/x-www-form-urlencoded"},
+        )
+        page = Page.of(answer)
+        assert page.status == 403
+        assert answer.headers["content-type"].startswith("text/html")
+        assert page.heading
+        assert await stage.status(link) == "pending"
+        assert await person.go_on(link) == LOGIN

@@ -1,0 +1,190 @@
+"""The page of payments: a person sees what they paid, and asks back what nobody used."""
+
+import asyncio
+
+from msgspec.structs import replace
+
+from flows import Receipt
+from tests.support.disputes import claimed
+from tests.support.mcp_server import Page, eventually
+from tests.support.paying import give_up, results_are_noted
+from tests.support.shop_env import REFUND, Buying, Payer, Shop, buying
+
+FORWARDED = {"x-forwarded-for": "203.0.113.9"}
+
+
+async def paid_in_vain(shop: Shop, buy: Buying) -> str:
+    """The address of what gives it back."""
+    await give_up(shop, buy)
+    await buy.person.pay(buy.link)
+    await shop.tell_all()
+    return await address(shop)
+
+
+async def address(shop: Shop) -> str:
+    payment = (await shop.payments())[-1]
+    return f"{shop.url}/payments/{payment.id.removeprefix(payment.owner)}/refund"
+
+
+async def page_of(shop: Shop, person: Payer) -> Page:
+    return await person.visit(f"{shop.url}/payments")
+
+
+async def field(shop: Shop, person: Payer) -> dict[str, str]:
+    """What the form of the latest payment carries in this browser."""
+    browser = shop.service.browser
+    cookie = person.browser.cookies[browser.cookie_name]
+    return {"csrf": browser.csrf(cookie, subject=(await shop.payments())[-1].id)}
+
+
+async def test_it_says_what_was_paid_for_what_and_how_it_stands(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        page = await page_of(shop, buy.person)
+        assert (page.status, page.heading) == (200, "Your payments")
+        assert "Nothing was paid" in page.text
+        await paid_in_vain(shop, buy)
+        page = await page_of(shop, buy.person)
+        for said in ("9.00 €", "Premium report", "report", "Not used yet", "7 days", "Test"):
+            assert said in page.text
+        assert await buy.again() == "paid 9.00 EUR"
+        await results_are_noted(shop)
+        page = await page_of(shop, buy.person)
+        assert "Used." in page.text
+        assert "Give the money back" not in page.text
+        (payment,) = await shop.payments()
+        for hidden in (payment.owner, payment.session, str(payment.payment_intent)):
+            assert hidden not in page.text
+
+
+async def test_the_button_gives_the_money_back_once(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        to = await paid_in_vain(shop, buy)
+        page = await page_of(shop, buy.person)
+        assert page.csrf is not None
+        for _ in range(2):
+            answer = await buy.person.browser.post(to, data={"csrf": page.csrf})
+            assert answer.status_code == 303
+            assert answer.headers["location"].startswith("/payments#")
+        (payment,) = await shop.payments()
+        assert (payment.status, payment.reason) == ("refunded", "the person asked for it")
+        assert (shop.line.count(REFUND), len(await shop.refunds())) == (1, 1)
+        assert "Given back." in (await page_of(shop, buy.person)).text
+        assert "given back meanwhile" in await buy.again()
+        await buy.is_asked_again()
+
+
+async def test_a_get_gives_nothing_back(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        to = await paid_in_vain(shop, buy)
+        await page_of(shop, buy.person)
+        assert (await buy.person.browser.get(to)).status_code == 405
+        assert await shop.ledger() == ["open"]
+
+
+async def test_a_form_of_another_page_gives_nothing_back(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        to = await paid_in_vain(shop, buy)
+        await page_of(shop, buy.person)
+        for data in ({}, {"csrf": ""}, {"csrf": "x"}):
+            answer = await buy.person.browser.post(to, data=data)
+            assert answer.status_code in (400, 403)
+        assert await shop.ledger() == ["open"]
+
+
+async def test_a_stranger_sees_nothing_and_gives_nothing_back(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        to = await paid_in_vain(shop, buy)
+        await page_of(shop, buy.person)
+        data = await field(shop, buy.person)
+        stranger = await shop.person()
+        stranger.browser.headers.update(FORWARDED)
+        stranger.browser.cookies = buy.person.browser.cookies
+        page = await page_of(shop, stranger)
+        assert page.status == 403
+        for hidden in ("9.00", "Premium", "Give the money back"):
+            assert hidden not in page.text
+        assert (await stranger.browser.post(to, data=data)).status_code == 403
+        assert await shop.ledger() == ["open"]
+
+
+async def test_what_somebody_else_paid_is_not_there_at_all(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+        (mine,) = await shop.payments()
+        owner = shop.service.elicitations.owners.tag(issuer="https://i.example", subject="bob")
+        bobs = replace(
+            mine, owner=owner, id=f"{owner}-of-bobs", join="b", what="Bob's report", version=0
+        )
+        await shop.service.elicitations.write(bobs)
+        page = await page_of(shop, buy.person)
+        assert "Bob" not in page.text
+        cookie = buy.person.browser.cookies[shop.service.browser.cookie_name]
+        data = {"csrf": shop.service.browser.csrf(cookie, subject=bobs.id)}
+        for tail in ("-of-bobs", bobs.id, f"..%2f{bobs.id}"):
+            answer = await buy.person.browser.post(f"{shop.url}/payments/{tail}/refund", data=data)
+            assert answer.status_code in (400, 404)
+        assert await shop.ledger() == ["open", "open"]
+
+
+async def test_what_is_in_use_or_used_is_kept_and_the_page_says_why(shop: Shop) -> None:
+    gate = asyncio.Event()
+
+    async def slowly(receipt: Receipt) -> str:
+        await gate.wait()
+        return f"paid {receipt.price}"
+
+    shop.body = slowly
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+        await eventually(lambda: shop.bodies)
+        await page_of(shop, buy.person)
+        data, to = await field(shop, buy.person), await address(shop)
+        answer = await buy.person.browser.post(to, data=data)
+        assert answer.status_code == 409
+        assert "using it at this moment" in answer.text
+        gate.set()
+        assert await buy.result() == "paid 9.00 EUR"
+        await results_are_noted(shop)
+        answer = await buy.person.browser.post(to, data=data)
+        assert answer.status_code == 409
+        assert "has used it" in answer.text
+        assert (await shop.ledger(), shop.line.count(REFUND)) == (["spent"], 0)
+
+
+async def test_a_provider_that_does_not_answer_is_asked_again_by_itself(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        to = await paid_in_vain(shop, buy)
+        await page_of(shop, buy.person)
+        shop.line.is_down = True
+        answer = await buy.person.browser.post(to, data=await field(shop, buy.person))
+        assert answer.status_code == 502
+        assert "you need not do anything" in answer.text
+        assert "being given back" in (await page_of(shop, buy.person)).text
+        shop.line.is_down = False
+        shop.clock.tick(minutes=5)
+        await shop.sweep()
+        assert "Given back." in (await page_of(shop, buy.person)).text
+
+
+async def test_the_page_of_the_link_says_what_became_of_the_money(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+        page = await buy.person.visit(buy.link)
+        assert page.heading == "Paid 9.00 €"
+        assert 'href="/payments"' in page.text
+        (payment,) = await shop.payments()
+        await claimed(shop, payment)
+        page = await buy.person.visit(buy.link)
+        assert page.heading == "9.00 € was claimed back"
+        await claimed(shop, payment, "charge.dispute.closed", status="won")
+        await shop.refund_by_hand(amount="300")
+        await shop.tell_all()
+        assert "3.00 €" in (await page_of(shop, buy.person)).text
+        page = await buy.person.visit(buy.link)
+        assert page.heading == "Paid 9.00 €"
+        assert "of it was given back" in page.text
+        await shop.refund_by_hand()
+        await shop.tell_all()
+        page = await buy.person.visit(buy.link)
+        assert page.heading == "9.00 € was given back"

@@ -1,0 +1,66 @@
+"""Whoever asks for pages faster than people do is held back; programs are not."""
+
+from datetime import timedelta
+
+from tests.support.clock import Clock
+from webapp.http.connection import Message, Receive, Scope, Send
+from webapp.http.rate_limit import Paced, Rates
+
+
+class Door:
+    """The layer before an app that counts who came through."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.came: list[str] = []
+        rates = Rates(burst=3, every=timedelta(seconds=2), clock=self.clock)
+        self._app = Paced(self._pass, rates=rates, free=("/mcp", "/webhooks"))
+
+    async def ask(self, path: str, *, address: str = "203.0.113.7") -> tuple[int, dict[str, str]]:
+        said: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b""}
+
+        async def send(message: Message) -> None:
+            said.append(message)
+
+        scope: Scope = {"type": "http", "path": path, "client": (address, 5), "headers": []}
+        await self._app(scope, receive, send)
+        headers = {k.decode(): v.decode() for k, v in said[0]["headers"]}
+        return said[0]["status"], headers
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.came.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def test_a_few_at_once_then_one_in_a_while() -> None:
+    door = Door()
+    assert [(await door.ask("/e/x"))[0] for _ in range(5)] == [200, 200, 200, 429, 429]
+    door.clock.tick(seconds=2)
+    assert [(await door.ask("/e/x"))[0] for _ in range(2)] == [200, 429]
+
+
+async def test_it_says_how_long_to_wait() -> None:
+    door = Door()
+    for _ in range(3):
+        await door.ask("/")
+    status, headers = await door.ask("/")
+    assert (status, headers["retry-after"]) == (429, "2")
+    assert headers["cache-control"] == "no-store"
+
+
+async def test_one_address_does_not_hold_back_another() -> None:
+    door = Door()
+    for _ in range(4):
+        await door.ask("/")
+    assert (await door.ask("/", address="203.0.113.8"))[0] == 200
+
+
+async def test_programs_are_not_counted() -> None:
+    door = Door()
+    for path in ("/mcp", "/webhooks/stripe"):
+        assert [(await door.ask(path))[0] for _ in range(9)] == [200] * 9
+    assert (await door.ask("/e/x"))[0] == 200

@@ -1,0 +1,25 @@
+"""Fixtures: a sandbox on a hand clock, and a person with a browser at it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.sandbox import MAIN, URL, Person, person_at
+from webapp.sandbox import Sandbox, new_sandbox
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sandbox() -> Sandbox:
+    return new_sandbox(url=URL, serves=MAIN)
+
+
+@pytest.fixture
+async def person(sandbox: Sandbox, clock: Clock) -> AsyncIterator[Person]:
+    async with person_at(sandbox, clock=clock) as person:
+        yield person

@@ -1,0 +1,334 @@
+"""The sandbox's Mollie, asked by our own gateway: each way to pay, and each way it goes wrong."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qs
+
+import httpx
+import pytest
+
+from flows.errors import Failed
+from flows.payments import gateway
+from flows.payments.gateway import Hint, State
+from flows.payments.mollie.gateway import MollieGateway
+from flows.payments.money import Money
+from flows.payments.receipt import Dispute, RefundStatus
+from flows.payments.session import Verdict
+from tests.support.gateway_env import ID, NINE
+from tests.support.sandbox_checkout import SHOP, staged
+from tests.support.sandbox_payments import WENT_BACK, Paying, page_of, session_of
+from webapp.http.client import Outbound
+
+
+@pytest.fixture
+async def paying() -> AsyncIterator[Paying]:
+    async with staged() as stage, stage.client() as client:
+        yield Paying(
+            stage=stage,
+            gateway=MollieGateway(stage.settings.mollie()),
+            outbound=Outbound(client, allow_loopback=True),
+            secret=stage.settings.mollie_key,
+        )
+
+
+def hints(paying: Paying) -> list[Hint]:
+    """What the server takes from the webhooks that came."""
+    found: list[Hint] = []
+    for heard in paying.stage.shop.heard:
+        assert str(heard.url.copy_with(query=None)) == f"{SHOP}/webhooks/mollie"
+        assert heard.headers["content-type"] == "application/x-www-form-urlencoded"
+        assert list(parse_qs(heard.content.decode())) == ["id"]
+        seller = paying.stage.settings.mollie()
+        hint = MollieGateway(seller).read_hint(heard.content, query=heard.url.query.decode())
+        assert hint is not None
+        found.append(hint)
+    return found
+
+
+def times_told(paying: Paying, session: str) -> int:
+    told = hints(paying)
+    assert all((hint.reference, hint.session) == (ID, session) for hint in told)
+    return len(told)
+
+
+async def call(
+    paying: Paying, path: str, body: Any = None, *, key: str | None = None
+) -> httpx.Response:
+    """What our own gateway would not say."""
+    headers = {"authorization": f"Bearer {paying.secret}"}
+    if key is not None:
+        headers["idempotency-key"] = key
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return await paying.stage.browser.post(f"/mollie/v2/{path}", content=content, headers=headers)
+
+
+def wish(**changes: Any) -> dict[str, Any]:
+    return {
+        "amount": {"currency": "EUR", "value": "9.00"},
+        "description": "Premium report",
+        "redirectUrl": f"{SHOP}/back",
+        **changes,
+    }
+
+
+async def test_the_page_is_the_sandboxs_and_says_that_nothing_is_real(paying: Paying) -> None:
+    begun = await paying.begun()
+    assert page_of(begun) == f"{paying.stage.settings.url}/pay/{session_of(begun)}"
+    page = await paying.page(begun)
+    for words in ("9.00\u00a0€", "Premium report &amp; more", "No money moves.", "for Mollie,"):
+        assert words in page.text
+    assert "nothing here is real" in page.text
+    assert (await paying.fetched(begun)).state is State.OPEN
+    assert paying.stage.shop.heard == []
+
+
+@pytest.mark.parametrize(
+    ("button", "leads", "verdict"),
+    [
+        ("paid", WENT_BACK, Verdict.PAID),
+        ("failed", WENT_BACK, Verdict.FAILED),
+        ("expired", WENT_BACK, Verdict.EXPIRED),
+        ("cancel", f"{WENT_BACK}&cancelled=1", Verdict.EXPIRED),
+    ],
+)
+async def test_a_way_ends_it_once_and_whoever_presses_late_changes_nothing(
+    button: str, leads: str, verdict: Verdict, paying: Paying
+) -> None:
+    begun = await paying.begun()
+    assert await paying.press(begun, button) == leads
+    assert await paying.judged(begun) is verdict
+    for late in ("paid", "failed", "open", "pending", "expired", "cancel", "arrive", "other"):
+        assert await paying.press(begun, late, late=True) == f"/pay/{session_of(begun)}"
+    assert await paying.judged(begun) is verdict
+    assert times_told(paying, session_of(begun)) == 1
+    page = await paying.page(begun)
+    assert ("This is paid" in page.text) is (verdict is Verdict.PAID)
+
+
+@pytest.mark.parametrize("price", [NINE, Money("500", "JPY"), Money("9.000", "KWD")])
+async def test_an_amount_comes_back_as_it_was_sent(price: Money, paying: Paying) -> None:
+    begun = await paying.begun(paying.asked(price))
+    await paying.press(begun, "paid")
+    assert await paying.judged(begun) is Verdict.PAID
+
+
+async def test_what_was_left_open_can_be_paid_days_later(paying: Paying) -> None:
+    begun = await paying.begun()
+    assert await paying.press(begun, "open") == WENT_BACK
+    assert await paying.judged(begun) is Verdict.OPEN
+    assert paying.stage.shop.heard == []
+    assert "It was left open" in (await paying.page(begun)).text
+    paying.stage.clock.tick(days=11)
+    assert await paying.press(begun, "paid") == WENT_BACK
+    assert await paying.judged(begun) is Verdict.PAID
+    assert times_told(paying, session_of(begun)) == 1
+
+
+@pytest.mark.parametrize(
+    ("button", "verdict"), [("arrive", Verdict.PAID), ("fail", Verdict.FAILED)]
+)
+async def test_money_that_is_on_its_way_is_awaited(
+    button: str, verdict: Verdict, paying: Paying
+) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "pending")
+    assert await paying.judged(begun) is Verdict.PENDING
+    assert "under way" in (await paying.page(begun)).text
+    assert not await paying.run(paying.gateway.close(begun, session_of(begun)))
+    await paying.press(begun, button)
+    assert await paying.judged(begun) is verdict
+    assert times_told(paying, session_of(begun)) == 2
+
+
+async def test_time_alone_ends_what_nobody_began_to_pay(paying: Paying) -> None:
+    begun = await paying.begun()
+    paying.stage.clock.tick(minutes=15)
+    assert await paying.judged(begun) is Verdict.EXPIRED
+    assert "checkout is over" in (await paying.page(begun)).text
+    assert times_told(paying, session_of(begun)) == 1
+
+
+async def test_only_a_way_that_allows_it_can_be_cancelled_by_the_shop(paying: Paying) -> None:
+    begun = await paying.begun()
+    with pytest.raises(Failed, match="did not close"):
+        await paying.run(paying.gateway.close(begun, session_of(begun)))
+    await paying.press(begun, "open")
+    assert await paying.run(paying.gateway.close(begun, session_of(begun)))
+    assert await paying.judged(begun) is Verdict.EXPIRED
+    assert await paying.run(paying.gateway.close(begun, session_of(begun)))
+    assert times_told(paying, session_of(begun)) == 1
+
+
+async def test_two_tabs_with_a_payment_each_are_two_payments(paying: Paying) -> None:
+    first, second = await paying.begun(number=1), await paying.begun(number=2)
+    for begun in (first, second):
+        await paying.press(begun, "paid")
+        assert await paying.judged(begun) is Verdict.PAID
+    assert {hint.session for hint in hints(paying)} == {session_of(first), session_of(second)}
+
+
+async def test_a_lost_reply_leaves_one_payment_for_an_hour(paying: Paying) -> None:
+    await paying.control(next="lost")
+    with pytest.raises(Failed, match="HTTP 504"):
+        await paying.begun()
+    before = paying.prepared()
+    session = await paying.repeated(before)
+    paying.stage.clock.tick(minutes=59)
+    assert await paying.repeated(before) == session
+    paying.stage.clock.tick(minutes=1)
+    assert await paying.repeated(before) != session
+
+
+async def test_a_500_does_nothing_and_the_next_try_works(paying: Paying) -> None:
+    await paying.control(next="500")
+    with pytest.raises(Failed, match="HTTP 500"):
+        await paying.begun()
+    await paying.press(begun := await paying.begun(), "paid")
+    assert await paying.judged(begun) is Verdict.PAID
+
+
+async def test_money_is_given_back_once_and_takes_a_day(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "paid")
+    payment = await paying.payment(begun)
+    await paying.control(next="lost")
+    lost = await paying.run(paying.gateway.refund(payment, reason="sold out"))
+    again = await paying.run(paying.gateway.refund(payment, reason="sold out"))
+    assert again == lost
+    assert (again.price, again.status) == (NINE, RefundStatus.PENDING)
+    paying.stage.clock.tick(days=1)
+    done = await paying.run(paying.gateway.refund(payment, reason=None))
+    assert (done.id, done.status) == (again.id, RefundStatus.SUCCEEDED)
+    assert (await paying.fetched(begun)).refunded == 900
+    assert await paying.judged(begun) is Verdict.FAILED
+    assert times_told(paying, session_of(begun)) == 2
+
+
+async def test_more_can_be_given_back_than_was_paid_by_whoever_does_not_look(
+    paying: Paying,
+) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "paid")
+    path = f"payments/{session_of(begun)}/refunds"
+    amount = {"amount": {"currency": "EUR", "value": "9.00"}}
+    for key in ("1", "1", "2"):
+        assert (await call(paying, path, amount, key=key)).status_code == 201
+    assert (await paying.fetched(begun)).refunded == 1800
+    refused = await call(paying, path, {"amount": {"currency": "EUR", "value": "16.01"}})
+    assert (refused.status_code, refused.json()["field"]) == (422, "amount")
+
+
+async def test_after_a_part_by_hand_the_rest_is_given_back(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "paid")
+    payment = await paying.payment(begun)
+    await paying.press(begun, "part")
+    assert (await paying.fetched(begun)).refunded == 450
+    assert "4.50\u00a0€ of it was given back." in (await paying.page(begun)).text
+    rest = await paying.run(paying.gateway.refund(payment, reason=None))
+    assert rest.price == Money("4.50", "EUR")
+    assert times_told(paying, session_of(begun)) == 3
+
+
+async def test_a_bank_takes_it_back_and_may_give_it_again(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "paid")
+    payment = await paying.payment(begun)
+    now = paying.stage.clock()
+    await paying.press(begun, "chargeback")
+    taken = await paying.fetched(begun)
+    assert (taken.charged_back, await paying.judged(begun)) == (900, Verdict.FAILED)
+    assert "The bank has taken it back." in (await paying.page(begun)).text
+    lost = gateway.heard(payment, taken, now=now)
+    assert lost.disputes == {session_of(begun): Dispute.LOST}
+    await paying.press(begun, "won")
+    won = gateway.heard(lost, await paying.fetched(begun), now=now)
+    assert won.disputes == {session_of(begun): Dispute.WON}
+    assert await paying.judged(begun) is Verdict.PAID
+    assert times_told(paying, session_of(begun)) == 3
+
+
+async def test_who_has_another_key_is_told_nothing(paying: Paying) -> None:
+    seller = replace(paying.stage.settings.mollie(), key="test_another")
+    stranger = replace(paying, gateway=MollieGateway(seller), secret="test_another")
+    with pytest.raises(Failed, match="HTTP 401"):
+        await stranger.begun()
+    for path in ("/mollie/control", "/mollie/v2/payments"):
+        refused = await paying.stage.browser.post(path, json={})
+        assert (refused.status_code, refused.json()["status"]) == (401, 401)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"amount": {"currency": "EUR", "value": "9.0"}}, "amount"),
+        ({"amount": {"currency": "EUR", "value": "0.00"}}, "amount"),
+        ({"amount": {"currency": "XXX", "value": "9.00"}}, "amount"),
+        ({"webhookUrl": "https://evil.example/webhooks/mollie"}, "webhookUrl"),
+        ({"webhookUrl": f"{SHOP}.evil.example/webhooks/mollie"}, "webhookUrl"),
+        ({"redirectUrl": "javascript:alert(1)"}, None),
+        ({"descriptoin": "Premium report"}, None),
+        ({"description": ""}, None),
+    ],
+)
+async def test_a_payment_that_cannot_be_is_refused(
+    changes: dict[str, Any], field: str | None, paying: Paying
+) -> None:
+    refused = await call(paying, "payments", wish(**changes))
+    assert (refused.status_code, refused.json().get("field")) == (422, field)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"id=tr_1"])
+async def test_a_body_that_is_no_json_is_refused(body: bytes, paying: Paying) -> None:
+    assert (await call(paying, "payments", body)).status_code == 400
+
+
+async def test_what_the_framework_refuses_is_said_as_mollie_says_it(paying: Paying) -> None:
+    refused = await call(paying, "payments", b"a" * 100_000)
+    assert (refused.status_code, refused.json()["status"]) == (413, 413)
+
+
+async def test_what_was_not_paid_is_not_given_back(paying: Paying) -> None:
+    begun = await paying.begun()
+    amount = {"amount": {"currency": "EUR", "value": "9.00"}}
+    assert (await call(paying, f"payments/{session_of(begun)}/refunds", amount)).status_code == 422
+    assert (await call(paying, "payments/tr_0/refunds", amount)).status_code == 404
+    await paying.press(begun, "paid")
+    dollars = {"amount": {"currency": "USD", "value": "9.00"}}
+    refused = await call(paying, f"payments/{session_of(begun)}/refunds", dollars)
+    assert (refused.status_code, refused.json()["field"]) == (422, "amount")
+
+
+@pytest.mark.parametrize("limit", ["0", "251", "many"])
+async def test_a_list_has_an_end(limit: str, paying: Paying) -> None:
+    begun = await paying.begun()
+    headers = {"authorization": f"Bearer {paying.secret}"}
+    path = f"/mollie/v2/payments/{session_of(begun)}/refunds"
+    reply = await paying.stage.browser.get(path, params={"limit": limit}, headers=headers)
+    assert reply.status_code == 400
+    listed = await paying.stage.browser.get(path, headers=headers)
+    assert listed.json()["count"] == 0
+
+
+async def test_one_key_is_for_one_request(paying: Paying) -> None:
+    first = await call(paying, "payments", wish(), key="1")
+    assert (await call(paying, "payments", wish(), key="1")).json() == first.json()
+    refused = await call(paying, "payments", wish(description="Tea"), key="1")
+    assert refused.status_code == 422
+
+
+async def test_a_payment_without_a_webhook_tells_nobody(paying: Paying) -> None:
+    made = (await call(paying, "payments", wish())).json()
+    await paying.stage.press_at(made["id"], "paid")
+    assert paying.stage.shop.heard == []
+
+
+async def test_news_arrive_as_badly_as_a_test_asks_for(paying: Paying) -> None:
+    await paying.control(hold=True, duplicates=2)
+    begun = await paying.begun()
+    await paying.press(begun, "paid")
+    assert paying.stage.shop.heard == []
+    state = await paying.control(release=True)
+    assert (state["held"], times_told(paying, session_of(begun))) == (0, 3)

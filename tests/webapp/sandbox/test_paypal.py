@@ -1,0 +1,448 @@
+"""The sandbox's PayPal, asked by our own gateway: each way to pay, and each way it goes wrong."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from flows.errors import Failed, Unverified
+from flows.payments.gateway import Hint, State
+from flows.payments.money import Money
+from flows.payments.paypal.gateway import PayPalGateway
+from flows.payments.receipt import RefundStatus
+from flows.payments.session import Verdict
+from flows.webhooks.certificates import certificate_url, roots_of, verify_certified
+from tests.support.gateway_env import ID, NINE
+from tests.support.sandbox_checkout import SHOP, staged
+from tests.support.sandbox_payments import WENT_BACK, Paying, page_of, session_of
+from webapp.http.client import Outbound
+from webapp.sandbox.paypal_certificates import sandbox_scheme
+
+APPROVED, CAPTURED = "CHECKOUT.ORDER.APPROVED", "PAYMENT.CAPTURE.COMPLETED"
+REFUNDED = "PAYMENT.CAPTURE.REFUNDED"
+
+
+@pytest.fixture
+async def paying() -> AsyncIterator[Paying]:
+    async with staged() as stage, stage.client() as client:
+        yield Paying(
+            stage=stage,
+            gateway=PayPalGateway(stage.settings.paypal()),
+            outbound=Outbound(client, allow_loopback=True),
+            secret=stage.settings.paypal_secret,
+        )
+
+
+async def hints(paying: Paying) -> list[Hint]:
+    """What the server takes from the webhooks that came, once each is found to be signed."""
+    settings, browser, now = paying.stage.settings, paying.stage.browser, paying.stage.clock()
+    scheme = sandbox_scheme(settings.url)
+    roots = roots_of(scheme, bundle=(await browser.get("/paypal/root.pem")).content)
+    found: list[Hint] = []
+    for heard in paying.stage.shop.heard:
+        assert str(heard.url) == f"{SHOP}/webhooks/paypal"
+        headers, body = heard.headers.multi_items(), heard.content
+        url = certificate_url(scheme, body=body, headers=headers, now=now)
+        delivery = verify_certified(
+            scheme,
+            body=body,
+            headers=headers,
+            webhook_ids=[settings.paypal_webhook_id],
+            certificate=(await browser.get(url)).content,
+            roots=roots,
+            now=now,
+        )
+        hint = PayPalGateway(settings.paypal()).read_hint(delivery.body, query="")
+        assert hint is not None
+        found.append(hint)
+    return found
+
+
+async def types(paying: Paying) -> list[str]:
+    return [hint.type for hint in await hints(paying)]
+
+
+async def traced(paying: Paying, hint: Hint) -> str | None:
+    assert hint.payment is not None
+    return await paying.run(PayPalGateway(paying.stage.settings.paypal()).trace(hint.payment))
+
+
+async def call(
+    paying: Paying, path: str, body: Any = None, *, key: str | None = None
+) -> httpx.Response:
+    """What our own gateway would not say, with a token."""
+    settings, browser = paying.stage.settings, paying.stage.browser
+    granted = await browser.post(
+        "/paypal/v1/oauth2/token",
+        auth=(settings.client_id, settings.paypal_secret),
+        data={"grant_type": "client_credentials"},
+    )
+    headers = {"authorization": f"Bearer {granted.json()['access_token']}"}
+    if key is not None:
+        headers["paypal-request-id"] = key
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return await browser.post(f"/paypal/{path}", content=content, headers=headers)
+
+
+async def test_the_page_is_the_sandboxs_and_says_that_nothing_is_real(paying: Paying) -> None:
+    begun = await paying.begun()
+    assert page_of(begun) == f"{paying.stage.settings.url}/pay/{session_of(begun)}"
+    page = await paying.page(begun)
+    for words in ("9.00\u00a0€", "Premium report &amp; more", "No money moves.", "for PayPal,"):
+        assert words in page.text
+    assert "nothing here is real" in page.text
+    assert (await paying.fetched(begun)).state is State.OPEN
+    assert paying.stage.shop.heard == []
+
+
+async def test_what_the_person_approves_is_taken_once_and_by_us(paying: Paying) -> None:
+    begun = await paying.begun()
+    back = await paying.press(begun, "balance")
+    assert back.startswith(f"{WENT_BACK}&")
+    assert parse_qs(urlsplit(back).query)["token"] == [session_of(begun)]
+    approved = await paying.fetched(begun)
+    assert (approved.state, approved.payment) == (State.OPEN, None)
+    assert "Nothing was paid yet" in (await paying.page(begun)).text
+
+    assert await paying.judged(begun) is Verdict.PAID
+    taken = await paying.collected(begun)
+    assert (taken.state, taken.amount, taken.currency) == (State.PAID, 900, "EUR")
+    assert "This is paid" in (await paying.page(begun)).text
+    named = [(hint.type, hint.reference, hint.session) for hint in await hints(paying)]
+    assert named == [(kind, ID, session_of(begun)) for kind in (APPROVED, CAPTURED)]
+
+
+@pytest.mark.parametrize("price", [NINE, Money("500", "JPY"), Money("900.00", "HUF")])
+async def test_an_amount_comes_back_as_it_was_sent(price: Money, paying: Paying) -> None:
+    begun = await paying.begun(paying.asked(price))
+    await paying.press(begun, "balance")
+    assert await paying.judged(begun) is Verdict.PAID
+
+
+async def test_a_second_tab_approves_nothing_and_a_second_capture_takes_nothing(
+    paying: Paying,
+) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    assert await paying.press(begun, "bank", late=True) == f"/pay/{session_of(begun)}"
+    assert await paying.judged(begun) is Verdict.PAID
+    path = f"v2/checkout/orders/{session_of(begun)}/capture"
+    again = await call(paying, path, {}, key="another")
+    assert (again.status_code, again.json()["details"][0]["issue"]) == (
+        422,
+        "ORDER_ALREADY_CAPTURED",
+    )
+    assert await types(paying) == [APPROVED, CAPTURED]
+
+
+async def test_a_second_order_for_the_question_is_not_paid_too(paying: Paying) -> None:
+    first, second = await paying.begun(number=1), await paying.begun(number=2)
+    assert session_of(first) != session_of(second)
+    for begun in (first, second):
+        await paying.press(begun, "balance")
+    assert await paying.judged(first) is Verdict.PAID
+    assert await paying.judged(second) is Verdict.OPEN
+    assert (await types(paying)).count(CAPTURED) == 1
+    with pytest.raises(Failed, match="DUPLICATE_INVOICE_ID"):
+        await paying.begun(number=3)
+
+
+async def test_a_lost_reply_leaves_one_order_that_is_found_again(paying: Paying) -> None:
+    await paying.control(next="lost")
+    with pytest.raises(Failed, match="HTTP 504"):
+        await paying.begun()
+    before = paying.prepared()
+    session = await paying.repeated(before)
+    assert await paying.repeated(before) == session
+    assert session_of(await paying.begun()) == session
+
+
+async def test_a_repeated_request_is_told_how_the_order_stands_by_then(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    await paying.judged(begun)
+    assert begun.attempt is not None
+    kept = await paying.run(paying.gateway.repeat(paying.prepared(), begun.attempt))
+    assert (kept.session, kept.url) == (session_of(begun), None)
+
+
+async def test_a_key_is_forgotten_after_six_hours_and_the_order_after_three(
+    paying: Paying,
+) -> None:
+    begun, before = await paying.begun(), paying.prepared()
+    assert before.attempt is not None
+    paying.stage.clock.tick(hours=3)
+    assert await paying.judged(begun) is Verdict.EXPIRED
+    assert await paying.run(paying.gateway.close(begun, session_of(begun)))
+    lapsed = await paying.run(paying.gateway.repeat(before, before.attempt))
+    assert (lapsed.session, lapsed.url) == (None, None)
+    assert (await paying.page(begun)).status_code == 404
+    paying.stage.clock.tick(hours=3)
+    assert await paying.repeated(paying.prepared()) != session_of(begun)
+
+
+async def test_an_order_that_is_not_there_while_it_could_be_is_not_closed(paying: Paying) -> None:
+    begun = await paying.begun()
+    async with staged() as elsewhere, elsewhere.client() as client:
+        settings = replace(paying.stage.settings.paypal(), client_id=elsewhere.settings.client_id)
+        seller = replace(settings, client_secret=elsewhere.settings.paypal_secret)
+        other = replace(
+            paying,
+            gateway=PayPalGateway(seller),
+            outbound=Outbound(client, allow_loopback=True),
+        )
+        with pytest.raises(Failed, match=r"HTTP 404, INVALID_RESOURCE_ID"):
+            await other.fetched(begun)
+
+
+async def test_a_500_does_nothing_and_the_next_try_works(paying: Paying) -> None:
+    await paying.control(next="500")
+    with pytest.raises(Failed, match="HTTP 500"):
+        await paying.begun()
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    await paying.control(next="500")
+    assert await paying.judged(begun) is Verdict.OPEN
+    assert await paying.judged(begun) is Verdict.PAID
+
+
+async def test_money_whose_capture_was_not_answered_is_found_and_not_taken_twice(
+    paying: Paying,
+) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    await paying.control(next="lost")
+    assert await paying.judged(begun) is Verdict.PAID
+    assert await types(paying) == [APPROVED, CAPTURED]
+
+
+async def test_after_a_decline_another_way_can_be_chosen(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "declined")
+    declined = await paying.collected(begun)
+    assert (declined.state, declined.url) == (State.OPEN, page_of(begun))
+    assert "The card was declined." in (await paying.page(begun)).text
+    assert (await paying.press(begun, "balance")).startswith(WENT_BACK)
+    assert await paying.judged(begun) is Verdict.PAID
+
+
+@pytest.mark.parametrize(
+    ("button", "verdict", "event"),
+    [
+        ("arrive", Verdict.PAID, CAPTURED),
+        ("fail", Verdict.FAILED, "PAYMENT.CAPTURE.DENIED"),
+    ],
+)
+async def test_money_that_comes_later_is_awaited(
+    button: str, verdict: Verdict, event: str, paying: Paying
+) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "bank")
+    assert await paying.judged(begun) is Verdict.PENDING
+    assert "under way" in (await paying.page(begun)).text
+    await paying.press(begun, button)
+    assert await paying.judged(begun) is verdict
+    assert await paying.press(begun, button, late=True) == f"/pay/{session_of(begun)}"
+    assert await types(paying) == [APPROVED, "PAYMENT.CAPTURE.PENDING", event]
+
+
+async def test_nothing_is_taken_that_nobody_approved(paying: Paying) -> None:
+    begun = await paying.begun()
+    assert await paying.press(begun, "cancel") == (
+        f"{WENT_BACK}&cancelled=1&token={session_of(begun)}"
+    )
+    assert await paying.judged(begun) is Verdict.OPEN
+    refused = await call(paying, f"v2/checkout/orders/{session_of(begun)}/capture", {})
+    assert refused.json()["details"][0]["issue"] == "ORDER_NOT_APPROVED"
+    assert await paying.run(paying.gateway.close(begun, session_of(begun)))
+
+
+async def test_money_is_given_back_once_also_when_the_answer_is_lost(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    payment = await paying.payment(begun)
+    await paying.control(next="lost")
+    first = await paying.run(paying.gateway.refund(payment, reason=None))
+    assert await paying.run(paying.gateway.refund(payment, reason=None)) == first
+    assert (first.price, first.status) == (NINE, RefundStatus.SUCCEEDED)
+    assert (await paying.fetched(begun)).refunded == 900
+    assert await paying.judged(begun) is Verdict.FAILED
+    assert (await types(paying)).count(REFUNDED) == 1
+
+
+async def test_after_a_part_by_hand_the_rest_is_given_back(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    payment = await paying.payment(begun)
+    await paying.press(begun, "part")
+    assert (await paying.fetched(begun)).refunded == 450
+    assert "4.50\u00a0€ of it was given back." in (await paying.page(begun)).text
+    rest = await paying.run(paying.gateway.refund(payment, reason=None))
+    assert rest.price == Money("4.50", "EUR")
+    by_hand, ours = (await hints(paying))[2:]
+    assert ours.reference == ID
+    # As in PayPal's own sample: only a link says which capture it was, and the capture whose.
+    assert (by_hand.type, by_hand.reference, by_hand.session) == (REFUNDED, None, None)
+    assert by_hand.payment == payment.payment_intent
+    assert await traced(paying, by_hand) == ID
+
+
+async def test_what_was_given_back_by_hand_is_the_refund(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    payment = await paying.payment(begun)
+    for _ in range(2):
+        await call(
+            paying,
+            f"v2/payments/captures/{payment.payment_intent}/refund",
+            {"amount": {"currency_code": "EUR", "value": "4.50"}},
+        )
+    standing = await paying.run(paying.gateway.refund(payment, reason=None))
+    assert (standing.price, standing.status) == (NINE, RefundStatus.SUCCEEDED)
+
+
+async def test_a_lost_dispute_takes_the_money(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    payment = await paying.payment(begun)
+    await paying.press(begun, "reverse")
+    assert (await paying.fetched(begun)).charged_back == 900
+    assert await paying.judged(begun) is Verdict.FAILED
+    told = (await hints(paying))[-1]
+    assert (told.type, told.reference) == ("PAYMENT.CAPTURE.REVERSED", None)
+    assert await traced(paying, told) == ID
+    revisited = await paying.run(PayPalGateway(paying.stage.settings.paypal()).revisit(payment))
+    assert revisited == await paying.fetched(begun)
+    page = await paying.page(begun)
+    assert "the money is gone again" in page.text
+    assert "<form" not in page.text
+    with pytest.raises(Failed, match="REFUND_NOT_ALLOWED"):
+        await paying.run(paying.gateway.refund(payment, reason=None))
+
+
+async def test_an_old_token_is_replaced_and_a_wrong_secret_gets_none(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    assert await paying.judged(begun) is Verdict.PAID
+    paying.stage.clock.tick(hours=9)
+    assert (await paying.fetched(begun)).state is State.PAID
+    seller = replace(paying.stage.settings.paypal(), client_secret="another")
+    stranger = replace(paying, gateway=PayPalGateway(seller))
+    with pytest.raises(Failed, match=r"let this server in \(HTTP 401, invalid_client\)"):
+        await stranger.begun()
+    control = await paying.stage.browser.post(
+        "/paypal/control", json={}, headers={"authorization": "Bearer another"}
+    )
+    assert control.status_code == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[" * 10_000,
+        b"\xff",
+        b"{}",
+        b'{"intent": "AUTHORIZE"}',
+        b'{"intent": "CAPTURE", "purchase_units": [], "payment_source": {}}',
+    ],
+)
+async def test_an_order_that_is_none_is_refused(body: bytes, paying: Paying) -> None:
+    refused = await call(paying, "v2/checkout/orders", body)
+    assert (refused.status_code, refused.json()["name"]) == (400, "INVALID_REQUEST")
+
+
+async def test_what_the_framework_refuses_is_said_as_paypal_says_it(paying: Paying) -> None:
+    refused = await call(paying, "v2/checkout/orders", b"a" * 100_000)
+    assert refused.status_code == 413
+    assert refused.json()["debug_id"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "issue"),
+    [
+        ({"currency_code": "KWD", "value": "9.000"}, "CURRENCY_NOT_SUPPORTED"),
+        ({"currency_code": "HUF", "value": "9.50"}, "INVALID_PARAMETER_VALUE"),
+        ({"currency_code": "EUR", "value": "9,00"}, "INVALID_PARAMETER_VALUE"),
+        ({"currency_code": "EUR", "value": "0.00"}, "INVALID_PARAMETER_VALUE"),
+        ({"currency_code": "EUR", "value": "99.00"}, "REFUND_AMOUNT_EXCEEDED"),
+        ({"currency_code": "USD", "value": "1.00"}, "REFUND_CAPTURE_CURRENCY_MISMATCH"),
+    ],
+)
+async def test_an_amount_that_cannot_be_is_refused(
+    amount: dict[str, str], issue: str, paying: Paying
+) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    payment = await paying.payment(begun)
+    path = f"v2/payments/captures/{payment.payment_intent}/refund"
+    refused = await call(paying, path, {"amount": amount})
+    assert refused.json()["details"][0]["issue"] == issue
+    assert (await paying.fetched(begun)).refunded == 0
+
+
+async def test_nothing_is_given_back_before_it_came(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "bank")
+    await paying.collected(begun)
+    order = await paying.stage.browser.get(f"/pay/{session_of(begun)}")
+    assert "/part" not in order.text
+    assert (await call(paying, "v2/payments/captures/NOBODY/refund", {})).status_code == 404
+    nobodys = Hint(type=REFUNDED, reference=None, session=None, payment="NOBODY")
+    assert await traced(paying, nobodys) is None
+
+
+async def test_one_id_is_for_one_request(paying: Paying) -> None:
+    begun = await paying.begun()
+    path = f"v2/checkout/orders/{session_of(begun)}/capture"
+    await paying.press(begun, "balance")
+    assert (await call(paying, path, {}, key="1")).status_code == 201
+    assert (await call(paying, path, {}, key="1")).status_code == 200
+    other = await call(paying, path, {"a": 1}, key="1")
+    assert other.json()["details"][0]["issue"] == "DUPLICATE_REQUEST_ID"
+    assert (await call(paying, path, {}, key="x" * 109)).status_code == 400
+
+
+async def test_another_root_or_another_webhook_vouches_for_nothing(paying: Paying) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    [heard] = paying.stage.shop.heard
+    settings, browser = paying.stage.settings, paying.stage.browser
+    scheme = sandbox_scheme(settings.url)
+    root = (await browser.get("/paypal/root.pem")).content
+    async with staged() as elsewhere:
+        other = (await elsewhere.browser.get("/paypal/root.pem")).content
+    url = heard.headers["paypal-cert-url"]
+    certificate = (await browser.get(url)).content
+    assert (await browser.get(f"{url}0")).status_code == 404
+    for trusted, webhook, reason in (
+        (other, settings.paypal_webhook_id, "bad_certificate"),
+        (root, "0000", "bad_signature"),
+    ):
+        with pytest.raises(Unverified) as refused:
+            verify_certified(
+                scheme,
+                body=heard.content,
+                headers=heard.headers.multi_items(),
+                webhook_ids=[webhook],
+                certificate=certificate,
+                roots=roots_of(scheme, bundle=trusted),
+                now=paying.stage.clock(),
+            )
+        assert refused.value.reason == reason
+
+
+async def test_events_arrive_as_badly_as_a_test_asks_for(paying: Paying) -> None:
+    await paying.control(hold=True, duplicates=1)
+    begun = await paying.begun()
+    await paying.press(begun, "balance")
+    assert paying.stage.shop.heard == []
+    state = await paying.control(release=True)
+    assert (state["held"], await types(paying)) == (0, [APPROVED] * 2)
+    await paying.control(drop=True)
+    assert await paying.judged(begun) is Verdict.PAID
+    assert len(paying.stage.shop.heard) == 2

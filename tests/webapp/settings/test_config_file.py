@@ -1,0 +1,311 @@
+"""elicit.toml: what an operator may declare, and how mistakes in it are told."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.oauth.provider import PersonProbe, Revocation
+from flows.providers import PROVIDERS
+from webapp.settings.config_file import (
+    _KEYS,
+    BadDeclaration,
+    Declarations,
+    load_declarations,
+    read_declarations,
+)
+
+WHOLE = """
+[providers.acme]
+label = "Acme"
+authorize = "https://acme.example/authorize"
+token = "https://acme.example/token"
+issuer = "https://acme.example"
+sends_issuer = true
+api = "https://api.acme.example/v2"
+api_hosts = ["https://api.acme.example", "https://files.acme.example"]
+scope_separator = ","
+reply_scope_separator = ","
+client_auth = "post"
+body = "json"
+replies = "form"
+token_path = ["authed_user"]
+always = ["me"]
+account_hint = "login_hint"
+extra = { owner = "user", prompt = "consent" }
+switch = { prompt = "select_account" }
+lasting = { prompt = "consent" }
+headers = { Acme-Version = "2" }
+refresh = "https://acme.example/refresh"
+rotates = true
+revoke = { url = "https://acme.example/revoke", kind = "json" }
+manage = "https://acme.example/apps"
+device = "https://acme.example/device"
+scope_parameter = "user_scope"
+unmentioned = ["offline_access"]
+troubles = { ACME_1_secret = "An administrator has to agree first." }
+
+[providers.acme.person]
+post = "{}"
+url = "https://api.acme.example/v2/me"
+id = "user.id"
+label = "user.email"
+
+[providers.acme.scope_words]
+me = "See who you are"
+"secrets:read" = "Read your secrets"
+
+[providers.acme.covers]
+all = ["me", "secrets:read"]
+"""
+SMALL = '[providers.acme]\nissuer = "https://login.example"\n'
+ENDPOINTS = """
+[providers.acme]
+authorize = "https://acme.example/authorize"
+token = "https://acme.example/token"
+api = "https://acme.example"
+"""
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(BadDeclaration) as bad:
+        read_declarations(text, source="elicit.toml")
+    assert all(line.startswith("elicit.toml: ") for line in str(bad.value).splitlines())
+    return bad.value.problems
+
+
+def test_every_key_reaches_the_provider() -> None:
+    acme = read_declarations(WHOLE, source="elicit.toml").providers["acme"]
+    assert (acme.name, acme.label, acme.discovers) == ("acme", "Acme", False)
+    assert acme.sends_issuer
+    assert acme.api_hosts == ("https://api.acme.example", "https://files.acme.example")
+    assert (acme.client_auth, acme.body, acme.replies) == ("post", "json", "form")
+    assert acme.extra == (("owner", "user"), ("prompt", "consent"))
+    assert acme.token_path == ("authed_user",)
+    assert acme.person == PersonProbe(
+        url="https://api.acme.example/v2/me", id="user.id", label="user.email", post="{}"
+    )
+    assert acme.switch == (("prompt", "select_account"),)
+    assert acme.lasting == (("prompt", "consent"),)
+    assert acme.headers == (("Acme-Version", "2"),)
+    assert acme.refresh == "https://acme.example/refresh"
+    assert acme.rotates
+    assert acme.revoke == Revocation(url="https://acme.example/revoke", kind="json")
+    text = WHOLE.replace('kind = "json"', 'kind = "github"')
+    renamed = read_declarations(text, source="a file").providers["acme"].revoke
+    assert renamed == Revocation(url="https://acme.example/revoke", kind="delete")
+    assert acme.manage == "https://acme.example/apps"
+    assert acme.device == "https://acme.example/device"
+    assert acme.scope_parameter == "user_scope"
+    assert acme.unmentioned == ("offline_access",)
+    assert acme.troubles == {"ACME_1_secret": "An administrator has to agree first."}
+    assert acme.has_scopes
+    assert acme.scope_words["secrets:read"] == "Read your secrets"
+    assert acme.missing(("me",), granted=("all",)) == ()
+
+
+def test_an_address_alone_is_the_standard_way_to_give_a_key_back() -> None:
+    text = SMALL + 'revoke = "https://login.example/revoke"\nhas_scopes = false\n'
+    acme = read_declarations(text, source="elicit.toml").providers["acme"]
+    assert acme.revoke == Revocation(url="https://login.example/revoke")
+    assert not acme.has_scopes
+
+
+def test_every_key_of_the_declaration_is_explained() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "providers.md").read_text("utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    explained = {word.strip(" `") for row in rows for word in row.split(",")}
+    assert explained == set(_KEYS)
+
+
+def test_an_issuer_alone_is_enough() -> None:
+    acme = read_declarations(SMALL, source="elicit.toml").providers["acme"]
+    assert acme.discovers
+    assert acme.label == "Acme"
+    assert acme.always == ("openid",)
+    assert acme.api == "https://login.example"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "[providers]\n"])
+def test_an_empty_file_declares_nothing(text: str) -> None:
+    assert read_declarations(text, source="elicit.toml") == Declarations()
+
+
+@pytest.mark.parametrize("name", list(PROVIDERS))
+def test_a_built_in_name_is_not_taken_over(name: str) -> None:
+    problems = problems_of(f'[providers.{name}]\nissuer = "https://evil.example"\n')
+    assert problems == [f"providers.{name}: this name is built in; choose another one."]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "client_secret",
+        "secret",
+        "Client_Secret",
+        "password",
+        "private_key",
+        "access_token",
+        "refresh_token",
+        "token_value",
+        "api_key",
+    ],
+)
+def test_a_secret_is_sent_to_the_environment_and_not_repeated(key: str) -> None:
+    (problem,) = problems_of(f'{SMALL}{key} = "hunter2"\n')
+    assert problem == (
+        f"providers.acme.{key}: a secret does not belong in this file; set "
+        "ELICIT_ACME_CLIENT_SECRET in the environment instead."
+    )
+
+
+def test_a_secret_is_found_however_deep_it_is() -> None:
+    problems = problems_of(f'{SMALL}extra = {{ client_secret = "hunter2" }}\n')
+    assert any("providers.acme.extra.client_secret" in problem for problem in problems)
+    assert "hunter2" not in " ".join(problems)
+    assert any("secret" in problem for problem in problems_of('client_secret = "hunter2"\n'))
+
+
+def test_a_key_in_the_place_of_an_address_is_not_repeated() -> None:
+    text = ENDPOINTS.replace("https://acme.example/token", "ghp_hunter2")
+    problems = problems_of(text)
+    assert any(problem.startswith("providers.acme.token: ") for problem in problems)
+    assert "hunter2" not in " ".join(problems)
+
+
+def test_our_client_id_stands_in_the_environment_too() -> None:
+    assert problems_of(f'{SMALL}client_id = "abc"\n') == [
+        "providers.acme.client_id: it does not stand here; set ELICIT_ACME_CLIENT_ID."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[providers.Acme]\n", "providers.Acme: a name is"),
+        ('[providers."../x"]\n', "providers.../x: a name is"),
+        ("[provider.acme]\n", "provider: unknown"),
+        ("providers = 7\n", "providers: it is a table"),
+        ("[[providers]]\n", "providers: it is a table"),
+        ("[providers]\nacme = 7\n", "providers.acme: it is a table"),
+        ("[providers.acme]\n", "providers.acme.issuer: needed, or else authorize and token."),
+        (SMALL + 'isuer = "x"\n', "providers.acme.isuer: unknown"),
+        (SMALL + "label = 7\n", "providers.acme.label: it is a text."),
+        (SMALL + 'sends_issuer = "yes"\n', "providers.acme.sends_issuer: it is true or false."),
+        (SMALL + 'always = "openid"\n', "providers.acme.always: it is a list of texts."),
+        (SMALL + "extra = { a = 1 }\n", "providers.acme.extra: it is a table of texts."),
+        (SMALL + 'covers = { a = "b" }\n', "providers.acme.covers: it is a table of lists"),
+        (SMALL + 'body = "xml"\n', "providers.acme.body: it must be form or json."),
+        (SMALL + 'always = ["email"]\n', "providers.acme.always: needs"),
+        (SMALL + 'extra = { state = "x" }\n', "providers.acme.extra: state is what the flow"),
+        (SMALL.replace("https", "http"), "providers.acme.issuer: The address must be https"),
+        (SMALL + "person = 7\n", "providers.acme.person: it is a table of texts."),
+        (SMALL + 'person = { id = "x" }\n', "providers.acme.person.url: needed."),
+        (SMALL + 'person = { name2 = "x" }\n', "providers.acme.person.name2: unknown"),
+        (SMALL + "revoke = 7\n", "providers.acme.revoke: it is a text, or a table of texts."),
+        (SMALL + "revoke = { url = 7 }\n", "providers.acme.revoke: it is a text, or a table"),
+        (SMALL + 'revoke = { kind = "form" }\n', "providers.acme.revoke.url: needed."),
+        (SMALL + 'revoke = { url2 = "x" }\n', "providers.acme.revoke.url2: unknown"),
+        (
+            SMALL + 'revoke = { url = "https://x.example", kind = "xml" }\n',
+            "providers.acme.revoke: its kind must be",
+        ),
+        (SMALL + 'revoke = "http://x.example"\n', "providers.acme.revoke: The address must be"),
+        (SMALL + 'device = "x"\n', "providers.acme.device: "),
+        (SMALL + 'switch = { nonce = "x" }\n', "providers.acme.switch: nonce is what the flow"),
+        (SMALL + 'headers = { Cookie = "x" }\n', "providers.acme.headers: one of them"),
+        (SMALL + 'headers = { X-Api-Key = "x" }\n', "providers.acme.headers.X-Api-Key: a secret"),
+        (SMALL + 'rotates = "yes"\n', "providers.acme.rotates: it is true or false."),
+        (ENDPOINTS, "providers.acme.person: needed"),
+        (ENDPOINTS.replace("api = ", "label = "), "providers.acme.api: needed"),
+        ("= 1", "it is no TOML (at line 1, column 1)."),
+        ("a = " + "[" * 100_000, "it is no TOML"),
+        (f"[providers.acme.extra{'.a' * 3000}]\n", "it has too many tables in one another."),
+    ],
+)
+def test_a_mistake_is_told_by_its_table_and_key(text: str, problem: str) -> None:
+    assert any(one.startswith(problem) for one in problems_of(text))
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("state=x", "state"),
+        ("audience=a&code_challenge_method=plain&redirect_uri=https://evil.example", None),
+        ("st%61te=x", "state"),
+        ("scope", "scope"),
+        ("user_scope=all&a=b", "user_scope"),
+        ("response_mode=", "response_mode"),
+    ],
+)
+def test_an_address_does_not_say_what_the_flow_itself_says(query: str, said: str | None) -> None:
+    text = WHOLE.replace("acme.example/authorize", f"acme.example/authorize?{query}")
+    said = said or "code_challenge_method, redirect_uri"
+    assert problems_of(text) == [
+        f"providers.acme.authorize: {said} is what the flow itself says; leave it out of the query."
+    ]
+
+
+def test_an_address_may_say_what_is_its_own() -> None:
+    text = WHOLE.replace("acme.example/authorize", "acme.example/authorize?audience=a&b")
+    acme = read_declarations(text, source="elicit.toml").providers["acme"]
+    assert acme.authorize == "https://acme.example/authorize?audience=a&b"
+
+
+def test_an_address_that_is_none_is_told_once() -> None:
+    text = WHOLE.replace("https://acme.example/authorize", "https://[::?state=x")
+    (problem,) = problems_of(text)
+    assert problem.startswith("providers.acme.authorize: ")
+
+
+@pytest.mark.parametrize("label", sorted({provider.label for provider in PROVIDERS.values()}))
+@pytest.mark.parametrize("written", [str, str.upper, "{} ".format, " ".join])
+def test_a_built_in_label_is_not_taken_over(label: str, written: Callable[[str], str]) -> None:
+    problems = problems_of(f'{SMALL}label = "{written(label)}"\n')
+    assert f"providers.acme.label: {label} is built in; choose another one." in problems
+
+
+def test_neither_is_one_that_a_name_would_give() -> None:
+    problems = problems_of('[providers.git_hub]\nissuer = "https://evil.example"\n')
+    assert problems == ["providers.git_hub.label: GitHub is built in; choose another one."]
+    text = SMALL + 'label = "GitHub at Acme"\n'
+    assert read_declarations(text, source="elicit.toml").providers["acme"].label == "GitHub at Acme"
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = (
+        '[providers.github]\nissuer = "https://x.example"\n'
+        '[providers.one]\nissuer = "http://x.example"\n'
+        '[providers.two]\nlabel = 1\nsecret = "s"\n'
+    )
+    problems = problems_of(text)
+    for place in ("github:", "one.issuer:", "two.label:", "two.secret:", "two.issuer:"):
+        assert any(problem.startswith(f"providers.{place}") for problem in problems)
+
+
+def test_a_file_is_read_from_the_path_that_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "elicit.toml"
+    path.write_text(SMALL, "utf-8")
+    assert list(load_declarations(path).providers) == ["acme"]
+
+
+def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(BadDeclaration, match="it cannot be read: No such file"):
+        load_declarations(tmp_path / "elicit.toml")
+    path = tmp_path / "latin.toml"
+    path.write_bytes(b"# caf\xe9\n")
+    with pytest.raises(BadDeclaration, match="not UTF-8"):
+        load_declarations(path)
+
+
+def test_a_scope_parameter_that_is_no_text_is_told_beside_an_address_with_a_query() -> None:
+    text = WHOLE.replace("acme.example/authorize", "acme.example/authorize?x=1")
+    text = text.replace('scope_parameter = "user_scope"', 'scope_parameter = ["a"]')
+    assert any("scope_parameter" in problem for problem in problems_of(text))
+
+
+@pytest.mark.parametrize("text", [f"a = {'9' * 6_000}", f"a = [{{ b = -{'1' * 6_000} }}]"])
+def test_a_number_of_thousands_of_digits_is_refused_in_a_sentence(text: str) -> None:
+    # finding: S14
+    with pytest.raises(BadDeclaration, match=r"elicit\.toml: it is no TOML"):
+        read_declarations(text, source="elicit.toml")

@@ -1,0 +1,814 @@
+"""[sellers.NAME] of elicit.toml, and the variables that go with it: read, or refused in words."""
+
+import os
+import re
+import sys
+from dataclasses import replace
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.payments.declared.catalog import SELLERS
+from flows.payments.declared.declaration import (
+    ASKED,
+    GIVEN_BACK,
+    KNOWN,
+    DeclaredAccount,
+    ProviderDeclaration,
+)
+from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
+from flows.payments.gateway import State
+from flows.payments.receipt import Dispute, RefundStatus
+from flows.payments.registry import BUILT_IN, SCHEMES
+from flows.payments.stripe.account import STRIPE
+from flows.webhooks.signatures import STANDARD_WEBHOOKS
+from webapp.settings.config_file import BadDeclaration, read_declarations
+from webapp.settings.payment_providers import KEYS, SETTINGS, read_sellers
+from webapp.settings.settings import BadSettings, Settings, read_settings
+
+SMALL = """
+[sellers.acme]
+api = "https://api.acme.example/v1"
+checkout_origins = ["https://pay.acme.example"]
+"""
+WHOLE = """
+[sellers.acme_pay]
+label = "Acme Pay"
+api = "https://{region}.acme.example/v2"
+checkout_origins = ["https://pay.acme.example"]
+test_api = "https://test.acme.example/v2"
+test_checkout_origins = ["https://pay-test.acme.example"]
+headers = { X-Api-Key = "{secret}", Acme-Version = "7" }
+needs = ["region", "shop"]
+account = "shop"
+currencies = ["EUR", "USD"]
+unit_digits = 2
+text_minor = true
+what_at_most = 80
+minutes = 90
+create = "POST /orders"
+create_body = { shop = "{shop}", ref = "{reference}", sum = "{decimal}", tax = 0.5, list = [1] }
+idempotency = false
+fetch = "GET /orders/{session}"
+pace = [5, 60]
+close = "PATCH /orders/{session}"
+close_body = { status = "void" }
+refund = "POST /refunds"
+refund_body = { order = "{payment}", sum = "{decimal}", key = "{digest}" }
+refund_id = "refund.id"
+refund_states = { "refund.state=ok" = "succeeded", "refund.state=wait" = "pending" }
+trouble = "error.code"
+manage = "https://acme.example/orders"
+scheme = "stripe"
+event_id = "event.id"
+event_type = "event.type"
+events = ["order.changed"]
+settles = false
+
+[sellers.acme_pay.holding]
+call = "GET /payments/{payment}"
+id = "id"
+currency = "currency"
+given = "sum.refunded+sum.lost"
+left = "sum.left"
+
+[sellers.acme_pay.created]
+session = "order.id"
+amount = false
+live = false
+url = "order.pay"
+
+[sellers.acme_pay.fetched]
+session = "order.id"
+states = { "order.state=done" = "paid", "order.state=new" = "open" }
+amount = "order.sum"
+unit = "decimal"
+live = { "order.test=false" = true, "order.test=true" = false }
+account = "order.shop"
+
+[sellers.acme_pay.told]
+handle = "event.handle"
+charged_back = false
+
+[sellers.acme_pay.news]
+"claim.opened" = "open"
+"claim.won" = "won"
+"claim.lost" = "lost"
+"order.refunded" = "returned"
+"""
+KEY = "sk_hunter2"
+SIGNS = "whsec_aHVudGVyMmh1bnRlcjJodW50ZXIy"
+OF_ACME = {"ELICIT_ACME_KEY": KEY, "ELICIT_ACME_WEBHOOK_SECRET": SIGNS}
+LIVE = {**OF_ACME, "ELICIT_ACME_LIVE": "1"}
+
+
+def seller_of(text: str, name: str = "acme") -> ProviderDeclaration:
+    return read_declarations(text, source="elicit.toml").sellers[name]
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(BadDeclaration) as bad:
+        read_declarations(text, source="elicit.toml")
+    assert all(line.startswith("elicit.toml: ") for line in str(bad.value).splitlines())
+    return bad.value.problems
+
+
+# The file.
+
+
+def test_an_address_and_where_its_pages_stand_are_enough() -> None:
+    acme = seller_of(SMALL)
+    assert acme == ProviderDeclaration(
+        name="acme",
+        label="Acme",
+        api="https://api.acme.example/v1",
+        checkout_origins=("https://pay.acme.example",),
+    )
+    assert (acme.scheme, acme.events) == (STANDARD_WEBHOOKS, ("checkout.updated",))
+    assert (acme.created, acme.fetched, acme.told) == (OURS_OPENED, OURS, OURS_TOLD)
+
+
+def test_a_provider_of_accounts_may_have_the_same_name() -> None:
+    declared = read_declarations(
+        SMALL + '[providers.acme]\nissuer = "https://login.acme.example"\n', source="elicit.toml"
+    )
+    assert [*declared.providers] == [*declared.sellers] == ["acme"]
+
+
+def test_every_key_of_the_file_reaches_the_declaration() -> None:
+    assert seller_of(WHOLE, "acme_pay") == ProviderDeclaration(
+        name="acme_pay",
+        label="Acme Pay",
+        api="https://{region}.acme.example/v2",
+        checkout_origins=("https://pay.acme.example",),
+        test_api="https://test.acme.example/v2",
+        test_checkout_origins=("https://pay-test.acme.example",),
+        headers=(("X-Api-Key", "{secret}"), ("Acme-Version", "7")),
+        needs=("region", "shop"),
+        account="shop",
+        currencies=("EUR", "USD"),
+        unit_digits=2,
+        text_minor=True,
+        what_at_most=80,
+        life=timedelta(minutes=90),
+        create="POST /orders",
+        create_body={
+            "shop": "{shop}",
+            "ref": "{reference}",
+            "sum": "{decimal}",
+            "tax": 0.5,
+            "list": [1],
+        },
+        idempotency=None,
+        created=Reading(
+            session="order.id", amount=None, live={}, url="order.pay", closes_at=CLOSES
+        ),
+        fetch="GET /orders/{session}",
+        pace=(timedelta(seconds=5), timedelta(minutes=1)),
+        fetched=Reading(
+            session="order.id",
+            states={"order.state=done": State.PAID, "order.state=new": State.OPEN},
+            amount="order.sum",
+            unit="decimal",
+            live={"order.test=false": True, "order.test=true": False},
+            account="order.shop",
+            refunded="refunded",
+            charged_back="charged_back",
+        ),
+        close="PATCH /orders/{session}",
+        close_body={"status": "void"},
+        refund="POST /refunds",
+        refund_body={"order": "{payment}", "sum": "{decimal}", "key": "{digest}"},
+        holding=Holding(
+            call="GET /payments/{payment}",
+            id="id",
+            currency="currency",
+            given="sum.refunded+sum.lost",
+            left="sum.left",
+        ),
+        refund_id="refund.id",
+        refund_states={
+            "refund.state=ok": RefundStatus.SUCCEEDED,
+            "refund.state=wait": RefundStatus.PENDING,
+        },
+        trouble="error.code",
+        manage="https://acme.example/orders",
+        scheme=STRIPE,
+        event_id="event.id",
+        event_type="event.type",
+        events=("order.changed",),
+        settles=False,
+        told=Reading(
+            session="data.id",
+            handle="event.handle",
+            states=OURS_TOLD.states,
+            amount="data.amount",
+            currency="data.currency",
+            reference="data.reference",
+            live=OURS_TOLD.live,
+            payment="data.payment",
+            refunded="data.refunded",
+        ),
+        news={
+            "claim.opened": Dispute.OPEN,
+            "claim.won": Dispute.WON,
+            "claim.lost": Dispute.LOST,
+            "order.refunded": None,
+        },
+    )
+
+
+CLOSES = OURS_OPENED.closes_at
+
+
+def test_what_the_file_can_say_is_all_that_a_declaration_has() -> None:
+    has = {*ProviderDeclaration.__dataclass_fields__} - {"name"}
+    assert {"life" if key == "minutes" else key for key in KEYS} == has
+
+
+def test_the_whole_example_says_every_key() -> None:
+    top = {line.partition(" ")[0] for line in WHOLE.splitlines()}
+    tables = {"created", "fetched", "told", "news", "holding"}
+    assert {*KEYS} - tables <= top
+    assert all(f"[sellers.acme_pay.{table}]" in WHOLE for table in tables)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["idempotency", "fetch", "close", "refund", "trouble", "manage", "event_id", "account"],
+)
+def test_false_says_that_there_is_none(key: str) -> None:
+    assert getattr(seller_of(SMALL + f"{key} = false\n"), key) is None
+
+
+@pytest.mark.parametrize(
+    "key", ["handle", "amount", "currency", "reference", "payment", "refunded", "url", "closes_at"]
+)
+def test_false_is_for_what_no_answer_has(key: str) -> None:
+    acme = seller_of(SMALL + f"[sellers.acme.fetched]\n{key} = false\n")
+    assert getattr(acme.fetched, key) is None
+    assert acme.fetched.states == OURS.states
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_a_built_in_name_is_not_taken_over(name: str) -> None:
+    assert problems_of(SMALL.replace("acme]", f"{name}]")) == [
+        f"sellers.{name}: this name is built in; choose another one."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("sellers = 7\n", ": it is a table of tables, [sellers.NAME]."),
+        ("[[sellers]]\n", ": it is a table of tables, [sellers.NAME]."),
+        ("[sellers]\nacme = 7\n", ".acme: it is a table, [sellers.acme]."),
+        ("[sellers.Acme]\n", ".Acme: a name is 1 to 32 of a-z, 0-9 and _, a letter first."),
+        ('[sellers."../x"]\n', ".../x: a name is 1 to 32 of a-z, 0-9 and _, a letter first."),
+    ],
+)
+def test_a_table_that_is_none_is_told(text: str, problem: str) -> None:
+    assert problems_of(text) == [f"sellers{problem}"]
+
+
+STATES = "a table of open, pending, paid, failed, closed."
+HAS_SECRET = 'it has "{secret}" in it, which stands for the key.'
+ORIGIN = "checkout_origins: it is no https origin."
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("label = 7", "label: it is a text."),
+        ('label = " "', "label: a name for people."),
+        ('needs = "shop"', "needs: it is a list of texts."),
+        ('needs = ["Shop!"]', "needs: it is no name of its own."),
+        ('needs = ["minor"]', "needs: it is no name of its own."),
+        ('needs = ["live"]', "needs: live is a setting of every provider."),
+        ('needs = ["client_id"]', "needs: client_id is a setting of every provider."),
+        ('account = "shop"', "account: one of the needs."),
+        ('test_api = "http://x.example"', "test_api: an https address without a slash at its end."),
+        ('test_api = "https://x.example/"', "test_api: an https address without"),
+        ('test_api = "https://[x"', "test_api: an https address without"),
+        ('test_checkout_origins = ["https://x.example/pay"]', ORIGIN),
+        ('test_checkout_origins = ["hunter2"]', ORIGIN),
+        ("unit_digits = 7", "unit_digits: 0 to 6."),
+        ("unit_digits = true", "unit_digits: it is a whole number."),
+        ("what_at_most = 0", "what_at_most: one at least."),
+        ("minutes = 0", "minutes: it is a whole number, 1 to 10080."),
+        ("minutes = 10081", "minutes: it is a whole number, 1 to 10080."),
+        (f"minutes = 1{'0' * 40}", "minutes: it is a whole number, 1 to 10080."),
+        ("minutes = 1.5", "minutes: it is a whole number, 1 to 10080."),
+        ("text_minor = 1", "text_minor: it is true or false."),
+        ("create = 1979-05-27", "create: it is a text."),
+        ('create = "/orders"', 'create: a method and a path, such as "POST /checkouts".'),
+        ('create = "POST /{session}"', "create: {session} is nothing that can stand there."),
+        ("create = false", "create: it is a text."),
+        ('create_body = "x"', "create_body: it is a table of what JSON can say."),
+        ("create_body = { a = 1979-05-27 }", "create_body: it is a table of what JSON can say;"),
+        ("create_body = { a = [[nan]] }", "create_body: it is a table of what JSON can say;"),
+        (f"create_body = {{ a = 1{'0' * 20} }}", "create_body: it is a table of what JSON can"),
+        ('create_body = { a = "{shop}" }', "create_body: {shop} is nothing that can stand there."),
+        ('create_body = { "{shop}" = 1 }', "create_body: {shop} is nothing that can stand there."),
+        ('create_body = { a = "{secret}" }', "create_body: {secret} is nothing that can stand"),
+        ('close_body = { a = "{minor}" }', "close_body: {minor} is nothing that can stand there."),
+        ('refund_body = { a = "{return_url}" }', "refund_body: {return_url} is nothing that can"),
+        ('refund_id = "a b"', "refund_id: it is no place."),
+        ("refund_id = false", "refund_id: it is a text."),
+        ('refund_states = { "a=b" = "done" }', "refund_states: it is a table of pending or suc"),
+        ('refund_states = { "hunter2" = "pending" }', "refund_states: it is no place=value."),
+        ('headers = { X-Key = "hunter2" }', 'headers: one of them has "{secret}" in it, which'),
+        (
+            'headers = { Authorization = "Bearer hunter2", X-Key = "{secret}" }',
+            f"headers.Authorization: {HAS_SECRET}",
+        ),
+        (
+            'headers = { X-Api-Key = "hunter2", X-Key = "{secret}" }',
+            "headers.X-Api-Key: a secret does not belong in this file; set ELICIT_ACME_KEY in the",
+        ),
+        ('headers = { "a b" = "{secret}" }', "headers: it is no header."),
+        ('headers = { A = "{secret}\\n" }', "headers: it is no header."),
+        ('headers = { A = "{secret} {shop}" }', "headers.A: {shop} is nothing that can stand"),
+        ("headers = { A = 7 }", "headers: it is a table of texts."),
+        ('scheme = "hunter2"', "scheme: unknown; they are adyen, coinbase, github, "),
+        ("event_type = false", "event_type: it is a text."),
+        ('event_type = "sk hunter2"', "event_type: it is no place."),
+        ('news = { a = "hunter2" }', "news: it is a table of open, lost, won, gone or returned."),
+        ("news = { a = false }", "news: it is a table of open, lost, won, gone or returned."),
+        (
+            "settles = false\nfetch = false",
+            "settles: what does not settle by itself needs a fetch.",
+        ),
+        ("told = 7", "told: it is a table."),
+        ("told = { states = false }", f"told.states: it is {STATES}"),
+        ('told = { states = { "a=b" = "hunter2" } }', f"told.states: it is {STATES}"),
+        ('told = { states = { "a" = "paid" } }', "told.states: it is no place=value."),
+        ('told = { live = { "a=b" = "yes" } }', "told.live: it is a table of true or false."),
+        ('told = { unit = "euros" }', "told.unit: it is minor or decimal."),
+        ("told = { unit = false }", "told.unit: it is minor or decimal."),
+        ("told = { session = false }", "told.session: it is a text."),
+        ('told = { amount = "a..b" }', "told.amount: it is no place."),
+        ('told = { amount = "a+b" }', "told.amount: it is no place."),
+        ('told = { amuont = "a" }', "told.amuont: unknown; they are session, handle, states, "),
+        ("holding = 7", "holding.call: needed."),
+        ('holding = { call = "GET /x" }', "holding.currency: needed."),
+        (
+            'holding = { call = "/x", id = "a", currency = "b", given = "c" }',
+            "holding: a method and a path,",
+        ),
+        ('holding = { call = "GET /x", hunter = "2" }', "holding.hunter: unknown; they are call"),
+        ('lable = "Acme"', "lable: unknown; the keys are label, api, checkout_origins, test_api, "),
+        ('accepted = "ok"', "accepted: unknown; the keys are "),
+    ],
+)
+def test_a_mistake_is_told_by_its_key_and_without_its_value(line: str, problem: str) -> None:
+    found = problems_of(SMALL + line + "\n")
+    assert any(one.startswith(f"sellers.acme.{problem}") for one in found), found
+    assert "hunter2" not in " ".join(found)
+
+
+def test_what_is_wrong_twice_in_one_key_is_told_once() -> None:
+    found = problems_of(SMALL + 'test_checkout_origins = ["hunter2", "http://x.example"]\n')
+    assert found == [f"sellers.acme.{ORIGIN}"]
+
+
+def test_what_is_missing_is_needed() -> None:
+    assert problems_of("[sellers.acme]\n") == [
+        "sellers.acme.api: needed.",
+        "sellers.acme.checkout_origins: needed.",
+    ]
+
+
+@pytest.mark.parametrize("key", ["client_secret", "webhook_secret", "api_key", "password"])
+def test_a_secret_is_sent_to_the_environment_and_not_repeated(key: str) -> None:
+    found = problems_of(f'{SMALL}{key} = "hunter2"\n')
+    assert (
+        f"sellers.acme.{key}: a secret does not belong in this file; set ELICIT_ACME_KEY in the "
+        "environment instead."
+    ) in found
+    assert "hunter2" not in " ".join(found)
+
+
+def test_a_header_may_be_called_a_key_where_the_key_is_not_in_it() -> None:
+    acme = seller_of(SMALL + 'headers = { X-Api-Key = "{secret}" }\n')
+    assert acme.headers == (("X-Api-Key", "{secret}"),)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = (
+        '[sellers.stripe]\napi = "https://x.example"\n'
+        '[sellers.one]\napi = 7\nlabel = 7\nminutes = 0\nscheme = "x"\ntold = { unit = "x" }\n'
+        '[sellers.two]\napi = "x"\ncheckout_origins = ["y"]\nunit_digits = 9\n'
+        "[providers.three]\nlabel = 7\n[others]\n"
+    )
+    found = problems_of(text)
+    places = ("one.api", "one.label", "one.minutes", "one.scheme", "one.told.unit")
+    more = ("one.checkout_origins", "two.api", "two.checkout_origins", "two.unit_digits")
+    for place in ("sellers.stripe", *(f"sellers.{place}" for place in (*places, *more))):
+        assert sum(problem.startswith(f"{place}:") for problem in found) == 1, place
+    assert any(problem.startswith("providers.three.label:") for problem in found)
+    assert any(problem.startswith("others:") for problem in found)
+
+
+@pytest.mark.parametrize("place", ["create_body", "told", "news", "headers", "x"])
+def test_what_is_nested_without_end_is_refused(place: str) -> None:
+    for text in (f"[sellers.acme.{place}{'.a' * 3000}]", f"{place} = {'[' * 90}{']' * 90}"):
+        assert problems_of(f"{SMALL}{text}\n") == ["it has too many tables in one another."]
+
+
+VALUES: st.SearchStrategy[object] = st.recursive(
+    st.one_of(
+        st.text(max_size=12),
+        st.sampled_from(
+            (
+                "{secret}",
+                "{minor}",
+                "POST /x/{payment}",
+                "https://x.example",
+                "a.b",
+                "adyen",
+                "paid",
+            )
+        ),
+        st.integers(),
+        st.floats(),
+        st.booleans(),
+        st.dates(),
+        st.times(),
+        st.datetimes(),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(("a=b", "call", "states", "session")), inner, max_size=3),
+        st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+TABLES: st.SearchStrategy[object] = st.dictionaries(
+    st.one_of(st.sampled_from(KEYS), st.text(max_size=8)), VALUES, max_size=6
+)
+
+
+@given(table=st.one_of(TABLES, VALUES), is_whole=st.booleans())
+def test_whatever_toml_can_say_is_a_declaration_or_has_its_problems(
+    table: object, is_whole: bool
+) -> None:
+    needed: dict[str, object] = {"api": "https://x.example", "checkout_origins": []}
+    if is_whole and isinstance(table, dict):
+        table = {**cast("dict[str, object]", table), **needed}
+    problems: list[str] = []
+    sellers = read_sellers({"acme": table}, problems)
+    assert bool(sellers) != bool(problems)
+    assert all(isinstance(one, ProviderDeclaration) for one in sellers.values())
+
+
+@given(
+    value=st.one_of(st.dates(), st.times(), st.datetimes(), st.integers(), st.floats()),
+    key=st.sampled_from([key for key in KEYS if not key.endswith("_body")]),
+)
+def test_a_date_or_a_number_is_told_as_what_it_should_be(
+    value: date | time | datetime | float, key: str
+) -> None:
+    needed: dict[str, object] = {"api": "https://x.example", "checkout_origins": []}
+    problems: list[str] = []
+    read_sellers({"acme": {**needed, key: value}}, problems)
+    if not isinstance(value, int):
+        assert problems
+        assert problems[0].startswith(f"sellers.acme.{key}: it is ")
+    assert all(str(value) not in problem for problem in problems if len(str(value)) > 5)
+
+
+# The variables.
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """The file is where an operator's configuration is."""
+    folder = tmp_path / ".config" / "elicit-url"
+    folder.mkdir(parents=True)
+    (folder / "elicit.toml").write_text(SMALL, "utf-8")
+    return {"HOME": str(tmp_path)}
+
+
+def declare(home: dict[str, str], text: str) -> None:
+    (Path(home["HOME"]) / ".config" / "elicit-url" / "elicit.toml").write_text(text, "utf-8")
+
+
+def problems_in(environment: dict[str, str]) -> list[str]:
+    with pytest.raises(BadSettings) as refused:
+        read_settings(environment)
+    assert "hunter2" not in str(refused.value)
+    return refused.value.problems
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize("what", ["folder", "device", "pipe", "dangling link"])
+def test_what_stands_where_the_file_should_is_not_passed_over(
+    home: dict[str, str], what: str, is_named: bool
+) -> None:
+    # finding: S14
+    path = Path(home["HOME"]) / ".config" / "elicit-url" / "elicit.toml"
+    path.unlink()
+    match what:
+        case "folder":
+            path.mkdir()
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            path.symlink_to(path.with_name("nowhere"))
+    named = {"ELICIT_CONFIG": str(path)} if is_named else {}
+    (problem,) = problems_in({**home, **named})
+    words = "cannot be read" if what == "dangling link" else "is no file"
+    assert problem.startswith(f"ELICIT_CONFIG: {path} {words}")
+
+
+def test_a_link_to_itself_is_not_passed_over(home: dict[str, str]) -> None:
+    # finding: S14
+    path = Path(home["HOME"]) / ".config" / "elicit-url" / "elicit.toml"
+    path.unlink()
+    path.symlink_to(path)
+    (problem,) = problems_in(home)
+    assert problem.startswith(f"ELICIT_CONFIG: {path} cannot be read")
+
+
+def acme_in(settings: Settings) -> DeclaredAccount:
+    seller = settings.sellers["acme"]
+    assert isinstance(seller, DeclaredAccount)
+    return seller
+
+
+def test_a_declared_provider_without_its_key_is_not_set_up(home: dict[str, str]) -> None:
+    assert read_settings(home).sellers == {}
+
+
+def test_the_configuration_folder_is_read(home: dict[str, str]) -> None:
+    settings = read_settings({**home, **LIVE})
+    acme = acme_in(settings)
+    assert (acme.name, acme.label, acme.is_live) == ("acme", "Acme", True)
+    assert (acme.api, acme.checkout_origins) == (
+        "https://api.acme.example/v1",
+        ("https://pay.acme.example",),
+    )
+    assert (acme.secret, acme.webhook_secrets) == (KEY, (SIGNS,))
+    assert "hunter2" not in repr(settings)
+    assert SIGNS not in repr(settings)
+
+
+def test_so_is_the_file_that_is_named(home: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "other.toml"
+    path.write_text(SMALL.replace("acme", "other"), "utf-8")
+    other = {name.replace("ACME", "OTHER"): value for name, value in LIVE.items()}
+    settings = read_settings({**home, **other, "ELICIT_CONFIG": str(path)})
+    assert list(settings.sellers) == ["other"]
+
+
+def test_the_problems_of_the_file_are_settings_problems(home: dict[str, str]) -> None:
+    declare(home, SMALL + 'label = 7\nheaders = { X-Key = "hunter2" }\n')
+    found = problems_in({**home, "ELICIT_MOLLIE_KEY": "x"})
+    assert [problem.partition(":")[0] for problem in found] == [
+        "ELICIT_CONFIG",
+        "ELICIT_CONFIG",
+        "ELICIT_MOLLIE_KEY",
+    ]
+
+
+def test_those_that_come_with_it_are_chosen_before_ones_own(home: dict[str, str]) -> None:
+    square = {"ELICIT_SQUARE_KEY": "k", "ELICIT_SQUARE_WEBHOOK_SECRET": "s"}
+    settings = read_settings(
+        {**home, **LIVE, **square, "ELICIT_SQUARE_LOCATION": "L1", "ELICIT_MOLLIE_KEY": "test_x"}
+    )
+    assert list(settings.sellers) == ["mollie", "square", "acme"]
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ("KEY", ["WEBHOOK_SECRET"]),
+        ("WEBHOOK_SECRET", ["KEY"]),
+        ("CHECKOUT_ORIGINS", ["KEY", "WEBHOOK_SECRET"]),
+        ("SHOP", ["KEY", "WEBHOOK_SECRET"]),
+    ],
+)
+def test_half_of_its_settings_is_named(
+    home: dict[str, str], given: str, missing: list[str]
+) -> None:
+    declare(home, SMALL + 'test_api = "https://x.example"\nneeds = ["shop"]\n')
+    values = {"KEY": KEY, "WEBHOOK_SECRET": SIGNS, "CHECKOUT_ORIGINS": "https://x.example"}
+    environment = {f"ELICIT_ACME_{given}": values.get(given, "1")}
+    if given != "SHOP":
+        environment["ELICIT_ACME_SHOP"] = ""
+    found = problems_in({**home, **environment})
+    assert found[: len(missing)] == [
+        f"ELICIT_ACME_{name}: not set, and ELICIT_ACME_{given} is." for name in missing
+    ]
+
+
+def test_the_mode_alone_is_half_of_its_settings_too(home: dict[str, str]) -> None:
+    assert problems_in({**home, "ELICIT_ACME_LIVE": "1"}) == [
+        "ELICIT_ACME_KEY: not set, and ELICIT_ACME_LIVE is.",
+        "ELICIT_ACME_WEBHOOK_SECRET: not set, and ELICIT_ACME_LIVE is.",
+    ]
+
+
+@pytest.mark.parametrize("word", ["yes", "true", "2", "live"])
+def test_real_money_is_said_in_one_way_only(home: dict[str, str], word: str) -> None:
+    assert problems_in({**home, **OF_ACME, "ELICIT_ACME_LIVE": word}) == [
+        "ELICIT_ACME_LIVE: it is 1 for real money, or 0 for Acme's test mode."
+    ]
+
+
+@pytest.mark.parametrize("word", ["", "0"])
+def test_what_has_no_test_mode_is_not_taken_to_be_in_it(home: dict[str, str], word: str) -> None:
+    assert problems_in({**home, **OF_ACME, "ELICIT_ACME_LIVE": word}) == [
+        "ELICIT_ACME_LIVE: Acme has no test mode; it is 1, for real money."
+    ]
+
+
+@pytest.mark.parametrize("word", ["", "0"])
+def test_it_is_in_its_test_mode_until_it_is_said_to_be_live(
+    home: dict[str, str], word: str
+) -> None:
+    declare(
+        home,
+        SMALL
+        + 'test_api = "https://test.acme.example"\n'
+        + 'test_checkout_origins = ["https://pay-test.acme.example"]\n',
+    )
+    acme = acme_in(read_settings({**home, **OF_ACME, "ELICIT_ACME_LIVE": word}))
+    assert (acme.is_live, acme.api) == (False, "https://test.acme.example")
+    assert acme.checkout_origins == ("https://pay-test.acme.example",)
+    live = acme_in(read_settings({**home, **LIVE}))
+    assert (live.is_live, live.api) == (True, "https://api.acme.example/v1")
+
+
+def test_further_origins_come_after_the_declared_ones(home: dict[str, str]) -> None:
+    more = {"ELICIT_ACME_CHECKOUT_ORIGINS": "https://a.example, https://b.example:8443"}
+    assert acme_in(read_settings({**home, **LIVE, **more})).checkout_origins == (
+        "https://pay.acme.example",
+        "https://a.example",
+        "https://b.example:8443",
+    )
+
+
+@pytest.mark.parametrize("origin", ["x", "http://x.example", "https://x.example/pay", "https://[x"])
+def test_an_origin_that_is_none_is_told(home: dict[str, str], origin: str) -> None:
+    more = {"ELICIT_ACME_CHECKOUT_ORIGINS": origin}
+    assert problems_in({**home, **LIVE, **more}) == [
+        f"ELICIT_ACME_CHECKOUT_ORIGINS: {origin} is no https origin."
+    ]
+
+
+def test_without_any_origin_nobody_could_be_sent_to_pay(home: dict[str, str]) -> None:
+    declare(home, SMALL.replace('["https://pay.acme.example"]', "[]"))
+    assert problems_in({**home, **LIVE}) == [
+        "ELICIT_ACME_CHECKOUT_ORIGINS: needed, where Acme's payment pages stand."
+    ]
+
+
+def test_what_it_needs_is_named_by_its_variables(home: dict[str, str]) -> None:
+    declare(
+        home,
+        SMALL
+        + 'needs = ["shop", "till"]\naccount = "shop"\n'
+        + 'create_body = { shop = "{shop}", till = "{till}" }\n',
+    )
+    assert problems_in({**home, **LIVE}) == [
+        "ELICIT_ACME_SHOP: not set, and Acme needs it.",
+        "ELICIT_ACME_TILL: not set, and Acme needs it.",
+    ]
+    needs = {"ELICIT_ACME_SHOP": "s-1", "ELICIT_ACME_TILL": "t.2"}
+    acme = acme_in(read_settings({**home, **LIVE, **needs}))
+    assert (acme.own, acme.account) == ({"shop": "s-1", "till": "t.2"}, "s-1")
+
+
+def test_what_is_only_in_the_address_of_the_other_mode_is_not_needed(home: dict[str, str]) -> None:
+    declare(
+        home,
+        SMALL.replace("api.acme", "{region}.acme")
+        + 'needs = ["region"]\ntest_api = "https://test.acme.example"\n'
+        + 'test_checkout_origins = ["https://x.example"]\n',
+    )
+    assert acme_in(read_settings({**home, **OF_ACME})).api == "https://test.acme.example"
+    assert problems_in({**home, **LIVE}) == ["ELICIT_ACME_REGION: not set, and Acme needs it."]
+    eu = acme_in(read_settings({**home, **LIVE, "ELICIT_ACME_REGION": "eu"}))
+    assert eu.api == "https://eu.acme.example/v1"
+
+
+def test_what_is_in_the_address_and_in_a_body_is_needed_in_both_modes(
+    home: dict[str, str],
+) -> None:
+    declare(
+        home,
+        SMALL.replace("api.acme", "{shop}.acme")
+        + 'needs = ["shop"]\ntest_api = "https://test.acme.example"\n'
+        + 'test_checkout_origins = ["https://x.example"]\ncreate_body = { shop = "{shop}" }\n',
+    )
+    assert problems_in({**home, **OF_ACME}) == ["ELICIT_ACME_SHOP: not set, and Acme needs it."]
+
+
+@pytest.mark.parametrize("value", ["a/b", "..", "a b", "hunter2?"])
+def test_what_it_needs_may_stand_in_a_path(home: dict[str, str], value: str) -> None:
+    declare(home, SMALL + 'needs = ["shop"]\n')
+    (problem,) = problems_in({**home, **LIVE, "ELICIT_ACME_SHOP": value})
+    assert problem.startswith("ELICIT_ACME_SHOP: ")
+
+
+@pytest.mark.parametrize("key", ["sk hunter2", "sk_hunter2\x07", "schlüssel_hunter2"])
+def test_a_key_that_can_be_none_is_refused(home: dict[str, str], key: str) -> None:
+    assert problems_in({**home, **LIVE, "ELICIT_ACME_KEY": key}) == [
+        "ELICIT_ACME_KEY: this is no key of Acme."
+    ]
+
+
+@pytest.mark.parametrize("secret", ["hunter2!", "whsec_", f"{SIGNS},whsec_hunter2!", "whpk_AAAA"])
+def test_a_secret_that_verifies_nothing_is_refused_at_the_start(
+    home: dict[str, str], secret: str
+) -> None:
+    assert problems_in({**home, **LIVE, "ELICIT_ACME_WEBHOOK_SECRET": secret}) == [
+        "ELICIT_ACME_WEBHOOK_SECRET: this is nothing that Acme signs with."
+    ]
+
+
+def test_several_secrets_are_read_while_one_replaces_another(home: dict[str, str]) -> None:
+    both = {"ELICIT_ACME_WEBHOOK_SECRET": f"{SIGNS}, {SIGNS[:-4]}"}
+    assert acme_in(read_settings({**home, **LIVE, **both})).webhook_secrets == (SIGNS, SIGNS[:-4])
+
+
+@pytest.mark.parametrize("name", list(SELLERS))
+def test_those_that_come_declared_are_set_up_by_the_same_words(
+    home: dict[str, str], name: str
+) -> None:
+    declared = SELLERS[name]
+    prefix = f"ELICIT_{name.upper()}"
+    environment = {
+        f"{prefix}_KEY": KEY,
+        f"{prefix}_WEBHOOK_SECRET": "ab" * 16,
+        f"{prefix}_LIVE": "1",
+        f"{prefix}_CHECKOUT_ORIGINS": "https://pay.shop.example",
+        **{f"{prefix}_{need.upper()}": "x1" for need in declared.needs},
+    }
+    seller = read_settings({**home, **environment}).sellers[name]
+    assert (seller.label, seller.is_live) == (declared.label, True)
+    assert seller.checkout_origins == (*declared.checkout_origins, "https://pay.shop.example")
+    assert "{" not in seller.api
+
+
+# The documentation.
+
+
+HOUSE = Path(__file__).parents[3]
+PAGE = (HOUSE / "docs" / "payments.md").read_text("utf-8")
+SECTION = PAGE.partition("## A payment provider of your own\n")[2]
+EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_examples_of_the_documentation_are_declarations() -> None:
+    smallest, other = [read_declarations(text, source="docs").sellers for text in EXAMPLES]
+    assert smallest["acme"] == replace(
+        seller_of(SMALL),
+        test_api="https://api.test.acme.example/v1",
+        test_checkout_origins=("https://pay.test.acme.example",),
+        news={"claim.won": Dispute.WON},
+    )
+    orchard = other["orchard"]
+    assert (orchard.label, orchard.needs, orchard.scheme) == ("Orchard Pay", ("shop",), STRIPE)
+
+
+def test_every_key_is_explained() -> None:
+    prose = re.sub(r"```.*?```", "", SECTION, flags=re.DOTALL)
+    words = {word for quoted in re.findall(r"`([^`]+)`", prose) for word in quoted.split(" = ")}
+    inner = {*Reading.__dataclass_fields__, *Holding.__dataclass_fields__}
+    assert {*KEYS, *inner, "{secret}"} - words == set()
+    names = ASKED | KNOWN | GIVEN_BACK
+    assert {f"{{{name}}}" for name in names} - words == set()
+    assert set(SCHEMES) <= words
+
+
+def test_the_events_that_each_provider_has_to_send_are_listed() -> None:
+    for declared in SELLERS.values():
+        kinds = {kind.removesuffix(":true") for kind in (*declared.events, *declared.news)}
+        (line,) = (line for line in PAGE.splitlines() if line.startswith(f"- {declared.label}: "))
+        assert set(re.findall(r"`([^`]+)`", line)) == kinds
+
+
+def test_the_readme_says_what_each_provider_needs_and_that_it_is_experimental() -> None:
+    readme = (HOUSE / "README.md").read_text("utf-8")
+    for name, declared in SELLERS.items():
+        assert "Experimental" in str(sys.modules[f"flows.payments.declared.catalog.{name}"].__doc__)
+        row = f"| {declared.label} (experimental) | `{name}` |"
+        (line,) = (line for line in readme.splitlines() if line.startswith(row))
+        prefix = f"ELICIT_{name.upper()}"
+        needed = {f"{prefix}_{need.upper()}" for need in declared.needs}
+        if not declared.checkout_origins:
+            needed.add(f"{prefix}_CHECKOUT_ORIGINS")
+        if declared.test_api is None:
+            needed.add(f"{prefix}_LIVE")
+        assert set(re.findall(r"ELICIT_[A-Z_]+", line)) == needed
+    for name in SETTINGS - {"client_id", "client_secret"}:
+        assert f"`ELICIT_{{NAME}}_{name.upper()}`" in readme

@@ -1,0 +1,491 @@
+"""Settings: every problem at once, each naming its variable, and no secret in sight."""
+
+import re
+import stat
+from collections.abc import Mapping
+from datetime import timedelta
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from flows.kinds.gate import GatePolicy
+from flows.payments.stripe.account import StripeAccount
+from webapp.limits import Arrivals
+from webapp.sandbox.settings import new_sandbox
+from webapp.settings.settings import (
+    SECRET_NAMES,
+    BadSettings,
+    Settings,
+    read_settings,
+    with_sandbox,
+)
+
+SECRET = "a secret of at least thirty-two bytes"
+OTHER = "another secret of thirty-two bytes or more"
+PUBLIC = {"ELICIT_URL": "https://elicit.example", "ELICIT_SECRET": SECRET}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path)}
+
+
+def problems(environment: Mapping[str, str], **more: object) -> list[str]:
+    with pytest.raises(BadSettings) as refused:
+        read_settings(environment, **more)  # type: ignore[arg-type]  # host or port
+    return refused.value.problems
+
+
+def key_file(home: Mapping[str, str]) -> Path:
+    return Path(home["HOME"]) / ".local/share/elicit-url/key"
+
+
+def test_local_use_needs_nothing(home: dict[str, str]) -> None:
+    settings = read_settings(home)
+    assert settings.url == "http://127.0.0.1:8765"
+    assert settings.is_local
+    assert settings.store == f"sqlite:///{home['HOME']}/.local/share/elicit-url/elicit.db"
+    assert (settings.origins, settings.proxies, settings.templates) == (frozenset(), (), ())
+
+
+def test_the_port_moves_the_address(home: dict[str, str]) -> None:
+    assert read_settings(home, port=9000).url == "http://127.0.0.1:9000"
+    assert read_settings(home, host="::1").url == "http://[::1]:8765"
+    assert read_settings(home, host="localhost").url == "http://localhost:8765"
+
+
+def test_the_key_of_a_local_server_is_made_once_for_this_user_only(home: dict[str, str]) -> None:
+    first = read_settings(home)
+    path = key_file(home)
+    key = path.read_bytes()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert len(key.strip()) >= 32
+    second = read_settings(home)
+    assert path.read_bytes() == key
+    assert second.ring.fingerprints == first.ring.fingerprints
+    assert key.strip().decode() not in repr(first)
+
+
+def test_two_users_have_two_keys(tmp_path: Path) -> None:
+    rings = [
+        read_settings({"XDG_DATA_HOME": str(tmp_path / name)}).ring.fingerprints
+        for name in ("one", "other")
+    ]
+    assert rings[0] != rings[1]
+    assert (tmp_path / "one/elicit-url/key").exists()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o601])
+def test_a_key_file_that_others_can_read_is_refused(home: dict[str, str], mode: int) -> None:
+    read_settings(home)
+    key_file(home).chmod(mode)
+    (problem,) = problems(home)
+    assert problem.startswith("ELICIT_SECRET:")
+    assert "chmod 600" in problem
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"short\n"])
+def test_a_key_file_that_was_cut_off_is_refused_and_not_used(
+    home: dict[str, str], content: bytes
+) -> None:
+    read_settings(home)
+    key_file(home).write_bytes(content)
+    (problem,) = problems(home)
+    assert problem.startswith("ELICIT_SECRET:")
+
+
+def test_a_key_file_that_was_cut_off_is_named(home: dict[str, str]) -> None:
+    read_settings(home)
+    key_file(home).write_bytes(b"")
+    assert str(key_file(home)) in problems(home)[0]
+
+
+def test_a_data_folder_that_cannot_be_made_is_a_problem_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (problem,) = problems({"XDG_DATA_HOME": str(tmp_path / "file")})
+    assert problem.startswith("ELICIT_SECRET:")
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_secret_goes_by_any_of_its_names_and_makes_no_file(
+    home: dict[str, str], name: str
+) -> None:
+    # parity: F15
+    settings = read_settings({**home, name: SECRET})
+    assert len(settings.ring.fingerprints) == 1
+    assert not key_file(home).exists()
+
+
+def test_the_first_name_wins(home: dict[str, str]) -> None:
+    both = {**home, SECRET_NAMES[1]: OTHER, SECRET_NAMES[0]: SECRET}
+    alone = {**home, SECRET_NAMES[0]: SECRET}
+    assert read_settings(both).ring.fingerprints == read_settings(alone).ring.fingerprints
+
+
+def test_a_ring_of_secrets_is_newest_first(home: dict[str, str]) -> None:
+    ring = read_settings({**home, "ELICIT_SECRET": f"{OTHER}, {SECRET}"}).ring
+    old = read_settings({**home, "ELICIT_SECRET": SECRET}).ring
+    assert ring.fingerprints[1] == old.newest
+    assert len(ring.fingerprints) == 2
+
+
+@pytest.mark.parametrize("secret", ["short", "x" * 31, f"{SECRET},short", f"{SECRET},"])
+def test_a_weak_secret_is_refused_without_being_shown(home: dict[str, str], secret: str) -> None:
+    (problem,) = problems({**home, "ELICIT_SECRET": secret})
+    assert problem.startswith("ELICIT_SECRET:")
+    assert "elicit keys new" in problem
+    assert "short" not in problem
+    assert SECRET not in problem
+
+
+def test_an_empty_secret_is_none(home: dict[str, str]) -> None:
+    read_settings({**home, "ELICIT_SECRET": ""})
+    assert key_file(home).exists()
+
+
+def test_nothing_printed_of_settings_shows_a_secret(home: dict[str, str]) -> None:
+    settings = read_settings({**home, **PUBLIC})
+    assert SECRET not in repr(settings)
+    assert SECRET not in str(settings)
+    assert "***" in repr(settings.ring)
+
+
+def test_a_public_address_needs_a_secret_of_its_own(home: dict[str, str]) -> None:
+    (problem,) = problems({**home, "ELICIT_URL": "https://elicit.example"})
+    assert problem.startswith("ELICIT_SECRET:")
+    assert not key_file(home).exists()
+    settings = read_settings({**home, **PUBLIC})
+    assert (settings.url, settings.is_local) == ("https://elicit.example", False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "elicit.example", ""])
+def test_to_serve_beyond_this_machine_is_a_choice(home: dict[str, str], host: str) -> None:
+    environment = {**home, **PUBLIC}
+    (problem,) = problems(environment, host=host)
+    assert problem.startswith("ELICIT_EXPOSE:")
+    assert (
+        read_settings({**environment, "ELICIT_EXPOSE": "1"}, host=host).url == PUBLIC["ELICIT_URL"]
+    )
+
+
+@pytest.mark.parametrize("value", ["", "0", "true", "yes", "2"])
+def test_the_choice_is_said_in_one_way_only(home: dict[str, str], value: str) -> None:
+    environment = {**home, **PUBLIC, "ELICIT_EXPOSE": value}
+    assert len(problems(environment, host="0.0.0.0")) == 1
+
+
+def test_a_server_for_others_must_know_its_address(home: dict[str, str]) -> None:
+    environment = {**home, "ELICIT_EXPOSE": "1", "ELICIT_SECRET": SECRET}
+    (problem,) = problems(environment, host="0.0.0.0")
+    assert problem.startswith("ELICIT_URL: needed")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "elicit.example",
+        "http://elicit.example",
+        "https://elicit.example/path",
+        "ftp://x",
+        "https://u:p@elicit.example",
+        "https://elicit.example?x",
+        "https://ELICIT.example",
+        "//x",
+    ],
+)
+def test_a_wrong_address_is_a_problem_that_names_its_variable(
+    home: dict[str, str], url: str
+) -> None:
+    found = problems({**home, "ELICIT_URL": url, "ELICIT_SECRET": SECRET})
+    assert [problem.partition(":")[0] for problem in found] == ["ELICIT_URL"]
+
+
+@pytest.mark.parametrize("url", ["https://[bad", "https://[::1", "https://a]b"])
+def test_an_address_that_cannot_even_be_split_is_a_problem_like_any_other(
+    home: dict[str, str], url: str
+) -> None:
+    found = problems({**home, "ELICIT_URL": url, "ELICIT_SECRET": SECRET})
+    assert found[0].startswith("ELICIT_URL:")
+
+
+def test_a_slash_at_the_end_does_no_harm(home: dict[str, str]) -> None:
+    assert read_settings({**home, **PUBLIC, "ELICIT_URL": "https://elicit.example/"}).url == (
+        "https://elicit.example"
+    )
+
+
+def test_every_problem_is_reported_at_once(home: dict[str, str]) -> None:
+    found = problems(
+        {
+            **home,
+            "ELICIT_URL": "https://elicit.example/path",
+            "ELICIT_SECRET": "short",
+            "ELICIT_ORIGINS": "https://ok.example, nonsense https://x.example/path",
+            "ELICIT_PROXIES": "10.0.0.0/8 nonsense 10.0.0.1/8",
+            "ELICIT_TEMPLATES": home["HOME"] + "/missing",
+        },
+        host="0.0.0.0",
+    )
+    assert sorted(problem.partition(":")[0] for problem in found) == [
+        "ELICIT_EXPOSE",
+        "ELICIT_ORIGINS",
+        "ELICIT_ORIGINS",
+        "ELICIT_PROXIES",
+        "ELICIT_PROXIES",
+        "ELICIT_SECRET",
+        "ELICIT_TEMPLATES",
+        "ELICIT_URL",
+    ]
+
+
+def test_what_is_right_is_read(home: dict[str, str]) -> None:
+    settings = read_settings(
+        {
+            **home,
+            **PUBLIC,
+            "ELICIT_STORE": "sqlite:///x.db",
+            "ELICIT_ORIGINS": "https://a.example,https://b.example:8443",
+            "ELICIT_PROXIES": "10.0.0.0/8, ::1",
+            "ELICIT_TEMPLATES": home["HOME"],
+            "UNRELATED": "x",
+        }
+    )
+    assert isinstance(settings, Settings)
+    assert settings.store == "sqlite:///x.db"
+    assert settings.origins == {"https://a.example", "https://b.example:8443"}
+    assert settings.proxies == (ip_network("10.0.0.0/8"), ip_network("::1"))
+    assert settings.templates == (Path(home["HOME"]),)
+
+
+def test_the_registration_at_a_provider_is_read_by_its_name(tmp_path: Path) -> None:
+    settings = read_settings(
+        {
+            "HOME": str(tmp_path),
+            "ELICIT_GITHUB_CLIENT_ID": "an id",
+            "ELICIT_GITHUB_CLIENT_SECRET": "a secret",
+            "ELICIT_ACME_CLIENT_ID": "another id",
+            "ELICIT_ACME_CLIENT_SECRET": "hunter2",
+        }
+    )
+    assert settings.credentials == {
+        "github": ("an id", "a secret"),
+        "acme": ("another id", "hunter2"),
+    }
+    assert "hunter2" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ("ELICIT_GITHUB_CLIENT_ID", "ELICIT_GITHUB_CLIENT_SECRET"),
+        ("ELICIT_GITHUB_CLIENT_SECRET", "ELICIT_GITHUB_CLIENT_ID"),
+        ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"),
+        ("ELICIT_STRIPE_WEBHOOK_SECRET", "ELICIT_STRIPE_KEY"),
+    ],
+)
+def test_half_a_registration_is_named(tmp_path: Path, given: str, missing: str) -> None:
+    with pytest.raises(BadSettings) as error:
+        read_settings({"HOME": str(tmp_path), given: "sk_test_1"})
+    assert error.value.problems == [f"{missing}: not set, and the other one is."]
+
+
+def test_a_key_that_is_none_of_stripes_is_refused_without_being_repeated(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings) as error:
+        read_settings(
+            {
+                "HOME": str(tmp_path),
+                "ELICIT_STRIPE_KEY": "pk_live_1234",
+                "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_1",
+            }
+        )
+    (problem,) = error.value.problems
+    assert problem.startswith("ELICIT_STRIPE_KEY: ")
+    assert "1234" not in problem
+
+
+def test_several_webhook_secrets_are_read_while_one_replaces_another(tmp_path: Path) -> None:
+    settings = read_settings(
+        {
+            "HOME": str(tmp_path),
+            "ELICIT_STRIPE_KEY": "sk_test_1",
+            "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_new,whsec_old",
+        }
+    )
+    seller = settings.sellers["stripe"]
+    assert isinstance(seller, StripeAccount)
+    assert seller.webhook_secrets == ("whsec_new", "whsec_old")
+    assert not seller.is_live
+
+
+def test_providers_are_declared_in_the_configuration_folder(tmp_path: Path) -> None:
+    folder = tmp_path / ".config" / "elicit-url"
+    folder.mkdir(parents=True)
+    (folder / "elicit.toml").write_text('[providers.acme]\nissuer = "https://acme.example"\n')
+    assert read_settings({"HOME": str(tmp_path)}).providers["acme"].label == "Acme"
+
+
+def test_a_file_in_the_working_directory_declares_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elicit.toml").write_text('[providers.acme]\nissuer = "https://acme.example"\n')
+    monkeypatch.chdir(tmp_path)
+    assert "acme" not in read_settings({"HOME": str(tmp_path / "home")}).providers
+
+
+def test_what_is_wrong_with_the_declarations_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[providers.github]\nissuer = "https://evil.example"\n')
+    with pytest.raises(BadSettings) as error:
+        read_settings({"HOME": str(tmp_path), "ELICIT_CONFIG": str(file)})
+    (problem,) = error.value.problems
+    assert problem.startswith(f"ELICIT_CONFIG: {file}: providers.github: this name is built in")
+
+
+def test_a_configuration_that_is_not_there_is_named_only_if_it_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    read_settings({"HOME": str(tmp_path)})
+    with pytest.raises(BadSettings, match=r"ELICIT_CONFIG: .* cannot be read"):
+        read_settings({"HOME": str(tmp_path), "ELICIT_CONFIG": str(tmp_path / "nowhere.toml")})
+
+
+def test_the_sandbox_plays_only_what_is_not_configured(tmp_path: Path) -> None:
+    sandbox = new_sandbox(url="http://127.0.0.1:8766", serves="http://127.0.0.1:8765")
+    own = read_settings(
+        {
+            "HOME": str(tmp_path),
+            "ELICIT_GITHUB_CLIENT_ID": "an id",
+            "ELICIT_GITHUB_CLIENT_SECRET": "a secret",
+        }
+    )
+    settings = with_sandbox(own, sandbox)
+    assert settings.providers["github"] == own.providers["github"]
+    assert settings.credentials["github"] == ("an id", "a secret")
+    assert settings.providers["google"].issuer == "http://127.0.0.1:8766/oidc"
+    assert settings.credentials["google"][0] == sandbox.client_id
+    assert settings.sellers["stripe"].api == "http://127.0.0.1:8766/stripe"
+
+
+def test_a_server_that_others_reach_has_no_sandbox(tmp_path: Path) -> None:
+    sandbox = new_sandbox(url="http://127.0.0.1:8766", serves="http://127.0.0.1:8765")
+    settings = read_settings(
+        {
+            "HOME": str(tmp_path),
+            "ELICIT_URL": "https://tools.example",
+            "ELICIT_SECRET": SECRET,
+        }
+    )
+    with pytest.raises(ValueError, match="on this machine only"):
+        with_sandbox(settings, sandbox)
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("", GatePolicy(gates_destructive=True)),
+        ("destructive", GatePolicy(gates_destructive=True)),
+        ("off", GatePolicy(gates_destructive=False)),
+        ("delete_*, wipe", GatePolicy(gates_destructive=False, patterns=("delete_*", "wipe"))),
+        ("destructive,rm", GatePolicy(gates_destructive=True, patterns=("rm",))),
+    ],
+)
+def test_the_operator_says_which_tools_wait_for_an_approval(
+    home: dict[str, str], text: str, policy: GatePolicy
+) -> None:
+    # parity: T1
+    assert read_settings({**home, "ELICIT_GATE": text}).gate == policy
+
+
+def test_a_gate_is_not_off_and_on(home: dict[str, str]) -> None:
+    with pytest.raises(BadSettings, match="ELICIT_GATE"):
+        read_settings({**home, "ELICIT_GATE": "off,delete_*"})
+
+
+def test_how_long_a_request_may_take_and_how_many_connect_are_settings() -> None:
+    # finding: R10
+    given = {"ELICIT_SECRET": SECRET, "ELICIT_READ_SECONDS": "5", "ELICIT_CONNECTIONS": "50"}
+    assert read_settings(given).arrivals == Arrivals(reading=timedelta(seconds=5), connections=50)
+    assert read_settings({"ELICIT_SECRET": SECRET}).arrivals == Arrivals()
+    for name in ("ELICIT_READ_SECONDS", "ELICIT_CONNECTIONS"):
+        for wrong in ("0", "-1", "soon", "1.5"):
+            with pytest.raises(BadSettings, match=f"{name}: it is a number"):
+                read_settings({"ELICIT_SECRET": SECRET, name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "url"),
+    [("127.0.0.1", 80, "http://127.0.0.1"), ("::1", 80, "http://[::1]")],
+)
+def test_a_server_at_the_port_that_its_scheme_has_anyway_is_named_without_it(
+    home: dict[str, str], host: str, port: int, url: str
+) -> None:
+    # finding: A2
+    assert read_settings(home, host=host, port=port).url == url
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://127.0.0.1:80", "http://127.0.0.1"),
+        ("https://elicit.example:443/", "https://elicit.example"),
+        ("https://elicit.example:80", "https://elicit.example:80"),
+    ],
+)
+def test_a_default_port_may_be_written_out(home: dict[str, str], given: str, url: str) -> None:
+    # finding: A2
+    named = {"ELICIT_URL": given, "ELICIT_SECRET": SECRET, "ELICIT_ORIGINS": given.rstrip("/")}
+    settings = read_settings({**home, **named})
+    assert settings.url == url
+    assert settings.origins == {url}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("ELICIT_GTE", "perhaps ELICIT_GATE is meant"),
+        ("ELICIT_STRIPE_KYE", "perhaps ELICIT_STRIPE_KEY is meant"),
+        ("ELICIT_GITHUB_CLIENT_IDD", "perhaps ELICIT_GITHUB_CLIENT_ID is meant"),
+        ("ELICIT_POLAR_KEYS", "perhaps ELICIT_POLAR_KEY is meant"),
+        ("ELICIT_ISSUER_CLIENT_SECRT", "perhaps ELICIT_ISSUER_CLIENT_SECRET is meant"),
+        ("ELICIT_XYZZY_QQQ_WWW", "README.md names them"),
+    ],
+)
+def test_a_setting_that_there_is_not_is_refused_with_the_nearest(
+    home: dict[str, str], wrong: str, right: str
+) -> None:
+    # finding: A3
+    assert problems({**home, wrong: "off"}) == [f"{wrong}: there is no such setting; {right}."]
+
+
+def test_what_declared_and_an_authors_own_providers_need_is_known(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    # finding: A3
+    mine = {"ELICIT_ACME_CLIENT_ID": "id", "ELICIT_ACME_CLIENT_SECRET": "secret"}
+    assert read_settings({**home, **mine}).credentials == {"acme": ("id", "secret")}
+    assert read_settings({**home, "ELICIT_UNHEARD_OF": " ", "OTHER": "1"}).is_local
+
+
+def test_every_setting_that_the_readme_names_is_known(home: dict[str, str]) -> None:
+    # finding: A3
+    readme = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
+    named = set(re.findall(r"\bELICIT_[A-Z0-9_]*[A-Z0-9]\b(?![{_])", readme))
+    said = problems({**home, **dict.fromkeys(named, "x"), "ELICIT_NO_SUCH_THING": "1"})
+    unknown = [each for each in said if "there is no such setting" in each]
+    assert [each for each in unknown if "NO_SUCH_THING" not in each] == []
+
+
+def test_browsers_come_back_by_https_alone_where_the_operator_says_for_how_long() -> None:
+    # finding: S26
+    given = {"ELICIT_SECRET": SECRET, "ELICIT_URL": "https://elicit.example"}
+    assert read_settings(given).hsts is None
+    assert read_settings({**given, "ELICIT_HSTS": "86400"}).hsts == timedelta(days=1)
+    assert read_settings({**given, "ELICIT_HSTS": "0"}).hsts == timedelta()
+    for wrong in ("-1", "a day", "1.5"):
+        with pytest.raises(BadSettings, match="ELICIT_HSTS: it is a number of seconds"):
+            read_settings({**given, "ELICIT_HSTS": wrong})
+    with pytest.raises(BadSettings, match="ELICIT_HSTS: it is for a server behind https"):
+        read_settings({"ELICIT_SECRET": SECRET, "ELICIT_HSTS": "60"})

@@ -1,0 +1,206 @@
+"""The stores of a key file: each is noted once, and a secret goes when none of them needs it."""
+
+import asyncio
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from flows.errors import StoreUnavailable
+from tests.support.clock import Clock
+from webapp.cli.keys import Keys, retire, rotate
+from webapp.command import CommandRefused
+from webapp.connecting import connect
+from webapp.records.owners import open_owners
+from webapp.settings.key_usage import open_noted
+from webapp.settings.settings import Settings, read_settings
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the stores of these tests are, and the processes that name them from there."""
+    folder = tmp_path / "stores"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def settings_of(folder: Path, store: str, **more: str) -> Settings:
+    return read_settings({"HOME": str(folder.parent), "ELICIT_STORE": store, **more})
+
+
+def noted(settings: Settings) -> list[str]:
+    assert settings.key_file is not None
+    return list(settings.key_file.stores())
+
+
+def beside_the_key(settings: Settings) -> list[str]:
+    assert settings.key_file is not None
+    return sorted(path.name for path in settings.key_file.path.parent.iterdir())
+
+
+async def served(settings: Settings) -> None:
+    """As a process that opens the store, and keeps something of somebody's there."""
+    store = await open_noted(settings)
+    owners = await open_owners(store=store, ring=settings.ring)
+    await owners.locker("somebody")
+    await store.aclose()
+
+
+async def rotated_in(settings: Settings, clock: Clock) -> bytes:
+    """The secret that is the old one now."""
+    old = settings.ring.newest
+    store = await open_noted(settings)
+    keys = Keys(ring=settings.ring, store=store, place=settings.store, file=settings.key_file)
+    await rotate(keys, now=clock())
+    await store.aclose()
+    return old
+
+
+async def retired_by(
+    settings: Settings, old: bytes, clock: Clock, *, anyway: bool = False
+) -> list[str]:
+    store = await open_noted(settings)
+    keys = Keys(ring=settings.ring, store=store, place=settings.store, file=settings.key_file)
+    try:
+        return await retire(keys, fingerprint=old.hex(), now=clock(), anyway=anyway)
+    finally:
+        await store.aclose()
+
+
+async def test_a_store_is_noted_once_by_the_place_where_it_is(folder: Path) -> None:
+    one = settings_of(folder, "sqlite:///one.db")
+    (folder / "other name.db").symlink_to(folder / "one.db")
+    for address in ("sqlite:///one.db", f"sqlite:///{folder}/one.db", "sqlite:///other name.db"):
+        await served(settings_of(folder, address))
+    strange = ["below/two\n.db", os.fsdecode(b"below/\xff.db")]  # no line, no UTF-8
+    for name in strange:
+        await served(settings_of(folder, f"sqlite:///{name}"))
+    assert noted(one) == [f"sqlite:///{folder}/{name}" for name in ("one.db", *strange)]
+    assert beside_the_key(one) == ["key", "key.stores"]
+    assert one.key_file is not None
+    notes = one.key_file.path.with_name("key.stores")
+    assert stat.S_IMODE(notes.stat().st_mode) == 0o600
+
+
+async def test_trusted_code_and_a_server_note_theirs_too(folder: Path) -> None:
+    settings = settings_of(folder, "sqlite:///one.db")
+    async with connect(settings):
+        assert noted(settings) == [f"sqlite:///{folder}/one.db"]
+
+
+async def test_processes_that_note_at_once_do_not_lose_each_others_store(folder: Path) -> None:
+    all_settings = [settings_of(folder, f"sqlite:///{number}.db") for number in range(12)]
+    await asyncio.gather(*(served(settings) for settings in all_settings))
+    assert sorted(noted(all_settings[0])) == sorted(
+        f"sqlite:///{folder}/{number}.db" for number in range(12)
+    )
+    assert beside_the_key(all_settings[0]) == ["key", "key.stores"]
+
+
+async def test_what_ends_with_its_process_or_has_its_own_secret_is_not_noted(folder: Path) -> None:
+    local = settings_of(folder, "memory:")
+    await served(local)
+    of_a_variable = settings_of(folder, "sqlite:///one.db", ELICIT_SECRET="x" * 32)
+    await served(of_a_variable)
+    assert of_a_variable.key_file is None
+    assert noted(local) == []
+    with pytest.raises(ValueError, match="no store is reached"):
+        await open_noted(settings_of(folder, "mistyped:///one.db"))
+    with pytest.raises(StoreUnavailable):
+        await open_noted(settings_of(folder, f"sqlite:///{folder}"))
+    assert beside_the_key(local) == ["key"]
+
+
+async def test_a_secret_that_another_store_needs_stays_and_that_store_is_named(
+    folder: Path, clock: Clock
+) -> None:
+    one, other = (settings_of(folder, f"sqlite:///{name}.db") for name in ("one", "other"))
+    await served(one)
+    await served(other)
+    old = await rotated_in(one, clock)
+    clock.tick(days=32)
+    with pytest.raises(CommandRefused, match="still wraps 2 keys of") as refused:
+        await retired_by(one, old, clock)
+    assert f"first, with ELICIT_STORE=sqlite:///{folder}/other.db: elicit" in str(refused.value)
+    await served(other)
+    await rotated_in(other, clock)
+    (said,) = await retired_by(one, old, clock)
+    assert "is taken out" in said
+    for settings in (one, other):
+        assert old not in settings.ring.fingerprints
+        await served(settings)
+
+
+@pytest.mark.parametrize("damage", ["no store", "a folder", "no folder to look into"])
+async def test_a_store_that_does_not_open_may_need_it(
+    folder: Path, clock: Clock, damage: str
+) -> None:
+    one, other = (settings_of(folder, f"sqlite:///{name}.db") for name in ("one", "other"))
+    await served(one)
+    await served(other)
+    path = folder / "other.db"
+    path.unlink()
+    match damage:
+        case "no store":
+            path.write_bytes(b"a text, and no database at all" * 50)
+        case "a folder":
+            path.mkdir()
+        case _:
+            path.symlink_to(path)
+    old = await rotated_in(one, clock)
+    clock.tick(days=32)
+    with pytest.raises(CommandRefused, match="cannot be asked whether it needs") as refused:
+        await retired_by(one, old, clock)
+    assert f"{folder}/other.db" in str(refused.value)
+    assert old in one.ring.fingerprints
+
+
+async def test_a_store_that_is_gone_is_named_and_holds_it_back_until_its_note_is_taken_out(
+    folder: Path, clock: Clock
+) -> None:
+    one, other, third = (
+        settings_of(folder, f"sqlite:///{name}.db") for name in ("one", "other", "below/third")
+    )
+    for settings in (one, other, third):
+        await served(settings)
+    (folder / "other.db").unlink()
+    (folder / "below/third.db").unlink()
+    (folder / "below").rmdir()
+    (folder / "below").write_text("a file by now")
+    old = await rotated_in(one, clock)
+    clock.tick(days=32)
+    with pytest.raises(CommandRefused, match=r"other\.db is gone, or away") as refused:
+        await retired_by(one, old, clock)
+    assert one.key_file is not None
+    assert str(refused.value).endswith(f"take it out of {one.key_file.notes}")
+    with pytest.raises(CommandRefused, match="is gone, or away"):
+        await retired_by(one, old, clock, anyway=True)
+    assert old in one.ring.fingerprints
+    one.key_file.notes.write_text(json.dumps(noted(one)[:1]))
+    await retired_by(one, old, clock)
+    assert old not in one.ring.fingerprints
+    assert not (folder / "other.db").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[7]", b'["sqlite:', b"\xff"])
+async def test_notes_that_cannot_be_read_are_never_taken_for_none(
+    folder: Path, clock: Clock, content: bytes
+) -> None:
+    one = settings_of(folder, "sqlite:///one.db")
+    await served(one)
+    old = await rotated_in(one, clock)
+    clock.tick(days=32)
+    assert one.key_file is not None
+    notes = one.key_file.path.with_name("key.stores")
+    notes.write_bytes(content)
+    with pytest.raises(StoreUnavailable, match=r"key\.stores is damaged"):
+        await open_noted(one)
+    store = await open_noted(settings_of(folder, "sqlite:///one.db", ELICIT_SECRET="x" * 32))
+    keys = Keys(ring=one.ring, store=store, place=one.store, file=one.key_file)
+    with pytest.raises(OSError, match=r"key\.stores is damaged"):
+        await retire(keys, fingerprint=old.hex(), now=clock())
+    await store.aclose()
+    assert old in one.ring.fingerprints

@@ -1,0 +1,128 @@
+"""Keys and records that somebody else of the machine could read or replace are refused."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.errors import StoreUnavailable
+from tests.support.contender import record
+from webapp.settings.key_file import KeyFile
+from webapp.stores.permissions import Exposed, must_be_private
+from webapp.stores.sqlite import SqliteStore
+
+Change = Callable[[Path], None]
+
+
+def readable(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def readable_by_the_group(path: Path) -> None:
+    path.chmod(0o640)
+
+
+def in_an_open_folder(path: Path) -> None:
+    path.parent.chmod(0o777)
+
+
+def in_a_folder_of_all(path: Path) -> None:
+    path.parent.chmod(0o1777)
+
+
+def anothers(path: Path) -> None:
+    os.chown(path, 65534, -1)
+
+
+def in_anothers_folder(path: Path) -> None:
+    os.chown(path.parent, 65534, -1)
+
+
+CHANGES = [
+    (readable, "chmod 600 "),
+    (readable_by_the_group, "chmod 600 "),
+    (in_an_open_folder, "chmod go-w "),
+    (in_a_folder_of_all, "chmod go-w "),
+    pytest.param(
+        anothers, "chown ", marks=pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+    ),
+    pytest.param(
+        in_anothers_folder,
+        "chown ",
+        marks=pytest.mark.skipif(os.geteuid() != 0, reason="gives files away"),
+    ),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "our data"
+    folder.mkdir(0o700)
+    return folder
+
+
+@pytest.mark.parametrize(("change", "command"), CHANGES)
+async def test_a_store_that_others_can_open_or_replace_is_refused(
+    folder: Path, change: Change, command: str
+) -> None:
+    # finding: S5
+    path = folder / "store.db"
+    store = await SqliteStore.open(path)
+    await store.write(record("a-1"))
+    await store.aclose()
+    before = path.read_bytes()
+    change(path)
+    with pytest.raises(StoreUnavailable) as refused:
+        await SqliteStore.open(path)
+    assert command in refused.value.why
+    assert f"'{folder}" in refused.value.why  # quoted, as the command needs it
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(("change", "command"), CHANGES)
+def test_a_key_that_others_can_open_or_replace_is_refused(
+    folder: Path, change: Change, command: str
+) -> None:
+    # finding: S5
+    file = KeyFile(folder / "key")
+    file.ring()
+    change(file.path)
+    with pytest.raises(OSError, match=command):
+        file.ring()
+
+
+def test_no_key_is_made_in_a_folder_that_is_open_to_all(folder: Path) -> None:
+    folder.chmod(0o777)
+    with pytest.raises(Exposed, match="chmod go-w"):
+        KeyFile(folder / "key").ring()
+    assert list(folder.iterdir()) == []
+
+
+async def test_no_store_is_made_in_a_folder_that_is_open_to_all(folder: Path) -> None:
+    in_a_folder_of_all(folder / "store.db")
+    with pytest.raises(StoreUnavailable, match="chmod go-w"):
+        await SqliteStore.open(folder / "store.db")
+    assert not (folder / "store.db").exists()
+
+
+def test_the_folder_that_a_link_leads_to_counts_too(folder: Path, tmp_path: Path) -> None:
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    target = open_to_all / "store.db"
+    target.touch(0o600)
+    (folder / "store.db").symlink_to(target)
+    with pytest.raises(Exposed, match="go-w"):
+        must_be_private(folder / "store.db")
+
+
+@pytest.mark.parametrize("side", ["-wal", "-shm"])
+async def test_what_stands_beside_the_store_counts_too(folder: Path, side: str) -> None:
+    path = folder / "store.db"
+    store = await SqliteStore.open(path)
+    await store.write(record("a-1"))
+    path.with_name(f"store.db{side}").chmod(0o666)
+    with pytest.raises(StoreUnavailable, match="chmod 600"):
+        await SqliteStore.open(path)
+    await store.aclose()

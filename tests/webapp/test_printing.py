@@ -1,0 +1,60 @@
+"""What a command prints: nothing in it that a terminal obeys, whoever wrote it."""
+
+import io
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.mcp_server import LEGACY, new_server, staged
+from webapp.cli.device_flow import plain
+from webapp.command import CommandRefused
+from webapp.demo.client import Demo
+from webapp.printing import TRACE, printed, tell
+
+TRICKS = "\x1b]0;title\x07\x1b[2J\x1b]52;c;ZWNobw==\x07\r\x9b31m\u202e\u2066"
+OBEYED = set(TRICKS) - set("]0;title[2J52cZWNobw==31m")
+
+
+def test_what_a_terminal_obeys_is_shown_as_a_sign_that_it_does_not_know() -> None:
+    # finding: S4
+    assert not OBEYED & set(printed(TRICKS))
+    assert printed("a\x1bb\nc") == f"a{TRACE}b{TRACE}c"
+    assert printed("a\tb\nc\u00a0d", keeps_lines=True) == "a\tb\nc d"
+    assert plain("two\n words\x1b[2J") == f"two words{TRACE}[2J"
+
+
+def test_one_way_leads_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    # finding: S4
+    out = io.StringIO()
+    tell(TRICKS, out=out)
+    CommandRefused(TRICKS).tell()
+    assert not OBEYED & set(out.getvalue() + capsys.readouterr().err)
+
+
+async def test_the_demo_prints_no_escape_of_a_tools(capsys: pytest.CaptureFixture[str]) -> None:
+    # finding: S4
+    server = new_server("mcp")
+
+    @server.tool()
+    async def trick() -> str:
+        return f"{TRICKS}the end"
+
+    async with staged(server) as stage, httpx.AsyncClient() as browser:
+        demo = Demo(url=stage.url, browser=browser, walks=False)
+        assert await demo.call("trick", mode=LEGACY)
+    said = capsys.readouterr().out
+    assert "the end" in said
+    assert not OBEYED & set(said)
+
+
+def test_nothing_else_writes_to_standard_output_or_error() -> None:
+    # finding: S4
+    house = Path(__file__).parents[2] / "webapp"
+    writing = {
+        str(path.relative_to(house))
+        for path in house.rglob("*.py")
+        for line in path.read_text("utf-8").splitlines()
+        if "sys.stdout.write" in line or "sys.stderr.write" in line or " print(" in line
+    }
+    assert not writing
