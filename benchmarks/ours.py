@@ -59,7 +59,7 @@ class Leg:
 
     is_over = False
 
-    def was_handed(self, settled: Elicitation) -> bool:
+    def was_prefetched(self, settled: Elicitation) -> bool:
         return True
 
 

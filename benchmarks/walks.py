@@ -47,7 +47,7 @@ from webapp.settings.settings import Settings
 
 _ROOT = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 _APART = ("webapp/sandbox/", "webapp/demo/")
-_MEANWHILE = "/webapp/stores/sqlite_news.py"  # it looks whether another process has written
+_MEANWHILE = "/webapp/stores/sqlite_changes.py"  # it looks whether another process has written
 _RESUME = dis.opmap["RESUME"]
 
 
@@ -116,7 +116,7 @@ def _task() -> asyncio.Task[Any] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Step:
     url: str
     service: Service
     sandbox: Sandbox
@@ -153,8 +153,8 @@ def _settings(url: str, folder: Path) -> Settings:
 
 
 @asynccontextmanager
-async def _place(folder: Path) -> AsyncIterator[Place]:
-    """Served as `elicit serve --sandbox` serves it, in this process."""
+async def _place(folder: Path) -> AsyncIterator[Step]:
+    """HostedServer as `elicit serve --sandbox` serves it, in this process."""
     links: list[str] = []
     built: list[Service] = []
     async with AsyncExitStack() as stack:
@@ -174,10 +174,10 @@ async def _place(folder: Path) -> AsyncIterator[Place]:
             pages = Pages(its_app, arrivals=Arrivals())
             group.create_task(pages.serve(sockets=[its_listener]))
             stack.callback(pages.stop)
-        yield Place(url=url, service=built[0], sandbox=sandbox, browser=browser, links=links)
+        yield Step(url=url, service=built[0], sandbox=sandbox, browser=browser, links=links)
 
 
-async def _call(place: Place, revision: str) -> Walk:
+async def _call(place: Step, revision: str) -> Walk:
     """The person answers by the public verb; that walk is counted by itself."""
     walk = Walk(name=f"a call with URL mode, {revision}")
 
@@ -202,7 +202,7 @@ async def _call(place: Place, revision: str) -> Walk:
     return walk
 
 
-async def _callback(place: Place) -> Walk:
+async def _callback(place: Step) -> Walk:
     walk = Walk(name="an OAuth callback")
 
     async def answer(_context: Any, question: Any) -> ElicitResult:
@@ -227,7 +227,7 @@ async def _callback(place: Place) -> Walk:
     return walk
 
 
-async def _webhook(place: Place) -> Walk:
+async def _webhook(place: Step) -> Walk:
     walk = Walk(name="a paid webhook")
     asked, session = opened_checkout(place.owner)
     await place.service.elicitations.write(asked)
@@ -242,7 +242,7 @@ async def _webhook(place: Place) -> Walk:
     return walk
 
 
-async def _completion(place: Place) -> Walk:
+async def _completion(place: Step) -> Walk:
     walk = Walk(name="complete_elicitation")
     asked = fresh(place.owner, now=utc_now())
     await place.service.elicitations.write(asked)

@@ -111,7 +111,7 @@ def oauth(
         return Question(
             message=request.message,
             request=request,
-            answer=lambda content: account_of(content, current_asker().reach),
+            answer=lambda content: account_of(content, current_asker().resources),
             key=key,
             timeout=timeout,
         )
@@ -146,7 +146,7 @@ def payment(
         return Question(
             message=request.message,
             request=request,
-            answer=lambda content: receipt_of(content, current_asker().reach),
+            answer=lambda content: receipt_of(content, current_asker().resources),
             key=key,
             timeout=timeout,
             again=again,

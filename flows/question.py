@@ -15,8 +15,8 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, assert_never
 
 import httpx
 
-from flows.elicitation.body import ToolBody
 from flows.elicitation.states import Completion, Json, Status
+from flows.elicitation.tool_body import ToolBody
 from flows.elicitation.unasked import Made, Unasked
 from flows.errors import (
     Cancelled,
@@ -243,7 +243,7 @@ class ReturningRequest(Protocol):
     def scope(self) -> Any: ...
 
 
-class Reach(Protocol):
+class Resources(Protocol):
     """By what accounts and receipts, once given, reach the outside."""
 
     def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient: ...
@@ -259,7 +259,7 @@ class Asker(Protocol):
     """Who asks for the tool that is running: a call, or a route that may only complete."""
 
     @property
-    def reach(self) -> Reach: ...
+    def resources(self) -> Resources: ...
 
     async def ask(self, question: Question[T_co]) -> Outcome[T_co]: ...
     async def ask_together(

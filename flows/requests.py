@@ -13,7 +13,7 @@ from flows.errors import InvalidQuestion
 from flows.oauth.provider import NAME, SCOPE, Provider
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Receipt
-from flows.question import Reach
+from flows.question import Resources
 
 WHAT_AT_MOST = 250
 REASON_AT_MOST = 500
@@ -112,6 +112,6 @@ def is_account_name(account: object) -> bool:
     )
 
 
-def receipt_of(content: Json, reach: Reach) -> Receipt:
+def receipt_of(content: Json, resources: Resources) -> Receipt:
     """The receipt that a `Payment` of the ledger tells of."""
-    return Receipt(msgspec.convert(content, Payment), reach=reach)
+    return Receipt(msgspec.convert(content, Payment), resources=resources)

@@ -384,3 +384,52 @@ def test_the_tests_of_a_room_stand_in_a_folder_of_its_name() -> None:
         rooms = {path.parent.name for path in (HOUSE / half).glob("*/__init__.py")}
         folders = {path.parent.name for path in (HOUSE / "tests" / half).glob("*/__init__.py")}
         assert folders <= rooms
+
+
+# Words that this house once had for what the field has a name for; see the glossary of
+# docs/architecture.md.
+FORMER_NAMES = {
+    *("Line", "Place", "Bodies", "Body", "Wire", "Wires", "Shown", "Group", "Part", "Taken"),
+    *("Take", "lay_down", "Handed", "Binding", "Codes", "Trip", "Arrival", "Seller"),
+    *("Registration", "Verdict", "Hint", "News", "Reach", "Served", "Kind", "letters", "judge"),
+    *("stand", "verdicts", "loose_ends", "give_back", "given_back", "taken_back", "afterwards"),
+    *("Stage", "Town", "Fair", "Market", "Till", "Nursery", "town", "fair", "market", "nursery"),
+}
+FORMER_MODULES = {
+    *("line", "body", "bodies", "wire", "wires", "letters", "departures", "grants", "news"),
+    *("account_keys", "registrations", "verdicts", "afterwards", "erased", "hints", "loose_ends"),
+    *("kept_news", "inbox", "protected", "reach", "served", "serving_pages", "typed", "tries"),
+    *("asked_forms", "kept_secrets", "recent", "kind", "stage", "town", "fair", "market", "stand"),
+    *("till", "nursery"),
+}
+
+
+def test_nothing_has_a_former_name() -> None:
+    for path, tree in (*SOURCES.items(), *TESTS.items()):
+        if not path.startswith("tests/mutation/"):  # where reach is a word of the field's
+            name = path.split("/")[-1].removesuffix(".py").removeprefix("test_")
+            assert name not in FORMER_MODULES
+        if path.startswith(("flows/", "webapp/", "tests/support/")):
+            named = {
+                node.name.lstrip("_")
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+            assert not named & FORMER_NAMES, path
+
+
+PRIVATE_PHRASES = re.compile(
+    r"call(ed|s)? off|loose ends?\b|\ba no\b|the letters|turned back|gives? back|giving back",
+    re.IGNORECASE,
+)
+READ_BY_PEOPLE = ("README.md", "docs", "webapp/cli", "webapp/settings", "flows/errors.py")
+
+
+def test_what_people_read_has_the_words_of_the_field() -> None:
+    for name in READ_BY_PEOPLE:
+        place = HOUSE / name
+        for path in [place] if place.is_file() else sorted(place.rglob("*.*")):
+            if path.suffix not in (".md", ".py") or path.name == "threats.md":
+                continue  # that page quotes what each test is called
+            for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+                assert not PRIVATE_PHRASES.findall(line), f"{path.relative_to(HOUSE)}:{number}"

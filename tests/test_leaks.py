@@ -18,7 +18,7 @@ from flows.crypto.tokens import Claims, Purpose, Tokens
 from flows.crypto.vault import Ring
 from flows.errors import Failed
 from tests.crash.server import Orders
-from tests.crash.shop_env import open_nursery
+from tests.crash.shop_env import open_process_pool
 from tests.oidc.env import OpenIdProvider
 from tests.support import processes
 from tests.support.cli import run
@@ -36,7 +36,7 @@ from tests.support.leaks import (
     overheard,
     visible,
 )
-from tests.support.readme import finish_at_the_till
+from tests.support.readme import finish_at_the_checkout
 from tests.support.serving import serving, transport_to
 from tests.typescript.conformance import checked
 from tests.typescript.env import CLIENTS, calling
@@ -424,7 +424,7 @@ async def test_a_server_over_pipes_is_heard(tmp_path: Path, leaking: dict[str, s
 
 
 async def test_the_program_of_the_readme_is_heard(tmp_path: Path, leaking: dict[str, str]) -> None:
-    assert not await finish_at_the_till(tmp_path, "4711", leaking)
+    assert not await finish_at_the_checkout(tmp_path, "4711", leaking)
     assert_heard("finish.py")
 
 
@@ -458,11 +458,11 @@ async def test_a_server_that_may_be_killed_is_heard_in_all_that_it_says() -> Non
         "answers": f"problem 403 of GET /shop in {name}: token",
         "repeats": f"INFO webapp.shop: began %s in {name}: state",
     }
-    with open_nursery(name) as nursery:
+    with open_process_pool(name) as process_pool:
         for way, finding in ways.items():
             secret = RANDOM if way == "repeats" else TOKEN
             orders = Orders(port=0, public_port=0, folder=secret, die=way)
-            async with nursery.start(orders) as server:
+            async with process_pool.start(orders) as server:
                 await server.died()
             with pytest.raises(LeakFound) as found:
                 EARS.tell()

@@ -12,7 +12,7 @@ from mcp import Client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from tests.support.cli import HOUSE, serving
-from tests.support.readme import BLOCKS, PROGRAM, README, finish_at_the_till
+from tests.support.readme import BLOCKS, PROGRAM, README, finish_at_the_checkout
 from webapp.demo.client import ANSWERS, text_of
 from webapp.demo.walker import Page, walk
 
@@ -59,7 +59,7 @@ async def test_the_code_of_the_readme_does_what_it_says(tmp_path, revision):
                 said.append(Page(back.text).heading)
             elif place.startswith("https://example.com/till/"):
                 order = urlsplit(place).path.rpartition("/")[2]
-                said.append(await finish_at_the_till(tmp_path, order, environment))
+                said.append(await finish_at_the_checkout(tmp_path, order, environment))
             else:
                 said.append((await browser.post(place)).text)
 

@@ -40,18 +40,18 @@ from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_open_all
 from webapp.routes.answers import Answers
-from webapp.routes.callbacks import provider_answers, seller_returns
+from webapp.routes.callbacks import provider_answers, provider_returns
 from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
 from webapp.routes.home import alive, home, ready, static
-from webapp.routes.links import allow, decline, go_on, show, show_letters
+from webapp.routes.links import allow, decline, go_on, show, show_user_code
 from webapp.routes.live import live
-from webapp.routes.payments import give_back, payments
+from webapp.routes.payments import payments, request_refund
 from webapp.routes.pictures import picture
 from webapp.routes.returns import called_back, come_back
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
 from webapp.sandbox.settings import Sandbox
-from webapp.server import Served
+from webapp.server import HostedServer
 from webapp.service import Service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import Settings, with_sandbox
@@ -125,7 +125,7 @@ async def open_app(
         attach(server, service, issuer=settings.identity.server_issuer, wires=wires)
         vouching = settings.identity.server_issuer or issuer_of(server)
         sender = partial(sender_of, identity=service.identity, issuer=vouching)
-        served = Served(
+        served = HostedServer(
             server,
             clock=clock,
             around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
@@ -161,7 +161,7 @@ async def open_app(
 class Switch:
     """Sends a request to our routes, or to the served library's application for paths we lack."""
 
-    def __init__(self, *, answers: Answers, served: Served, service: Service) -> None:
+    def __init__(self, *, answers: Answers, served: HostedServer, service: Service) -> None:
         self._ours = Bounded(_routes())
         self._served = served
         self._service = service
@@ -271,7 +271,7 @@ def _routes() -> Litestar:
             go_on,
             allow,
             decline,
-            show_letters,
+            show_user_code,
             sign_in,
             signed_in,
             sign_out,
@@ -279,7 +279,7 @@ def _routes() -> Litestar:
             pair,
             come_back,
             provider_answers,
-            seller_returns,
+            provider_returns,
             connections,
             disconnect,
             unshare,
@@ -287,7 +287,7 @@ def _routes() -> Litestar:
             switch,
             reconnect,
             payments,
-            give_back,
+            request_refund,
             home,
         ],
         exception_handlers={Exception: page, HTTPException: page},

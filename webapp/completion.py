@@ -10,7 +10,7 @@ from flows.elicitation.proof import NamedByAuthor, TrustedCode
 from flows.elicitation.states import Completion, Elicitation, Json
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed
-from flows.question import Outcome, Question, Reach, ReturningRequest
+from flows.question import Outcome, Question, Resources, ReturningRequest
 from flows.schema.schema import Fault, Schema, check, without_blanks
 from webapp.elicitations.aliases import aliased
 from webapp.elicitations.complete import complete_elicitation
@@ -63,7 +63,7 @@ class Completing:
         _nobody_asks()
 
     @property
-    def reach(self) -> Reach:
+    def resources(self) -> Resources:
         _nobody_asks()
 
     async def forget(self, name: str) -> bool:

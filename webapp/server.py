@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no use here
 
 
-class Served:
+class HostedServer:
     """An MCPServer or a FastMCP server, and the application that the library makes of it."""
 
     def __init__(

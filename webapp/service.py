@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from flows.crypto.tokens import Tokens
 from flows.crypto.vault import Ring
 from flows.elicitation.traits import declared
-from flows.elicitation.user_code import Codes
+from flows.elicitation.user_code import UserCodeGenerator
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Provider
 from flows.payments.gateway import MerchantAccount
@@ -72,7 +72,7 @@ class Service:
     sessions: Sessions
     signing_in: SigningIn | None
     pairing: Pairing
-    letters: UserCodes
+    user_codes: UserCodes
     paces: Rates
     nobodys: Rates  # questions of callers without a name, by address
     hints: Rates  # what nobody has signed, by address
@@ -174,7 +174,7 @@ async def open_service(
             sessions=sessions,
             clock=clock,
         )
-    codes = Codes(partial(ring.derive_all, "code"))
+    codes = UserCodeGenerator(partial(ring.derive_all, "code"))
     built = open_kinds(
         elicitations=elicitations,
         outbound=outbound,
@@ -207,7 +207,7 @@ async def open_service(
         sessions=sessions,
         signing_in=signing_in,
         pairing=pairing,
-        letters=UserCodes(elicitations=elicitations, codes=codes),
+        user_codes=UserCodes(elicitations=elicitations, codes=codes),
         paces=Rates(burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=clock),
         nobodys=Rates(burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=clock),
         hints=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=clock),

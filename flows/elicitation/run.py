@@ -18,7 +18,7 @@ RESULT_KEPT = timedelta(minutes=10)
 REPEATED_FOR = timedelta(minutes=2)
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class Step(Struct, frozen=True, kw_only=True):
     """Where in a run a question stands: its digest and how many equal ones came before it."""
 
     kind: str
@@ -29,10 +29,10 @@ class Place(Struct, frozen=True, kw_only=True):
         return f"{self.kind}:{self.digest}:{self.nth}"
 
 
-class AskedPlace(Struct, frozen=True, kw_only=True):
+class AskedStep(Struct, frozen=True, kw_only=True):
     """An elicitation at a place. Order is checked only for what the tool's own task asked."""
 
-    place: Place
+    place: Step
     elicitation_id: str
     is_ordered: bool
     says: str
@@ -59,7 +59,7 @@ class Run(Struct, frozen=True, kw_only=True):
     created_at: datetime
     open_until: datetime  # the same call joins the run until then
     called: Called | None = None
-    asked: tuple[AskedPlace, ...] = ()
+    asked: tuple[AskedStep, ...] = ()
     responses: str | None = None  # what the client answered to the tool's own requests, as JSON
     result: str | None = None
     finished_at: datetime | None = None
@@ -108,16 +108,16 @@ class Run(Struct, frozen=True, kw_only=True):
         is_repeated = self.repeated_until is not None and now < self.repeated_until
         return is_named or not self.is_delivered or is_repeated
 
-    def at(self, place: Place) -> AskedPlace | None:
+    def at(self, place: Step) -> AskedStep | None:
         return next((asking for asking in self.asked if asking.place == place), None)
 
-    def alike(self, place: Place) -> list[Place]:
+    def alike(self, place: Step) -> list[Step]:
         """Where the same was asked."""
         places = (asking.place for asking in self.asked)
         return [one for one in places if (one.kind, one.digest) == (place.kind, place.digest)]
 
 
-def check_order(run: Run, place: Place, *, seen: Collection[Place], says: str) -> None:
+def check_order(run: Run, place: Step, *, seen: Collection[Step], says: str) -> None:
     """A leg that goes on with the run asks something new: what was asked must have come before.
 
     Raises QuestionChanged. Order is only a check, and only for what the tool's own task asks:
@@ -130,7 +130,7 @@ def check_order(run: Run, place: Place, *, seen: Collection[Place], says: str) -
             raise QuestionChanged(expected=asking.says, asked=says)
 
 
-def ask(run: Run, asking: AskedPlace, *, open_until: datetime) -> Run:
+def ask(run: Run, asking: AskedStep, *, open_until: datetime) -> Run:
     """The run asks something new, or asks again at a place it knows."""
     known = run.at(asking.place)
     asked = (

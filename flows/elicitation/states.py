@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.proof import ByModel, Proof
 from flows.elicitation.traits import traits_of
-from flows.elicitation.user_code import Binding
+from flows.elicitation.user_code import BrowserBinding
 from flows.errors import InvalidQuestion, NotPossible
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     ask_at: datetime | None = None  # when its provider is asked about it, while it is open there
     progress: str | None = None  # what the provider has said on the way, for the page
     is_by_code: bool = False  # whoever asked gives letters from the page to the chat
-    binding: Binding | None = None  # which browser was shown letters, and whether they came
+    binding: BrowserBinding | None = None  # which browser was shown letters, and whether they came
     version: int = 0
 
     def __repr__(self) -> str:

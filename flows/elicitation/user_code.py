@@ -50,7 +50,7 @@ class Code(Struct, frozen=True, kw_only=True):
     number: int
 
 
-class Binding(Struct, frozen=True, kw_only=True):
+class BrowserBinding(Struct, frozen=True, kw_only=True):
     """Which browsers are shown letters, the last one last; once confirmed, that one alone."""
 
     codes: tuple[Code, ...] = ()
@@ -68,13 +68,13 @@ class Binding(Struct, frozen=True, kw_only=True):
         return None
 
 
-def bind(current: Binding | None, *, browser: str) -> Binding:
+def bind(current: BrowserBinding | None, *, browser: str) -> BrowserBinding:
     """A browser asks for letters; another one than before gets other letters.
 
     Those of the others stay right: whoever else has the link must not be able to take the asker's
     away. Raises NotAllowed where the asker has confirmed another browser.
     """
-    current = current or Binding()
+    current = current or BrowserBinding()
     if current.code_of(browser) is not None:
         return current
     if current.confirmed_at is not None:
@@ -84,7 +84,7 @@ def bind(current: Binding | None, *, browser: str) -> Binding:
     return replace(current, codes=codes[-SHOWN_AT_MOST:], number=number)
 
 
-def is_confirmed(current: Binding | None, *, browser: str) -> bool:
+def is_confirmed(current: BrowserBinding | None, *, browser: str) -> bool:
     """Whether the asker has given the letters of this very browser."""
     return (
         current is not None
@@ -93,7 +93,7 @@ def is_confirmed(current: Binding | None, *, browser: str) -> bool:
     )
 
 
-class Codes:
+class UserCodeGenerator:
     """Makes codes with the first of the keys, and knows those of all.
 
     `keys` gives what they are now: 32 bytes each, for this use alone, the newest first.
@@ -104,14 +104,14 @@ class Codes:
     def __init__(self, keys: Callable[[], Sequence[bytes]]) -> None:
         self._keys = keys
 
-    def letters(self, elicitation_id: str, code: Code) -> str:
+    def user_code(self, elicitation_id: str, code: Code) -> str:
         """The letters for the page of the code's browser, as BCDF-GHJK."""
-        letters = _letters(self._keys()[0], elicitation_id, code)
-        return f"{letters[:4]}-{letters[4:]}"
+        user_code = _characters(self._keys()[0], elicitation_id, code)
+        return f"{user_code[:4]}-{user_code[4:]}"
 
     def confirm(
-        self, elicitation_id: str, binding: Binding, *, typed: str, now: datetime
-    ) -> Binding:
+        self, elicitation_id: str, binding: BrowserBinding, *, typed: str, now: datetime
+    ) -> BrowserBinding:
         """The binding as it is after the asker typed this: confirmed, a try less, or new codes.
 
         What comes back must be stored before the asker is told anything. Raises TooManyAttempts
@@ -123,24 +123,24 @@ class Codes:
             raise TooManyAttempts(limit=WRONG_AT_MOST)
         given = _plain(typed).encode("utf-8", "replace")
         for code in binding.codes:
-            ours = [_letters(key, elicitation_id, code).encode() for key in self._keys()]
+            ours = [_characters(key, elicitation_id, code).encode() for key in self._keys()]
             if any(hmac.compare_digest(given, each) for each in ours):
                 return replace(binding, codes=(code,), confirmed_at=now)
         tried = replace(binding, tries=binding.tries + 1, wrong=binding.wrong + 1)
         return tried if tried.tries < TRIES_AT_MOST else _renewed(tried)
 
 
-def _letters(key: bytes, elicitation_id: str, code: Code) -> str:
+def _characters(key: bytes, elicitation_id: str, code: Code) -> str:
     text = f"{len(elicitation_id)} {elicitation_id} {code.browser} {code.number}"
     rest = int.from_bytes(hmac.digest(key, text.encode(), hashlib.sha256), "big")
-    letters: list[str] = []
+    user_code: list[str] = []
     for _ in range(LETTERS):
         rest, index = divmod(rest, len(ALPHABET))
-        letters.append(ALPHABET[index])
-    return "".join(letters)
+        user_code.append(ALPHABET[index])
+    return "".join(user_code)
 
 
-def _renewed(current: Binding) -> Binding:
+def _renewed(current: BrowserBinding) -> BrowserBinding:
     """Other letters in each browser, and as many wrong ones before them."""
     codes = tuple(
         replace(code, number=number)

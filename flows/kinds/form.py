@@ -193,14 +193,14 @@ def _looks_secret(field: Field) -> bool:
         return False
     name, title = field.name, field.title
     # A title that was made from the name has lost the borders of its words.
-    is_made = _letters(title) == _letters(name)
+    is_made = _characters(title) == _characters(name)
     return any(
         asks_for_a_secret(text, is_number=field.kind != "string")
         for text in ([name] if is_made else [name, title])
     )
 
 
-def _letters(text: str) -> str:
+def _characters(text: str) -> str:
     return "".join(sign for sign in text.lower() if sign.isalpha())
 
 

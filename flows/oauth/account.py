@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from flows.elicitation.states import Json
-from flows.question import Reach
+from flows.question import Resources
 
 Renew: TypeAlias = Callable[[str], Awaitable[str | None]]
 
@@ -101,7 +101,7 @@ class Account:
         api: str,
         api_hosts: tuple[str, ...],
         connection: str | None = None,
-        reach: Reach,
+        reach: Resources,
     ) -> None:
         self.provider = provider
         self.id = id
@@ -182,7 +182,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
         return f"Content({self.provider!r}, {self.label!r})"
 
 
-def account_of(content: Json, reach: Reach) -> Account:
+def account_of(content: Json, reach: Resources) -> Account:
     """Make the account of what an accepted question holds; raises msgspec.ValidationError."""
     found = msgspec.convert(content, Content)
     return Account(

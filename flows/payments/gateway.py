@@ -21,12 +21,12 @@ from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.payments import receipt as receipts
 from flows.payments.money import Money
-from flows.payments.receipt import Dispute, News, Payment, Refund
+from flows.payments.receipt import Dispute, Payment, PaymentChange, Refund
 from flows.payments.session import (
     CheckoutTerms,
     Mismatch,
+    SessionStatus,
     StoredCheckout,
-    Verdict,
     kept_of,
     sessions_of,
     terms_of,
@@ -94,7 +94,7 @@ class Notice:
     is_live: bool
     account: str | None = None
     session: ProviderSession | None = None
-    news: News | None = None
+    news: PaymentChange | None = None
     subject: str | None = None
     reference: str | None = None
     payment: str | None = None
@@ -102,7 +102,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hint:
+class UnsignedNotice:
     """What somebody says who may be anybody: ask the provider about this session of ours.
 
     `session` may be missing, then any of the elicitation's is meant. `payment` is what it names
@@ -217,16 +217,16 @@ class Signs(Gateway, Protocol):
 
 
 @runtime_checkable
-class HintsOnly(Gateway, Protocol):
+class NoticesOnly(Gateway, Protocol):
     """A gateway whose provider's webhooks only say what to ask about."""
 
-    def read_hint(self, body: bytes, *, query: str) -> Hint | None:
+    def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
         """None for a kind that nothing follows from. Raises Malformed or Unverified."""
         ...
 
 
 @runtime_checkable
-class Traces(HintsOnly, Protocol):
+class Traces(NoticesOnly, Protocol):
     """A gateway whose hints may name no more than a payment, of which its provider tells more."""
 
     def trace(self, payment: str) -> Talk[str | None]:
@@ -242,7 +242,7 @@ class Traces(HintsOnly, Protocol):
 
 
 @runtime_checkable
-class Certifies(HintsOnly, Protocol):
+class Certifies(NoticesOnly, Protocol):
     """A gateway whose hints are signed with a certificate, for one of our webhooks there.
 
     Without `webhook_ids` they are hints like any other's.
@@ -259,9 +259,9 @@ def fits_a_header(key: str) -> bool:
     return key.isascii() and key.isprintable() and bool(key) and " " not in key
 
 
-def judge(
+def verify_session(
     elicitation: Elicitation, session: ProviderSession, *, seller: MerchantAccount
-) -> Verdict:
+) -> SessionStatus:
     """What the session says, now, about the elicitation.
 
     Of a former attempt's session only PAID says anything about the elicitation as a whole. What
@@ -272,21 +272,23 @@ def judge(
     require_terms(elicitation, session, seller=seller)
     match session.state:
         case State.OPEN:
-            return Verdict.OPEN
+            return SessionStatus.OPEN
         case State.PENDING:
-            return Verdict.PENDING
+            return SessionStatus.PENDING
         case State.PAID:
             is_gone = session.gone >= terms_of(elicitation).amount
-            return Verdict.FAILED if is_gone else Verdict.PAID
+            return SessionStatus.FAILED if is_gone else SessionStatus.PAID
         case State.FAILED:
-            return Verdict.FAILED
+            return SessionStatus.FAILED
         case State.CLOSED:
-            return Verdict.EXPIRED
+            return SessionStatus.EXPIRED
         case _:
             assert_never(session.state)
 
 
-def judge_notice(elicitation: Elicitation, notice: Notice, *, seller: MerchantAccount) -> Verdict:
+def verify_notice(
+    elicitation: Elicitation, notice: Notice, *, seller: MerchantAccount
+) -> SessionStatus:
     """What a signed notice says about the elicitation, as of when it was made; see `judge`.
 
     Raises Mismatch, for a notice of another account or mode or without a session too.
@@ -297,7 +299,7 @@ def judge_notice(elicitation: Elicitation, notice: Notice, *, seller: MerchantAc
         raise Mismatch("account", session=notice.session.id)
     if notice.is_live != seller.is_live:
         raise Mismatch("mode", session=notice.session.id)
-    return judge(elicitation, notice.session, seller=seller)
+    return verify_session(elicitation, notice.session, seller=seller)
 
 
 def require_terms(
@@ -331,12 +333,12 @@ def heard(payment: Payment, session: ProviderSession, *, now: datetime) -> Payme
     for id, dispute in session.claims:
         payment = receipts.disputed(payment, id, dispute)
     if session.charged_back is not None:
-        payment = receipts.taken_back(
+        payment = receipts.charged_back(
             payment, session.id, is_taken=session.charged_back > 0, is_now=session.is_now
         )
     if not session.refunded:
         return payment
-    return receipts.given_back_in_part(payment, now, amount=session.refunded)
+    return receipts.partly_refunded(payment, now, amount=session.refunded)
 
 
 def terms_for(elicitation: Elicitation, seller: MerchantAccount) -> CheckoutTerms:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from flows.payments.money import Money
-from flows.question import Reach, telling
+from flows.question import Resources, telling
 
 RECEIPT_KEPT = timedelta(days=3653)  # ten years, however many leap days are in them
 UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
@@ -58,7 +58,7 @@ class Dispute(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class PaymentChange:
     """What became of a payment afterwards.
 
     `returned` is what was given back of it in all, in minor units of ISO 4217, or else `dispute`
@@ -213,7 +213,7 @@ def postpone(payment: Payment, until: datetime) -> Payment:
     return replace(payment, refund_at=until)
 
 
-def given_back(payment: Payment, now: datetime, *, refund_id: str | None = None) -> Payment:
+def refunded(payment: Payment, now: datetime, *, refund_id: str | None = None) -> Payment:
     """The provider has given all of it back: that stands, also where a call has just spent it."""
     return replace(
         payment,
@@ -225,11 +225,11 @@ def given_back(payment: Payment, now: datetime, *, refund_id: str | None = None)
     )
 
 
-def given_back_in_part(payment: Payment, now: datetime, *, amount: int) -> Payment:
+def partly_refunded(payment: Payment, now: datetime, *, amount: int) -> Payment:
     """So much in all was given back at the provider; what is left can still be used."""
     amount = max(amount, payment.refunded)
     if amount >= payment.amount:
-        return given_back(payment, now)
+        return refunded(payment, now)
     return replace(payment, refunded=amount)
 
 
@@ -240,7 +240,7 @@ def disputed(payment: Payment, id: str, dispute: Dispute) -> Payment:
     return _with_disputes(payment, {**payment.disputes, id: furthest})
 
 
-def taken_back(payment: Payment, session: str, *, is_taken: bool, is_now: bool) -> Payment:
+def charged_back(payment: Payment, session: str, *, is_taken: bool, is_now: bool) -> Payment:
     """Whether a bank has taken it, as a picture of the session says.
 
     That it has not is believed of how it is now, and says nothing of claims that have an id. That
@@ -331,7 +331,7 @@ class Receipt:
 
     __slots__ = ("_reach", "id", "is_test", "paid_at", "price", "provider", "status", "what")
 
-    def __init__(self, payment: Payment, *, reach: Reach) -> None:
+    def __init__(self, payment: Payment, *, resources: Resources) -> None:
         self.id = payment.id
         self.price = payment.price
         self.what = payment.what
@@ -339,7 +339,7 @@ class Receipt:
         self.paid_at = payment.paid_at
         self.is_test = not payment.is_live
         self.status = payment.status
-        self._reach = reach
+        self._reach = resources
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Receipt) and (self.id, self.status) == (other.id, other.status)

@@ -13,7 +13,7 @@ from flows.errors import NotConfigured
 from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
-from flows.payments.gateway import Gateway, HintsOnly, MerchantAccount, ProviderSession, Signs
+from flows.payments.gateway import Gateway, MerchantAccount, NoticesOnly, ProviderSession, Signs
 from flows.payments.mollie.gateway import MOLLIE, MollieAccount, MollieGateway
 from flows.payments.paypal.gateway import PayPalAccount, PayPalGateway
 from flows.payments.receipt import Payment, Refund
@@ -64,7 +64,7 @@ class Gateways:
             if isinstance(one, Signs) and one.webhook_secrets
         }
         self.hinting = {
-            name: one for name, one in self._gateways.items() if isinstance(one, HintsOnly)
+            name: one for name, one in self._gateways.items() if isinstance(one, NoticesOnly)
         }
 
     def gives_back(self, name: str) -> bool:

@@ -75,7 +75,7 @@ class StoredCheckout(Struct, frozen=True, kw_only=True):
         return f"Kept(session={self.session!r})"
 
 
-class Verdict(StrEnum):
+class SessionStatus(StrEnum):
     PAID = "paid"
     PENDING = "pending"  # a delayed method is under way
     OPEN = "open"

@@ -41,7 +41,7 @@ from tests.support.sign_in_flow import arrived, came_back, departed
 from webapp.connecting import utc_now
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.sessions import Sessions
-from webapp.server import Served
+from webapp.server import HostedServer
 from webapp.stores.memory import MemoryStore
 
 unsigned = Attack(
@@ -238,7 +238,7 @@ async def test_another_persons_session_of_the_protocol(library: str) -> None:
     door = Door()
     headers = {"accept": "application/json, text/event-stream"}
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
-    served = Served(new_server(library), clock=utc_now)
+    served = HostedServer(new_server(library), clock=utc_now)
 
     def protected(_: str) -> ProtectedResource:
         return ProtectedResource(

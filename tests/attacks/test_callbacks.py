@@ -19,15 +19,15 @@ from tests.attacks.attack import Attack
 from tests.support.callers import is_untouched, sent_out, staged_caller
 from tests.support.mcp_server import LEGACY, MODERN, Page, soon
 from tests.support.oauth_env import (
-    Town,
+    OAuthEnv,
     approve,
     changed,
     decide,
     ends,
     id_in,
+    oauth_env,
     parameter,
     process,
-    town,
 )
 from webapp.routes.redirect import depart
 from webapp.sweeper import fall_due
@@ -172,7 +172,7 @@ SECRETS = ("gho_sandbox_", "ghr_sandbox_", "sandbox_at_", "sandbox_rt_")
     ],
 )
 async def test_a_made_up_state_is_a_link_that_we_do_not_know(state: str | None) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         page = await person.visit(changed(callback, state=state))
         assert (page.status, page.heading) == (404, "We do not know this link")
@@ -195,7 +195,7 @@ async def test_a_made_up_state_is_a_link_that_we_do_not_know(state: str | None) 
     ],
 )
 async def test_a_strange_query_is_refused_without_a_fault(query: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         person = await here.person()
         page = await person.visit(f"{here.url}/callback/github?{query}")
         assert page.status == 404
@@ -203,7 +203,7 @@ async def test_a_strange_query_is_refused_without_a_fault(query: str) -> None:
 
 @another_token
 async def test_no_other_token_of_ours_is_a_state() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
         for purpose in set(Purpose) - {Purpose.STATE}:
@@ -216,7 +216,7 @@ async def test_no_other_token_of_ours_is_a_state() -> None:
 
 @another_token
 async def test_a_state_with_our_seal_and_another_secret_in_it_is_none() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
         for rest, number in (("", 1), ("guess", 1), ("guess", 0), ("guess", 2)):
@@ -236,7 +236,7 @@ async def test_a_state_with_our_seal_and_another_secret_in_it_is_none() -> None:
 @made_up_state
 async def test_a_state_that_nobody_has_a_record_for_is_unknown() -> None:
     # defect: lynq state of an unknown session
-    async with town() as here:
+    async with oauth_env() as here:
         person, now = await here.person(), here.clock()
         nobody = here.service.elicitations.new_id(here.service.identity.local_owner)
         claims = Claims(
@@ -249,7 +249,7 @@ async def test_a_state_that_nobody_has_a_record_for_is_unknown() -> None:
 
 @another_question
 async def test_the_answer_to_one_question_settles_no_other() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, ann, first_link, first = await sent_out(here, arguments="first")
         _, bob, second_link, second = await sent_out(here, arguments="second")
         # The thief's code with the victim's state, and the other way round: PKCE and the browser.
@@ -264,7 +264,7 @@ async def test_the_answer_to_one_question_settles_no_other() -> None:
 
 @another_question
 async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         _, _, _, stolen = await sent_out(here, arguments="another")
         mixed = changed(callback, code=parameter(stolen, "code"))
@@ -277,7 +277,7 @@ async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state() -> No
 
 @another_provider
 async def test_an_answer_at_another_providers_address_is_not_taken() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         for other in ("google", "GitHub", "github2", "stripe", "%67ithub%00", "x" * 300):
             page = await person.visit(callback.replace("/callback/github", f"/callback/{other}"))
@@ -287,7 +287,7 @@ async def test_an_answer_at_another_providers_address_is_not_taken() -> None:
 
 @another_provider
 async def test_the_state_of_an_account_pays_for_nothing() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         for seller in ("stripe", "github"):
             page = await person.visit(callback.replace("/callback/github", f"/return/{seller}"))
@@ -310,7 +310,7 @@ async def test_the_state_of_an_account_pays_for_nothing() -> None:
     ],
 )
 async def test_an_answer_put_together_from_two_is_not_acted_upon(more: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         state, code = parameter(callback, "state"), parameter(callback, "code")
         page = await person.visit(callback + more.format(state=state, code=code))
@@ -323,7 +323,7 @@ async def test_an_answer_put_together_from_two_is_not_acted_upon(more: str) -> N
 @two_answers
 @pytest.mark.parametrize("code", [None, "", "x" * 5000, "a\x00b", "é", "a\nb"])
 async def test_a_code_that_is_none_is_not_exchanged(code: str | None) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         page = await person.visit(changed(callback, code=code))
         assert page.status == 400
@@ -332,7 +332,7 @@ async def test_a_code_that_is_none_is_not_exchanged(code: str | None) -> None:
 
 @another_browser
 async def test_a_browser_that_did_not_press_continue_is_turned_away() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         thief = await here.person()
         page = await thief.visit(callback)  # no cookie at all
@@ -353,7 +353,7 @@ async def test_a_browser_that_did_not_press_continue_is_turned_away() -> None:
 @login_csrf
 async def test_the_attackers_own_yes_is_not_put_on_the_victim() -> None:
     """Login CSRF: the attacker lets the victim's browser bring the attacker's code."""
-    async with town() as here:
+    async with oauth_env() as here:
         _, _, attackers_link, callback = await sent_out(here, arguments="the attacker's")
         asked = here.ask("repo", arguments="the victim's")
         victim = await here.person()
@@ -366,7 +366,7 @@ async def test_the_attackers_own_yes_is_not_put_on_the_victim() -> None:
 
 @replay
 async def test_an_earlier_attempts_answer_is_void_after_a_second_press() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, earlier = await sent_out(here)
         later = await approve(person, await person.go_on(link))
         page = await person.visit(earlier)
@@ -379,7 +379,7 @@ async def test_an_earlier_attempts_answer_is_void_after_a_second_press() -> None
 
 @another_browser
 async def test_after_a_press_in_a_second_browser_the_first_cannot_finish() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, first, link, callback = await sent_out(here)
         second = await here.person()
         later = await approve(second, await second.go_on(link))
@@ -393,7 +393,7 @@ async def test_after_a_press_in_a_second_browser_the_first_cannot_finish() -> No
 @another_owner
 async def test_another_owners_question_is_neither_shown_nor_finished() -> None:
     # defect: frontmcp another session answers
-    async with town() as here:
+    async with oauth_env() as here:
         stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
         asked = here.ask("repo", owner=stranger)
         link, person = await asked.link(), await here.person()
@@ -412,7 +412,7 @@ async def test_another_owners_question_is_neither_shown_nor_finished() -> None:
 
 @scanner
 async def test_a_scanner_that_opens_every_address_changes_nothing() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         before = await here.row(link)
         scanner = await here.person(**{"user-agent": "scanner"})
@@ -443,7 +443,7 @@ async def test_a_scanner_that_opens_every_address_changes_nothing() -> None:
 
 @csrf
 async def test_a_form_without_its_field_does_nothing() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, _ = await sent_out(here)
         before = await here.row(link)
         for path in ("", "/allow", "/decline"):
@@ -456,7 +456,7 @@ async def test_a_form_without_its_field_does_nothing() -> None:
 
 @another_browser
 async def test_a_no_cannot_be_forged_from_another_browser() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, _, link, callback = await sent_out(here)
         thief = await here.person()
         forged = changed(callback, code=None, error="access_denied")
@@ -466,7 +466,7 @@ async def test_a_no_cannot_be_forged_from_another_browser() -> None:
 
 @replay
 async def test_after_the_yes_no_error_takes_it_back() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         await person.visit(callback)
         await asked.account()
@@ -477,7 +477,7 @@ async def test_after_the_yes_no_error_takes_it_back() -> None:
 
 @stale_page
 async def test_allow_after_decline_does_not_undo_the_decline() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         link = await asked.link()
@@ -495,7 +495,7 @@ async def test_allow_after_decline_does_not_undo_the_decline() -> None:
 
 @stale_page
 async def test_allow_after_the_time_is_over_allows_nothing() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         link = await asked.link()
@@ -510,7 +510,7 @@ async def test_allow_after_the_time_is_over_allows_nothing() -> None:
 
 @stale_page
 async def test_allow_when_the_account_is_gone_asks_afresh() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         link = await asked.link()
@@ -524,7 +524,7 @@ async def test_allow_when_the_account_is_gone_asks_afresh() -> None:
 
 @stale_page
 async def test_allow_gives_the_account_that_the_page_showed() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         link = await asked.link()
@@ -572,7 +572,7 @@ async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(
 
     pages: list[Page] = []
     answers: list[str] = []
-    async with town(server=server) as here:
+    async with oauth_env(server=server) as here:
         for revision in (LEGACY, MODERN):
             async with staged_caller(here, revision) as caller:
                 for tool in ("show", "leak", "crash"):
@@ -600,7 +600,7 @@ async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(
             assert not any(code in f"{each.getMessage()} {each.__dict__}" for each in ours)
 
 
-async def answer_one(here: Town, link: str, pages: list[Page]) -> None:
+async def answer_one(here: OAuthEnv, link: str, pages: list[Page]) -> None:
     """Connect, or allow what is connected; every page on the way is kept."""
     person = await here.person()
     page = await person.visit(link)
@@ -624,7 +624,7 @@ async def test_what_a_failed_exchange_says_holds_no_secret(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with town() as here:
+    async with oauth_env() as here:
         for fault in ("500", "html", "200-with-error", "no-token", "huge-token"):
             asked, person, link, callback = await sent_out(here, arguments=fault)
             await here.plan(fault)
@@ -646,7 +646,7 @@ async def test_what_a_failed_exchange_says_holds_no_secret(
 
 @sandbox_for_real
 async def test_a_live_registration_never_uses_the_sandboxs_account() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         kinds = here.service.kinds.accounts
         live = kinds._registrations.clients["github"]
@@ -688,9 +688,9 @@ async def test_a_live_registration_never_uses_the_sandboxs_account() -> None:
 
 @sandbox_for_real
 async def test_a_sandbox_on_another_port_is_another_provider() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
-        async with town(store=here.service.elicitations.store) as there:
+        async with oauth_env(store=here.service.elicitations.store) as there:
             asked = there.ask("repo", arguments="there")
             await asked.link()
             assert not asked.task.done()
@@ -699,7 +699,7 @@ async def test_a_sandbox_on_another_port_is_another_provider() -> None:
 @another_provider
 async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked() -> None:
     """A provider whose metadata changes between the way out and back gets nothing."""
-    async with town() as here:
+    async with oauth_env() as here:
         acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
         ours = (here.sandbox.client_id, here.sandbox.client_secret)
         here.service.kinds.accounts._registrations._credentials["acme"] = ours  # type: ignore[index]
@@ -717,7 +717,7 @@ async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked() -> 
 
 @replay
 async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         thieves = [await here.person() for _ in range(4)]
         wrong = [
@@ -735,7 +735,7 @@ async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing() -> None:
 
 @open_redirect
 async def test_the_callback_is_no_open_redirect() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, person, _, callback = await sent_out(here)
         elsewhere = f"{callback}&redirect_uri=https://evil.example&return_to=https://evil.example"
         answer = await person.browser.get(elsewhere)
@@ -747,7 +747,7 @@ async def test_the_callback_is_no_open_redirect() -> None:
 
 @attackers_words
 async def test_a_deny_that_carries_words_of_its_own_shows_none_of_them() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         denied = await decide(person, await person.go_on(await asked.link()), "deny")
         said = changed(

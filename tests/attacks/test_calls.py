@@ -19,7 +19,7 @@ from tests.support.mcp_server import (
     LEGACY,
     LIBRARIES,
     MODERN,
-    Stage,
+    ServerEnv,
     answered_in,
     asked_in,
     link_in,
@@ -245,7 +245,7 @@ async def test_a_clients_accept_is_no_answer_whatever_it_carries(
         assert bought == [{"name": "ann"}]
 
 
-def states(stage: Stage, run_id: str) -> dict[str, str]:
+def states(stage: ServerEnv, run_id: str) -> dict[str, str]:
     """States with our mark that are none of ours."""
     now = stage.service.clock()
     made = {}

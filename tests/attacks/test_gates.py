@@ -14,7 +14,7 @@ from flows import elicit
 from flows.elicitation.states import Json, Status
 from tests.attacks.attack import Attack
 from tests.support.issuer import issuing, sign_in
-from tests.support.mcp_sandbox import fair
+from tests.support.mcp_sandbox import sandbox_env
 from tests.support.mcp_server import (
     FORM,
     LEGACY,
@@ -314,7 +314,7 @@ async def test_a_yes_to_one_call_is_none_to_a_call_that_is_nearly_the_same(libra
 async def test_a_yes_that_is_over_opens_nothing(ends: str) -> None:
     server, done = gated("mcp")
     async with (
-        fair(server) as at,
+        sandbox_env(server) as at,
         at.stage.caller(LEGACY, declares=FORM, fills=[{}, *REFUSED]) as caller,
     ):
         approvals = at.stage.service.kinds.gates.approvals

@@ -11,7 +11,13 @@ from msgspec import structs
 from flows.crypto.tokens import Tokens
 from flows.elicitation import user_code as bindings
 from flows.elicitation.states import Asked, Elicitation
-from flows.elicitation.user_code import LETTERS, SHOWN_AT_MOST, WRONG_AT_MOST, Binding, Codes
+from flows.elicitation.user_code import (
+    LETTERS,
+    SHOWN_AT_MOST,
+    WRONG_AT_MOST,
+    BrowserBinding,
+    UserCodeGenerator,
+)
 from flows.errors import InvalidToken, NotAllowed, TooManyAttempts
 from flows.oauth.sign_in import SignedIn
 from tests.attacks.attack import Attack
@@ -31,7 +37,7 @@ OTHER_ISSUER = "https://login.evil.example"
 ELSEWHERE = ("203.0.113.9", 40000)
 MALLORY = SignedIn(issuer=ISSUER, subject="mallory", label="Mallory")
 FROM_ALICE = Subject(issuer=ISSUER, subject="alice", client_id="an assistant")
-CODES = Codes(lambda: [b"k" * 32])
+CODES = UserCodeGenerator(lambda: [b"k" * 32])
 
 forwarded_signed_in = Attack(
     who="an asker with an access token (first row of the table)",
@@ -224,7 +230,7 @@ def asked_by(caller: Caller) -> Elicitation:
     )
 
 
-def with_binding(asked: Elicitation, binding: Binding) -> Elicitation:
+def with_binding(asked: Elicitation, binding: BrowserBinding) -> Elicitation:
     return structs.replace(asked, binding=binding)
 
 
@@ -337,7 +343,7 @@ async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_n
     for cookies in ({}, at_alices, at_victims):
         assert await here.way(asked, cookies=cookies) is Way.CODE
     hers = bindings.bind(None, browser=here.browser.hash(alices))
-    shown = CODES.letters(asked.id, hers.codes[0])
+    shown = CODES.user_code(asked.id, hers.codes[0])
     # The victim opens it too: whatever the asker has typed from her own page is of no use there.
     theirs = bindings.bind(hers, browser=here.browser.hash(victims))
     for cookies in (at_alices, at_victims):
@@ -367,16 +373,16 @@ def test_all_guesses_that_there_are_find_one_code_in_a_hundred_and_seventy_milli
     for guess in range(WRONG_AT_MOST):
         bound = CODES.confirm("e", bound, typed=f"guess {guess}", now=NOON)
     with pytest.raises(TooManyAttempts):
-        CODES.confirm("e", bound, typed=CODES.letters("e", bound.codes[-1]), now=NOON)
+        CODES.confirm("e", bound, typed=CODES.user_code("e", bound.codes[-1]), now=NOON)
     assert bound.confirmed_at is None
 
 
 @guessed_code
 def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_another() -> None:
     bound = bindings.bind(None, browser="b")
-    letters = [CODES.letters(f"e{number}", bound.codes[-1]) for number in range(200)]
+    letters = [CODES.user_code(f"e{number}", bound.codes[-1]) for number in range(200)]
     for number in range(9):
-        letters.append(CODES.letters("e", bound.codes[-1]))
+        letters.append(CODES.user_code("e", bound.codes[-1]))
         bound = bindings.bind(bound, browser=f"browser {number}")
     assert len(set(letters)) == len(letters)
 

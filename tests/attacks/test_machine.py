@@ -15,7 +15,7 @@ from flows.providers import github
 from tests.attacks.attack import Attack
 from tests.support.callers import is_untouched, sent_out
 from tests.support.mcp_server import Page
-from tests.support.oauth_env import town
+from tests.support.oauth_env import oauth_env
 from tests.support.serving import serving
 from webapp.http.client import no_proxy
 from webapp.http.connection import Receive, Scope, Send
@@ -230,7 +230,7 @@ shown_secret = Attack(
 
 @another_port
 async def test_a_cookie_that_another_port_has_read_opens_nothing_for_its_reader() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         page = await person.visit(link)
         name = here.service.browser.cookie_name
@@ -253,7 +253,7 @@ async def test_a_cookie_that_another_port_has_read_opens_nothing_for_its_reader(
 
 @another_port
 async def test_a_cookie_that_another_port_has_planted_makes_no_form_of_its_own_good() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, person, link, _ = await sent_out(here)
         browser, planted = here.service.browser, "p" * len(here.service.browser.fresh())
         person.browser.cookies.clear()
@@ -269,7 +269,7 @@ async def test_a_cookie_that_another_port_has_planted_makes_no_form_of_its_own_g
 
 @another_port
 async def test_two_servers_of_one_machine_read_none_of_each_others_cookies() -> None:
-    async with town() as here, town() as there:
+    async with oauth_env() as here, oauth_env() as there:
         asked = here.ask("repo")
         person, link = await here.person(), await asked.link()
         await person.visit(link)

@@ -14,12 +14,12 @@ from mcp.server.mcpserver import MCPServer
 from flows import elicit
 from flows.elicitation import user_code as bindings
 from flows.elicitation.flow import Redirect, Talk
-from flows.elicitation.user_code import Codes
+from flows.elicitation.user_code import UserCodeGenerator
 from flows.kinds.form import FormTerms
 from tests.attacks.attack import Open
 from tests.support.clock import NOON, Clock
 from tests.support.mcp_server import FORM, LIBRARIES, MODERN, URL, new_server, soon, staged, text_of
-from tests.support.oauth_env import approve, ends, town
+from tests.support.oauth_env import approve, ends, oauth_env
 from tests.support.service_env import asked, process
 from tests.support.serving import serving
 from webapp.http.client import Outbound
@@ -310,7 +310,7 @@ async def test_another_port_of_this_machine_reads_our_cookie() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b""})
 
-    async with town() as here, serving(listening) as other:
+    async with oauth_env() as here, serving(listening) as other:
         asked, person = here.ask("repo"), await here.person()
         await person.visit(await asked.link())
         await person.visit(other)
@@ -321,17 +321,17 @@ async def test_another_port_of_this_machine_reads_our_cookie() -> None:
 
 @letters_read_out
 def test_whoever_types_the_letters_vouches_for_the_browser_that_shows_them() -> None:
-    codes = Codes(lambda: [b"k" * 32])
+    codes = UserCodeGenerator(lambda: [b"k" * 32])
     strangers = bindings.bind(None, browser="a stranger's")
     (code,) = strangers.codes
-    read_out = codes.letters("e", code)
+    read_out = codes.user_code("e", code)
     confirmed = codes.confirm("e", strangers, typed=read_out, now=NOON)
     assert bindings.is_confirmed(confirmed, browser="a stranger's")
 
 
 @whose_account
 async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         callback = await approve(person, await person.go_on(await asked.link()), person="hubot")
         page = await ends(person, await person.visit(callback))
@@ -442,7 +442,7 @@ async def test_a_stranger_reads_the_names_of_the_tools() -> None:
     async def sell_the_house() -> None:
         """Sell it."""
 
-    async with town(server=server) as here:
+    async with oauth_env(server=server) as here:
         stranger = await here.person(**{"x-forwarded-for": "203.0.113.9"})
         page = await stranger.visit(here.url)
         assert page.status == 200

@@ -15,8 +15,8 @@ from flows.elicitation import states
 from flows.elicitation.flow import RedirectContext
 from flows.elicitation.states import Attempt, Elicitation, Status
 from flows.errors import Failed, NotPossible
-from flows.payments.gateway import judge, judge_notice
-from flows.payments.session import Malformed, Mismatch, StoredCheckout, Verdict, sessions_of
+from flows.payments.gateway import verify_notice, verify_session
+from flows.payments.session import Malformed, Mismatch, SessionStatus, StoredCheckout, sessions_of
 from flows.payments.stripe.account import stripe
 from flows.payments.stripe.events import SETTLING_EVENTS, Event, read_event
 from flows.payments.stripe.gateway import StripeGateway, neutral
@@ -79,9 +79,9 @@ PAID = {"status": "complete", "payment_status": "paid", "payment_intent": "pi_1"
 def mismatch(elicitation: Elicitation, about: dict[str, Any]) -> str:
     """What is wrong with it, asked and told alike."""
     with pytest.raises(Mismatch) as by_webhook:
-        judge_notice(elicitation, event(COMPLETED, about), seller=SELLER)
+        verify_notice(elicitation, event(COMPLETED, about), seller=SELLER)
     with pytest.raises(Mismatch) as by_fetch:
-        judge(elicitation, neutral(read_session(about)), seller=SELLER)
+        verify_session(elicitation, neutral(read_session(about)), seller=SELLER)
     assert by_webhook.value.what == by_fetch.value.what
     assert by_fetch.value.session == about["id"]
     return by_fetch.value.what
@@ -158,23 +158,23 @@ def test_test_money_pays_no_live_price_whichever_side_says_test() -> None:
     ):
         there = read_session(session(**PAID, livemode=livemode))
         with pytest.raises(Mismatch) as wrong:
-            judge(elicitation, neutral(there), seller=seller)
+            verify_session(elicitation, neutral(there), seller=seller)
         assert wrong.value.what == "mode"
     paid = read_session(session(**PAID, livemode=True))
-    assert judge(live, neutral(paid), seller=LIVE) is Verdict.PAID
+    assert verify_session(live, neutral(paid), seller=LIVE) is SessionStatus.PAID
 
 
 @other_terms
 def test_an_event_of_another_account_or_mode_settles_nothing() -> None:
     for changes, what in (({"account": "acct_2"}, "account"), ({"livemode": True}, "mode")):
         with pytest.raises(Mismatch) as wrong:
-            judge_notice(begun(), event(COMPLETED, session(**PAID), **changes), seller=SELLER)
+            verify_notice(begun(), event(COMPLETED, session(**PAID), **changes), seller=SELLER)
         assert wrong.value.what == what
     own = stripe(KEY, [SECRET], account="acct_1")
     with pytest.raises(Mismatch):
-        judge_notice(begun(), event(COMPLETED, session(**PAID)), seller=own)
+        verify_notice(begun(), event(COMPLETED, session(**PAID)), seller=own)
     connected = event(COMPLETED, session(**PAID), account="acct_1")
-    assert judge_notice(begun(), connected, seller=own) is Verdict.PAID
+    assert verify_notice(begun(), connected, seller=own) is SessionStatus.PAID
 
 
 @another_session
@@ -182,25 +182,25 @@ def test_an_event_for_another_elicitation_says_so_and_settles_nothing() -> None:
     other = event(COMPLETED, session(**PAID, id="cs_test_2", client_reference_id="ownertag-e_2"))
     assert other.reference == "ownertag-e_2"
     with pytest.raises(Mismatch):
-        judge_notice(begun(), other, seller=SELLER)
+        verify_notice(begun(), other, seller=SELLER)
 
 
 @not_yet_paid
 def test_a_completed_page_that_is_not_paid_yet_stays_pending() -> None:
     unpaid = session(**{**PAID, "payment_status": "unpaid"})
-    assert judge_notice(begun(), event(COMPLETED, unpaid), seller=SELLER) is Verdict.PENDING
-    assert judge_notice(begun(), event(FAILED, unpaid), seller=SELLER) is Verdict.FAILED
+    assert verify_notice(begun(), event(COMPLETED, unpaid), seller=SELLER) is SessionStatus.PENDING
+    assert verify_notice(begun(), event(FAILED, unpaid), seller=SELLER) is SessionStatus.FAILED
     paid = event(SUCCEEDED, session(**PAID))
-    assert judge_notice(begun(), paid, seller=SELLER) is Verdict.PAID
+    assert verify_notice(begun(), paid, seller=SELLER) is SessionStatus.PAID
 
 
 @not_yet_paid
 @pytest.mark.parametrize("kind", [EXPIRED, FAILED])
 def test_an_end_that_comes_after_the_money_takes_nothing_back(kind: str) -> None:
     after = event(kind, session(**{**PAID, "status": "expired"}))
-    assert judge_notice(accepted(), after, seller=SELLER) is Verdict.PAID
+    assert verify_notice(accepted(), after, seller=SELLER) is SessionStatus.PAID
     before = event(EXPIRED, session(status="expired", url=None))
-    assert judge_notice(accepted(), before, seller=SELLER) is Verdict.EXPIRED
+    assert verify_notice(accepted(), before, seller=SELLER) is SessionStatus.EXPIRED
     for status in (Status.EXPIRED, Status.FAILED):
         with pytest.raises(NotPossible):
             states.settle(accepted(), status, now=NOON)
@@ -218,7 +218,7 @@ def test_a_former_attempts_session_is_ours_as_well() -> None:
     assert sessions_of(both) == ("cs_test_2", "cs_test_1")
     for id in sessions_of(both):
         paid = read_session(session(**PAID, id=id))
-        assert judge(both, neutral(paid), seller=SELLER) is Verdict.PAID
+        assert verify_session(both, neutral(paid), seller=SELLER) is SessionStatus.PAID
 
 
 @led_elsewhere
@@ -304,7 +304,7 @@ def test_an_event_that_nobody_here_waits_for_is_read_and_ignored(about: dict[str
     found = (ignored.session, ignored.reference, ignored.payment)
     assert found == (None, None, None)
     with pytest.raises(Mismatch):
-        judge_notice(begun(), ignored, seller=SELLER)
+        verify_notice(begun(), ignored, seller=SELLER)
 
 
 @signed_rubbish

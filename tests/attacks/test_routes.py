@@ -22,7 +22,7 @@ from flows.question import Link
 from tests.attacks.attack import Attack
 from tests.support.callers import is_untouched, sent_out
 from tests.support.mcp_server import LEGACY, Person, soon, staged, text_of
-from tests.support.oauth_env import Asking, Town, town
+from tests.support.oauth_env import Asking, OAuthEnv, oauth_env
 from webapp.app import open_app
 
 FORWARDED = "203.0.113.9"
@@ -200,7 +200,7 @@ def routes_of(app: Any) -> Iterator[str]:
 class Scene:
     """A question that is under way, and the browser of the one who asked."""
 
-    here: Town
+    here: OAuthEnv
     asked: Asking
     person: Person
     link: str
@@ -238,14 +238,14 @@ class Scene:
 
 @asynccontextmanager
 async def scene() -> AsyncIterator[Scene]:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         yield Scene(here=here, asked=asked, person=person, link=link, callback=callback)
 
 
 @stolen_id
 async def test_every_route_has_its_case() -> None:
-    async with town() as here, open_app(here.settings, MCPServer("shop")) as app:
+    async with oauth_env() as here, open_app(here.settings, MCPServer("shop")) as app:
         assert sorted(routes_of(app)) == sorted(ROUTES)
     for route in ROUTES.values():
         assert ("{}" in route.at) == (route.names is not None or route.of_account)
@@ -282,7 +282,7 @@ async def test_a_token_of_another_purpose_opens_nothing_on_any_route() -> None:
 
 @stolen_account
 async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         (mine,) = await here.connections()
         other = here.service.elicitations.owners.tag(issuer="https://i.example", subject="bob")
@@ -413,7 +413,7 @@ async def test_no_route_leads_where_the_request_says() -> None:
                     assert not location.startswith(("//", "/\\"))
         assert len(led) >= 4
     # By another name of this machine, with a path that begins like a host.
-    async with town() as here:
+    async with oauth_env() as here:
         person = await here.person(
             host=here.url.removeprefix("http://").replace("127.0.0.1", "localhost")
         )

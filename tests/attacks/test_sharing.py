@@ -15,7 +15,7 @@ from tests.attacks.attack import Attack
 from tests.support.callers import staged_caller
 from tests.support.connections_page import connect_as, press, tail, the_one
 from tests.support.mcp_server import LEGACY, Person, cut, eventually, soon, text_of
-from tests.support.oauth_env import Town, approve, ends, town
+from tests.support.oauth_env import OAuthEnv, approve, ends, oauth_env
 
 IN_USE = "Another account is in use now; call again to ask for it."
 
@@ -43,7 +43,7 @@ kept_yes = Attack(
 )
 
 
-async def unfetched(here: Town, *scopes: str, **about: Any) -> Person:
+async def unfetched(here: OAuthEnv, *scopes: str, **about: Any) -> Person:
     """A person who said yes when the client had given up; the browser that they did it in."""
     asked, person = here.ask(*scopes or ("repo",), **about), await here.person()
     link = await asked.link()
@@ -56,7 +56,7 @@ async def unfetched(here: Town, *scopes: str, **about: Any) -> Person:
 
 
 async def refused_and_then_asked(
-    here: Town, *scopes: str, why: str = "call again", **about: Any
+    here: OAuthEnv, *scopes: str, why: str = "call again", **about: Any
 ) -> None:
     """The same call gets nothing, and the one after it is a question again."""
     again = here.ask(*scopes or ("repo",), **about)
@@ -66,11 +66,11 @@ async def refused_and_then_asked(
     assert await here.ask(*scopes or ("repo",), **about).link()
 
 
-async def stop_sharing(here: Town, person: Person) -> None:
+async def stop_sharing(here: OAuthEnv, person: Person) -> None:
     await press(person, here, "/unshare")
 
 
-async def disconnect_and_connect_for_another(here: Town, person: Person) -> None:
+async def disconnect_and_connect_for_another(here: OAuthEnv, person: Person) -> None:
     await press(person, here, "/disconnect")
     here.clock.tick(minutes=2)
     await here.connect("repo", tool="count")
@@ -79,9 +79,9 @@ async def disconnect_and_connect_for_another(here: Town, person: Person) -> None
 @kept_yes
 @pytest.mark.parametrize("said", [stop_sharing, disconnect_and_connect_for_another])
 async def test_a_yes_from_before_is_worth_nothing_to_a_tool_that_lost_the_account(
-    said: Callable[[Town, Person], Awaitable[None]],
+    said: Callable[[OAuthEnv, Person], Awaitable[None]],
 ) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         person = await unfetched(here, tool="list")
         await said(here, person)
         assert "list" not in (await the_one(here)).tools
@@ -98,7 +98,7 @@ async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_ta
         held.append(await elicit.oauth(github, scopes=["repo"]))
         return "listed"
 
-    async with town(server=server) as here, staged_caller(here, LEGACY) as caller:
+    async with oauth_env(server=server) as here, staged_caller(here, LEGACY) as caller:
         call = caller.call("list_all")
         link, person = await caller.link(), await here.person()
         at_provider = await person.go_on(link)
@@ -123,7 +123,7 @@ async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_ta
 async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_use(
     *, is_shared: bool
 ) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         person = await unfetched(here, tool="list", arguments="x")
         here.clock.tick(seconds=1)
         tool = "list" if is_shared else "count"
@@ -139,7 +139,7 @@ async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_u
 
 @kept_yes
 async def test_a_yes_does_not_bring_its_account_back_when_the_one_put_in_use_is_gone() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         person = await unfetched(here, tool="list", arguments="x")
         here.clock.tick(seconds=1)
         hubot = await connect_as(here, "hubot", tool="list", account="hubot")

@@ -11,7 +11,7 @@ from tests.attacks.attack import Attack
 from tests.support.issuer import Issuing, come_back_as, issuing, leave_to_sign_in, sign_in
 from tests.support.mcp_server import LEGACY, Page, Person
 from tests.support.oauth_env import changed
-from tests.support.signed_in_people import HER_WORDS, Town, town
+from tests.support.signed_in_people import HER_WORDS, OAuthEnv, oauth_env
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 ACCEPT = {"accept": "application/json, text/event-stream"}
@@ -118,7 +118,7 @@ framed = Attack(
 )
 
 
-async def asked_by_alice(here: Town, caller: Any) -> str:
+async def asked_by_alice(here: OAuthEnv, caller: Any) -> str:
     """The link of a question of hers."""
     caller.begin("visit")
     link = await caller.link()
@@ -126,7 +126,7 @@ async def asked_by_alice(here: Town, caller: Any) -> str:
     return link
 
 
-async def way_back(here: Town, person: Person, link: str, subject: str) -> str:
+async def way_back(here: OAuthEnv, person: Person, link: str, subject: str) -> str:
     """Leave to sign in, and be somebody there; the address that leads back."""
     place = await leave_to_sign_in(person, await person.visit(link))
     return await come_back_as(person, place, subject)
@@ -136,7 +136,7 @@ async def is_known(person: Person, link: str) -> bool:
     return HER_WORDS in (await person.visit(link)).text
 
 
-def session_of(here: Town, person: Person) -> str | None:
+def session_of(here: OAuthEnv, person: Person) -> str | None:
     return person.browser.cookies.get(here.stage.service.sessions.cookie_name)
 
 
@@ -144,7 +144,10 @@ def session_of(here: Town, person: Person) -> str | None:
 async def test_whoever_is_signed_in_as_somebody_else_cannot_use_even_a_bound_browsers_cookie() -> (
     None
 ):
-    async with town() as here, here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller:
+    async with (
+        oauth_env() as here,
+        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+    ):
         alice, mallory = await here.stage.person(), await here.stage.person()
         link = await asked_by_alice(here, caller)
         page = await sign_in(alice, await alice.visit(link), "alice")
@@ -162,7 +165,10 @@ async def test_whoever_is_signed_in_as_somebody_else_cannot_use_even_a_bound_bro
 
 @scanner
 async def test_a_scanner_before_the_person_begins_nothing_and_spoils_nothing() -> None:
-    async with town() as here, here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller:
+    async with (
+        oauth_env() as here,
+        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+    ):
         link = await asked_by_alice(here, caller)
         robot, alice = await here.stage.person(), await here.stage.person()
         for address in (link, f"{here.stage.url}/signin", f"{here.stage.url}/signin/callback"):
@@ -179,7 +185,10 @@ async def test_a_scanner_before_the_person_begins_nothing_and_spoils_nothing() -
 
 @login_csrf
 async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere() -> None:
-    async with town() as here, here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller:
+    async with (
+        oauth_env() as here,
+        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+    ):
         link = await asked_by_alice(here, caller)
         mallory, alice, fresh = [await here.stage.person() for _ in range(3)]
         mallorys = await way_back(here, mallory, link, "mallory")
@@ -196,7 +205,10 @@ async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere() -> N
 
 @fixation
 async def test_a_planted_session_never_becomes_the_victims() -> None:
-    async with town() as here, here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller:
+    async with (
+        oauth_env() as here,
+        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+    ):
         link = await asked_by_alice(here, caller)
         mallory, alice = await here.stage.person(), await here.stage.person()
         await sign_in(mallory, await mallory.visit(link), "mallory")
@@ -216,7 +228,10 @@ async def test_a_planted_session_never_becomes_the_victims() -> None:
 
 @replay
 async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser() -> None:
-    async with town() as here, here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller:
+    async with (
+        oauth_env() as here,
+        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+    ):
         link = await asked_by_alice(here, caller)
         alice, thief = await here.stage.person(), await here.stage.person()
         back = await way_back(here, alice, link, "alice")
@@ -244,7 +259,10 @@ async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser() 
 async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(
     changes: dict[str, str | None],
 ) -> None:
-    async with town() as here, here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller:
+    async with (
+        oauth_env() as here,
+        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+    ):
         link = await asked_by_alice(here, caller)
         alice = await here.stage.person()
         back = await way_back(here, alice, link, "alice")
@@ -274,7 +292,7 @@ async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(
     ],
 )
 async def test_after_the_sign_in_the_browser_stays_with_us(back: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         person = await here.stage.person()
         service = here.stage.service
         cookie = service.browser.fresh()
@@ -294,7 +312,10 @@ async def test_after_the_sign_in_the_browser_stays_with_us(back: str) -> None:
 
 @issuers_words
 async def test_words_that_came_with_an_error_are_on_no_page() -> None:
-    async with town() as here, here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller:
+    async with (
+        oauth_env() as here,
+        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+    ):
         link = await asked_by_alice(here, caller)
         alice = await here.stage.person()
         back = await way_back(here, alice, link, "alice")
@@ -312,7 +333,7 @@ async def test_words_that_came_with_an_error_are_on_no_page() -> None:
 
 @bearers
 async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool() -> None:
-    async with town() as here, issuing() as other, httpx.AsyncClient() as client:
+    async with oauth_env() as here, issuing() as other, httpx.AsyncClient() as client:
         mcp_url = here.stage.mcp_url
         tokens = {
             "another audience": here.issuer.token("alice", audience="https://other.example/mcp"),
@@ -336,7 +357,10 @@ async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool() 
 
 @bearers
 async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link() -> None:
-    async with town() as here, here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller:
+    async with (
+        oauth_env() as here,
+        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+    ):
         link = await asked_by_alice(here, caller)
         namesake = await here.stage.person()
         here.issuer.claims = {"preferred_username": "alice", "name": "Alice"}  # as she is called
@@ -345,7 +369,7 @@ async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link()
         assert HER_WORDS not in page.text
 
 
-async def pages_of(here: Town, issuer: Issuing, link: str) -> list[httpx.Response]:
+async def pages_of(here: OAuthEnv, issuer: Issuing, link: str) -> list[httpx.Response]:
     """Those that come with knowing who is who."""
     person, url = (await here.stage.person()).browser, here.stage.url
     service = here.stage.service
@@ -360,7 +384,10 @@ async def pages_of(here: Town, issuer: Issuing, link: str) -> list[httpx.Respons
 
 @framed
 async def test_no_page_of_signing_in_stands_in_a_frame_or_is_kept() -> None:
-    async with town() as here, here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller:
+    async with (
+        oauth_env() as here,
+        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+    ):
         link = await asked_by_alice(here, caller)
         answers = await pages_of(here, here.issuer, link)
     assert {answer.status_code for answer in answers} >= {200, 303, 400, 403, 405, 410}

@@ -110,7 +110,7 @@ class Post:
 
 
 @dataclass(slots=True, kw_only=True)
-class Stage:
+class ServerEnv:
     """`later` moves the clocks of the server and of the sandbox."""
 
     url: str
@@ -170,13 +170,13 @@ class Stage:
 
 
 @asynccontextmanager
-async def open_stage() -> AsyncIterator[Stage]:
+async def open_stage() -> AsyncIterator[ServerEnv]:
     """The server and the sandbox, each on a port of 127.0.0.1."""
     store = await open_store("memory:")
     with bound("127.0.0.1") as reserved:
         port = reserved.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
-        stage = Stage(url=url, sandbox_url="")
+        stage = ServerEnv(url=url, sandbox_url="")
         settings = Settings(url=url, ring=Ring([b"s" * 32]), store="memory:", uid=os.getuid())
         made: list[Sandbox] = []
 

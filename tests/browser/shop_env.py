@@ -37,7 +37,7 @@ from webapp.stores import Record, Store, open_store
 TIMEOUT = timedelta(minutes=5)
 
 
-def till_page(*, done: str) -> HTMLResponse:
+def checkout_page(*, done: str) -> HTMLResponse:
     """What stands for the service's own page: nothing of it is ours."""
     return HTMLResponse(
         '<!doctype html><html lang="en"><meta name="viewport" content="width=device-width">'
@@ -46,7 +46,7 @@ def till_page(*, done: str) -> HTMLResponse:
     )
 
 
-async def till(scope: Scope, receive: Receive, send: Send) -> None:
+async def payment_env(scope: Scope, receive: Receive, send: Send) -> None:
     """The service of another origin; `/hop` leads on to yet another one, as sign-ins do."""
     query = parse_qs(scope["query_string"].decode())
     answer: Response
@@ -55,7 +55,7 @@ async def till(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/hop":
         answer = RedirectResponse(query["to"][0])
     elif scope["path"] == "/till":
-        answer = till_page(done=query["back"][0])
+        answer = checkout_page(done=query["back"][0])
     else:
         answer = PlainTextResponse("no such page", status_code=404)
     await answer(scope, receive, send)
@@ -133,7 +133,7 @@ async def open_shop(*, port: int = 0) -> AsyncIterator[Shop]:
     What the till's `/hop` leads to is the same till under another name, so of a third origin.
     """
     store = await open_store("memory:")
-    async with serving(till) as address:
+    async with serving(payment_env) as address:
         with bound("127.0.0.1", port=port) as reserved:
             port = reserved.getsockname()[1]
             shop = Shop(url=f"http://127.0.0.1:{port}", store=store)
@@ -142,7 +142,7 @@ async def open_shop(*, port: int = 0) -> AsyncIterator[Shop]:
             )
             tools = _tools(
                 shop=shop.url,
-                till=address.replace("127.0.0.1", "localhost"),
+                payment_env=address.replace("127.0.0.1", "localhost"),
                 other=address,
             )
             async with (
@@ -153,21 +153,25 @@ async def open_shop(*, port: int = 0) -> AsyncIterator[Shop]:
     await store.aclose()
 
 
-def _tools(*, shop: str, till: str, other: str) -> MCPServer:
+def _tools(*, shop: str, payment_env: str, other: str) -> MCPServer:
     server = MCPServer("Table service")
 
-    def to_till(link: Link) -> str:
+    def to_checkout(link: Link) -> str:
         query = {"back": link.return_url, "callback": link.callback_url}
-        return f"{till}/till?{urlencode(query)}"
+        return f"{payment_env}/till?{urlencode(query)}"
 
     def over_a_hop(link: Link) -> str:
         there = f"{other}/till?{urlencode({'back': link.return_url})}"
-        return f"{till}/hop?{urlencode({'to': there})}"
+        return f"{payment_env}/hop?{urlencode({'to': there})}"
 
     def to_route(link: Link) -> str:
         return f"{shop}/till?{urlencode({'elicitation': link.return_token})}"
 
-    ways = {"till": (to_till, till), "hop": (over_a_hop, till), "route": (to_route, shop)}
+    ways = {
+        "till": (to_checkout, payment_env),
+        "hop": (over_a_hop, payment_env),
+        "route": (to_route, shop),
+    }
 
     @server.tool()
     async def book_a_table(way: str) -> str:
@@ -182,8 +186,8 @@ def _tools(*, shop: str, till: str, other: str) -> MCPServer:
         return f"Booked: {dict(answer)}"
 
     @server.custom_route("/till", methods=["GET"])
-    async def show_till(request: Request) -> Response:
-        return till_page(done=f"/paid?{request.url.query}")
+    async def show_checkout(request: Request) -> Response:
+        return checkout_page(done=f"/paid?{request.url.query}")
 
     @server.custom_route("/paid", methods=["GET"])
     async def paid(request: Request) -> Response:

@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.browser.chrome import Scheme, Visitor, press, reads
-from tests.browser.env import Stage
+from tests.browser.env import ServerEnv
 from tests.browser.visits import Way, at_sandbox, connect, meeting, opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -15,7 +15,7 @@ SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
 
 
-async def two_accounts(stage: Stage, ann: Visitor) -> None:
+async def two_accounts(stage: ServerEnv, ann: Visitor) -> None:
     """Two tools of one account, and then another account in its place."""
     await connect(stage, ann, mode=MODE)
     async with stage.calling("export_all", mode=MODE) as call:
@@ -30,7 +30,7 @@ async def two_accounts(stage: Stage, ann: Visitor) -> None:
         assert await call.text() == "Exported everything of hubot."
 
 
-async def overview(stage: Stage, ann: Visitor) -> Page:
+async def overview(stage: ServerEnv, ann: Visitor) -> Page:
     page = await ann.page()
     await page.goto(f"{stage.url}/connections")
     await reads(page, "Connected accounts")

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.browser.chrome import PHONE, press, reads
-from tests.browser.env import SERVER, Stage
+from tests.browser.env import SERVER, ServerEnv
 from tests.browser.visits import NEW, REPOSITORIES, Way, at_sandbox, connect, meeting, opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -26,7 +26,7 @@ REPORT = "The premium report is yours; 9.00 EUR was paid."
 PAYMENT_TIME = timedelta(minutes=30)
 
 
-async def asks_nothing(stage: Stage, tool: str, *, mode: str) -> str:
+async def asks_nothing(stage: ServerEnv, tool: str, *, mode: str) -> str:
     """What the tool says to a call that shows nobody a link."""
     async with stage.calling(tool, mode=mode) as call:
         text = await call.text()
@@ -34,7 +34,7 @@ async def asks_nothing(stage: Stage, tool: str, *, mode: str) -> str:
         return text
 
 
-async def link_of(stage: Stage) -> str:
+async def link_of(stage: ServerEnv) -> str:
     """The link of the latest question, for another tab."""
     latest = (await stage.elicitations())[-1]
     return stage.service.links.of(latest, now=stage.clock())

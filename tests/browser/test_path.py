@@ -30,8 +30,8 @@ async def pay(page: Page) -> None:
 async def call_back(page: Page) -> None:
     """The till itself says that it was paid, while the person is still there."""
     callback = parse_qs(urlsplit(page.url).query)["callback"][0]
-    async with httpx.AsyncClient(verify=no_certificates()) as till:
-        assert (await till.post(callback, json={"paid": 9})).is_success
+    async with httpx.AsyncClient(verify=no_certificates()) as payment_env:
+        assert (await payment_env.post(callback, json={"paid": 9})).is_success
 
 
 @pytest.mark.parametrize(
@@ -178,13 +178,13 @@ async def test_of_two_browsers_the_one_that_pressed_last_comes_back(browser: Bro
 
 async def test_the_waiting_page_moves_on_by_itself(browser: Browser) -> None:
     async with open_shop() as shop, shop.calling(mode=NEW) as call, visitor(browser) as ann:
-        till, page = await ann.page(), await ann.page()
+        payment_env, page = await ann.page(), await ann.page()
         link = await call.link()
-        await till.goto(link)
-        await go_on(till)
+        await payment_env.goto(link)
+        await go_on(payment_env)
         await page.goto(link)
         await expect(page.get_by_role("status")).to_contain_text("moves on by itself")
-        await call_back(till)
+        await call_back(payment_env)
         await reads(page, "Done")
         assert await call.text() == "Booked: {'paid': 9}"
         assert is_untroubled(ann)
@@ -196,14 +196,14 @@ async def test_without_javascript_the_waiting_page_is_asked_by_hand(browser: Bro
         shop.calling() as call,
         visitor(browser, java_script_enabled=False) as ann,
     ):
-        till, page = await ann.page(), await ann.page()
+        payment_env, page = await ann.page(), await ann.page()
         link = await call.link()
-        await till.goto(link)
-        await go_on(till)
+        await payment_env.goto(link)
+        await go_on(payment_env)
         await page.goto(link)
         await page.get_by_role("link", name="Check now").click()
         await reads(page, "Waiting for localhost")
-        await call_back(till)
+        await call_back(payment_env)
         await page.get_by_role("link", name="Check now").click()
         await reads(page, "Done")
         assert await call.text() == "Booked: {'paid': 9}"

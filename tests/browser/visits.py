@@ -8,7 +8,7 @@ from typing import Any
 from playwright.async_api import Browser, Page, expect
 
 from tests.browser.chrome import DESKTOP, Scheme, Visitor, press, reads, visitor
-from tests.browser.env import Stage, open_stage
+from tests.browser.env import ServerEnv, open_stage
 from tests.browser.shop_env import Calling
 
 
@@ -28,7 +28,7 @@ REPOSITORIES = "octocat has 3 repositories: octocat/hello-sandbox, octocat/secre
 @asynccontextmanager
 async def meeting(
     browser: Browser, way: Way = NEW, **options: Any
-) -> AsyncIterator[tuple[Stage, Visitor]]:
+) -> AsyncIterator[tuple[ServerEnv, Visitor]]:
     async with (
         open_stage() as stage,
         visitor(browser, size=way.size, scheme=way.scheme, **options) as ann,
@@ -52,7 +52,7 @@ async def at_sandbox(call: Calling, ann: Visitor) -> Page:
     return page
 
 
-async def connect(stage: Stage, ann: Visitor, *, mode: str) -> None:
+async def connect(stage: ServerEnv, ann: Visitor, *, mode: str) -> None:
     async with stage.calling("list_my_repositories", mode=mode) as call:
         page = await at_sandbox(call, ann)
         await press(page, "Approve")

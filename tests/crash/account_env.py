@@ -13,7 +13,7 @@ import httpx
 
 from tests.crash.account_server import StandOrders
 from tests.crash.server import settings_of
-from tests.crash.shop_env import Nursery, Server, no_certificates
+from tests.crash.shop_env import ProcessPool, Server, no_certificates
 from tests.support.serving import bound
 from webapp.demo.walker import Page
 from webapp.sandbox.settings import Sandbox, new_sandbox
@@ -71,10 +71,10 @@ class Customer:
 
 
 @dataclass(slots=True, kw_only=True)
-class Market:
+class AccountEnv:
     """One store and one port through all the lives of the server, and the sandbox beside it."""
 
-    nursery: Nursery
+    process_pool: ProcessPool
     folder: Path
     port: int
     sandbox: Sandbox
@@ -90,7 +90,7 @@ class Market:
         reads: str = "",
         waits_to_sweep: bool = False,
     ) -> Server:
-        return self.nursery.start(
+        return self.process_pool.start(
             StandOrders(
                 port=self.port,
                 public_port=self.port,
@@ -173,7 +173,7 @@ class Market:
         letters: list[Any] = json.loads((await self.outside.get("/carried")).content)
         return letters
 
-    async def give_back(self, payment_intent: str, amount: int) -> None:
+    async def refund(self, payment_intent: str, amount: int) -> None:
         """A part of it, as the seller may at the provider's own pages."""
         words = {"payment_intent": payment_intent, "amount": str(amount)}
         key = {"authorization": f"Bearer {self.sandbox.stripe_key}"}
@@ -196,7 +196,7 @@ class Market:
 
 
 @asynccontextmanager
-async def open_market(nursery: Nursery, folder: Path) -> AsyncIterator[Market]:
+async def open_market(process_pool: ProcessPool, folder: Path) -> AsyncIterator[AccountEnv]:
     # Sockets that are bound and do not listen keep the ports for all the lives.
     with bound("127.0.0.1") as reserved, bound("127.0.0.1") as beside:
         port, its_port = reserved.getsockname()[1], beside.getsockname()[1]
@@ -212,13 +212,13 @@ async def open_market(nursery: Nursery, folder: Path) -> AsyncIterator[Market]:
         store = await open_store(settings_of(public_port=port, folder=str(folder)).store)
         try:
             async with (
-                nursery.start(orders),
+                process_pool.start(orders),
                 httpx.AsyncClient(
                     base_url=sandbox.url, verify=no_certificates(), timeout=300
                 ) as outside,
             ):
-                yield Market(
-                    nursery=nursery,
+                yield AccountEnv(
+                    process_pool=process_pool,
                     folder=folder,
                     port=port,
                     sandbox=sandbox,

@@ -138,7 +138,7 @@ def tools(orders: StandOrders) -> MCPServer:
         return f"tea for {receipt.price} under {await elicit.once('work', work)}"
 
     @server.tool()
-    async def give_back() -> str:
+    async def refund() -> str:
         receipt = await elicit.payment(Money("9.00", "EUR"), "Tea")
         refund = await receipt.refund(reason="out of tea")
         return f"{refund.price} back under {await elicit.once('work', work)}"

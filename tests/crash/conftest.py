@@ -6,20 +6,27 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.crash.shop_env import Nursery, Person, Shop, open_nursery, open_person, open_shop
+from tests.crash.shop_env import (
+    Person,
+    ProcessPool,
+    Shop,
+    open_person,
+    open_process_pool,
+    open_shop,
+)
 
 REVISIONS = {"2025-11-25": "legacy", "2026-07-28": "2026-07-28"}
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    with open_nursery() as started:
+def process_pool() -> Iterator[ProcessPool]:
+    with open_process_pool() as started:
         yield started
 
 
 @pytest_asyncio.fixture
-async def shop(nursery: Nursery, tmp_path: Path) -> AsyncIterator[Shop]:
-    async with open_shop(nursery, tmp_path) as opened:
+async def shop(process_pool: ProcessPool, tmp_path: Path) -> AsyncIterator[Shop]:
+    async with open_shop(process_pool, tmp_path) as opened:
         yield opened
 
 

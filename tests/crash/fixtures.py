@@ -6,19 +6,21 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.crash.account_env import Customer, Market, open_customer, open_market
-from tests.crash.shop_env import Nursery, open_nursery
+from tests.crash.account_env import AccountEnv, Customer, open_customer, open_market
+from tests.crash.shop_env import ProcessPool, open_process_pool
 
 
 @pytest.fixture(scope="session")
-def stand_nursery() -> Iterator[Nursery]:
-    with open_nursery("tests.crash.account_server") as started:
+def account_process_pool() -> Iterator[ProcessPool]:
+    with open_process_pool("tests.crash.account_server") as started:
         yield started
 
 
 @pytest_asyncio.fixture
-async def market(stand_nursery: Nursery, tmp_path: Path) -> AsyncIterator[Market]:
-    async with open_market(stand_nursery, tmp_path) as opened:
+async def account_env(
+    account_process_pool: ProcessPool, tmp_path: Path
+) -> AsyncIterator[AccountEnv]:
+    async with open_market(account_process_pool, tmp_path) as opened:
         yield opened
 
 

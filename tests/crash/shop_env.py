@@ -40,7 +40,7 @@ LEASE_OVER = 31
 GIVEN_AGAIN_OVER = 121
 
 
-class Nursery:
+class ProcessPool:
     """Starts servers as processes of their own, in the time that a fork takes."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -52,7 +52,7 @@ class Nursery:
         socket.send_fds(self._control, [json.dumps(asdict(orders)).encode()], [theirs.fileno()])
         theirs.close()
         pid = int(self._control.recv(16))
-        return Server(pid, line=ours, nursery=self, orders=orders)
+        return Server(pid, line=ours, process_pool=self, orders=orders)
 
     def wait(self, pid: int) -> int:
         self._control.send(str(pid).encode())
@@ -60,7 +60,7 @@ class Nursery:
 
 
 @contextmanager
-def open_nursery(module: str = "tests.crash.process_pool") -> Iterator[Nursery]:
+def open_process_pool(module: str = "tests.crash.process_pool") -> Iterator[ProcessPool]:
     ours, theirs = socket.socketpair()
     command = (sys.executable, "-m", module)
     with ours:
@@ -69,7 +69,7 @@ def open_nursery(module: str = "tests.crash.process_pool") -> Iterator[Nursery]:
                 *command, name=module, stdin=theirs.fileno(), cwd=TOP, passes_on=True
             )
         try:
-            yield Nursery(ours)
+            yield ProcessPool(ours)
         finally:
             ours.close()
             close(process)
@@ -78,10 +78,12 @@ def open_nursery(module: str = "tests.crash.process_pool") -> Iterator[Nursery]:
 class Server:
     """One life of the server."""
 
-    def __init__(self, pid: int, *, line: socket.socket, nursery: Nursery, orders: Orders) -> None:
+    def __init__(
+        self, pid: int, *, line: socket.socket, process_pool: ProcessPool, orders: Orders
+    ) -> None:
         self._pid = pid
         self._line = line
-        self._nursery = nursery
+        self._nursery = process_pool
         self._exit: int | None = None
         self.orders = orders
 
@@ -275,7 +277,7 @@ async def held(server: Server, call: Calling, *, mode: str) -> str:
 class Shop:
     """One store and one port through all the lives of its servers."""
 
-    nursery: Nursery
+    process_pool: ProcessPool
     folder: Path
     port: int
     store: Store
@@ -283,7 +285,7 @@ class Shop:
     def start(
         self, *, die: str | None = None, later: int = 0, hangs: bool = False, port: int = 0
     ) -> Server:
-        return self.nursery.start(
+        return self.process_pool.start(
             Orders(
                 port=port or self.port,
                 public_port=self.port,
@@ -313,12 +315,12 @@ class Shop:
 
 
 @asynccontextmanager
-async def open_shop(nursery: Nursery, folder: Path) -> AsyncIterator[Shop]:
+async def open_shop(process_pool: ProcessPool, folder: Path) -> AsyncIterator[Shop]:
     # A socket that is bound and does not listen keeps the port for all the lives.
     with bound("127.0.0.1") as reserved:
         port = reserved.getsockname()[1]
         store = await open_store(settings_of(public_port=port, folder=str(folder)).store)
         try:
-            yield Shop(nursery=nursery, folder=folder, port=port, store=store)
+            yield Shop(process_pool=process_pool, folder=folder, port=port, store=store)
         finally:
             await store.aclose()

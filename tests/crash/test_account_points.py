@@ -9,7 +9,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from tests.crash.account_env import TOKEN, Customer, Market
+from tests.crash.account_env import TOKEN, AccountEnv, Customer
 from tests.crash.shop_env import GIVEN_AGAIN_OVER, LEASE_OVER, calling, held
 
 pytest_plugins = ("tests.crash.fixtures",)
@@ -18,9 +18,9 @@ INTERRUPTED = 61
 WIPED = 601
 
 
-async def connected(market: Market, customer: Customer, *, mode: str, die: str) -> str:
+async def connected(account_env: AccountEnv, customer: Customer, *, mode: str, die: str) -> str:
     """A call whose person has agreed, in a server that died at that point. The link."""
-    async with market.start(die=die) as server, calling(server, "connect", mode=mode) as call:
+    async with account_env.start(die=die) as server, calling(server, "connect", mode=mode) as call:
         link = await held(server, call, mode=mode)
         back = await customer.press(await customer.to_provider(link))
         with suppress(httpx.TransportError):  # the reply may be lost with the process
@@ -29,9 +29,11 @@ async def connected(market: Market, customer: Customer, *, mode: str, die: str) 
     return link
 
 
-async def typed(market: Market, customer: Customer, tool: str, *, mode: str, die: str) -> str:
+async def typed(
+    account_env: AccountEnv, customer: Customer, tool: str, *, mode: str, die: str
+) -> str:
     """The same for a secret."""
-    async with market.start(die=die) as server, calling(server, tool, mode=mode) as call:
+    async with account_env.start(die=die) as server, calling(server, tool, mode=mode) as call:
         link = await held(server, call, mode=mode)
         with suppress(httpx.TransportError):
             await customer.press(link, typed="sesame")
@@ -40,117 +42,117 @@ async def typed(market: Market, customer: Customer, tool: str, *, mode: str, die
 
 
 async def test_whose_redirect_to_the_provider_was_lost_presses_again(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     async with (
-        market.start(die="opened") as server,
+        account_env.start(die="opened") as server,
         calling(server, "connect", mode=mode) as call,
     ):
         link = await call.link()
         with pytest.raises(httpx.TransportError):
             await customer.to_provider(link)
         await server.died()
-    assert await market.statuses() == ["opened"]
-    async with market.start() as server, calling(server, "connect", mode=mode) as call:
+    assert await account_env.statuses() == ["opened"]
+    async with account_env.start() as server, calling(server, "connect", mode=mode) as call:
         await call.link()
         assert await customer.walk(link) == "GitHub is connected"
-        assert market.is_served_once(await call.result())
-    assert await market.statuses() == ["accepted"]
-    assert len(await market.asked(f"POST {TOKEN}")) == 1
+        assert account_env.is_served_once(await call.result())
+    assert await account_env.statuses() == ["accepted"]
+    assert len(await account_env.asked(f"POST {TOKEN}")) == 1
 
 
 @pytest.mark.parametrize(("die", "times_asked"), [("exchanging", 0), ("exchanged", 1)])
 async def test_an_exchange_that_died_has_failed_and_is_never_tried_again(
-    market: Market, customer: Customer, mode: str, die: str, times_asked: int
+    account_env: AccountEnv, customer: Customer, mode: str, die: str, times_asked: int
 ) -> None:
-    link = await connected(market, customer, mode=mode, die=die)
-    assert await market.statuses() == ["exchanging"]
-    assert len(await market.asked(f"POST {TOKEN}")) == times_asked
-    async with market.start(later=INTERRUPTED) as server:
-        await market.until("failed")
+    link = await connected(account_env, customer, mode=mode, die=die)
+    assert await account_env.statuses() == ["exchanging"]
+    assert len(await account_env.asked(f"POST {TOKEN}")) == times_asked
+    async with account_env.start(later=INTERRUPTED) as server:
+        await account_env.until("failed")
         await offers_to_begin_again(customer, link)
         async with calling(server, "connect", mode=mode) as call:
             assert await customer.walk(await call.link()) == "GitHub is connected"
-            assert market.is_served_once(await call.result())
-    assert sorted(await market.statuses()) == ["accepted", "failed"]
-    assert len(await market.asked(f"POST {TOKEN}")) == times_asked + 1
+            assert account_env.is_served_once(await call.result())
+    assert sorted(await account_env.statuses()) == ["accepted", "failed"]
+    assert len(await account_env.asked(f"POST {TOKEN}")) == times_asked + 1
 
 
 async def test_a_code_whose_reply_was_lost_has_failed_and_the_page_says_so(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    async with market.start() as server, calling(server, "connect", mode=mode) as call:
+    async with account_env.start() as server, calling(server, "connect", mode=mode) as call:
         link = await held(server, call, mode=mode)
         back = await customer.press(await customer.to_provider(link))
-        await market.withhold(TOKEN)
+        await account_env.withhold(TOKEN)
         press = asyncio.create_task(customer.come_back(back))
-        assert b"access_token" in await market.lose_reply(server, press)
-    assert await market.statuses() == ["exchanging"]
-    async with market.start() as server:
+        assert b"access_token" in await account_env.lose_reply(server, press)
+    assert await account_env.statuses() == ["exchanging"]
+    async with account_env.start() as server:
         assert await customer.come_back(link) == "Finishing…"
         # The browser sends the same answer again: its state is used up.
         await customer.go(back)
-        assert len(await market.asked(f"POST {TOKEN}")) == 1
-    async with market.start(later=INTERRUPTED) as server:
-        await market.until("failed")
+        assert len(await account_env.asked(f"POST {TOKEN}")) == 1
+    async with account_env.start(later=INTERRUPTED) as server:
+        await account_env.until("failed")
         await offers_to_begin_again(customer, link)
         async with calling(server, "connect", mode=mode) as call:
             assert await customer.walk(await call.link()) == "GitHub is connected"
-            assert market.is_served_once(await call.result())
-    assert len(await market.asked(f"POST {TOKEN}")) == 2
+            assert account_env.is_served_once(await call.result())
+    assert len(await account_env.asked(f"POST {TOKEN}")) == 2
 
 
 @pytest.mark.parametrize("die", ["settled", "taken"])
 async def test_an_account_that_was_connected_is_used_when_the_lease_of_the_dead_is_out(
-    market: Market, customer: Customer, mode: str, die: str
+    account_env: AccountEnv, customer: Customer, mode: str, die: str
 ) -> None:
     # parity: L13
-    link = await connected(market, customer, mode=mode, die=die)
-    async with market.start(later=LEASE_OVER) as server:
+    link = await connected(account_env, customer, mode=mode, die=die)
+    async with account_env.start(later=LEASE_OVER) as server:
         assert await customer.come_back(link) == "GitHub is connected"
         async with calling(server, "connect", mode=mode) as call:
-            assert market.is_served_once(await call.result())
+            assert account_env.is_served_once(await call.result())
             assert call.times_asked == 0
-    assert await market.statuses("account") == ["connected"]
-    assert len(await market.asked(f"POST {TOKEN}")) == 1
+    assert await account_env.statuses("account") == ["connected"]
+    assert len(await account_env.asked(f"POST {TOKEN}")) == 1
 
 
 async def test_the_result_of_an_account_is_given_again_and_then_not(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    await connected(market, customer, mode=mode, die="arrived")
-    async with market.start() as server:
+    await connected(account_env, customer, mode=mode, die="arrived")
+    async with account_env.start() as server:
         for _ in range(2):
             async with calling(server, "connect", mode=mode) as call:
-                assert market.is_served_once(await call.result())
+                assert account_env.is_served_once(await call.result())
     async with (
-        market.start(later=GIVEN_AGAIN_OVER) as server,
+        account_env.start(later=GIVEN_AGAIN_OVER) as server,
         calling(server, "connect", mode=mode) as call,
     ):
         await call.result()
         assert call.times_asked == 0  # the account is there; the work is done anew
-    assert len(market.work) == 2
+    assert len(account_env.work) == 2
 
 
 @pytest.mark.parametrize(("die", "tool"), [("settled", "unlock"), ("taken", "unlock_for_good")])
 async def test_a_secret_that_no_tool_has_used_is_typed_once(
-    market: Market, customer: Customer, mode: str, die: str, tool: str
+    account_env: AccountEnv, customer: Customer, mode: str, die: str, tool: str
 ) -> None:
-    link = await typed(market, customer, tool, mode=mode, die=die)
-    async with market.start(later=LEASE_OVER) as server:
+    link = await typed(account_env, customer, tool, mode=mode, die=die)
+    async with account_env.start(later=LEASE_OVER) as server:
         assert "sesame" not in await customer.text(link)
         async with calling(server, tool, mode=mode) as call:
-            assert market.is_served_once(await call.result())
+            assert account_env.is_served_once(await call.result())
             assert call.times_asked == 0
-    assert await market.statuses() == ["accepted"]
+    assert await account_env.statuses() == ["accepted"]
 
 
 async def test_a_secret_is_gone_after_ten_minutes(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    await typed(market, customer, "unlock", mode=mode, die="taken")
+    await typed(account_env, customer, "unlock", mode=mode, die="taken")
     async with (
-        market.start(later=WIPED) as server,
+        account_env.start(later=WIPED) as server,
         calling(server, "unlock", mode=mode) as call,
     ):
         await customer.press(await call.link(), typed="open sesame")
@@ -158,10 +160,10 @@ async def test_a_secret_is_gone_after_ten_minutes(
 
 
 async def test_a_secret_that_has_a_name_is_still_there_after_ten_minutes(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    await typed(market, customer, "unlock_for_good", mode=mode, die="taken")
-    async with market.start(later=WIPED) as server:
+    await typed(account_env, customer, "unlock_for_good", mode=mode, die="taken")
+    async with account_env.start(later=WIPED) as server:
         for _ in range(2):
             async with calling(server, "unlock_for_good", mode=mode) as call:
                 assert (await call.result()).startswith("tea for 6 letters")

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from flows.payments.receipt import Payment
-from tests.crash.account_env import REFUNDS, SESSIONS, Customer, Market
+from tests.crash.account_env import REFUNDS, SESSIONS, AccountEnv, Customer
 from tests.crash.books import COMPLETED, agreed
 from tests.crash.post import TIMES_AGAIN
 from tests.crash.shop_env import LEASE_OVER, calling, held
@@ -29,56 +29,56 @@ PAID = EVENTS * COPIES
 BROUGHT_AGAIN = EVENTS * TIMES_AGAIN
 
 
-async def pay(market: Market, customer: Customer, there: str) -> str:
+async def pay(account_env: AccountEnv, customer: Customer, there: str) -> str:
     """Pay there, and let the seller give back two parts: news of all of it set out. The way back.
 
     Nobody asks us to wait for them: see `Server.says` for when they are in flight.
     """
-    await market.control(hold=True, duplicates=COPIES - 1)
+    await account_env.control(hold=True, duplicates=COPIES - 1)
     back = await customer.press(there)
-    session = await market.stripe(f"{SESSIONS}/{there.rpartition('/')[2]}")
+    session = await account_env.stripe(f"{SESSIONS}/{there.rpartition('/')[2]}")
     for part in PARTS:
-        await market.give_back(session["payment_intent"], part)
-    await market.control(release=True)
+        await account_env.refund(session["payment_intent"], part)
+    await account_env.control(release=True)
     return back
 
 
-async def lost(market: Market, customer: Customer, *, mode: str) -> tuple[str, Any]:
+async def lost(account_env: AccountEnv, customer: Customer, *, mode: str) -> tuple[str, Any]:
     """The link, and a checkout that the provider has made, whose address died with the server."""
-    await market.withhold(SESSIONS)
-    async with market.start() as server, calling(server, "buy", mode=mode) as call:
+    await account_env.withhold(SESSIONS)
+    async with account_env.start() as server, calling(server, "buy", mode=mode) as call:
         link = await held(server, call, mode=mode)
         press = asyncio.create_task(customer.to_provider(link))
-        return link, json.loads(await market.lose_reply(server, press))
+        return link, json.loads(await account_env.lose_reply(server, press))
 
 
-async def swept(market: Market, *, later: int = LEASE_OVER) -> None:
+async def swept(account_env: AccountEnv, *, later: int = LEASE_OVER) -> None:
     """Until nothing waits: the first sweep of a server takes up what the one before had left."""
-    async with market.start(later=later):
-        await market.none_is("waiting", "hook")
-        await market.carried()
+    async with account_env.start(later=later):
+        await account_env.none_is("waiting", "hook")
+        await account_env.carried()
 
 
-async def ledger(market: Market, *, later: int = LEASE_OVER) -> list[Payment]:
+async def ledger(account_env: AccountEnv, *, later: int = LEASE_OVER) -> list[Payment]:
     """The rows, once nothing is left to be done and the books agree."""
-    await swept(market, later=2 * later)
-    return await agreed(market)
+    await swept(account_env, later=2 * later)
+    return await agreed(account_env)
 
 
-async def had_once(market: Market, *, mode: str, later: int = LEASE_OVER) -> None:
+async def had_once(account_env: AccountEnv, *, mode: str, later: int = LEASE_OVER) -> None:
     """The same call made again gets what was paid for, without a question, and the books agree."""
-    async with market.start(later=later) as server:
-        await market.bring_again()
-        await market.carried()
+    async with account_env.start(later=later) as server:
+        await account_env.bring_again()
+        await account_env.carried()
         async with calling(server, "buy", mode=mode) as call:
-            assert market.is_served_once(await call.result())
+            assert account_env.is_served_once(await call.result())
             assert call.times_asked == 0
-            await market.come_to("payment", "spent")
-        await market.bring_again()
-        await market.carried()
-    (payment,) = await ledger(market, later=later)
+            await account_env.come_to("payment", "spent")
+        await account_env.bring_again()
+        await account_env.carried()
+    (payment,) = await ledger(account_env, later=later)
     assert (payment.status, payment.refunded) == ("spent", sum(PARTS))
-    assert len(market.work) == 1
+    assert len(account_env.work) == 1
 
 
 @pytest.mark.parametrize(
@@ -93,128 +93,128 @@ async def had_once(market: Market, *, mode: str, later: int = LEASE_OVER) -> Non
     ],
 )
 async def test_what_was_paid_is_had_once_wherever_it_died(
-    market: Market, customer: Customer, mode: str, die: str, reads: str
+    account_env: AccountEnv, customer: Customer, mode: str, die: str, reads: str
 ) -> None:
     async with (
-        market.start(die=die, reads=reads, flying=PAID) as server,
+        account_env.start(die=die, reads=reads, flying=PAID) as server,
         calling(server, "buy", mode=mode) as call,
     ):
         link = await held(server, call, mode=mode)
-        back = await pay(market, customer, await customer.to_provider(link))
+        back = await pay(account_env, customer, await customer.to_provider(link))
         if reads == NOTHING:  # what settles is the way back
             await server.says("webhooks in flight")
             with suppress(httpx.TransportError):
                 await customer.come_back(back)
         await server.died()
-    await had_once(market, mode=mode)
+    await had_once(account_env, mode=mode)
 
 
 async def test_a_checkout_that_was_not_asked_for_yet_costs_nothing(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     """Somebody pays at the one whose address was lost, and Continue is pressed again."""
-    link, made = await lost(market, customer, mode=mode)
-    async with market.start(die="opened", reads=NOTHING, flying=PAID) as server:
-        await pay(market, customer, made["url"])
+    link, made = await lost(account_env, customer, mode=mode)
+    async with account_env.start(die="opened", reads=NOTHING, flying=PAID) as server:
+        await pay(account_env, customer, made["url"])
         await server.says("webhooks in flight")
         with pytest.raises(httpx.TransportError):
             await customer.to_provider(link)
         await server.died()
-    first, again = await market.asked(f"POST {SESSIONS}")
+    first, again = await account_env.asked(f"POST {SESSIONS}")
     assert again == first  # the same words under the same key: no other page
-    async with market.start():
-        await market.bring_again()
-        await market.carried()
-    await swept(market)
-    await had_once(market, mode=mode, later=2 * LEASE_OVER)
+    async with account_env.start():
+        await account_env.bring_again()
+        await account_env.carried()
+    await swept(account_env)
+    await had_once(account_env, mode=mode, later=2 * LEASE_OVER)
 
 
 async def test_a_checkout_whose_address_was_lost_is_the_one_that_the_next_press_leads_to(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    link, made = await lost(market, customer, mode=mode)
-    async with market.start(die="hook written", reads=COMPLETED, flying=PAID) as server:
+    link, made = await lost(account_env, customer, mode=mode)
+    async with account_env.start(die="hook written", reads=COMPLETED, flying=PAID) as server:
         there = await customer.to_provider(link)
         assert there == made["url"]
-        await pay(market, customer, there)
+        await pay(account_env, customer, there)
         await server.died()
-    await had_once(market, mode=mode, later=LEASE_OVER)
+    await had_once(account_env, mode=mode, later=LEASE_OVER)
 
 
 @pytest.mark.parametrize("die", ["opened", "settled"])
 async def test_a_sweeper_that_died_while_it_reconciled_is_followed_by_the_next(
-    market: Market, customer: Customer, mode: str, die: str
+    account_env: AccountEnv, customer: Customer, mode: str, die: str
 ) -> None:
     """First it has learned which session is ours, then that it is paid."""
-    _, made = await lost(market, customer, mode=mode)
-    async with market.start(reads=COMPLETED, flying=PAID) as server:
-        await pay(market, customer, made["url"])
+    _, made = await lost(account_env, customer, mode=mode)
+    async with account_env.start(reads=COMPLETED, flying=PAID) as server:
+        await pay(account_env, customer, made["url"])
         await server.says("webhook unanswered")
-    assert await market.statuses("hook") == ["waiting"]
-    async with market.start(
+    assert await account_env.statuses("hook") == ["waiting"]
+    async with account_env.start(
         die=die, reads=NOTHING, flying=BROUGHT_AGAIN, waits_to_sweep=True
     ) as server:
-        await market.bring_again()
+        await account_env.bring_again()
         await server.says("webhooks in flight")
         await server.let_sweep()
         await server.died()
-    assert await market.statuses("hook") == ["waiting"]
-    await swept(market)
-    await had_once(market, mode=mode, later=2 * LEASE_OVER)
+    assert await account_env.statuses("hook") == ["waiting"]
+    await swept(account_env)
+    await had_once(account_env, mode=mode, later=2 * LEASE_OVER)
 
 
 async def test_a_refund_that_was_asked_for_is_made_once_and_the_tool_goes_on(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     """The provider has done it and says so; neither its reply nor its webhook was read."""
-    await given_back(market, customer, mode=mode, reads=NOTHING)
-    assert await market.statuses("payment") == ["refunding"]
+    await refunded(account_env, customer, mode=mode, reads=NOTHING)
+    assert await account_env.statuses("payment") == ["refunding"]
     async with (
-        market.start(later=LEASE_OVER) as server,
-        calling(server, "give_back", mode=mode) as call,
+        account_env.start(later=LEASE_OVER) as server,
+        calling(server, "refund", mode=mode) as call,
     ):
         assert (await call.result()).startswith("9.00 EUR back")
         assert call.times_asked == 0
-        await market.bring_again()
-        await market.carried()
-    (payment,) = await ledger(market)
+        await account_env.bring_again()
+        await account_env.carried()
+    (payment,) = await ledger(account_env)
     assert (payment.status, payment.refunded) == ("refunded", payment.amount)
-    assert len(market.work) == 1
+    assert len(account_env.work) == 1
 
 
 @pytest.mark.parametrize("reads", [NOTHING, REFUNDED])
 async def test_a_tool_that_was_not_told_of_its_refund_hears_it_from_the_next_call(
-    market: Market, customer: Customer, mode: str, reads: str
+    account_env: AccountEnv, customer: Customer, mode: str, reads: str
 ) -> None:
     """The ledger has it, from the provider's reply or from its webhook."""
-    await given_back(market, customer, mode=mode, reads=reads, die="refunded")
-    assert await market.statuses("payment") == ["refunded"]
-    async with market.start(later=LEASE_OVER) as server:
-        await market.bring_again()
-        await market.carried()
-        async with calling(server, "give_back", mode=mode) as call:
+    await refunded(account_env, customer, mode=mode, reads=reads, die="refunded")
+    assert await account_env.statuses("payment") == ["refunded"]
+    async with account_env.start(later=LEASE_OVER) as server:
+        await account_env.bring_again()
+        await account_env.carried()
+        async with calling(server, "refund", mode=mode) as call:
             with pytest.raises(AssertionError, match="given back meanwhile"):
                 await call.result()
             assert call.times_asked == 0
-    (payment,) = await ledger(market)
+    (payment,) = await ledger(account_env)
     assert (payment.status, payment.refunded) == ("refunded", payment.amount)
-    assert market.work == []
+    assert account_env.work == []
 
 
-async def given_back(
-    market: Market, customer: Customer, *, mode: str, reads: str, die: str | None = None
+async def refunded(
+    account_env: AccountEnv, customer: Customer, *, mode: str, reads: str, die: str | None = None
 ) -> None:
     """A call that pays and gives it back, up to where its server died.
 
     It has the reply to its refund only where it dies by itself and reads no webhook.
     """
-    await market.control(duplicates=COPIES - 1)
+    await account_env.control(duplicates=COPIES - 1)
     has_reply = die is not None and reads == NOTHING
     if not has_reply:
-        await market.withhold(REFUNDS)
+        await account_env.withhold(REFUNDS)
     async with (
-        market.start(die=die, reads=reads, flying=2 * COPIES) as server,
-        calling(server, "give_back", mode=mode) as call,
+        account_env.start(die=die, reads=reads, flying=2 * COPIES) as server,
+        calling(server, "refund", mode=mode) as call,
     ):
         link = await held(server, call, mode=mode)
         back = await customer.press(await customer.to_provider(link))
@@ -224,4 +224,4 @@ async def given_back(
             await server.died()
         else:
             await server.says("webhooks in flight")
-    assert len((await market.stripe(REFUNDS))["data"]) == 1
+    assert len((await account_env.stripe(REFUNDS))["data"]) == 1

@@ -12,7 +12,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.crash.account_env import TOKEN, Customer, Market
+from tests.crash.account_env import TOKEN, AccountEnv, Customer
 from tests.crash.account_server import StandOrders
 from tests.crash.shop_env import Road, Server, calling, no_certificates
 from tests.support.serving import bound
@@ -24,87 +24,99 @@ CLAIM_OVER = 61
 FIFTY = 50
 
 
-async def connected(market: Market, customer: Customer, *, mode: str) -> None:
-    async with market.start() as server, calling(server, "connect", mode=mode) as call:
+async def connected(account_env: AccountEnv, customer: Customer, *, mode: str) -> None:
+    async with account_env.start() as server, calling(server, "connect", mode=mode) as call:
         assert await customer.walk(await call.link()) == "GitHub is connected"
         await call.result()
-    assert await renewals(market) == 0
+    assert await renewals(account_env) == 0
 
 
-async def renewals(market: Market) -> int:
-    asked = await market.asked(f"POST {TOKEN}")
+async def renewals(account_env: AccountEnv) -> int:
+    asked = await account_env.asked(f"POST {TOKEN}")
     return sum("grant_type=refresh_token" in one["body"] for one in asked)
 
 
 async def test_a_due_key_is_renewed_without_a_question(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    await connected(market, customer, mode=mode)
-    async with market.start(later=DUE) as server, calling(server, "connect", mode=mode) as call:
+    await connected(account_env, customer, mode=mode)
+    async with (
+        account_env.start(later=DUE) as server,
+        calling(server, "connect", mode=mode) as call,
+    ):
         assert "tea for" in await call.result()
         assert call.times_asked == 0
-    assert await renewals(market) == 1
+    assert await renewals(account_env) == 1
 
 
 async def test_an_answer_that_was_lost_costs_one_question_and_no_storm(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    await connected(market, customer, mode=mode)
-    await market.withhold(TOKEN)
-    async with market.start(later=DUE) as server, calling(server, "connect", mode=mode) as call:
-        assert b"refresh_token" in await market.withheld()
+    await connected(account_env, customer, mode=mode)
+    await account_env.withhold(TOKEN)
+    async with (
+        account_env.start(later=DUE) as server,
+        calling(server, "connect", mode=mode) as call,
+    ):
+        assert b"refresh_token" in await account_env.withheld()
         server.kill()
     assert call.times_asked == 0
-    async with market.start(later=DUE + CLAIM_OVER) as server:
+    async with account_env.start(later=DUE + CLAIM_OVER) as server:
         async with calling(server, "connect", mode=mode) as call:
             assert await customer.walk(await call.link()) == "GitHub is connected"
             assert "tea for" in await call.result()
         async with calling(server, "connect", mode=mode) as call:
             await call.result()
             assert call.times_asked == 0
-    assert await renewals(market) == 2
-    assert await market.statuses("account") == ["connected"]
+    assert await renewals(account_env) == 2
+    assert await account_env.statuses("account") == ["connected"]
 
 
 async def test_another_process_waits_for_the_claim_of_a_dead_one(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    await connected(market, customer, mode=mode)
-    await market.withhold(TOKEN)
-    async with market.start(later=DUE) as server, calling(server, "connect", mode=mode):
-        await market.withheld()
+    await connected(account_env, customer, mode=mode)
+    await account_env.withhold(TOKEN)
+    async with account_env.start(later=DUE) as server, calling(server, "connect", mode=mode):
+        await account_env.withheld()
         server.kill()
-    async with market.start(later=DUE) as server, calling(server, "connect", mode=mode) as call:
+    async with (
+        account_env.start(later=DUE) as server,
+        calling(server, "connect", mode=mode) as call,
+    ):
         for _ in range(3):
             await server.says("read account")  # it looks every now and then, and asks nobody
-        assert await renewals(market) == 1
+        assert await renewals(account_env) == 1
         assert call.times_asked == 0
         await server.set_clock(DUE + CLAIM_OVER)
         await customer.walk(await call.link())
         assert "tea for" in await call.result()
-    assert await renewals(market) == 2
+    assert await renewals(account_env) == 2
 
 
 async def test_fifty_calls_of_two_processes_renew_one_key_once(
-    market: Market, customer: Customer, mode: str
+    account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    await connected(market, customer, mode=mode)
+    await connected(account_env, customer, mode=mode)
     with bound("127.0.0.1") as reserved:
-        async with market.start(later=DUE) as first, beside(first, market, reserved) as second:
+        async with (
+            account_env.start(later=DUE) as first,
+            beside(first, account_env, reserved) as second,
+        ):
             results = await asyncio.gather(
                 *(results_of(server, mode=mode, calls=FIFTY // 2) for server in (first, second))
             )
     texts = [text for each in results for text in each]
     assert len(texts) == FIFTY
     assert [text for text in texts if not text.startswith("tea for octocat")] == []
-    assert await renewals(market) == 1
+    assert await renewals(account_env) == 1
 
 
-def beside(server: Server, market: Market, reserved: socket) -> Server:
+def beside(server: Server, account_env: AccountEnv, reserved: socket) -> Server:
     """Another process behind the same public address."""
     port = reserved.getsockname()[1]
     assert isinstance(server.orders, StandOrders)
-    return market.nursery.start(replace(server.orders, port=port))
+    return account_env.process_pool.start(replace(server.orders, port=port))
 
 
 async def results_of(server: Server, *, mode: str, calls: int) -> list[str]:

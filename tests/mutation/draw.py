@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final
 
-from tests.mutation.fault import Fault, Place, sources_of
+from tests.mutation.fault import Fault, Location, sources_of
 from tests.mutation.subjects import SUBJECTS, modules_of
 
 SEED: Final = 20260301
@@ -111,7 +111,7 @@ def fault_of(
             faulty=tuple(line[left:] for line in new[start : changes[-1][4]]),
             after=tuple(line.strip() for line in old[end : end + width]),
         )
-        place = Place(module=module, start=start)
+        place = Location(module=module, start=start)
         if fault.place(sources) == place and fault.applied(old, place) == new:
             return fault
     return None

@@ -12,7 +12,7 @@ _SAME_MODULE: Final = 0.5  # of a neighbour: of two places that are alike, the o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Location:
     """Where a fault goes now: lines from `start` on, in the module of that path."""
 
     module: str
@@ -45,13 +45,13 @@ class Fault:
     def written(self) -> dict[str, Any]:
         return asdict(self)
 
-    def place(self, sources: Mapping[str, Sequence[str]]) -> Place | None:
+    def place(self, sources: Mapping[str, Sequence[str]]) -> Location | None:
         """Where its lines are, or None: gone, or in several places that are as like.
 
         `sources` are the lines of each module. Lines that stand in another module, or elsewhere
         in their own, count only with a neighbour.
         """
-        found: list[tuple[float, Place]] = []
+        found: list[tuple[float, Location]] = []
         wanted = [line.strip() for line in self.original]
         for module, lines in sources.items():
             stripped = [line.strip() for line in lines]
@@ -59,13 +59,13 @@ class Fault:
                 if line == wanted[0] and stripped[start : start + len(wanted)] == wanted:
                     near = self._neighbours(stripped, start)
                     at_home = _SAME_MODULE if module == self.module else 0
-                    found.append((near + at_home, Place(module=module, start=start)))
+                    found.append((near + at_home, Location(module=module, start=start)))
         found.sort(key=lambda one: one[0], reverse=True)
         if not found or (len(found) > 1 and found[0][0] in (0, _SAME_MODULE, found[1][0])):
             return None
         return found[0][1] if found[0][0] else None
 
-    def applied(self, lines: Sequence[str], place: Place) -> list[str]:
+    def applied(self, lines: Sequence[str], place: Location) -> list[str]:
         first = lines[place.start]
         indentation = first[: len(first) - len(first.lstrip())]
         faulty = [indentation + line if line else line for line in self.faulty]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.mutation.fault import Fault, Place
+from tests.mutation.fault import Fault, Location
 
 FAULT = Fault(
     id="F000",
@@ -22,23 +22,23 @@ ELSEWHERE = ["def other(lease, now):", "    if lease.until < now:", "        ret
 @pytest.mark.parametrize(
     ("sources", "place"),
     [
-        ({"flows/a.py": LINES}, Place(module="flows/a.py", start=2)),
-        ({"flows/a.py": ["import x", "", *LINES]}, Place(module="flows/a.py", start=4)),
-        ({"flows/a.py": [], "webapp/b.py": LINES}, Place(module="webapp/b.py", start=2)),
-        ({"flows/a.py": [*ELSEWHERE, *LINES]}, Place(module="flows/a.py", start=5)),
-        ({"flows/a.py": ELSEWHERE[1:]}, Place(module="flows/a.py", start=0)),
+        ({"flows/a.py": LINES}, Location(module="flows/a.py", start=2)),
+        ({"flows/a.py": ["import x", "", *LINES]}, Location(module="flows/a.py", start=4)),
+        ({"flows/a.py": [], "webapp/b.py": LINES}, Location(module="webapp/b.py", start=2)),
+        ({"flows/a.py": [*ELSEWHERE, *LINES]}, Location(module="flows/a.py", start=5)),
+        ({"flows/a.py": ELSEWHERE[1:]}, Location(module="flows/a.py", start=0)),
         ({"flows/a.py": [*ELSEWHERE, *ELSEWHERE]}, None),
         ({"flows/a.py": [*LINES, *LINES]}, None),
         ({"flows/a.py": LINES[:2], "webapp/b.py": ELSEWHERE}, None),
     ],
 )
 def test_it_is_found_where_its_lines_went(
-    sources: dict[str, list[str]], place: Place | None
+    sources: dict[str, list[str]], place: Location | None
 ) -> None:
     assert FAULT.place(sources) == place
 
 
 def test_it_takes_the_indentation_of_where_it_is() -> None:
-    applied = FAULT.applied(LINES, Place(module="flows/a.py", start=2))
+    applied = FAULT.applied(LINES, Location(module="flows/a.py", start=2))
     assert applied == [*LINES[:2], "    if not lease.until < now:", *LINES[3:]]
     assert Fault.read(FAULT.written()) == FAULT

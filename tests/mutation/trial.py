@@ -22,7 +22,7 @@ from typing import Final
 import pytest
 from hypothesis import Phase, settings
 
-from tests.mutation.fault import Fault, Place
+from tests.mutation.fault import Fault, Location
 from tests.mutation.reach import FOLDERS, QUIETLY, forget_the_tree
 from tests.mutation.subjects import HOUSE
 
@@ -159,7 +159,7 @@ class Reach:
         self._bad = frozenset(measured["bad"])
         self._seconds: Mapping[str, float] = measured["seconds"]  # type: ignore[assignment]
 
-    def tests(self, fault: Fault, place: Place, lines: Sequence[str]) -> set[str]:
+    def tests(self, fault: Fault, place: Location, lines: Sequence[str]) -> set[str]:
         """Those that run its statement; at import every test does: all that are in its module."""
         reached = self._reached.get(place.module, {})
         last = place.start + len(fault.original)

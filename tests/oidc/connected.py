@@ -5,23 +5,23 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.oidc.env import OpenIdProvider, real_time, registration
-from tests.support.oauth_env import Town, town
+from tests.support.oauth_env import OAuthEnv, oauth_env
 
 
 @asynccontextmanager
-async def office(*providers: OpenIdProvider, **declared: Any) -> AsyncIterator[Town]:
+async def office(*providers: OpenIdProvider, **declared: Any) -> AsyncIterator[OAuthEnv]:
     """The application, registered at the providers: `acme` and, if there is another, `rival`."""
     names = ("acme", "rival")[: len(providers)]
     declarations = [
         each.declared(name, **declared) for name, each in zip(names, providers, strict=True)
     ]
-    async with town(providers=declarations, clock=real_time(), played=False) as here:
+    async with oauth_env(providers=declarations, clock=real_time(), played=False) as here:
         for name, each in zip(names, providers, strict=True):
             each.configure(clients=[ours(here, f"/callback/{name}")])
         yield here
 
 
-def ours(here: Town, *paths: str, **changes: Any) -> dict[str, Any]:
+def ours(here: OAuthEnv, *paths: str, **changes: Any) -> dict[str, Any]:
     """The application's registration."""
     id, secret = here.settings.credentials["acme"]
     addresses = [f"{here.url}{path}" for path in paths]

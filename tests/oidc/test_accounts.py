@@ -26,7 +26,7 @@ from tests.oidc.env import Guest, Newcomer, OpenIdProvider, real_time, registrat
 from tests.support.account_life import led
 from tests.support.connections_page import press, said
 from tests.support.mcp_server import Page, Person, eventually, new_browser
-from tests.support.oauth_env import Asking, Town, changed, ends, parameter
+from tests.support.oauth_env import Asking, OAuthEnv, changed, ends, parameter
 
 T = TypeVar("T")
 # OpenID Connect Core, 11: without this a provider leaves offline_access out.
@@ -52,14 +52,14 @@ class Visit:
         return await self.asked.account()
 
 
-async def visit(here: Town, *scopes: str, provider: str = "acme", **about: Any) -> Visit:
+async def visit(here: OAuthEnv, *scopes: str, provider: str = "acme", **about: Any) -> Visit:
     """A tool asks, and the person presses Continue."""
     asked = here.ask(*scopes, provider=provider, **about)
     person, link = await here.person(), await asked.link()
     return Visit(asked=asked, person=person, link=link, leaves=await person.go_on(link))
 
 
-async def connected(here: Town, guest: Guest, *scopes: str) -> tuple[Client, Connection]:
+async def connected(here: OAuthEnv, guest: Guest, *scopes: str) -> tuple[Client, Connection]:
     """A connection as it is stored, and our registration."""
     trip = await visit(here, *scopes)
     await trip.done_with(await guest.walk(trip.leaves))
@@ -289,7 +289,7 @@ async def test_a_connection_without_a_refresh_token_is_given_back_too(
         assert (await userinfo(acme, connection.access_token)).status_code == 401
 
 
-async def pair_of(here: Town) -> tuple[str, str]:
+async def pair_of(here: OAuthEnv) -> tuple[str, str]:
     """Both keys of the one account, as the application keeps them."""
     (kept,) = await here.connections()
     assert kept.refresh_token is not None

@@ -13,7 +13,7 @@ from flows.errors import Declined, Denied, Failed
 from flows.oauth import device_flow as oauth_device
 from tests.oidc.connected import office, ours
 from tests.oidc.env import Guest, Newcomer, OpenIdProvider
-from tests.support.oauth_env import Asking, Town
+from tests.support.oauth_env import Asking, OAuthEnv
 from webapp.cli.device_flow import Terminal, connect_by_code, open_questions
 from webapp.routes.reconnect import reconnect
 
@@ -64,7 +64,7 @@ class Desk:
 @asynccontextmanager
 async def waiting(
     acme: OpenIdProvider, **about: Any
-) -> AsyncIterator[tuple[Town, Asking, Elicitation]]:
+) -> AsyncIterator[tuple[OAuthEnv, Asking, Elicitation]]:
     async with office(acme) as here:
         acme.configure(clients=[ours(here, **GRANTS)])
         asked = here.ask("email", provider="acme", **about)

@@ -13,7 +13,7 @@ from tests.support.mcp_server import (
     MODERN,
     Page,
     Person,
-    Stage,
+    ServerEnv,
     new_server,
     soon,
     staged,
@@ -45,7 +45,7 @@ def known_at(acme: OpenIdProvider) -> Callable[[str], IdentitySettings]:
     return who
 
 
-async def bearer(stage: Stage, guest: Guest) -> dict[str, str]:
+async def bearer(stage: ServerEnv, guest: Guest) -> dict[str, str]:
     got = await bearer_of(guest, stage.mcp_url)
     return {"authorization": f"Bearer {got['access_token']}"}
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tests.crash.account_env import open_customer, open_market
-from tests.crash.shop_env import Nursery, no_certificates, open_nursery
+from tests.crash.shop_env import ProcessPool, no_certificates, open_process_pool
 from tests.support.mcp_server import LEGACY, CutOffCaller
 
 FINDING = "M10"
@@ -19,37 +19,40 @@ _LINK = re.compile(r'"url": ?"(http://[^"]+/e/[^"]+)"')
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
-    with open_nursery("tests.crash.account_server") as nursery:
+    with open_process_pool("tests.crash.account_server") as process_pool:
         for _ in range(times):
-            yield "a failure is told twice, and nobody pays twice", await _is_paid_once(nursery)
+            yield (
+                "a failure is told twice, and nobody pays twice",
+                await _is_paid_once(process_pool),
+            )
 
 
-async def _is_paid_once(nursery: Nursery) -> bool:
+async def _is_paid_once(process_pool: ProcessPool) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         async with (
-            open_market(nursery, Path(folder)) as market,
+            open_market(process_pool, Path(folder)) as account_env,
             open_customer() as customer,
-            market.start(),
+            account_env.start(),
             httpx.AsyncClient(verify=no_certificates(), timeout=300) as http,
         ):
-            url = f"http://127.0.0.1:{market.port}/mcp"
+            url = f"http://127.0.0.1:{account_env.port}/mcp"
             caller = CutOffCaller(http, url, LEGACY)
             await caller.connect()
             async with _called(http, url, caller.headers) as lines:
                 link = await _first(lines, _LINK)
                 assert link is not None
                 assert await customer.walk(link) == "Paid 9.00 €"
-                while not market.work:  # noqa: ASYNC110 - another process
+                while not account_env.work:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.01)
             (Path(folder) / "go").touch()  # the line is cut, and now the tool fails
-            await market.until("finished", kind="run")
+            await account_env.until("finished", kind="run")
             for words in ("out of leaves", "tea for 9.00 EUR"):
                 async with _called(http, url, caller.headers) as lines:
                     said = await _first(lines, re.compile(f"({words})|/e/"))
                     if said != words:  # it asks to pay again
                         return False
-                await market.until("delivered", kind="run")
-            return len(set(market.work)) == 1
+                await account_env.until("delivered", kind="run")
+            return len(set(account_env.work)) == 1
 
 
 @asynccontextmanager

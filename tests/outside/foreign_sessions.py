@@ -17,27 +17,27 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     for library in LIBRARIES:
         with TemporaryDirectory() as folder, TemporaryDirectory() as elsewhere:
             home, other = Path(folder), Path(elsewhere)
-            till, extra = home / "till", {"TILL": str(home / "till")}
+            payment_env, extra = home / "till", {"TILL": str(home / "till")}
             if os.getuid() == 0:  # root alone can make another user's connection
-                async with serving(f"tests.outside.till:{library}", home=home, extra=extra) as here:
+                async with serving(f"tests.outside.shop:{library}", home=home, extra=extra) as here:
                     for _ in range(times):
                         url = f"{here.url}/mcp"
                         yield (
                             f"another user can't answer, end or hear a session ({library})",
-                            await _is_kept_out(url, {}, {}, till, thief=NOBODY),
+                            await _is_kept_out(url, {}, {}, payment_env, thief=NOBODY),
                         )
                         yield (
                             f"a foreign Last-Event-ID gives nothing ({library}, two users)",
                             await _gets_no_event(url, {}, {}, thief=NOBODY),
                         )
-            name = f"tests.outside.till:guarded_{library}"
+            name = f"tests.outside.shop:guarded_{library}"
             async with serving(name, home=other, extra=extra) as here:
                 anns, bobs = ({"authorization": f"Bearer {name}"} for name in ("ann", "bob"))
                 for _ in range(times):
                     url = f"{here.url}/mcp"
                     yield (
                         f"another token can't answer, end or hear a session ({library})",
-                        await _is_kept_out(url, anns, bobs, till),
+                        await _is_kept_out(url, anns, bobs, payment_env),
                     )
                     yield (
                         f"a foreign Last-Event-ID gives nothing ({library}, two tokens)",
@@ -49,7 +49,7 @@ async def _is_kept_out(
     url: str,
     owners: Mapping[str, str],
     thiefs: Mapping[str, str],
-    till: Path,
+    payment_env: Path,
     *,
     thief: int = ME,
 ) -> bool:
@@ -78,12 +78,12 @@ async def _is_kept_out(
     return (
         all(answer.status == 404 for answer in refused)
         and going_on.status == 200
-        and not _was_wiped(till)
+        and not _was_wiped(payment_env)
     )
 
 
-def _was_wiped(till: Path) -> bool:
-    return till.exists() and "wiped" in till.read_text()
+def _was_wiped(payment_env: Path) -> bool:
+    return payment_env.exists() and "wiped" in payment_env.read_text()
 
 
 async def _gets_no_event(

@@ -35,9 +35,9 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     seconds = os.environ.get("DEPLOY_SECONDS", "1")
     for library in LIBRARIES:
         with TemporaryDirectory() as folder:
-            home, till = Path(folder), Path(folder, "till")
-            extra = {"TILL": str(till), "DEPLOY_SECONDS": seconds}
-            name = f"tests.outside.till:{library}"
+            home, payment_env = Path(folder), Path(folder, "till")
+            extra = {"TILL": str(payment_env), "DEPLOY_SECONDS": seconds}
+            name = f"tests.outside.shop:{library}"
             settings = read_settings(environment_of(home, extra))
             async with (
                 serving(name, home=home, extra=extra) as here,
@@ -48,7 +48,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                     (revision, moment, number): group.create_task(
                         _is_deployed_once(
                             f"{here.url}/mcp",
-                            till,
+                            payment_env,
                             f"{mode}-{moment}-{number}",
                             moment,
                             mode=mode,
@@ -62,12 +62,14 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                 yield f"given up {moment}, called again ({library}, {revision})", trying.result()
 
 
-async def _is_deployed_once(url: str, till: Path, what: str, moment: str, *, mode: str) -> bool:
+async def _is_deployed_once(
+    url: str, payment_env: Path, what: str, moment: str, *, mode: str
+) -> bool:
     async with _client(url, mode) as client, asyncio.timeout(PATIENCE_SECONDS):
         given_up = asyncio.create_task(client.call_tool("deploy", {"what": what}))
         while await complete_elicitation(what) is Completion.UNKNOWN:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.05)
-        while f"{what} {moment}" not in _lines(till):  # noqa: ASYNC110 - so is this
+        while f"{what} {moment}" not in _lines(payment_env):  # noqa: ASYNC110 - so is this
             await asyncio.sleep(0.05)
         given_up.cancel()
         await asyncio.gather(given_up, return_exceptions=True)
@@ -78,13 +80,13 @@ async def _is_deployed_once(url: str, till: Path, what: str, moment: str, *, mod
             said = next(part.text for part in result.content if isinstance(part, types.TextContent))
             if not result.is_error:
                 break
-    lines = _lines(till)
+    lines = _lines(payment_env)
     is_once = all(lines.count(f"{what} {step}") == 1 for step in STEPS)
     return is_once and said.startswith(f"{what} ['built', 'released']")
 
 
-def _lines(till: Path) -> list[str]:
-    return till.read_text().splitlines() if till.exists() else []
+def _lines(payment_env: Path) -> list[str]:
+    return payment_env.read_text().splitlines() if payment_env.exists() else []
 
 
 @asynccontextmanager

@@ -17,8 +17,8 @@ FINDING = "R1"
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     for library in LIBRARIES:
         with TemporaryDirectory() as folder:
-            home, till = Path(folder), Path(folder, "till")
-            name, extra = f"tests.outside.till:{library}", {"TILL": str(till)}
+            home, payment_env = Path(folder), Path(folder, "till")
+            name, extra = f"tests.outside.shop:{library}", {"TILL": str(payment_env)}
             async with serving(name, home=home, extra=extra) as here:
                 url = f"{here.url}/mcp"
                 session = await opened_session(url)
@@ -27,7 +27,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                     _send_and_close(url, what, session)
                     again = calling("order", id=2 * number + 4, what=what)
                     answer = await answered(url, message=again, headers=session)
-                    keys = _keys(till, what)
+                    keys = _keys(payment_env, what)
                     is_once = len(keys) == 1 and keys[0] in answer.body
                     yield f"sent and closed, called again: done once ({library})", is_once
 
@@ -42,7 +42,7 @@ def _send_and_close(url: str, what: str, session: dict[str, str]) -> None:
         connection.sendall(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body)
 
 
-def _keys(till: Path, what: str) -> list[str]:
+def _keys(payment_env: Path, what: str) -> list[str]:
     """Of each time that the work was done."""
-    lines = [line.split() for line in till.read_text().splitlines()]
+    lines = [line.split() for line in payment_env.read_text().splitlines()]
     return [key for ordered, key in lines if ordered == what]

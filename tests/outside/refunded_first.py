@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.crash.account_env import SESSIONS, Market, open_customer, open_market
-from tests.crash.shop_env import Nursery, calling, held, open_nursery
+from tests.crash.account_env import SESSIONS, AccountEnv, open_customer, open_market
+from tests.crash.shop_env import ProcessPool, calling, held, open_process_pool
 from webapp.sandbox import signing
 
 FINDING = "M1"
@@ -18,24 +18,26 @@ REVISIONS = {"2025-11-25": "legacy", "2026-07-28": "2026-07-28"}
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
-    with open_nursery("tests.crash.account_server") as nursery:
+    with open_process_pool("tests.crash.account_server") as process_pool:
         for _ in range(times):
             for revision, mode in REVISIONS.items():
-                yield f"refunded, then paid ({revision})", await _is_kept_back(nursery, mode)
+                yield f"refunded, then paid ({revision})", await _is_kept_back(process_pool, mode)
 
 
-async def _is_kept_back(nursery: Nursery, mode: str) -> bool:
+async def _is_kept_back(process_pool: ProcessPool, mode: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         async with (
-            open_market(nursery, Path(folder)) as market,
+            open_market(process_pool, Path(folder)) as account_env,
             open_customer() as customer,
-            market.start() as server,
+            account_env.start() as server,
             calling(server, "buy", mode=mode) as call,
         ):
-            await market.control(drop=True)
+            await account_env.control(drop=True)
             there = await customer.to_provider(await held(server, call, mode=mode))
             await customer.press(there)
-            session = await market.stripe(f"{SESSIONS}/{urlsplit(there).path.rsplit('/', 1)[1]}")
+            session = await account_env.stripe(
+                f"{SESSIONS}/{urlsplit(there).path.rsplit('/', 1)[1]}"
+            )
             charge = {
                 "id": "ch_1",
                 "object": "charge",
@@ -45,16 +47,16 @@ async def _is_kept_back(nursery: Nursery, mode: str) -> bool:
                 "currency": session["currency"],
                 "metadata": session["metadata"],
             }
-            await _tell(market, "charge.refunded", charge)
-            await _tell(market, "checkout.session.completed", session)
+            await _tell(account_env, "charge.refunded", charge)
+            await _tell(account_env, "checkout.session.completed", session)
             try:
                 delivered = await call.result()
             except AssertionError as error:  # the tool's error, in words
                 delivered = str(error)
-            return "given back meanwhile" in delivered and market.work == []
+            return "given back meanwhile" in delivered and account_env.work == []
 
 
-async def _tell(market: Market, kind: str, about: dict[str, Any]) -> None:
+async def _tell(account_env: AccountEnv, kind: str, about: dict[str, Any]) -> None:
     event = {
         "id": f"evt_{kind.replace('.', '_')}",
         "object": "event",
@@ -64,7 +66,7 @@ async def _tell(market: Market, kind: str, about: dict[str, Any]) -> None:
         "data": {"object": about},
     }
     body = json.dumps(event).encode()
-    secret, url = market.sandbox.webhook_secret, market.sandbox.webhook_url
+    secret, url = account_env.sandbox.webhook_secret, account_env.sandbox.webhook_url
     headers = signing.stripe(body, secret=secret, now=datetime.now(UTC))
-    reply = await market.outside.post(url, content=body, headers=headers)
+    reply = await account_env.outside.post(url, content=body, headers=headers)
     assert reply.status_code == 200, reply.text

@@ -15,7 +15,7 @@ from standardwebhooks import Webhook
 from flows.elicitation.states import Elicitation
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import ReceiptStatus
-from tests.support.payment_env import Body, Till
+from tests.support.payment_env import Body, PaymentEnv
 from tests.support.shop_env import Shop
 from webapp.cli.payments import list_payments
 from webapp.settings.settings import read_settings
@@ -140,17 +140,22 @@ class Forgetful(Acme):
 
 
 async def tell(
-    till: Till, event: bytes, *, id: str = "msg_1", secret: str = SIGNS, minutes_ago: int = 0
+    payment_env: PaymentEnv,
+    event: bytes,
+    *,
+    id: str = "msg_1",
+    secret: str = SIGNS,
+    minutes_ago: int = 0,
 ) -> httpx.Response:
     """Send it as the library of Standard Webhooks signs it."""
-    at = till.clock() - timedelta(minutes=minutes_ago)
+    at = payment_env.clock() - timedelta(minutes=minutes_ago)
     headers = [
         ("webhook-id", id),
         ("webhook-timestamp", str(int(at.timestamp()))),
         ("webhook-signature", Webhook(secret).sign(id, at, event.decode())),
         ("content-type", "application/json"),
     ]
-    return await till.post(event, headers=headers)
+    return await payment_env.post(event, headers=headers)
 
 
 def declared(text: str, *, folder: Path) -> MerchantAccount:
@@ -167,34 +172,34 @@ def declared(text: str, *, folder: Path) -> MerchantAccount:
     return settings.sellers["acme"]
 
 
-async def begun(till: Till) -> Elicitation:
+async def begun(payment_env: PaymentEnv) -> Elicitation:
     """Somebody was asked, and has pressed Continue."""
-    asked = await till.asked()
-    assert await till.go_on(asked) == "https://pay-test.acme.example/co-1"
+    asked = await payment_env.asked()
+    assert await payment_env.go_on(asked) == "https://pay-test.acme.example/co-1"
     return asked
 
 
-async def paid(till: Till, acme: Acme) -> Elicitation:
-    asked = await begun(till)
-    assert (await tell(till, acme.pay())).json() == {"received": "accepted"}
+async def paid(payment_env: PaymentEnv, acme: Acme) -> Elicitation:
+    asked = await begun(payment_env)
+    assert (await tell(payment_env, acme.pay())).json() == {"received": "accepted"}
     return asked
 
 
-async def kept(till: Till) -> list[tuple[str, str | None]]:
-    return [(hook.status, hook.why) for hook in await till.hooks()]
+async def kept(payment_env: PaymentEnv) -> list[tuple[str, str | None]]:
+    return [(hook.status, hook.why) for hook in await payment_env.hooks()]
 
 
-async def ledger(till: Till) -> list[ReceiptStatus]:
-    return [payment.status for payment in await till.service.kinds.payments.ledger.all()]
+async def ledger(payment_env: PaymentEnv) -> list[ReceiptStatus]:
+    return [payment.status for payment in await payment_env.service.kinds.payments.ledger.all()]
 
 
-async def still_open(till: Till | Shop) -> list[str]:
-    return await list_payments(till.service, only_open=True)
+async def still_open(payment_env: PaymentEnv | Shop) -> list[str]:
+    return await list_payments(payment_env.service, only_open=True)
 
 
-async def left_by(till: Till, acme: Acme, *, state: str) -> Elicitation:
+async def left_by(payment_env: PaymentEnv, acme: Acme, *, state: str) -> Elicitation:
     """The person has paid so, nobody tells, and the question's time is over."""
-    asked = await begun(till)
+    asked = await begun(payment_env)
     acme.pay(state=state)
-    await till.sweep(minutes=31)
+    await payment_env.sweep(minutes=31)
     return asked

@@ -33,7 +33,7 @@ class Told:
         return await work("idempotency-key")  # type: ignore[no-any-return]  # what a test gives
 
     @property
-    def reach(self) -> Any:
+    def resources(self) -> Any:
         raise AssertionError("nothing here reaches out")
 
     async def forget(self, name: str) -> bool:

@@ -8,7 +8,7 @@ from flows import elicit
 from tests.support.mcp_server import (
     Page,
     Person,
-    Stage,
+    ServerEnv,
 )
 from webapp.settings.identity import IdentitySettings
 
@@ -47,7 +47,7 @@ def letters_on(page: Page) -> str:
     return found[0]
 
 
-async def confirmed(stage: Stage, link: str) -> None:
+async def confirmed(stage: ServerEnv, link: str) -> None:
     async with asyncio.timeout(300):
         while True:
             row = await stage.service.elicitations.get(stage.id_of(link))

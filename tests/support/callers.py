@@ -3,22 +3,22 @@
 from typing import Any
 
 from flows.elicitation.states import Status
-from tests.support.mcp_server import Person, Stage, _Posts
+from tests.support.mcp_server import Person, ServerEnv, _Posts
 from tests.support.oauth_env import (
     Asking,
-    Town,
+    OAuthEnv,
     approve,
 )
 
 
-async def sent_out(here: Town, *scopes: str, **about: Any) -> tuple[Asking, Person, str, str]:
+async def sent_out(here: OAuthEnv, *scopes: str, **about: Any) -> tuple[Asking, Person, str, str]:
     """A tool that asks, a person who said yes at the provider, the link, and the way back."""
     asked, person = here.ask(*scopes or ("repo",), **about), await here.person()
     link = await asked.link()
     return asked, person, link, await approve(person, await person.go_on(link))
 
 
-async def is_untouched(here: Town, link: str) -> bool:
+async def is_untouched(here: OAuthEnv, link: str) -> bool:
     """Whether nothing has come of it: no exchange, no account, still to be answered."""
     row = await here.row(link)
     return (
@@ -30,8 +30,8 @@ async def is_untouched(here: Town, link: str) -> bool:
     )
 
 
-def staged_caller(here: Town, revision: str) -> Any:
-    stage = Stage(
+def staged_caller(here: OAuthEnv, revision: str) -> Any:
+    stage = ServerEnv(
         url=here.url,
         service=here.service,
         settings=here.settings,

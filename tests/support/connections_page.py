@@ -11,7 +11,7 @@ from flows.oauth.connection import Connection
 from tests.support.clock import Clock
 from tests.support.issuer import Issuing, issuing, sign_in
 from tests.support.mcp_server import RING, UID, Page, Person
-from tests.support.oauth_env import Gate, Town, approve, ends, process
+from tests.support.oauth_env import Gate, OAuthEnv, approve, ends, process
 from tests.support.sandbox import nobody_listens
 from tests.support.serving import bound, serving_at
 from webapp.connecting import utc_now
@@ -28,17 +28,17 @@ from webapp.stores.memory import MemoryStore
 class City:
     """A town whose people sign in."""
 
-    town: Town
+    oauth_env: OAuthEnv
     issuer: Issuing
 
     def owner(self, subject: str) -> str:
-        owners = self.town.service.elicitations.owners
+        owners = self.oauth_env.service.elicitations.owners
         return owners.tag(issuer=self.issuer.url, subject=subject)
 
     async def citizen(self, subject: str) -> Person:
         """Somebody who has signed in from the page of what is connected."""
-        person = await self.town.person()
-        page = await sign_in(person, await look(person, self.town), subject)
+        person = await self.oauth_env.person()
+        page = await sign_in(person, await look(person, self.oauth_env), subject)
         assert page.heading == "Connected accounts", page.text
         return person
 
@@ -56,7 +56,7 @@ async def city() -> AsyncIterator[City]:
             sandbox=sandbox,
             port=port,
         )
-        yield City(town=await stack.enter_async_context(opening), issuer=issuer)
+        yield City(oauth_env=await stack.enter_async_context(opening), issuer=issuer)
 
 
 async def _ground(stack: AsyncExitStack, clock: Clock) -> tuple[Settings, Gate, Sandbox, int]:
@@ -76,11 +76,11 @@ async def _ground(stack: AsyncExitStack, clock: Clock) -> tuple[Settings, Gate, 
     return Settings(url=url, ring=RING, store="memory:", uid=UID), gate, sandbox, port
 
 
-async def look(person: Person, here: Town) -> Page:
+async def look(person: Person, here: OAuthEnv) -> Page:
     return await person.visit(f"{here.url}/connections")
 
 
-async def press(person: Person, here: Town, to: str) -> Page:
+async def press(person: Person, here: OAuthEnv, to: str) -> Page:
     """Press the one button of the page that leads there; the page that it ends at."""
     page = await look(person, here)
     (form,) = (form for form in Forms(page.text).forms if to in form.action)
@@ -88,7 +88,7 @@ async def press(person: Person, here: Town, to: str) -> Page:
     return await ends(person, Page.of(sent))
 
 
-async def connect_as(here: Town, login: str, **about: Any) -> Connection:
+async def connect_as(here: OAuthEnv, login: str, **about: Any) -> Connection:
     """Connect another account of the sandbox's than its first one."""
     asked, person = here.ask("repo", **about), await here.person()
     at_provider = await go_for_another(person, await asked.link())
@@ -105,7 +105,7 @@ async def go_for_another(person: Person, link: str) -> str:
     return sent.location
 
 
-async def the_one(here: Town) -> Connection:
+async def the_one(here: OAuthEnv) -> Connection:
     (connection,) = await here.connections()
     return connection
 

@@ -20,7 +20,7 @@ from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.catalog.adyen_items import verify_items
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
-from flows.payments.session import Verdict
+from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import Delivery, verify
 from tests.support import gateway_env as stage
 from tests.support.clock import NOON
@@ -53,11 +53,11 @@ class Case:
     opened: Data
     fetch: str | None
     fetched: Callable[[str], Data]
-    words: Mapping[str, Verdict]
+    words: Mapping[str, SessionStatus]
     open_word: str
     over_word: str
     told: Callable[[str], Data]
-    events: Mapping[str, Verdict]
+    events: Mapping[str, SessionStatus]
     paid_event: str
     ignored: Data
     sign: Callable[[bytes], Delivery]
@@ -214,11 +214,11 @@ square = Case(
     fetch="/v2/orders/ORDER1",
     fetched=_square_order,
     words={
-        "OPEN 900": Verdict.OPEN,
-        "DRAFT 900": Verdict.OPEN,
-        "OPEN 0": Verdict.PAID,
-        "COMPLETED 0": Verdict.PAID,
-        "CANCELED 900": Verdict.EXPIRED,
+        "OPEN 900": SessionStatus.OPEN,
+        "DRAFT 900": SessionStatus.OPEN,
+        "OPEN 0": SessionStatus.PAID,
+        "COMPLETED 0": SessionStatus.PAID,
+        "CANCELED 900": SessionStatus.EXPIRED,
     },
     open_word="OPEN 900",
     over_word="CANCELED 900",
@@ -363,13 +363,13 @@ paddle = Case(
     fetch="/transactions/txn_1?include=adjustments_totals",
     fetched=_paddle_transaction,
     words={
-        "draft": Verdict.OPEN,
-        "ready": Verdict.OPEN,
-        "billed": Verdict.PENDING,
-        "paid": Verdict.PAID,
-        "completed": Verdict.PAID,
-        "canceled": Verdict.EXPIRED,
-        "past_due": Verdict.FAILED,
+        "draft": SessionStatus.OPEN,
+        "ready": SessionStatus.OPEN,
+        "billed": SessionStatus.PENDING,
+        "paid": SessionStatus.PAID,
+        "completed": SessionStatus.PAID,
+        "canceled": SessionStatus.EXPIRED,
+        "past_due": SessionStatus.FAILED,
     },
     open_word="ready",
     over_word="canceled",
@@ -386,10 +386,10 @@ paddle = Case(
     close=("PATCH /transactions/txn_1", {"status": "canceled"}),
     told=_paddle_event,
     events={
-        "transaction.paid paid": Verdict.PAID,
-        "transaction.completed completed": Verdict.PAID,
-        "transaction.canceled canceled": Verdict.EXPIRED,
-        "transaction.updated ready": Verdict.OPEN,
+        "transaction.paid paid": SessionStatus.PAID,
+        "transaction.completed completed": SessionStatus.PAID,
+        "transaction.canceled canceled": SessionStatus.EXPIRED,
+        "transaction.updated ready": SessionStatus.OPEN,
     },
     paid_event="transaction.completed completed",
     ignored=put(_paddle_event("x paid"), "event_type", "transaction.ready"),
@@ -484,11 +484,11 @@ adyen = Case(
     fetch="/v72/paymentLinks/PLTEST1",
     fetched=_adyen_link,
     words={
-        "active": Verdict.OPEN,
-        "paymentPending": Verdict.PENDING,
-        "completed": Verdict.PENDING,
-        "paid": Verdict.PENDING,
-        "expired": Verdict.EXPIRED,
+        "active": SessionStatus.OPEN,
+        "paymentPending": SessionStatus.PENDING,
+        "completed": SessionStatus.PENDING,
+        "paid": SessionStatus.PENDING,
+        "expired": SessionStatus.EXPIRED,
     },
     open_word="active",
     over_word="expired",
@@ -505,7 +505,7 @@ adyen = Case(
     },
     close=("PATCH /v72/paymentLinks/PLTEST1", {"status": "expired"}),
     told=_adyen_item,
-    events={"AUTHORISATION true": Verdict.PAID},
+    events={"AUTHORISATION true": SessionStatus.PAID},
     paid_event="AUTHORISATION true",
     ignored=_adyen_item("AUTHORISATION false"),
     sign=_adyen_signs,
@@ -611,11 +611,11 @@ polar = Case(
     fetch="/v1/checkouts/co-1",
     fetched=_polar_checkout,
     words={
-        "open": Verdict.OPEN,
-        "confirmed": Verdict.PENDING,
-        "succeeded": Verdict.PENDING,
-        "failed": Verdict.FAILED,
-        "expired": Verdict.EXPIRED,
+        "open": SessionStatus.OPEN,
+        "confirmed": SessionStatus.PENDING,
+        "succeeded": SessionStatus.PENDING,
+        "failed": SessionStatus.FAILED,
+        "expired": SessionStatus.EXPIRED,
     },
     open_word="open",
     over_word="expired",
@@ -631,9 +631,9 @@ polar = Case(
     },
     told=_polar_event,
     events={
-        "order.paid paid": Verdict.PAID,
-        "order.paid partially_refunded": Verdict.PAID,
-        "order.paid refunded": Verdict.PAID,
+        "order.paid paid": SessionStatus.PAID,
+        "order.paid partially_refunded": SessionStatus.PAID,
+        "order.paid refunded": SessionStatus.PAID,
     },
     paid_event="order.paid paid",
     ignored=_polar_event("order.created paid"),
@@ -736,10 +736,10 @@ lemon_squeezy = Case(
     over_word="",
     told=_lemon_event,
     events={
-        "order_created paid": Verdict.PAID,
-        "order_created pending": Verdict.PENDING,
-        "order_created failed": Verdict.FAILED,
-        "order_created refunded": Verdict.PAID,
+        "order_created paid": SessionStatus.PAID,
+        "order_created pending": SessionStatus.PENDING,
+        "order_created failed": SessionStatus.FAILED,
+        "order_created refunded": SessionStatus.PAID,
     },
     paid_event="order_created paid",
     told_at={
@@ -813,14 +813,14 @@ coinbase = Case(
     fetch="/charges/charge-1",
     fetched=lambda word: {"data": _charge(word)},
     words={
-        "NEW": Verdict.OPEN,
-        "SIGNED": Verdict.OPEN,
-        "PENDING": Verdict.PENDING,
-        "COMPLETED": Verdict.PAID,
-        "UNRESOLVED": Verdict.PENDING,
-        "RESOLVED": Verdict.PENDING,
-        "EXPIRED": Verdict.EXPIRED,
-        "CANCELED": Verdict.EXPIRED,
+        "NEW": SessionStatus.OPEN,
+        "SIGNED": SessionStatus.OPEN,
+        "PENDING": SessionStatus.PENDING,
+        "COMPLETED": SessionStatus.PAID,
+        "UNRESOLVED": SessionStatus.PENDING,
+        "RESOLVED": SessionStatus.PENDING,
+        "EXPIRED": SessionStatus.EXPIRED,
+        "CANCELED": SessionStatus.EXPIRED,
     },
     open_word="NEW",
     over_word="CANCELED",
@@ -837,10 +837,10 @@ coinbase = Case(
     close=("POST /charges/charge-1/cancel", None),
     told=_coinbase_event,
     events={
-        "charge:confirmed COMPLETED": Verdict.PAID,
-        "charge:pending PENDING": Verdict.PENDING,
-        "charge:failed EXPIRED": Verdict.EXPIRED,
-        "charge:resolved RESOLVED": Verdict.PENDING,
+        "charge:confirmed COMPLETED": SessionStatus.PAID,
+        "charge:pending PENDING": SessionStatus.PENDING,
+        "charge:failed EXPIRED": SessionStatus.EXPIRED,
+        "charge:resolved RESOLVED": SessionStatus.PENDING,
     },
     paid_event="charge:confirmed COMPLETED",
     ignored=_coinbase_event("charge:created NEW"),

@@ -24,7 +24,7 @@ from tests.support.mcp_server import (
     Caller,
     Page,
     Person,
-    Stage,
+    ServerEnv,
     _Posts,
     link_in,
     service_in,
@@ -65,12 +65,12 @@ class Guest:
         return await ends(self.person, await self.person.visit(back))
 
     async def pay(self, link: str) -> Page:
-        return await self.press_at_till(link, "card")
+        return await self.press_at_checkout(link, "card")
 
     async def leave(self, link: str) -> Page:
-        return await self.press_at_till(link, "cancel")
+        return await self.press_at_checkout(link, "cancel")
 
-    async def press_at_till(self, link: str, button: str) -> Page:
+    async def press_at_checkout(self, link: str, button: str) -> Page:
         page = await self.person.browser.get(await self.person.go_on(link))
         (form,) = (f for f in Forms(page.text).forms if f.action.endswith(f"/{button}"))
         return await self._send(str(page.url), form.action, form.fields)
@@ -98,8 +98,8 @@ class Guest:
 
 
 @dataclass(slots=True, kw_only=True)
-class Fair:
-    stage: Stage
+class SandboxEnv:
+    stage: ServerEnv
     sandbox: Sandbox
     clock: Clock
     tap: "Tap"
@@ -162,14 +162,14 @@ class Tap:
 
 
 @asynccontextmanager
-async def fair(
+async def sandbox_env(
     server: Any,
     *,
     store: Store | None = None,
     limits: CallLimits | None = None,
     plays: bool = True,
     who: IdentitySettings | None = None,
-) -> AsyncIterator[Fair]:
+) -> AsyncIterator[SandboxEnv]:
     """Serve it with the sandbox; `plays` is whether the sandbox is used for what is not set up."""
     clock = Clock()
     async with AsyncExitStack() as stack:
@@ -202,8 +202,8 @@ async def fair(
         posts = _Posts(tap)
         await stack.enter_async_context(serving(posts, port=port))
         service = service_in(app)
-        stage = Stage(url=url, service=service, settings=settings, posts=posts)
-        here = Fair(stage=stage, sandbox=sandbox, clock=clock, tap=tap)
+        stage = ServerEnv(url=url, service=service, settings=settings, posts=posts)
+        here = SandboxEnv(stage=stage, sandbox=sandbox, clock=clock, tap=tap)
         try:
             yield here
         finally:

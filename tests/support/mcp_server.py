@@ -285,7 +285,7 @@ async def cut(call: asyncio.Task[Any]) -> None:
     await asyncio.gather(call, return_exceptions=True)
 
 
-class Stage:
+class ServerEnv:
     def __init__(self, *, url: str, service: Service, settings: Settings, posts: "_Posts") -> None:
         self.url = url
         self.service = service
@@ -455,7 +455,7 @@ async def staged(
     policies: PolicySettings | None = None,
     plugins: Sequence[object] = (),
     kinds: Sequence[type[OwnKind]] = (),
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[ServerEnv]:
     """Serve it as `elicit serve` does, with the lifespan under uvicorn.
 
     `who` may be made of the address.
@@ -480,7 +480,7 @@ async def staged(
 
     async with serving_at(make) as url:
         (app,) = apps
-        stage = Stage(url=url, service=app.service, settings=app.settings, posts=app.posts)
+        stage = ServerEnv(url=url, service=app.service, settings=app.settings, posts=app.posts)
         with asking(stage.service.completing):
             try:
                 yield stage
@@ -496,7 +496,7 @@ async def attached(
     *,
     clock: Callable[[], datetime] = utc_now,
     policies: PolicySettings | None = None,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[ServerEnv]:
     """Attach to a server that its own library serves: no pages, and nothing of ours around it."""
     before = _tasks()
     async with AsyncExitStack() as stack:
@@ -511,7 +511,7 @@ async def attached(
             )
         )
         attach(server, service)
-        stage = Stage(url=url, service=service, settings=settings, posts=posts)
+        stage = ServerEnv(url=url, service=service, settings=settings, posts=posts)
         stack.push_async_callback(stage.aclose)
         yield stage
     assert not (left := _tasks() - before), left

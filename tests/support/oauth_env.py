@@ -85,7 +85,7 @@ class Asking:
 
 
 @dataclass(slots=True, kw_only=True)
-class Town:
+class OAuthEnv:
     """One process of the application, and the sandbox."""
 
     url: str
@@ -195,7 +195,7 @@ class Town:
 
 
 @asynccontextmanager
-async def town(
+async def oauth_env(
     *,
     store: Store | None = None,
     clock: Clock | None = None,
@@ -203,7 +203,7 @@ async def town(
     providers: Sequence[Provider] = (),
     played: bool = True,
     limits: CallLimits | None = None,
-) -> AsyncIterator[Town]:
+) -> AsyncIterator[OAuthEnv]:
     """The application on loopback with the sandbox; `played` is whether it uses it for GitHub."""
     clock = clock or Clock()
     async with AsyncExitStack() as stack:
@@ -249,7 +249,7 @@ async def process(
     played: bool = True,
     port: int = 0,
     limits: CallLimits | None = None,
-) -> AsyncIterator[Town]:
+) -> AsyncIterator[OAuthEnv]:
     """One process of the application; another port than its address names needs a Host header."""
     async with (
         open_app(
@@ -263,7 +263,7 @@ async def process(
         serving(app, port=port) as url,
         AsyncExitStack() as rooms,
     ):
-        here = Town(
+        here = OAuthEnv(
             url=url,
             service=service_in(app),
             clock=clock,

@@ -9,7 +9,7 @@ import httpx
 from tests.support.acme import (
     KEY,
 )
-from tests.support.payment_env import Body, Till
+from tests.support.payment_env import Body, PaymentEnv
 from webapp.sandbox import signing
 
 PAGE = (Path(__file__).parents[2] / "docs" / "payments.md").read_text("utf-8")
@@ -54,8 +54,8 @@ class Orchard:
         return json.dumps({"id": id, "kind": kind, "data": self.order}).encode()
 
 
-async def say(till: Till, event: bytes) -> str:
-    headers = signing.stripe(event, secret="whsec_x", now=till.clock())
-    answer = await till.post(event, headers=headers)
+async def say(payment_env: PaymentEnv, event: bytes) -> str:
+    headers = signing.stripe(event, secret="whsec_x", now=payment_env.clock())
+    answer = await payment_env.post(event, headers=headers)
     assert answer.status_code == 200
     return str(answer.json()["received"])

@@ -20,7 +20,7 @@ from webapp.pages.views import (
     SwitchBack,
     View,
 )
-from webapp.pages.views_connections import Assistant, Connected, Group, Sharing
+from webapp.pages.views_connections import AccountGroup, Assistant, Connected, Sharing
 from webapp.pages.views_forms import Argument
 
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
@@ -116,7 +116,7 @@ USUAL: Mapping[str, Any] = {
     "viewer": "Mona Lisa Octocat",
     "sign_out_csrf": "c5f1",
     "groups": (
-        Group(
+        AccountGroup(
             name="my tools",
             connected=(
                 Connected(
@@ -222,7 +222,7 @@ def _choice(**changes: Any) -> Choice:
     return changed
 
 
-def _hostile_groups(text: str) -> tuple[Group, ...]:
+def _hostile_groups(text: str) -> tuple[AccountGroup, ...]:
     (group,) = USUAL["groups"]
     (one,) = group.connected
     worst = replace(
@@ -233,7 +233,7 @@ def _hostile_groups(text: str) -> tuple[Group, ...]:
         shared=tuple([replace(sharing, tool=text) for sharing in one.shared]),
         clients=tuple([replace(each, name=text, id=text) for each in one.clients]),
     )
-    return (Group(name=text, connected=(worst,)),)
+    return (AccountGroup(name=text, connected=(worst,)),)
 
 
 def hostile_views(name: str) -> dict[str, View]:

@@ -212,7 +212,7 @@ class LemonSqueezy:
 
     def __init__(self) -> None:
         self.refunds = 0
-        self.given_back = 0
+        self.refunded = 0
         self.orders_given_back: list[str] = []
         self.is_down = False
         self.answers = asyncio.Event()
@@ -227,7 +227,7 @@ class LemonSqueezy:
             await self.answers.wait()
             if self.is_down:
                 return httpx.Response(503)
-            self.given_back += 900
+            self.refunded += 900
             self.orders_given_back.append(order)
         units = 900 * self.orders_given_back.count(order)
         about: Body = {"currency": "EUR", "refunded_amount": units}
@@ -264,7 +264,7 @@ class Interrupted(MemoryStore):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Till:
+class PaymentEnv:
     """A service with one seller, and its door for webhooks."""
 
     service: Service
@@ -338,7 +338,7 @@ async def selling(
     certificates: Callable[[Clock], Certificates] | None = None,
     store: MemoryStore | None = None,
     is_unreached: bool = False,
-) -> AsyncGenerator[Till]:
+) -> AsyncGenerator[PaymentEnv]:
     """A service that sells by this seller alone, which is played by `provider`."""
     clock, store = Clock(), store or MemoryStore()
     client = httpx.AsyncClient(transport=httpx.MockTransport(cast("Any", provider)))
@@ -367,7 +367,7 @@ async def selling(
             openapi_config=None,
             logging_config=None,
         )
-        yield Till(service=service, seller=seller, clock=clock, store=store, app=app)
+        yield PaymentEnv(service=service, seller=seller, clock=clock, store=store, app=app)
 
 
 def approved(asked: Elicitation, order: str) -> bytes:
@@ -382,7 +382,7 @@ def approved(asked: Elicitation, order: str) -> bytes:
     ).encode()
 
 
-async def ordered(till: Till, asked: Elicitation, order: str) -> str:
+async def ordered(payment_env: PaymentEnv, asked: Elicitation, order: str) -> str:
     """What becomes of Lemon Squeezy's webhook for an order that was paid."""
     attributes = {
         "status": "paid",
@@ -394,7 +394,7 @@ async def ordered(till: Till, asked: Elicitation, order: str) -> str:
     about = {"event_name": "order_created", "custom_data": {"elicitation": f"{asked.id}:1"}}
     data = {"type": "orders", "id": order, "attributes": attributes}
     body = json.dumps({"meta": about, "data": data}).encode()
-    answer = await till.post(body, headers=signing.lemon_squeezy(body, secret=_LEMON_SECRET))
+    answer = await payment_env.post(body, headers=signing.lemon_squeezy(body, secret=_LEMON_SECRET))
     assert answer.status_code == 200
     return str(answer.json()["received"])
 

@@ -12,7 +12,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 PROGRAM = next(block for block in BLOCKS if "# finish.py" in block)
 
 
-async def finish_at_the_till(folder: Path, order: str, environment: dict[str, str]) -> str:
+async def finish_at_the_checkout(folder: Path, order: str, environment: dict[str, str]) -> str:
     program = folder / "finish.py"
     program.write_text(PROGRAM)
     process = await start(

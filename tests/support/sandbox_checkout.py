@@ -61,7 +61,7 @@ class Shop:
         return [event.type for event in self.events]
 
 
-class Stage:
+class ServerEnv:
     """The sandbox's checkout with its clients."""
 
     def __init__(self, *, url: str = URL, deliver: Deliver | None = None) -> None:
@@ -171,8 +171,8 @@ def order(
 
 
 @asynccontextmanager
-async def staged() -> AsyncIterator[Stage]:
-    stage = Stage()
+async def staged() -> AsyncIterator[ServerEnv]:
+    stage = ServerEnv()
     try:
         yield stage
     finally:

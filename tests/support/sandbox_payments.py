@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from flows.elicitation.flow import RedirectContext, Talk
 from flows.elicitation.states import Elicitation
-from flows.payments.gateway import Gateway, ProviderSession, judge
+from flows.payments.gateway import Gateway, ProviderSession, verify_session
 from flows.payments.money import Money
 from flows.payments.receipt import Payment
-from flows.payments.session import Verdict
+from flows.payments.session import SessionStatus
 from tests.support import gateway_env as gateway_stage
 from tests.support.gateway_env import BACK, NINE, kept_in
-from tests.support.sandbox_checkout import Stage
+from tests.support.sandbox_checkout import ServerEnv
 from webapp.http.client import Outbound
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ WENT_BACK = f"{BACK}?state=s-1"
 class Paying:
     """A gateway and whoever uses it; `secret` is who may control the sandbox."""
 
-    stage: Stage
+    stage: ServerEnv
     gateway: Gateway
     outbound: Outbound
     secret: str
@@ -69,10 +69,10 @@ class Paying:
     async def collected(self, elicitation: Elicitation) -> ProviderSession:
         return await self.run(self.gateway.collect(elicitation, session_of(elicitation)))
 
-    async def judged(self, elicitation: Elicitation) -> Verdict:
+    async def judged(self, elicitation: Elicitation) -> SessionStatus:
         """What it comes to, once everything was collected that can be."""
         found = await self.collected(elicitation)
-        return judge(elicitation, found, seller=self.gateway.seller)
+        return verify_session(elicitation, found, seller=self.gateway.seller)
 
     async def press(self, elicitation: Elicitation, button: str, *, late: bool = False) -> str:
         """Where a press of the page's button leads."""

@@ -32,7 +32,7 @@ from tests.support.mcp_server import (
     Caller,
     Page,
     Person,
-    Stage,
+    ServerEnv,
     _Posts,
     eventually,
     new_browser,
@@ -63,7 +63,7 @@ CLAIM_OVER_SECONDS = 31
 Body = Callable[[Receipt], Awaitable[str]]
 
 
-class Line:
+class ProviderLine:
     """What is between the shop and the provider's API: it notes, delays, loses and fails."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -208,7 +208,7 @@ class Shop:
         *,
         url: str,
         sandbox: Sandbox,
-        line: Line,
+        line: ProviderLine,
         clock: Clock,
         store: Store,
         address: str,
@@ -234,7 +234,7 @@ class Shop:
         self.body: Body = _told
         self.bodies = 0
         self.given: list[Receipt] = []
-        self.stage: Stage
+        self.stage: ServerEnv
         self._process: Process
         self._browsers: list[httpx.AsyncClient] = []
 
@@ -255,7 +255,7 @@ class Shop:
     async def start(self) -> None:
         self._process = await self.process()
         self._posts = _Posts(self._process.app)
-        self.stage = Stage(
+        self.stage = ServerEnv(
             url=self.url, service=self.service, settings=self.settings, posts=self._posts
         )
 
@@ -521,12 +521,12 @@ async def open_shop(
         return httpx.Response(200)
 
     async with serving_at(lambda _: serve) as url:
-        lines: list[tuple[Sandbox, Line]] = []
+        lines: list[tuple[Sandbox, ProviderLine]] = []
 
         def make(at: str) -> ASGIApp:
             sandbox = new_sandbox(url=at, serves=url)
             played = SandboxApp(sandbox, clock=clock, deliver=keep_post)
-            lines.append((sandbox, Line(cast("Any", played))))
+            lines.append((sandbox, ProviderLine(cast("Any", played))))
             return lines[0][1]
 
         async with serving_at(make):

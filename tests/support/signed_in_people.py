@@ -7,7 +7,7 @@ from typing import Any
 
 from flows import elicit
 from tests.support.issuer import Issuing, issuing
-from tests.support.mcp_server import Stage, new_server, staged
+from tests.support.mcp_server import ServerEnv, new_server, staged
 
 HER_WORDS = "Only for the eyes of Alice"
 
@@ -26,8 +26,8 @@ def add_visit(server: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Town:
-    stage: Stage
+class OAuthEnv:
+    stage: ServerEnv
     issuer: Issuing
 
     def bearer(self, subject: str | None, **claims: Any) -> dict[str, str]:
@@ -35,6 +35,6 @@ class Town:
 
 
 @asynccontextmanager
-async def town(library: str = "mcp", **options: Any) -> AsyncIterator[Town]:
+async def oauth_env(library: str = "mcp", **options: Any) -> AsyncIterator[OAuthEnv]:
     async with issuing() as issuer, staged(shop(library), who=issuer.who(**options)) as stage:
-        yield Town(stage=stage, issuer=issuer)
+        yield OAuthEnv(stage=stage, issuer=issuer)

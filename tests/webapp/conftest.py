@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.acme import DECLARED, Acme, declared
 from tests.support.clock import Clock
-from tests.support.payment_env import Till, selling
+from tests.support.payment_env import PaymentEnv, selling
 from tests.support.service_env import process
 from tests.support.shop_env import Shop, open_shop
 from webapp.service import Service
@@ -42,9 +42,9 @@ def acme() -> Acme:
 
 
 @pytest.fixture
-async def till(acme: Acme, tmp_path: Path) -> AsyncIterator[Till]:
-    async with selling(declared(DECLARED, folder=tmp_path), acme) as till:
-        yield till
+async def payment_env(acme: Acme, tmp_path: Path) -> AsyncIterator[PaymentEnv]:
+    async with selling(declared(DECLARED, folder=tmp_path), acme) as payment_env:
+        yield payment_env
 
 
 @pytest.fixture

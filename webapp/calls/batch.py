@@ -56,7 +56,7 @@ class Batch(Generic[PartT]):
         self._going -= 1
         self._look()
 
-    async def stand(self, part: PartT, *, way: str, is_urgent: bool) -> tuple[PartT, ...]:
+    async def park(self, part: PartT, *, way: str, is_urgent: bool) -> tuple[PartT, ...]:
         """Nothing more comes of this one in this leg; what is to be shown together with it.
 
         Returns to the one that ends the leg, in the order of the run. The others wait to be ended.

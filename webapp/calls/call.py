@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from msgspec.json import encode
 
 from flows.elicitation import run as runs
-from flows.elicitation.run import AskedPlace, Place, Run
+from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
@@ -109,7 +109,7 @@ class Call(Verbs):
         self._presenter = presenter
         self._task: asyncio.Task[object] | None = None
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._seen: dict[Place, bool] = {}  # and whether its order counts
+        self._seen: dict[Step, bool] = {}  # and whether its order counts
         self._is_repeated = False
         self._is_finished = False
         # Finished, and nobody was asked in any leg: the run stands nowhere.
@@ -267,12 +267,12 @@ class Call(Verbs):
             await self.run.keep_open()
 
     async def _ask(self, question: Question[T]) -> Outcome[T]:
-        place = await self.place(question)
-        if isinstance(place, Outcome):
-            return place
-        return await self.ask_at(place, question, Prompts())
+        step = await self.step(question)
+        if isinstance(step, Outcome):
+            return step
+        return await self.ask_at(step, question, Prompts())
 
-    async def place(self, question: Question[T]) -> Place | Outcome[T]:
+    async def step(self, question: Question[T]) -> Step | Outcome[T]:
         """Where it stands in the run, or its outcome where nobody is asked."""
         fact = self.fact(question.request)
         if question.again:
@@ -280,7 +280,7 @@ class Call(Verbs):
         if (handed := self.handed.take(fact, question)) is not None:
             await self._must_be_going_on()
             return handed
-        place = Place(kind=fact[0], digest=fact[1], nth=self._counts[fact])
+        step = Step(kind=fact[0], digest=fact[1], nth=self._counts[fact])
         self._counts[fact] += 1
         is_gate = traits_of(fact[0]).is_gate
         is_ordered = not is_gate and asyncio.current_task() is self._task
@@ -292,35 +292,35 @@ class Call(Verbs):
         except (NotAllowed, NotSupported) as error:
             return question.unasked(error)
         run = await (self._a_gates_run() if is_gate else self._the_run())
-        later = self._asked_again(run, place)
+        later = self._asked_again(run, step)
         try:
-            known = await self._known(question.request, place.digest, run.at(place))
+            known = await self._known(question.request, step.digest, run.at(step))
         except Failed:
             if later is None:
                 raise
             known = None
-        if known is None and later is not None and await self._is_got(run.at(place)):
-            self._seen.update((one, False) for one in run.alike(place))
-            self._counts[fact], place = later.nth + 1, later
+        if known is None and later is not None and await self._is_got(run.at(step)):
+            self._seen.update((one, False) for one in run.alike(step))
+            self._counts[fact], step = later.nth + 1, later
         if known is not None:  # it has no place in the run, and so none in its order
             self._is_known = True
-            self._seen[place] = False
+            self._seen[step] = False
             self.note(fact, known)
             return Outcome(status=Status.ACCEPTED, content=question.answer(known))
         # A call that the client did not continue may ask afresh.
         if is_ordered and self.run.is_continued:
-            runs.check_order(run, place, seen=self._seen, says=question.message)
-        self._seen[place] = is_ordered
-        return place
+            runs.check_order(run, step, seen=self._seen, says=question.message)
+        self._seen[step] = is_ordered
+        return step
 
-    def _asked_again(self, run: Run, place: Place) -> Place | None:
+    def _asked_again(self, run: Run, step: Step) -> Step | None:
         """Where an earlier leg asked for the same once more, as what it had got works no more."""
-        if not self.kinds[place.kind].may_know or traits_of(place.kind).is_gate:
+        if not self.kinds[step.kind].may_know or traits_of(step.kind).is_gate:
             return None
-        latest = max(run.alike(place), default=place, key=attrgetter("nth"))
-        return latest if latest.nth > place.nth else None
+        latest = max(run.alike(step), default=step, key=attrgetter("nth"))
+        return latest if latest.nth > step.nth else None
 
-    async def _is_got(self, asking: AskedPlace | None) -> bool:
+    async def _is_got(self, asking: AskedStep | None) -> bool:
         """Whether the leg that asked again had got it here: it was at hand, or is an account."""
         if asking is None:
             return True
@@ -328,30 +328,30 @@ class Call(Verbs):
         is_accepted = asked is not None and asked.status is Status.ACCEPTED
         return is_accepted and traits_of(asking.place.kind).gives == "account"
 
-    async def ask_at(self, place: Place, question: Question[T], group: Prompts) -> Outcome[T]:
+    async def ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]:
         """Ask it there; one group is shown together."""
         with self.elicitations.waiters.waiter(leg=self.leg, taker=self.taken) as waiter:
             self._waiters.add(waiter)
             group.join(waiter)
             try:
-                return await self._answered(question, place, waiter, group)
+                return await self._answered(question, step, waiter, group)
             finally:
                 self._waiters.discard(waiter)
 
     async def _answered(
-        self, question: Question[T], place: Place, waiter: Waiter, group: Prompts
+        self, question: Question[T], step: Step, waiter: Waiter, group: Prompts
     ) -> Outcome[T]:
-        before, is_ordered = self.run.value.at(place), self._seen[place]
-        until = self._presenter.limit(place.kind, now=self.now, timeout=question.timeout)
+        before, is_ordered = self.run.value.at(step), self._seen[step]
+        until = self._presenter.limit(step.kind, now=self.now, timeout=question.timeout)
         limit = Deadline(until - self.now, ticks=self.elicitations.ticks)
         while True:
-            current = await self._line.stand(question, place, waiter, is_ordered=is_ordered)
+            current = await self._line.park(question, step, waiter, is_ordered=is_ordered)
             if current.is_open_there and not current.status.is_final:
                 current = await self.kinds.payments.checkouts.ask_once(current)
             if not current.status.is_final:
                 # A new question at a place of old has been shown to nobody.
                 is_again = before is not None and before.elicitation_id == current.id
-                shown = self._line.shown(current, place, is_again=is_again, group=group)
+                shown = self._line.shown(current, step, is_again=is_again, group=group)
                 if not question.waits_for_money:
                     self._leaves_to_come.add(current.id)
                     waiter.sees_all = True

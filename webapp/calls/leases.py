@@ -28,7 +28,7 @@ class Leases:
     def used(self) -> list[str]:
         return [id for id, is_used in self._is_used.items() if is_used]
 
-    def was_handed(self, settled: Elicitation) -> bool:
+    def was_prefetched(self, settled: Elicitation) -> bool:
         """The write that settled it took it for this leg; False if the leg is over without it.
 
         The leg may have seen that write in the store, used the outcome and come to its end before

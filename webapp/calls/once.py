@@ -25,7 +25,7 @@ from webapp.records.rows import DoneOnce
 from webapp.stores import Conflict
 
 Wait: TypeAlias = Callable[[Collection[asyncio.Future[None]]], Awaitable[object]]
-Place: TypeAlias = tuple[str, str, str]  # the tool, its body's place among inner calls, the key
+OnceKey: TypeAlias = tuple[str, str, str]  # the tool, its body's place among inner calls, the key
 
 LETTERS_AT_MOST = 1024 * 1024  # of a result's JSON, which is ASCII
 _PIECE = 24 * 1024  # of those in one row, where quotes and backslashes take two
@@ -73,7 +73,7 @@ async def do_once(
     scope: str,
     kept: timedelta,
     name: str,
-    place: Place,
+    step: OnceKey,
     work: Callable[[str], Awaitable[Json]],
     working: Working,
     wait: Wait,
@@ -83,8 +83,8 @@ async def do_once(
     Raises ResultNotKept if the result is no JSON or too long, and what the work raises.
     """
     pepper = elicitations.owners.pepper
-    id = owner + pepper.tag("once", scope, *place, name, size=18)
-    key = pepper.tag("idempotency", scope, *place, name, size=18)
+    id = owner + pepper.tag("once", scope, *step, name, size=18)
+    key = pepper.tag("idempotency", scope, *step, name, size=18)
     while (doing := elicitations.doing.get(id)) is not None:
         await wait({doing})  # an identical call is at it in this process
     elicitations.doing[id] = over = asyncio.get_running_loop().create_future()

@@ -51,7 +51,7 @@ class Prompt:
 
     shown: PresentedQuestion
     is_out: bool = False  # the client was shown it in an earlier leg
-    letters: str | None = None
+    user_code: str | None = None
 
     @property
     def index(self) -> int:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from flows.elicitation import run as runs
 from flows.elicitation import states
-from flows.elicitation.run import AskedPlace, Place, Run
+from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Asked, Elicitation, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.errors import CallOver, InvalidQuestion
@@ -24,8 +24,8 @@ from flows.question import Question
 from webapp.calls.presenter import PresentedQuestion, Prompts
 from webapp.calls.run import OPEN_AT_LEAST, CurrentRun
 from webapp.elicitations.aliases import give_alias
-from webapp.elicitations.kind import AskedBy
 from webapp.elicitations.links import Links
+from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiter
@@ -67,14 +67,14 @@ class Questions:
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # what was started, and nobody was told of yet
 
-    async def stand(
-        self, question: Question[Any], place: Place, waiter: Waiter, *, is_ordered: bool
+    async def park(
+        self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         """The elicitation of this place, found, joined or started; this leg waits for it now."""
         async with self._lock, self._kinds.policies.turn(self._run.value.owner):
             if self._is_over():  # a sibling has ended the leg: nobody would be shown this one
                 raise CallOver
-            current = await self._stand(question, place, waiter, is_ordered=is_ordered)
+            current = await self._park(question, step, waiter, is_ordered=is_ordered)
             if question.elicitation_id is not None:
                 await self._name(question.elicitation_id, current)
             if isinstance(question.request, Visit):
@@ -86,14 +86,14 @@ class Questions:
             return current
 
     def shown(
-        self, current: Elicitation, place: Place, *, is_again: bool, group: Prompts
+        self, current: Elicitation, step: Step, *, is_again: bool, group: Prompts
     ) -> PresentedQuestion:
         """What a presenter has to show of it."""
         asked = self._run.value.asked
         return PresentedQuestion(
             elicitation=current,
             link=cache(partial(self._links.of, current, now=self._elicitations.clock())),
-            index=next(i for i, asking in enumerate(asked) if asking.place == place),
+            index=next(i for i, asking in enumerate(asked) if asking.place == step),
             is_again=is_again,
             group=group,
             arguments=self._tool.arguments,
@@ -107,20 +107,20 @@ class Questions:
             lambda e: states.join(e, leg=self._leg, run=self._run.value.id),
         )
 
-    async def _stand(
-        self, question: Question[Any], place: Place, waiter: Waiter, *, is_ordered: bool
+    async def _park(
+        self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
-        join = self._join_key(question, place)
+        join = self._join_key(question, step)
         for number in range(TRIES_AT_MOST):
             before = run = self._run.value
-            known = run.at(place)
+            known = run.at(step)
             current, former = await self._look(run, known, join)
             changed: list[Value] = []
             if current is None:
                 room = await self._kinds.policies.room(
                     run, client_id=self._client_id, tool=self._tool
                 )
-                current = await self._start(question, place, join, run)
+                current = await self._start(question, step, join, run)
                 changed += [current, *room.taken_by(current)]
                 if former is not None:
                     changed.append(states.let_go(former))
@@ -128,8 +128,8 @@ class Questions:
                 current = states.join(current, leg=self._leg, run=run.id)
                 changed.append(current)
             if known is None or known.elicitation_id != current.id:
-                asking = AskedPlace(
-                    place=place,
+                asking = AskedStep(
+                    place=step,
                     elicitation_id=current.id,
                     is_ordered=is_ordered,
                     says=question.message[:SAYS_CHARACTERS],
@@ -152,7 +152,7 @@ class Questions:
             if changed[0] is current:
                 return replace(current, version=current.version + 1)
             return current
-        raise Contended(str(place))
+        raise Contended(str(step))
 
     async def _name(self, alias: str, current: Elicitation) -> None:
         """Before the link is out, and after the write that decided whose elicitation it is."""
@@ -184,7 +184,7 @@ class Questions:
         return await self._elicitations.change(current.id, lambda e: states.lead_to(e, url))
 
     async def _look(
-        self, run: Run, known: AskedPlace | None, join: str
+        self, run: Run, known: AskedStep | None, join: str
     ) -> tuple[Elicitation | None, Elicitation | None]:
         """What there is to join, if anything; else what holds the question's key and is over."""
         if known is not None:
@@ -222,11 +222,11 @@ class Questions:
     def _is_kept(self, held: Elicitation, *statuses: Status) -> bool:
         return held.status in statuses and self._elicitations.clock() < held.kept_until
 
-    def _join_key(self, question: Question[Any], place: Place) -> str:
+    def _join_key(self, question: Question[Any], step: Step) -> str:
         about = (
-            ("named", self._tool.tool, question.key, place.kind, place.digest)
+            ("named", self._tool.tool, question.key, step.kind, step.digest)
             if question.key is not None
-            else ("placed", self._tool.tool, self._tool.arguments, str(place))
+            else ("placed", self._tool.tool, self._tool.arguments, str(step))
         )
         pepper = self._elicitations.owners.pepper
         tool = self._tool
@@ -234,9 +234,7 @@ class Questions:
             "join", tool.server, self._client_id, *about, *tool.version_parts, size=18
         )
 
-    async def _start(
-        self, question: Question[Any], place: Place, join: str, run: Run
-    ) -> Elicitation:
+    async def _start(self, question: Question[Any], step: Step, join: str, run: Run) -> Elicitation:
         request = question.request
         id = self._fresh = self._elicitations.new_id(run.owner)
         now = self._elicitations.clock()
@@ -246,7 +244,7 @@ class Questions:
             tool=self._tool.tool,
             client=self._tool.client,
             message=question.message,
-            digest=place.digest,
+            digest=step.digest,
             version=self._tool.version,
             client_id=self._tool.client_id,
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OwnersReach:
-    """Implements flows.question.Reach for one owner."""
+    """Implements flows.question.Resources for one owner."""
 
     def __init__(
         self,

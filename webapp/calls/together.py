@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from flows.elicitation.run import Place
+from flows.elicitation.run import Step
 from flows.question import Outcome, Question
 from webapp.calls.presenter import Interrupted, Prompts
 
@@ -21,8 +21,8 @@ class AsksTogether(Protocol):
     @property
     def is_interrupted(self) -> bool: ...
 
-    async def place(self, question: Question[T]) -> Place | Outcome[T]: ...
-    async def ask_at(self, place: Place, question: Question[T], group: Prompts) -> Outcome[T]: ...
+    async def step(self, question: Question[T]) -> Step | Outcome[T]: ...
+    async def ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]: ...
 
 
 async def ask_all(
@@ -32,12 +32,12 @@ async def ask_all(
 
     With `stops_at_no` the first no that is no answer is raised at once: nobody waits for the rest.
     """
-    places = [await call.place(question) for question in questions]
+    places = [await call.step(question) for question in questions]
     group = Prompts(len(places))
 
-    async def ask(question: Question[Any], place: Place | Outcome[Any]) -> Outcome[Any]:
-        outcome = place
-        if isinstance(outcome, Place):
+    async def ask(question: Question[Any], step: Step | Outcome[Any]) -> Outcome[Any]:
+        outcome = step
+        if isinstance(outcome, Step):
             outcome = await call.ask_at(outcome, question, group)
         if stops_at_no and outcome.error is not None and question.no is None:
             raise outcome.error
@@ -47,8 +47,8 @@ async def ask_all(
     asking: list[asyncio.Task[Outcome[Any]]] = []
     try:
         async with asyncio.TaskGroup() as tasks:
-            for question, place in zip(questions, places, strict=True):
-                asking.append(tasks.create_task(ask(question, place)))
+            for question, step in zip(questions, places, strict=True):
+                asking.append(tasks.create_task(ask(question, step)))
     except BaseExceptionGroup:
         if call.is_interrupted:
             raise Interrupted from None

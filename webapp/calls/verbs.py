@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from flows.elicitation.run import AskedPlace, Place, Run
+from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
@@ -20,8 +20,7 @@ from flows.question import (
     current_body,
     digest_of,
 )
-from webapp.calls.once import KEPT, KEPT_UNDER_A_RECEIPT, Working, do_once, do_unkept
-from webapp.calls.once import Place as Work
+from webapp.calls.once import KEPT, KEPT_UNDER_A_RECEIPT, OnceKey, Working, do_once, do_unkept
 from webapp.calls.prefetched import Fact, Prefetched
 from webapp.calls.presenter import Prompts
 from webapp.calls.resources import OwnersReach
@@ -29,7 +28,7 @@ from webapp.calls.run import CurrentRun
 from webapp.calls.together import ask_all
 from webapp.calls.unasked import nothing_stands_before
 from webapp.completion import Completing
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.identity.identity import Caller
@@ -85,7 +84,7 @@ class Verbs(ABC):
         self._of_earlier_legs = frozenset[str]()
 
     @property
-    def reach(self) -> OwnersReach:
+    def resources(self) -> OwnersReach:
         run = self.run.value
         return OwnersReach(
             owner=run.owner,
@@ -137,11 +136,11 @@ class Verbs(ABC):
         try:
             await nothing_stands_before()
             if again is None:
-                result = await self._once(name, work, place=("", "", ""))
+                result = await self._once(name, work, step=("", "", ""))
             else:
-                place = (self.tool.tool, body.path, json.dumps(key))
+                step = (self.tool.tool, body.path, json.dumps(key))
                 with body.using(name, key):
-                    result = await self._once(name, work, place=place)
+                    result = await self._once(name, work, step=step)
             if again is not None:
                 self.note_use(again=again)
             return result
@@ -199,7 +198,7 @@ class Verbs(ABC):
     def failed(self, error: ElicitError) -> None:
         self.last_error = error
 
-    async def _known(self, request: Request, digest: str, asking: AskedPlace | None) -> Json | None:
+    async def _known(self, request: Request, digest: str, asking: AskedStep | None) -> Json | None:
         """An answer that needs no asking, unless what was asked there may still bring one."""
         kind = self.kinds[request.kind]
         if not kind.may_know:
@@ -230,7 +229,7 @@ class Verbs(ABC):
         return self.elicitations.clock() < asked.kept_until
 
     async def _once(
-        self, name: str, work: Callable[[str], Awaitable[Json]], *, place: Work
+        self, name: str, work: Callable[[str], Awaitable[Json]], *, step: OnceKey
     ) -> Json:
         await self._must_be_going_on()
         if self.caller.owner is None:
@@ -248,7 +247,7 @@ class Verbs(ABC):
             scope=self._receipt or run.id,
             kept=KEPT if self._receipt is None else KEPT_UNDER_A_RECEIPT,
             name=name,
-            place=place,
+            step=step,
             work=work,
             working=self.working,
             wait=self.wait_for,
@@ -262,10 +261,10 @@ class Verbs(ABC):
     def is_interrupted(self) -> bool: ...
 
     @abstractmethod
-    async def place(self, question: Question[T]) -> Place | Outcome[T]: ...
+    async def step(self, question: Question[T]) -> Step | Outcome[T]: ...
 
     @abstractmethod
-    async def ask_at(self, place: Place, question: Question[T], group: Prompts) -> Outcome[T]: ...
+    async def ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]: ...
 
     @abstractmethod
     async def _must_be_going_on(self) -> None:

@@ -76,7 +76,7 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
     grant = await _answered(service, asked, code, terminal)
     is_wanted = terms.wants(grant.person)
     if is_wanted and not await terminal.is_right(await _question(service, asked, client, grant)):
-        await accounts.grants.give_back(asked, grant, code)
+        await accounts.grants.revoke_grant(asked, grant, code)
         await service.elicitations.end(asked, Status.DECLINED)
         terminal.say(_nothing_kept(client))
         return False

@@ -1,4 +1,4 @@
-"""`elicit payments` and `elicit webhooks`: what an operator sees, and gives back or replays.
+"""`elicit payments` and `elicit webhooks`: what an operator sees, and refunds or replays.
 
 What could go wrong: a terminal that obeys what a tool or a provider wrote, or a list that shows
 whose it is. So signs that are no letters are shown as such, owners are cut short, and no key of a
@@ -63,7 +63,11 @@ async def list_payments(service: Service, *, only_open: bool, as_json: bool = Fa
     loose = await service.kinds.payments.loose_ends.open()
     pending = await _on_their_way(service)
     if as_json:
-        told = [*map(_of_loose, loose), *map(_of_pending, pending), *map(_of_payment, payments)]
+        told = [
+            *map(_of_unresolved, loose),
+            *map(_of_pending, pending),
+            *map(_of_payment, payments),
+        ]
         return [msgspec.json.encode(one).decode() for one in told]
     if not payments and not loose and not pending:
         return ["Nothing is open." if only_open else "Nothing was paid."]
@@ -76,7 +80,7 @@ async def show_payment(service: Service, id: str) -> list[str]:
     """One of the list, with all that is known of it. Raises Refused."""
     loose = await service.kinds.payments.loose_ends.open()
     there = {
-        **{tail_of(one): _of_loose(one) for one in loose},
+        **{tail_of(one): _of_unresolved(one) for one in loose},
         **{tail_of(one): _of_pending(one) for one in await _on_their_way(service)},
         **{tail_of(one): _of_payment(one) for one in await _payments(service)},
     }
@@ -95,7 +99,7 @@ async def refund_payment(
     also_spent: bool,
     amount: str | None = None,
 ) -> list[str]:
-    """Give it back; what was given back already is only told. Raises Refused.
+    """Refund it; what was refunded already is only told. Raises Refused.
 
     `amount`: only so much of it in all, in its currency, such as "3.00".
     """
@@ -103,14 +107,14 @@ async def refund_payment(
     if payment is None:
         raise _unknown(id)
     if payment.status is ReceiptStatus.REFUNDED:
-        return [f"{payment.price} was given back on {payment.refunded_at:%Y-%m-%d}."]
+        return [f"{payment.price} was refunded on {payment.refunded_at:%Y-%m-%d}."]
     part = payment.price if amount is None else _part(payment, amount)
     if 0 < part.minor_units <= payment.refunded:
-        return [f"{payment.refunded_price} of {payment.price} was given back already."]
+        return [f"{payment.refunded_price} of {payment.price} was refunded already."]
     is_whole = part == payment.price
     refunds, up_to = service.kinds.payments.refunds, None if is_whole else part.minor_units
     try:
-        refund = await refunds.give_back(
+        refund = await refunds.refund(
             payment.owner,
             payment.id,
             reason=None if reason is None else reason[:REASON_CHARACTERS],
@@ -127,7 +131,7 @@ async def refund_payment(
         raise CommandRefused(f"{error} {_AGAIN_WHOLE if is_whole else _AGAIN_PART}") from error
     if is_whole:
         return [_given(part, refund)]
-    return [f"{_given(part, refund)} That is all that was given back of {payment.price}."]
+    return [f"{_given(part, refund)} That is all that was refunded of {payment.price}."]
 
 
 async def end_payment(service: Service, id: str) -> list[str]:
@@ -249,7 +253,7 @@ def _of_payment(payment: Payment) -> dict[str, object]:
     }
 
 
-def _of_loose(loose: UnresolvedPayment) -> dict[str, object]:
+def _of_unresolved(loose: UnresolvedPayment) -> dict[str, object]:
     return {
         "id": tail_of(loose),
         "standing": f"look: {loose.status.value}",
@@ -327,21 +331,21 @@ def _on_its_way(asked: Elicitation) -> list[str]:
 def _standing(payment: Payment) -> str:
     words = str(payment.status)
     if payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
-        words = f"open, given back by itself on {payment.refund_at:%Y-%m-%d}"
+        words = f"open, refunded by itself on {payment.refund_at:%Y-%m-%d}"
         if payment.surplus_to is not None:
-            words = "paid twice: given back as soon as the provider shows both"
+            words = "paid twice: refunded as soon as the provider shows both"
     elif payment.status is ReceiptStatus.REFUNDING:
-        words = "being given back"
+        words = "being refunded"
         if payment.refund_at is None:
-            words = "could not be given back: look at the provider"
+            words = "could not be refunded: look at the provider"
     if payment.is_part_refunded:
-        words += f", {payment.refunded_price} of it given back there"
+        words += f", {payment.refunded_price} of it refunded there"
     return words
 
 
 def _given(price: Money, refund: Refund) -> str:
     is_on_its_way = refund.status != "succeeded"
-    return f"{price} {'goes back' if is_on_its_way else 'is given back'} ({refund.id})."
+    return f"{price} {'is being refunded' if is_on_its_way else 'is refunded'} ({refund.id})."
 
 
 def _part(payment: Payment, amount: str) -> Money:
@@ -373,7 +377,7 @@ def _unknown(id: str) -> CommandRefused:
 def _why_not(error: NotPossible) -> str:
     match error.status:
         case ReceiptStatus.SPENT:
-            return "A call has used it: with --spent it is given back all the same."
+            return "A call has used it: with --spent it is refunded all the same."
         case ReceiptStatus.TAKEN:
             return "A call uses it at the moment: try again in a minute."
         case ReceiptStatus.DISPUTED:

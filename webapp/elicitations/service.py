@@ -358,7 +358,7 @@ class Elicitations:
         settled = await self.change(id, change, also=also)
         if waiter is not None and waiter.taker is not None:
             leg = waiter.leg
-            if not waiter.taker.was_handed(settled):
+            if not waiter.taker.was_prefetched(settled):
                 # It ended while the write was under way: the next one need not wait for the lease.
                 await self.each([id], lambda e: states.release(e, leg=leg))
         return settled

@@ -21,7 +21,7 @@ class Taker(Protocol):
     @property
     def is_over(self) -> bool: ...
 
-    def was_handed(self, settled: Elicitation) -> bool:
+    def was_prefetched(self, settled: Elicitation) -> bool:
         """The write took it for this leg; False if the leg is over and never had it."""
         ...
 

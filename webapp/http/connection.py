@@ -21,8 +21,8 @@ __all__ = [
     "Scope",
     "Send",
     "StreamConnection",
+    "client_connection_of",
     "watched",
-    "wire_of",
 ]
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -147,7 +147,7 @@ def watched(app: ASGIApp) -> ASGIApp:
     return watching
 
 
-def wire_of(scope: Mapping[str, Any]) -> ClientConnection | None:
+def client_connection_of(scope: Mapping[str, Any]) -> ClientConnection | None:
     """Return the wire of this exchange, or None where no `watched` stands around the app."""
     wire = scope.get(_SCOPE_KEY)
     return wire if isinstance(wire, ClientConnection) else None

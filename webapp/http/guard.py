@@ -1,6 +1,6 @@
 """The one layer that checks Host, Origin and the shape of the path, around everything.
 
-Served libraries check nothing by default, so a page of a stranger that rebinds its name to
+HostedServer libraries check nothing by default, so a page of a stranger that rebinds its name to
 127.0.0.1 would run tools in the reader's name. A client's address is believed from a header only
 when a configured proxy sent it.
 

@@ -54,7 +54,7 @@ class _Refused:
 
 
 @dataclass(slots=True)
-class _Line:
+class _Inquiry:
     """The tokens of an address that sent too many bad ones."""
 
     length: int = 0
@@ -74,7 +74,7 @@ class Introspection:
         self._ticks = ticks_of(clock)
         self._refusals = Rates(burst=REFUSED_AT_ONCE, every=BETWEEN_REFUSALS, clock=clock)
         self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
-        self._lines: dict[str, _Line] = {}  # by address
+        self._lines: dict[str, _Inquiry] = {}  # by address
         # Each with when it was said, the oldest first; made-up tokens crowd out no good one.
         self._good: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, _Refused]] = OrderedDict()
@@ -128,7 +128,7 @@ class Introspection:
 
     @asynccontextmanager
     async def _line(self, sender: str) -> AsyncGenerator[None]:
-        line = self._lines.setdefault(sender, _Line())
+        line = self._lines.setdefault(sender, _Inquiry())
         if line.length == LINE_AT_MOST:
             raise Failed("There are too many access tokens here that nobody knows.")
         line.length += 1

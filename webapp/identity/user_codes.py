@@ -10,7 +10,13 @@ from msgspec.structs import replace
 
 from flows.elicitation import user_code as bindings
 from flows.elicitation.states import Elicitation
-from flows.elicitation.user_code import CLOSED_WORDS, FRESH_WORDS, WRONG_WORDS, Code, Codes
+from flows.elicitation.user_code import (
+    CLOSED_WORDS,
+    FRESH_WORDS,
+    WRONG_WORDS,
+    Code,
+    UserCodeGenerator,
+)
 from flows.errors import NotPossible
 from webapp.elicitations.service import Elicitations
 
@@ -25,7 +31,7 @@ class TypedCode(StrEnum):
 
 
 class UserCodes:
-    def __init__(self, *, elicitations: Elicitations, codes: Codes) -> None:
+    def __init__(self, *, elicitations: Elicitations, codes: UserCodeGenerator) -> None:
         self._elicitations = elicitations
         self._codes = codes
 
@@ -43,7 +49,7 @@ class UserCodes:
 
     def of(self, elicitation: Elicitation, code: Code) -> str:
         """The letters for the page of the code's browser."""
-        return self._codes.letters(elicitation.id, code)
+        return self._codes.user_code(elicitation.id, code)
 
     async def confirm(self, id: str, typed: str) -> TypedCode:
         """The asker has typed this. Raises TooManyAttempts, NotPossible once it is over."""

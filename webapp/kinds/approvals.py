@@ -17,7 +17,7 @@ from flows.elicitation.calling_client import seen
 from flows.elicitation.states import RECORD_KEPT, Elicitation, Json
 from flows.kinds.form import FormTerms
 from flows.kinds.gate import APPROVED_FOR, REMEMBERED_FOR
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import tail_of
 from webapp.records.rows import Approval

@@ -15,7 +15,7 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.kinds.form import Form, FormTerms
 from flows.kinds.gate import Gate, GatePolicy
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.approvals import Approvals
 from webapp.kinds.page_kind import PageKind
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Gates(PageKind):
-    """Implements webapp.elicitations.kind.Kind for requests of type Form that are gates."""
+    """Implements question_kind.QuestionKind for requests of type Form that are gates."""
 
     may_know = True
 
@@ -76,11 +76,11 @@ class Gates(PageKind):
         terms = _terms(accepted)
         if not terms.can_be_kept:
             return []
-        is_wide, is_for_all = _reach(ticks)
+        is_wide, is_for_all = _resources(ticks)
         return [await self.approvals.given(accepted, terms, is_wide=is_wide, is_for_all=is_for_all)]
 
     def log(self, accepted: Elicitation, ticks: Collection[str]) -> None:
-        is_wide, is_for_all = _reach(ticks)
+        is_wide, is_for_all = _resources(ticks)
         about = {"id": accepted.id, "tool": accepted.asked.tool}
         _log.info("approval.given", extra={**about, "is_wide": is_wide, "is_for_all": is_for_all})
 
@@ -102,7 +102,7 @@ def _is_recent(accepted: Elicitation, *, now: datetime) -> bool:
     return now < accepted.settled_at + holds_for
 
 
-def _reach(ticks: Collection[str]) -> tuple[bool, bool]:
+def _resources(ticks: Collection[str]) -> tuple[bool, bool]:
     """Whether a yes is for any arguments, and whether for all of its person's clients."""
     return "remember" in ticks, "all_clients" in ticks
 

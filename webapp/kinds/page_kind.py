@@ -18,13 +18,13 @@ from flows.errors import Failed
 from flows.question import Link
 from flows.schema.schema import Schema, schema_of
 from webapp.elicitations.complete import complete_elicitation
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.records.rows import Value
 
 
 class PageKind:
-    """Implements webapp.elicitations.kind.Kind for requests with `terms` that have a schema."""
+    """Implements question_kind.QuestionKind for requests with `terms` that have a schema."""
 
     flow = None
     holds_open = False

@@ -10,14 +10,14 @@ from flows.elicitation.traits import Traits, traits_of
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Client, Provider
 from flows.payments.gateway import MerchantAccount
-from webapp.elicitations.kind import Kind
+from webapp.elicitations.question_kind import QuestionKind
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.kinds.gate import Gates
 from webapp.kinds.page_kind import PageKind
 from webapp.kinds.quotas import Quotas
 from webapp.kinds.rules import Rules
-from webapp.kinds.secret import KeptSecrets
+from webapp.kinds.secret import SecretPage
 from webapp.kinds.url import Visits
 from webapp.oauth.accounts import Accounts
 from webapp.payments.payments import Payments
@@ -29,14 +29,14 @@ class Kinds:
     visits: Visits
     accounts: Accounts
     payments: Payments
-    secrets: KeptSecrets
+    secrets: SecretPage
     forms: PageKind
     gates: Gates
     policies: Quotas
     rules: Rules
-    others: Mapping[str, Kind] = field(default_factory=dict[str, Kind])
+    others: Mapping[str, QuestionKind] = field(default_factory=dict[str, QuestionKind])
 
-    def __getitem__(self, name: str) -> Kind:
+    def __getitem__(self, name: str) -> QuestionKind:
         return self._by_name()[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -55,7 +55,7 @@ class Kinds:
     def label(self, elicitation: Elicitation) -> str:
         return self[elicitation.kind].label(elicitation)
 
-    def _by_name(self) -> Mapping[str, Kind]:
+    def _by_name(self) -> Mapping[str, QuestionKind]:
         return {
             "url": self.visits,
             "oauth": self.accounts,
@@ -103,7 +103,7 @@ def open_kinds(
             refund_unused=refund_unused,
             unreached=unreached,
         ),
-        secrets=KeptSecrets(elicitations=elicitations),
+        secrets=SecretPage(elicitations=elicitations),
         forms=PageKind(elicitations=elicitations),
         gates=Gates(elicitations=elicitations, policy=gate),
         policies=Quotas(elicitations=elicitations, settings=policies),

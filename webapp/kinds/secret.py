@@ -13,13 +13,13 @@ from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed
 from flows.kinds.secret import Secret
 from flows.schema.schema import Schema, check, with_secrets
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.kinds.page_kind import PageKind, terms_in
 from webapp.records.rows import KeptSecret, Value
 
 
-class KeptSecrets(PageKind):
-    """Implements webapp.elicitations.kind.Kind for requests of type Secret."""
+class SecretPage(PageKind):
+    """Implements webapp.elicitations.question_kind.QuestionKind for requests of type Secret."""
 
     may_know = True
 

@@ -5,12 +5,12 @@ from msgspec.structs import replace
 from flows.elicitation.states import Asked, Elicitation, Json
 from flows.kinds.url import Visit, VisitFlow
 from flows.question import Link
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.records.rows import Value
 
 
 class Visits:
-    """Implements webapp.elicitations.kind.Kind for requests of type Visit."""
+    """Implements webapp.elicitations.question_kind.QuestionKind for requests of type Visit."""
 
     holds_open = False
     may_know = False

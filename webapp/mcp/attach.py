@@ -24,7 +24,7 @@ from flows.question import asking
 from webapp.calls.call import Call
 from webapp.calls.presenter import Presenter
 from webapp.calls.unasked import all_were_asked
-from webapp.http.connection import ClientConnections, wire_of
+from webapp.http.connection import ClientConnections, client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.identity import Caller
 from webapp.logs.events import mask_tool_logs
@@ -87,7 +87,7 @@ def attach(
     parts = cast("list[object]", middleware)
     share_request_state(server, parts, service.request_state_keys)
     mask_tool_logs()
-    # Served again, perhaps: the one from before belongs to a service that is closed.
+    # HostedServer again, perhaps: the one from before belongs to a service that is closed.
     parts[:] = [part for part in parts if not isinstance(part, Middleware)]
     parts.append(Middleware(server, service, issuer=issuer, wires=wires or ClientConnections()))
     inner_calls.watch(server)
@@ -131,7 +131,7 @@ class Middleware:
         assert request_id is not None
         if context.request is not None:
             note_call(context.request.scope)
-            wire = wire_of(context.request.scope)
+            wire = client_connection_of(context.request.scope)
         else:
             wire = self._wires.find(request_id)
         service, declared = self._service, declared_by(context)

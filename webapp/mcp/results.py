@@ -75,7 +75,7 @@ def _link_text(shown: PresentedQuestion) -> str:
         )
     return (
         f"What for: {shown.elicitation.asked.message}\n"
-        f"Show the person this link, whole and unchanged: {shown.url}\n{_by_letters(shown)}"
+        f"Show the person this link, whole and unchanged: {shown.url}\n{_with_user_code(shown)}"
         f"It works until {shown.elicitation.expires_at:%H:%M} UTC."
     )
 
@@ -98,7 +98,7 @@ def _when(parts: Sequence[Prompt]) -> str:
     return "When they say that they are done"
 
 
-def _by_letters(shown: PresentedQuestion) -> str:
+def _with_user_code(shown: PresentedQuestion) -> str:
     if not shown.elicitation.is_by_code:
         return ""
     return (
@@ -135,7 +135,7 @@ def _called_with(shown: PresentedQuestion) -> Mapping[str, Json]:
 def _in_short(arguments: Mapping[str, Json]) -> dict[str, Json]:
     """What tells the model which call it was; a person is shown all of them."""
     listed = [
-        (_whole_letters(name)[:_VALUE_CHARACTERS], value) for name, value in arguments.items()
+        (_whole_characters(name)[:_VALUE_CHARACTERS], value) for name, value in arguments.items()
     ]
     named = dict(listed[:_ARGUMENTS_AT_MOST])
     short: dict[str, Json] = {name: _cut(value) for name, value in named.items()}
@@ -149,13 +149,13 @@ def _in_short(arguments: Mapping[str, Json]) -> dict[str, Json]:
 
 def _cut(value: Json) -> Json:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = _whole_letters(text)
+    text = _whole_characters(text)
     if len(text) > _VALUE_CHARACTERS:
         return f"{text[:_VALUE_CHARACTERS]}... ({len(text)} characters in all)"
     return text if isinstance(value, str) else value
 
 
-def _whole_letters(text: str) -> str:
+def _whole_characters(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 

@@ -33,7 +33,15 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
-from webapp.http.connection import ASGIApp, ClientConnection, Message, Receive, Scope, Send, wire_of
+from webapp.http.connection import (
+    ASGIApp,
+    ClientConnection,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    client_connection_of,
+)
 
 KEPT: Final = timedelta(minutes=5)
 EVENTS_AT_MOST: Final = 1000  # of a session
@@ -214,7 +222,7 @@ class Streams(EventStore):
                 return
             headers = dict(scope["headers"])
             session_id = headers.get(_SESSION, b"").decode("latin-1")
-            here = _Here(session=self._sessions.get(session_id), wire=wire_of(scope))
+            here = _Here(session=self._sessions.get(session_id), wire=client_connection_of(scope))
             token = _here.set(here)
             try:
                 if session_id and scope["method"] == "GET" and headers.get(_LAST_EVENT):

@@ -23,7 +23,7 @@ LETTERS_SCHEMA: dict[str, Any] = {
 }
 
 
-def letters_in(content: object) -> str:
+def user_code_in(content: object) -> str:
     """What was typed; a client may send anything."""
     if not isinstance(content, Mapping):
         return ""
@@ -31,26 +31,26 @@ def letters_in(content: object) -> str:
     return typed if isinstance(typed, str) else ""
 
 
-async def told_letters(
-    letters: UserCodes, elicitations: Elicitations, asked: Elicitation, typed: str
+async def told_user_code(
+    user_codes: UserCodes, elicitations: Elicitations, asked: Elicitation, typed: str
 ) -> TypedCode:
     """What the letters come to; wrong too often ends what they are for.
 
     Raises NotPossible, TooManyAttempts.
     """
     try:
-        return await letters.confirm(asked.id, typed)
+        return await user_codes.confirm(asked.id, typed)
     except TooManyAttempts:
         await elicitations.end(asked, Status.FAILED, why="the letters were wrong too often")
         raise
 
 
-async def typed_letters(
-    letters: UserCodes, elicitations: Elicitations, asked: Elicitation, typed: str
+async def typed_user_code(
+    user_codes: UserCodes, elicitations: Elicitations, asked: Elicitation, typed: str
 ) -> str | None:
     """None if there is nothing more to type: they were right, or it is over. Else what to say."""
     try:
-        told = await told_letters(letters, elicitations, asked, typed)
+        told = await told_user_code(user_codes, elicitations, asked, typed)
     except (NotPossible, TooManyAttempts):
         return None
     return None if told is TypedCode.RIGHT else told.value

@@ -19,7 +19,7 @@ from flows.errors import ElicitError, StoreUnavailable
 from flows.kinds.secret import Secret
 from flows.question import Request
 from flows.requests import AccountRequest, PaymentRequest
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.identity import Caller
 from webapp.kinds.registry import Kinds
 from webapp.mcp.results import MODERN, Result
@@ -37,7 +37,7 @@ class Visibility:
         self._kinds = service.kinds
         self._lists = service.tool_lists
         # By connection, and as long as that lives: who was shown what there.
-        self._shown: WeakKeyDictionary[object, _Shown] = WeakKeyDictionary()
+        self._shown: WeakKeyDictionary[object, _ListedTools] = WeakKeyDictionary()
 
     async def listed(
         self,
@@ -86,7 +86,7 @@ class Visibility:
                 related_request_id=context.request_id,
             )
 
-        shown = _Shown(self, who, hiding, send)
+        shown = _ListedTools(self, who, hiding, send)
         self._lists.add(shown)  # weakly: for as long as this stream is open
         shown.hidden = await self.hidden(who, hiding)
         return await call_next(context)
@@ -118,7 +118,7 @@ class Visibility:
         context: ServerRequestContext[Any, Any],
         caller: Caller,
         hiding: Sequence[ServedTool],
-    ) -> "_Shown | None":
+    ) -> "_ListedTools | None":
         """Where this client can be told later (2025-11-25: on its session's own stream)."""
         # The library has a session for each request, and no public name for what they share.
         connection: Any = getattr(context.session, "_connection", None)
@@ -131,12 +131,12 @@ class Visibility:
         if known is not None and known.caller == caller:
             known.tools = hiding
             return known
-        shown = self._shown[connection] = _Shown(self, caller, hiding, _to(ref(connection)))
+        shown = self._shown[connection] = _ListedTools(self, caller, hiding, _to(ref(connection)))
         self._lists.add(shown)
         return shown
 
 
-class _Shown:
+class _ListedTools:
     """Implements webapp.elicitations.tool_lists.Listing."""
 
     def __init__(

@@ -230,7 +230,7 @@ class AccessTokens:
             if current is not None:
                 # Nobody is given it from here on, also if we die before the end.
                 claimed = await self._claimed(lapse(current, now=self._now))
-        was_revoked = await self._given_back(claimed)
+        was_revoked = await self._revoked(claimed)
 
         async def ended() -> list[Value]:
             current = await self._connections.read(owner, id)
@@ -243,7 +243,7 @@ class AccessTokens:
         _log.info("account.disconnected", extra=about)
         return self._said(replace(claimed, was_revoked=was_revoked))
 
-    async def _given_back(self, claimed: Connection) -> bool | None:
+    async def _revoked(self, claimed: Connection) -> bool | None:
         client = self._connections.client(claimed)
         if client is None:
             return False

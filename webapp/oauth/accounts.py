@@ -20,7 +20,7 @@ from flows.oauth.provider import Provider
 from flows.question import Link
 from flows.requests import AccountRequest
 from webapp.elicitations.complete import complete_elicitation
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.access_tokens import AccessTokens, Disconnection
@@ -31,7 +31,7 @@ from webapp.records.rows import Value
 
 
 class Accounts:
-    """Implements webapp.elicitations.kind.Kind for requests of type AccountRequest.
+    """Implements webapp.elicitations.question_kind.Kind for requests of type AccountRequest.
 
     `credentials` are our client ids and secrets by the provider's name.
     """

@@ -94,7 +94,7 @@ class CodeExchange:
         connection = self._connection(current, grant, token=token, client_auth=client_auth)
         if not terms.wants(grant.person):
             await self.refuse(current, Failed(why_not(terms, grant.person)))
-            await self._give_back(connection)
+            await self._revoke(connection)
             return False
 
         async def placed() -> Sequence[Value]:
@@ -113,13 +113,13 @@ class CodeExchange:
         await self._answer_alike(stored or connection)  # with the tools that it had before
         return True
 
-    async def give_back(self, current: Elicitation, grant: Grant, code: DeviceCode) -> None:
+    async def revoke_grant(self, current: Elicitation, grant: Grant, code: DeviceCode) -> None:
         """Keep nothing of what was granted, here or, where that is possible, at the provider."""
-        await self._give_back(
+        await self._revoke(
             self._connection(current, grant, token=code.token, client_auth=code.client_auth)
         )
 
-    async def _give_back(self, refused: Connection) -> None:
+    async def _revoke(self, refused: Connection) -> None:
         if await self._connections.read(refused.owner, refused.id) is not None:
             return  # kept already: many a provider ends all that the person granted us with one key
         with suppress(Failed):

@@ -25,7 +25,7 @@ from flows.oauth.connection import (
     use,
 )
 from flows.oauth.provider import Client, Provider
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.oauth.clients import Clients, place_of
 from webapp.records.rows import Value

@@ -67,7 +67,7 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class AccountGroup:
     """What is connected for one server; `name` is what it calls itself."""
 
     name: str
@@ -86,7 +86,7 @@ class ConnectionsPage(View):
     viewer: str
     sign_out_csrf: str | None
     now: datetime
-    groups: tuple[Group, ...]
+    groups: tuple[AccountGroup, ...]
     sign_in: SignInButton | None = None
 
     @property

@@ -22,7 +22,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.payments.gateway import ProviderSession, State, forget_page, stands_in_the_way
 from flows.payments.registry import Gateways
-from flows.payments.session import Mismatch, Verdict, kept_of, sessions_of
+from flows.payments.session import Mismatch, SessionStatus, kept_of, sessions_of
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
@@ -47,14 +47,14 @@ class Checkouts:
         outbound: Outbound,
         flow: Gateways,
         loose_ends: UnresolvedPayments,
-        verdicts: Verification,
+        verification: Verification,
         turns: Turns,
     ) -> None:
         self._elicitations = elicitations
         self._outbound = outbound
         self._flow = flow
         self._loose_ends = loose_ends
-        self._verdicts = verdicts
+        self._verdicts = verification
         self.turns = turns
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
         self._pressing = WeakValueDictionary[str, asyncio.Lock]()
@@ -62,7 +62,9 @@ class Checkouts:
         self._moments = Rates(burst=1, every=BETWEEN_FETCHES, clock=clock)  # by question
         self._fetches = Rates(burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES_THERE, clock=clock)
 
-    async def ask_seller(self, elicitation: Elicitation, *, collects: bool = True) -> list[Verdict]:
+    async def ask_provider(
+        self, elicitation: Elicitation, *, collects: bool = True
+    ) -> list[SessionStatus]:
         """Fetch the sessions that may have been paid, and act on what they say.
 
         `collects`: what the person has approved is taken first.
@@ -70,16 +72,16 @@ class Checkouts:
         Raises Failed if the provider cannot be asked, Mismatch if it tells of something else.
         """
         failure: Failed | Mismatch | None = None
-        verdicts: list[Verdict] = []
+        verification: list[SessionStatus] = []
         for session in sessions_of(elicitation):
             try:
                 found = await self._ask(elicitation, session, collects=collects)
-                verdicts.append(await self._verdicts.heed(elicitation, found))
+                verification.append(await self._verdicts.heed(elicitation, found))
             except (Failed, Mismatch) as error:
                 failure = failure or error  # another one may be paid
         if failure is not None:
             raise failure
-        return verdicts
+        return verification
 
     def one_at_a_time(self, elicitation_id: str) -> asyncio.Lock:
         """For a press of Continue: it waits until the one before has led somewhere."""
@@ -159,7 +161,7 @@ class Checkouts:
         if self._fetches.allow(f"{seller.name} {seller.account}"):
             return None
         try:
-            await self.ask_seller(elicitation)
+            await self.ask_provider(elicitation)
         except (Failed, Mismatch) as error:
             about = {"id": elicitation.id, "why": str(error)}
             _log.warning("provider.failed", extra=about)
@@ -174,7 +176,10 @@ class Checkouts:
         latest = elicitation.attempt
         assert latest is not None
         is_former = any(one.number == number != latest.number for one in elicitation.former)
-        if Verdict.PENDING in await self.ask_seller(elicitation, collects=False) or is_former:
+        if (
+            SessionStatus.PENDING in await self.ask_provider(elicitation, collects=False)
+            or is_former
+        ):
             return  # the money is on its way, or another tab is at it
         with suppress(NotPossible):
             denied = await self._elicitations.settle(

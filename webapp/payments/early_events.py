@@ -17,10 +17,10 @@ from flows.payments.gateway import MerchantAccount, Notice, Signs
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
 from webapp.elicitations.service import Elicitations
-from webapp.payments.webhook_rows import contradicts, event_of, heard_news
+from webapp.payments.webhook_rows import contradicts, event_of, heard_events
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
-from webapp.records.rows import EarlyNews, StoredWebhook
+from webapp.records.rows import EarlyEvent, StoredWebhook
 from webapp.stores import Conflict
 
 REMEMBERED_AT_MOST = 100  # of one payment; the sweeper knows them all
@@ -44,14 +44,14 @@ class EarlyEvents:
         assert event.payment is not None
         id = self._id(hook.seller, event.payment)
 
-        async def values() -> Sequence[StoredWebhook | EarlyNews]:
+        async def values() -> Sequence[StoredWebhook | EarlyEvent]:
             if (
                 await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id)
                 is not None
             ):
                 return []
-            fresh = EarlyNews(id=id, owner=SERVICE, hooks=(), erase_at=hook.erase_at)
-            found = await self._elicitations.read(EarlyNews, owner=SERVICE, id=id) or fresh
+            fresh = EarlyEvent(id=id, owner=SERVICE, hooks=(), erase_at=hook.erase_at)
+            found = await self._elicitations.read(EarlyEvent, owner=SERVICE, id=id) or fresh
             hooks = (*found.hooks, hook.id)[-REMEMBERED_AT_MOST:]
             waiting = replace(hook, status="waiting", why="payment")
             return [waiting, replace(found, hooks=hooks, erase_at=hook.erase_at)]
@@ -64,14 +64,14 @@ class EarlyEvents:
         if payment.payment_intent is None or not isinstance(gateway, Signs):
             return Whole(payment)
         id = self._id(payment.seller, payment.payment_intent)
-        news = await self._elicitations.read(EarlyNews, owner=SERVICE, id=id)
+        news = await self._elicitations.read(EarlyEvent, owner=SERVICE, id=id)
         hooks: list[StoredWebhook] = []
         for hook_id in () if news is None else news.hooks:
             hook = await self._elicitations.read(StoredWebhook, owner=SERVICE, id=hook_id)
             event = None if hook is None else event_of(hook, gateway)
             if hook is None or event is None or not _is_of(payment, event, gateway.seller):
                 continue
-            payment = heard_news(payment, event, now=self._elicitations.clock())
+            payment = heard_events(payment, event, now=self._elicitations.clock())
             hooks.append(hook)
         return Whole(payment, hooks)
 

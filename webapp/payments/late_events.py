@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed
 from flows.payments.gateway import MerchantAccount, Notice, Signs
-from flows.payments.receipt import News, Payment
+from flows.payments.receipt import Payment, PaymentChange
 from flows.payments.session import Mismatch
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.payments.payments import Payments
-from webapp.payments.webhook_rows import WebhookBody, WebhookRows, contradicts, heard_news
+from webapp.payments.webhook_rows import WebhookBody, WebhookRows, contradicts, heard_events
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
 from webapp.records.rows import StoredWebhook
@@ -39,13 +39,13 @@ class LateEvents:
         self._rows = WebhookRows(elicitations)
 
     async def hear(
-        self, seller: MerchantAccount, event: Notice, news: News, body: WebhookBody
+        self, seller: MerchantAccount, event: Notice, news: PaymentChange, body: WebhookBody
     ) -> str:
         """What became of a payment afterwards, also before we heard that it was paid."""
         payment = await self._named(event.reference, event, seller=seller)
         if payment is None:
             hook = self._rows.of(SERVICE, seller, event, body)
-            return await self._payments.verdicts.early.wait(hook, event)
+            return await self._payments.verification.early.wait(hook, event)
         hook = self._rows.of(payment.owner, seller, event, body)
         wrong = contradicts(payment, event, news.currency, seller=seller)
         if wrong is not None:
@@ -53,7 +53,7 @@ class LateEvents:
         return str((await self._heard(payment, event, hook)).status)
 
     async def reconcile(
-        self, hook: StoredWebhook, event: Notice, news: News, *, gateway: Signs
+        self, hook: StoredWebhook, event: Notice, news: PaymentChange, *, gateway: Signs
     ) -> StoredWebhook:
         """A bank's claim names no question, and other news may come before the payment's own.
 
@@ -88,12 +88,12 @@ class LateEvents:
         if elicitation.is_open_there or not elicitation.status.is_final:
             with suppress(Failed):  # it is asked again
                 elicitation = await checkouts.reconcile(elicitation)
-                await checkouts.ask_seller(elicitation)
+                await checkouts.ask_provider(elicitation)
         return await self._elicitations.get(elicitation.id) or elicitation
 
     def _is_of(self, elicitation: Elicitation, seller: MerchantAccount) -> bool:
         is_payment = elicitation.kind == "payment"
-        return is_payment and self._payments.seller_of(elicitation) == seller.name
+        return is_payment and self._payments.merchant_of(elicitation) == seller.name
 
     async def _is_paid(self, elicitation: Elicitation) -> bool:
         return await self._payments.ledger.paid(elicitation) is not None
@@ -105,7 +105,7 @@ class LateEvents:
     async def _heard(self, payment: Payment, event: Notice, hook: StoredWebhook | None) -> Payment:
         now = self._elicitations.clock()
         return await self._payments.ledger.hear(
-            payment, lambda current: heard_news(current, event, now=now), hook=hook
+            payment, lambda current: heard_events(current, event, now=now), hook=hook
         )
 
     async def _named(
@@ -118,7 +118,7 @@ class LateEvents:
         )
 
 
-def may_be_ours(event: Notice, news: News) -> bool:
+def may_be_ours(event: Notice, news: PaymentChange) -> bool:
     """A charge carries our reference; a bank's claim names the payment only."""
     is_told = event.reference is not None or news.dispute is not None
     return is_told and event.payment is not None

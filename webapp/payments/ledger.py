@@ -194,16 +194,16 @@ class Ledger:
         is_led = isinstance(content, Mapping) and content.get("payment") == payment.id
         return asked if is_led else None
 
-    async def give_back(self, owner: str, id: str, refund: Refund) -> None:
+    async def note_refund(self, owner: str, id: str, refund: Refund) -> None:
         """The provider has given the money back: that stands, whatever happened meanwhile."""
         now = self._elicitations.clock()
 
-        def given_back(payment: Payment) -> Payment:
+        def refunded(payment: Payment) -> Payment:
             if payment.status is ReceiptStatus.REFUNDED and payment.refund_id is not None:
                 return payment
-            return receipts.given_back(payment, now, refund_id=refund.id)
+            return receipts.refunded(payment, now, refund_id=refund.id)
 
-        await self.change(owner, id, given_back)
+        await self.change(owner, id, refunded)
 
     async def of_intent(self, owner: str, payment_intent: str, *, seller: str) -> Payment | None:
         """The owner's payment that the provider calls so."""

@@ -36,7 +36,7 @@ class OrphanedEvents:
         """A session is told of whose question is not stored; what became of it, in a word."""
         payment = await self._of_session(event, seller=seller)
         hook = self._rows.of(SERVICE if payment is None else payment.owner, seller, event, body)
-        done = await self._judged(hook, event, payment, seller=seller)
+        done = await self._verified(hook, event, payment, seller=seller)
         if payment is None or done.status == "refused":
             return await self._rows.keep(done, status=done.status, why=done.why)
         return str((await self._heard(payment, event, done)).status)
@@ -46,12 +46,12 @@ class OrphanedEvents:
     ) -> StoredWebhook:
         """The same of an event that is a row already; as it is to be written."""
         payment = await self._of_session(event, seller=seller)
-        done = await self._judged(hook, event, payment, seller=seller)
+        done = await self._verified(hook, event, payment, seller=seller)
         if payment is not None and done.status != "refused":
             await self._heard(payment, event, None)
         return done
 
-    async def _judged(
+    async def _verified(
         self,
         hook: StoredWebhook,
         event: Notice,

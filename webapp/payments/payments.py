@@ -24,7 +24,7 @@ from flows.payments.session import CheckoutTerms, terms_of
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from flows.question import Link
 from flows.requests import PaymentRequest
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.payments.checkouts import Checkouts
@@ -44,7 +44,7 @@ _BECAME: Mapping[ReceiptStatus, str] = {
 
 
 class Payments:
-    """Implements webapp.elicitations.kind.Kind for requests of type PaymentRequest."""
+    """Implements webapp.elicitations.question_kind.Kind for requests of type PaymentRequest."""
 
     holds_open = True
     may_know = True
@@ -69,7 +69,7 @@ class Payments:
             gives_back=self.flow.gives_back,
         )
         self.loose_ends = UnresolvedPayments(elicitations)
-        self.verdicts = Verification(
+        self.verification = Verification(
             elicitations=elicitations,
             flow=self.flow,
             ledger=self.ledger,
@@ -80,7 +80,7 @@ class Payments:
             outbound=outbound,
             flow=self.flow,
             loose_ends=self.loose_ends,
-            verdicts=self.verdicts,
+            verification=self.verification,
             turns=Turns(flow=self.flow, unreached=unreached, clock=elicitations.clock),
         )
         self.refunds = Refunds(
@@ -152,14 +152,14 @@ class Payments:
         return f"/return/{terms_of(elicitation).seller}"
 
     def label(self, elicitation: Elicitation) -> str:
-        seller = self.seller(self.seller_of(elicitation))
+        seller = self.seller(self.merchant_of(elicitation))
         return "" if seller is None else seller.label
 
     async def paid(self, elicitation: Elicitation) -> Payment | None:
         """The payment that settled it; also when it was delivered."""
         return await self.ledger.paid(elicitation)
 
-    def seller_of(self, elicitation: Elicitation) -> str:
+    def merchant_of(self, elicitation: Elicitation) -> str:
         return terms_of(elicitation).seller
 
     def seller(self, name: str) -> MerchantAccount | None:
@@ -171,7 +171,7 @@ class Payments:
 
     async def refund(self, owner: str, id: str, *, reason: str | None, run: str) -> Json:
         """The run gives back what it has in hand; see Refunds.give_back."""
-        refund = await self.refunds.give_back(owner, id, reason=reason, run=run)
+        refund = await self.refunds.refund(owner, id, reason=reason, run=run)
         return refund.as_json()
 
     def _used_up_in_vain(self, taken: Elicitation) -> Elicitation:

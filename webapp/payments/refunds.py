@@ -71,7 +71,7 @@ class Refunds:
         """Whether whoever took it is set up here, in the mode that it was paid in, and refunds."""
         return self._why_not(payment) is None
 
-    async def give_back(
+    async def refund(
         self,
         owner: str,
         id: str,
@@ -173,7 +173,7 @@ class Refunds:
         async with self._asking.setdefault(id, asyncio.Lock()):
             refund = await self._outbound.run(self._flow.refund(found, reason=reason, up_to=up_to))
             await self._ledger.change(
-                owner, id, lambda one: receipts.given_back_in_part(one, now, amount=up_to)
+                owner, id, lambda one: receipts.partly_refunded(one, now, amount=up_to)
             )
         return refund
 
@@ -219,7 +219,7 @@ class Refunds:
             refund = await self._outbound.run(talk)
         except NotConfigured as error:
             raise Failed("The payment provider is not set up here any more.") from error
-        await self._ledger.give_back(payment.owner, payment.id, refund)
+        await self._ledger.note_refund(payment.owner, payment.id, refund)
         return refund
 
     def _leased(self, payment: Payment) -> Payment:

@@ -6,7 +6,7 @@ and a payment that somebody names is looked up at its provider at a rate for all
 
 from datetime import timedelta
 
-from flows.payments.gateway import Hint, Traces, heard
+from flows.payments.gateway import Traces, UnsignedNotice, heard
 from flows.payments.receipt import Payment
 from flows.payments.session import Mismatch, sessions_of
 from webapp.elicitations.service import Elicitations
@@ -32,7 +32,7 @@ class UnsignedNotices:
             clock=elicitations.clock,
         )
 
-    async def take(self, seller: str, hint: Hint) -> str:
+    async def take(self, seller: str, hint: UnsignedNotice) -> str:
         """If the session is ours, its provider is asked; what became of it, in a word.
 
         Raises Failed or TooOften if the provider cannot be asked now, Mismatch if it tells of
@@ -53,14 +53,14 @@ class UnsignedNotices:
             return await self._revisit(seller, found)
         if elicitation is None or elicitation.kind != "payment":
             return "unknown"
-        if self._payments.seller_of(elicitation) != seller:
+        if self._payments.merchant_of(elicitation) != seller:
             return "unknown"
         checkouts = self._payments.checkouts
         if hint.session is not None and hint.session not in sessions_of(elicitation):
             elicitation = await checkouts.reconcile(elicitation)
             if hint.session not in sessions_of(elicitation):
                 return "unknown"
-        await checkouts.ask_seller(elicitation)
+        await checkouts.ask_provider(elicitation)
         return "asked"
 
     async def _trace(self, seller: str, payment: str) -> str | None:

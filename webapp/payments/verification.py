@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from flows.elicitation.proof import PaidSession
 from flows.elicitation.states import NOT_ARRIVED, Completion, Elicitation, Status
 from flows.errors import NotPossible
-from flows.payments.gateway import ProviderSession, State, forget_page, heard, judge
+from flows.payments.gateway import ProviderSession, State, forget_page, heard, verify_session
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
-from flows.payments.session import Mismatch, Verdict, sessions_of
+from flows.payments.session import Mismatch, SessionStatus, sessions_of
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.service import Also, Elicitations
 from webapp.payments.early_events import EarlyEvents
@@ -44,35 +44,35 @@ class Verification:
         self._loose_ends = loose_ends
         self.early = EarlyEvents(elicitations=elicitations, flow=flow)
 
-    async def heed(self, elicitation: Elicitation, found: ProviderSession) -> Verdict:
+    async def heed(self, elicitation: Elicitation, found: ProviderSession) -> SessionStatus:
         """Act on what was fetched. Raises Mismatch."""
         try:
-            verdict = judge(elicitation, found, seller=self._flow.of(elicitation).seller)
+            verified = verify_session(elicitation, found, seller=self._flow.of(elicitation).seller)
         except Mismatch as mismatch:
             await self.paid_otherwise(elicitation, found, mismatch)
             raise
-        if verdict is Verdict.PENDING and elicitation.status.is_final:
+        if verified is SessionStatus.PENDING and elicitation.status.is_final:
             await self._loose_ends.wait(elicitation, found.id)
-        await self.apply(elicitation, found, verdict)
+        await self.apply(elicitation, found, verified)
         await self.hear(elicitation, found)
-        return verdict
+        return verified
 
     async def apply(
         self,
         elicitation: Elicitation,
         session: ProviderSession,
-        verdict: Verdict,
+        verified: SessionStatus,
         *,
         hook: StoredWebhook | None = None,
     ) -> Completion | None:
         """Act on what a session of this elicitation says; `hook` is kept in the same write."""
         told_before: list[StoredWebhook] = []
         done = await self._elicitations.whole(
-            self._apply(elicitation, session, verdict, hook, told_before)
+            self._apply(elicitation, session, verified, hook, told_before)
         )
         await self.early.applied(told_before)
         is_plain = not elicitation.status.is_final and elicitation.progress != PAID_OTHERWISE
-        if verdict is Verdict.PAID and not is_plain:
+        if verified is SessionStatus.PAID and not is_plain:
             # Somebody asked, or had to look. Only now: till its row is there it is asked about.
             await self._loose_ends.end(elicitation, session.id)
         return done
@@ -103,7 +103,7 @@ class Verification:
         self,
         elicitation: Elicitation,
         session: ProviderSession,
-        verdict: Verdict,
+        verified: SessionStatus,
         hook: StoredWebhook | None,
         told_before: list[StoredWebhook],
     ) -> Completion | None:
@@ -132,14 +132,14 @@ class Verification:
         # What became of an earlier try says nothing of the one that is going on, unless it is paid.
         is_latest = session.id == next(iter(sessions_of(elicitation)), None)
         done: Completion | None = None
-        match verdict:
-            case Verdict.PAID if elicitation.status is Status.ACCEPTED:
+        match verified:
+            case SessionStatus.PAID if elicitation.status is Status.ACCEPTED:
                 done = Completion.ALREADY_SETTLED
-            case Verdict.PAID:
+            case SessionStatus.PAID:
                 done = await self._complete(elicitation, session, payment_id, rows)
                 if done is not Completion.ALREADY_SETTLED:
                     return done
-            case Verdict.FAILED if is_latest:
+            case SessionStatus.FAILED if is_latest:
                 with suppress(NotPossible):
                     await self._elicitations.settle(
                         elicitation.id, Status.FAILED, why=NOT_ARRIVED, also=rows
@@ -148,7 +148,7 @@ class Verification:
                 # Its question was over before: nothing is on its way any more.
                 await self._elicitations.change(elicitation.id, _arrived_never)
             case _:
-                await self._note(elicitation, session, verdict, is_latest=is_latest)
+                await self._note(elicitation, session, verified, is_latest=is_latest)
         # Paid twice, or told twice: the ledger has each paid session once.
         await self._elicitations.write_afresh(lambda: rows(elicitation))
         return done
@@ -178,18 +178,22 @@ class Verification:
         self,
         elicitation: Elicitation,
         session: ProviderSession,
-        verdict: Verdict,
+        verified: SessionStatus,
         *,
         is_latest: bool,
     ) -> None:
         """What settles nothing, and yet is good to know while the question is open."""
         if elicitation.status.is_final:
             return
-        if verdict is Verdict.PENDING and is_latest and elicitation.progress != PAID_OTHERWISE:
+        if (
+            verified is SessionStatus.PENDING
+            and is_latest
+            and elicitation.progress != PAID_OTHERWISE
+        ):
             await self._elicitations.change(
                 elicitation.id, lambda e: replace(e, progress=ON_ITS_WAY)
             )
-        elif verdict is Verdict.EXPIRED:
+        elif verified is SessionStatus.EXPIRED:
             await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session.id))
 
 

@@ -111,13 +111,13 @@ def _without_address(event: Notice) -> Notice:
     return with_other(event, session=with_other(event.session, url=None))
 
 
-def heard_news(payment: Payment, event: Notice, *, now: datetime) -> Payment:
+def heard_events(payment: Payment, event: Notice, *, now: datetime) -> Payment:
     """The ledger's row with what an event tells that became of it; told twice it says the same."""
     news = event.news
     assert news is not None
     if news.dispute is not None:
         return receipts.disputed(payment, event.subject or event.id, news.dispute)
-    return receipts.given_back_in_part(payment, now, amount=news.returned)
+    return receipts.partly_refunded(payment, now, amount=news.returned)
 
 
 def contradicts(

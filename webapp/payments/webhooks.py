@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed, NotConfigured
-from flows.payments.gateway import Hint, MerchantAccount, Notice, Signs, judge_notice
+from flows.payments.gateway import MerchantAccount, Notice, Signs, UnsignedNotice, verify_notice
 from flows.payments.session import Mismatch, sessions_of
 from flows.webhooks.signatures import Delivery
 from webapp.elicitations.service import Elicitations
@@ -100,7 +100,7 @@ class Webhooks:
         # Another one may have been applied for the same meanwhile: this one claims nothing.
         await self._elicitations.write(replace(done, transition=None))
 
-    async def hinted(self, seller: str, hint: Hint) -> str:
+    async def hinted(self, seller: str, hint: UnsignedNotice) -> str:
         """What somebody says who may be anybody; what became of it.
 
         Raises as `UnsignedNotices.take` does.
@@ -155,7 +155,7 @@ class Webhooks:
             return await self._apply(elicitation, event, seller, hook)
         except Mismatch as error:
             if event.session is not None:
-                await self._payments.verdicts.paid_otherwise(elicitation, event.session, error)
+                await self._payments.verification.paid_otherwise(elicitation, event.session, error)
             status = "waiting" if error.what == "session" else "refused"
             return await self._rows.keep(hook, status=status, why=error.what)
 
@@ -189,7 +189,7 @@ class Webhooks:
         if hook.session not in sessions_of(elicitation):
             return replace(hook, status="refused", why="session")
         try:
-            await self._payments.checkouts.ask_seller(elicitation)
+            await self._payments.checkouts.ask_provider(elicitation)
         except Mismatch as error:
             return replace(hook, status="refused", why=error.what)
         return replace(hook, status="applied", why=None)
@@ -198,10 +198,10 @@ class Webhooks:
         self, elicitation: Elicitation, event: Notice, seller: MerchantAccount, hook: StoredWebhook
     ) -> str:
         assert event.session is not None
-        verdict = judge_notice(elicitation, event, seller=seller)
-        verdicts, session = self._payments.verdicts, event.session
-        done = await verdicts.apply(elicitation, session, verdict, hook=hook)
+        verified = verify_notice(elicitation, event, seller=seller)
+        verification, session = self._payments.verification, event.session
+        done = await verification.apply(elicitation, session, verified, hook=hook)
         if session.refunded or session.charged_back:  # of nothing, an old notice may tell too
-            await verdicts.hear(elicitation, session)
+            await verification.hear(elicitation, session)
         self._rows.note_applied(hook)
-        return str(done or verdict)
+        return str(done or verified)

@@ -155,7 +155,7 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
         return f"Hook({self.id!r}, {self.status!r})"
 
 
-class EarlyNews(Struct, frozen=True, kw_only=True):
+class EarlyEvent(Struct, frozen=True, kw_only=True):
     """The webhooks, by their ids, that told of a payment before it was in the ledger."""
 
     id: str
@@ -246,7 +246,7 @@ Value: TypeAlias = (
     | KeptSecret
     | Approval
     | StoredWebhook
-    | EarlyNews
+    | EarlyEvent
     | TurnedAway
     | KeptCertificate
     | KnownServer
@@ -265,7 +265,7 @@ ValueT = TypeVar(
     KeptSecret,
     Approval,
     StoredWebhook,
-    EarlyNews,
+    EarlyEvent,
     TurnedAway,
     KeptCertificate,
     KnownServer,
@@ -284,7 +284,7 @@ KINDS: dict[type[Value], str] = {
     KeptSecret: "secret",
     Approval: "approval",
     StoredWebhook: "hook",
-    EarlyNews: "early news",
+    EarlyEvent: "early news",
     TurnedAway: "unverified",
     KeptCertificate: "certificate",
     KnownServer: "server",

@@ -22,7 +22,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossible
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.responses import ERROR_CODE
-from flows.payments.session import Mismatch, Verdict
+from flows.payments.session import Mismatch, SessionStatus
 from webapp.http.requests import cookies_of
 from webapp.identity.identity import Way
 from webapp.pages.builder import PageBuilder
@@ -44,7 +44,7 @@ async def provider_answers(
     answers: NamedDependency[Answers],
 ) -> Response[Any]:
     """An authorisation server's answer (RFC 6749, 4.1.2)."""
-    arrival = _arrival(request)
+    arrival = _callback_params(request)
     back = await returned(service, arrival.all("state"))
     elicitation, attempt, state = back.elicitation, back.attempt, back.state
     accounts = service.kinds.accounts
@@ -86,18 +86,18 @@ async def provider_answers(
 
 
 @get("/return/{seller:str}")
-async def seller_returns(
+async def provider_returns(
     request: Request[Any, Any, Any],
     seller: FromPath[str],
     service: NamedDependency[Service],
     answers: NamedDependency[Answers],
 ) -> Response[Any]:
     """The way back from a checkout; whether it is paid, the seller is asked."""
-    arrival = _arrival(request)
+    arrival = _callback_params(request)
     back = await returned(service, arrival.all("state"))
     elicitation = back.elicitation
     payments = service.kinds.payments
-    if elicitation.kind != "payment" or payments.seller_of(elicitation) != seller:
+    if elicitation.kind != "payment" or payments.merchant_of(elicitation) != seller:
         raise InvalidToken("another seller")
     refused = await _refuse(elicitation, request, service, answers)
     if refused is not None:
@@ -107,8 +107,10 @@ async def seller_returns(
         if arrival.all("cancelled"):
             await payments.checkouts.leave(elicitation, number=back.number)
         else:
-            verdicts = await payments.checkouts.ask_seller(elicitation)
-            if verdicts[:1] == [Verdict.OPEN]:  # of the latest; what it says, the page tells
+            verification = await payments.checkouts.ask_provider(elicitation)
+            if verification[:1] == [
+                SessionStatus.OPEN
+            ]:  # of the latest; what it says, the page tells
                 await service.elicitations.change(
                     elicitation.id, lambda e: attempts.come_back_unpaid(e, number=back.number)
                 )
@@ -118,7 +120,7 @@ async def seller_returns(
     return see_other(service.links.of(elicitation, now=service.clock()))
 
 
-def _arrival(request: Request[Any, Any, Any]) -> CallbackParams:
+def _callback_params(request: Request[Any, Any, Any]) -> CallbackParams:
     text = request.scope["query_string"].decode("ascii", "replace")
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS_AT_MOST)

@@ -25,11 +25,11 @@ from webapp.http.requests import cookies_of, parsed, query_of
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.views import AccountName, ProviderTrouble, Scope
 from webapp.pages.views_connections import (
+    AccountGroup,
     Assistant,
     Connected,
     ConnectionsPage,
     Disconnected,
-    Group,
     Sharing,
     Standing,
 )
@@ -71,7 +71,7 @@ async def connections(
         sign_in=None if has_session else sign_in_button(service, back=HERE, cookie=cookie),
         now=service.clock(),
         groups=tuple(
-            Group(
+            AccountGroup(
                 name=server,
                 connected=tuple(
                     [

@@ -13,7 +13,7 @@ from webapp.http.port import proof
 from webapp.http.requests import cookies_of, query_of
 from webapp.pages.views_home import Home
 from webapp.routes.answers import Answers
-from webapp.server import Served
+from webapp.server import HostedServer
 from webapp.service import Service
 
 _STATIC = Path(__file__).resolve().parents[1] / "pages" / "static"
@@ -31,7 +31,7 @@ async def home(
     request: Request[Any, Any, Any],
     service: NamedDependency[Service],
     answers: NamedDependency[Answers],
-    served: NamedDependency[Served],
+    served: NamedDependency[HostedServer],
 ) -> Response[Any]:
     """What this server is and how to add it; its tools are named to those only who may call it."""
     is_closed = service.signing_in is not None or served.has_own_sign_in

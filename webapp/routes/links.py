@@ -136,7 +136,7 @@ async def decline(
 
 
 @post("/e/{token:str}/code", status_code=HTTPStatus.SEE_OTHER)
-async def show_letters(
+async def show_user_code(
     request: Request[Any, Any, Any],
     *,
     token: FromPath[str],
@@ -154,7 +154,7 @@ async def show_letters(
     browser = service.browser.hash_of(cookies_of(request))
     if elicitation.is_by_code and browser is not None and code is None:
         with suppress(NotAllowed, NotPossible):  # the page tells
-            await service.letters.bind(elicitation.id, browser=browser)
+            await service.user_codes.bind(elicitation.id, browser=browser)
     return see_other(f"/e/{token}")
 
 

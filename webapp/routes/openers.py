@@ -157,7 +157,7 @@ def _view(
             return CodePage(
                 server=server,
                 kind=kind,
-                letters=service.letters.of(elicitation, code),
+                letters=service.user_codes.of(elicitation, code),
                 words=PAGE_WORDS,
                 live_url=f"{here}/live",
                 here_url=here,

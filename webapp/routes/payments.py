@@ -65,7 +65,7 @@ async def payments(
 
 
 @post(HERE + "/{id:str}/refund", status_code=HTTPStatus.SEE_OTHER)
-async def give_back(
+async def request_refund(
     request: _Asked,
     *,
     id: FromPath[str],
@@ -85,7 +85,7 @@ async def give_back(
         return refused
     if payment.status is not ReceiptStatus.REFUNDED:
         try:
-            await service.kinds.payments.refunds.give_back(
+            await service.kinds.payments.refunds.refund(
                 payment.owner, payment.id, reason=ASKED_BACK
             )
         except (NotPossible, Failed) as error:

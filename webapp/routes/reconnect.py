@@ -18,7 +18,7 @@ from flows.oauth.connection import Connection
 from flows.oauth.provider import SCOPE
 from flows.question import digest_of
 from flows.requests import AccountRequest
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.service import Service
 
 OPEN_FOR = timedelta(minutes=10)

@@ -23,7 +23,7 @@ from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
 from flows.payments.gateway import stands_in_the_way
 from flows.payments.session import StoredCheckout, kept_of
 from webapp.elicitations.complete import complete_elicitation
-from webapp.elicitations.kind import Kind
+from webapp.elicitations.question_kind import QuestionKind
 from webapp.service import Service
 
 STATE_BYTES = 16
@@ -57,7 +57,7 @@ async def depart(
 async def _depart(
     service: Service,
     elicitation: Elicitation,
-    kind: Kind,
+    kind: QuestionKind,
     flow: Flow,
     *,
     cookie: str,
@@ -68,7 +68,9 @@ async def _depart(
         service, elicitation, kind, flow, cookie=cookie, rest=rest, switches=switches
     )
     assert opened.attempt is not None
-    trip = _trip(service, opened, kind, number=opened.attempt.number, rest=rest, switches=switches)
+    trip = _redirect(
+        service, opened, kind, number=opened.attempt.number, rest=rest, switches=switches
+    )
     try:
         departure = await service.outbound.run(
             flow.begin(opened, trip), to=service.kinds.client(opened)
@@ -139,7 +141,7 @@ async def returned(service: Service, states: list[str]) -> Returned:
 async def _open(
     service: Service,
     elicitation: Elicitation,
-    kind: Kind,
+    kind: QuestionKind,
     flow: Flow,
     *,
     cookie: str,
@@ -151,7 +153,7 @@ async def _open(
 
     def open_one(current: Elicitation) -> Elicitation:
         number = attempts.next_attempt(current)
-        trip = _trip(service, current, kind, number=number, rest=rest, switches=switches)
+        trip = _redirect(service, current, kind, number=number, rest=rest, switches=switches)
         kept: Json = flow.prepare(current, trip)
         if kind.holds_open and stands_in_the_way(current, browser=browser, now=trip.now):
             # Another process was pressed at the same moment: the page tells, and may be used again.
@@ -172,10 +174,10 @@ def _has_made_way(elicitation: Elicitation, kept: Json) -> bool:
     return latest is None or latest.url is None or latest.session != mine.session
 
 
-def _trip(
+def _redirect(
     service: Service,
     elicitation: Elicitation,
-    kind: Kind,
+    kind: QuestionKind,
     *,
     number: int,
     rest: str,

@@ -21,7 +21,7 @@ from litestar.params import FromPath, RawBody
 from litestar.response.base import ASGIResponse
 
 from flows.errors import Failed, StoreUnavailable, Unverified
-from flows.payments.gateway import Certifies, HintsOnly, Signs
+from flows.payments.gateway import Certifies, NoticesOnly, Signs
 from flows.payments.session import Malformed, Mismatch
 from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery
 from webapp.http.rate_limit import address_key
@@ -93,7 +93,7 @@ def _deliveries(
 
 
 async def _hinted(
-    gateway: HintsOnly, body: bytes, *, request: Request[Any, Any, Any], service: Service
+    gateway: NoticesOnly, body: bytes, *, request: Request[Any, Any, Any], service: Service
 ) -> ASGIResponse:
     name = gateway.seller.name
     sender = address_key(request.scope)
@@ -103,7 +103,7 @@ async def _hinted(
             await service.certificates.verify(
                 gateway, body=body, headers=_headers(request), sender=sender
             )
-        hint = gateway.read_hint(body, query=request.scope["query_string"].decode("latin-1"))
+        hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
         became = None if hint is None else await service.hooks.hinted(name, hint)
     except (Unverified, Malformed) as error:
         _turned_away(error, name, service)

@@ -185,7 +185,7 @@ class SandboxAnswers:
         return kept.answer.again() if kept.answer.again else kept.answer, True
 
     def _behind(self, response: Response[Any]) -> Response[Any]:
-        response.background = BackgroundTask(self._deliveries.send, self._deliveries.news())
+        response.background = BackgroundTask(self._deliveries.send, self._deliveries.changes())
         return response
 
 

@@ -17,7 +17,7 @@ from webapp.sandbox.authorization_api import GitHubApi, SlackApi
 from webapp.sandbox.authorization_client import bearer_of
 from webapp.sandbox.authorization_consent import Consent
 from webapp.sandbox.authorization_faults import Faults
-from webapp.sandbox.authorization_grants import Grants
+from webapp.sandbox.authorization_grants import AuthorizationGrants
 from webapp.sandbox.authorization_habits import GITHUB, OIDC, SLACK, AuthorizationHabits
 from webapp.sandbox.authorization_identity import SandboxIdentity
 from webapp.sandbox.authorization_tokens import SandboxTokens
@@ -33,7 +33,7 @@ class AuthorizationServer:
     """One of the three, with its own codes and tokens."""
 
     habits: AuthorizationHabits
-    grants: Grants
+    grants: AuthorizationGrants
     consent: Consent
     tokens: SandboxTokens
 
@@ -56,7 +56,7 @@ def authorization_parts(
     identity = SandboxIdentity(sandbox=sandbox, clock=clock)
 
     def server(habits: AuthorizationHabits) -> AuthorizationServer:
-        grants = Grants(habits=habits, clock=clock)
+        grants = AuthorizationGrants(habits=habits, clock=clock)
         return AuthorizationServer(
             habits=habits,
             grants=grants,
@@ -175,7 +175,9 @@ def slack_revoke(request: AnyRequest, api: Slack) -> Response[Any]:
     return api.revoke(request)
 
 
-def _userinfo(request: AnyRequest, grants: Grants, identity: SandboxIdentity) -> Response[Any]:
+def _userinfo(
+    request: AnyRequest, grants: AuthorizationGrants, identity: SandboxIdentity
+) -> Response[Any]:
     """OpenID Connect Core, 5.3; the errors are RFC 6750's."""
     token = bearer_of(request.headers)
     family = grants.family_of(token)

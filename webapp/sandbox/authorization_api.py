@@ -7,7 +7,7 @@ from typing import Any
 from litestar import Request, Response
 
 from webapp.sandbox.authorization_client import basic_of, bearer_of, is_client
-from webapp.sandbox.authorization_grants import Family, Grants
+from webapp.sandbox.authorization_grants import AuthorizationGrants, Family
 from webapp.sandbox.pages import NO_STORE
 from webapp.sandbox.settings import Sandbox
 
@@ -15,7 +15,7 @@ from webapp.sandbox.settings import Sandbox
 class GitHubApi:
     """api.github.com, as far as the sandbox has it."""
 
-    def __init__(self, *, sandbox: Sandbox, grants: Grants) -> None:
+    def __init__(self, *, sandbox: Sandbox, grants: AuthorizationGrants) -> None:
         self._sandbox = sandbox
         self._grants = grants
 
@@ -73,7 +73,7 @@ class GitHubApi:
 class SlackApi:
     """slack.com/api, as far as the sandbox has it: failures are HTTP 200."""
 
-    def __init__(self, *, sandbox: Sandbox, grants: Grants) -> None:
+    def __init__(self, *, sandbox: Sandbox, grants: AuthorizationGrants) -> None:
         self._sandbox = sandbox
         self._grants = grants
 

@@ -14,7 +14,7 @@ from litestar import Request, Response
 from webapp.http.browser import Browser
 from webapp.http.requests import cookies_of
 from webapp.sandbox.authorization_faults import REDIRECT_FAULTS, Faults, PlayedFault
-from webapp.sandbox.authorization_grants import Grants
+from webapp.sandbox.authorization_grants import AuthorizationGrants
 from webapp.sandbox.authorization_habits import AuthorizationHabits
 from webapp.sandbox.authorization_requests import (
     AuthorizationRequest,
@@ -39,7 +39,7 @@ class Consent:
         *,
         sandbox: Sandbox,
         habits: AuthorizationHabits,
-        grants: Grants,
+        grants: AuthorizationGrants,
         faults: Faults,
         pages: SandboxPages,
         browser: Browser,

@@ -64,7 +64,7 @@ class _Code:
     families: tuple[str, ...] | None = None  # what came of it; None: it was not used
 
 
-class Grants:
+class AuthorizationGrants:
     """Everything that one authorisation server has given."""
 
     def __init__(self, *, habits: AuthorizationHabits, clock: Callable[[], datetime]) -> None:

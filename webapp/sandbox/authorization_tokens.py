@@ -9,7 +9,12 @@ from litestar import MediaType, Request, Response
 
 from webapp.sandbox.authorization_client import require_client
 from webapp.sandbox.authorization_faults import TOKEN_FAULTS, Faults, PlayedFault
-from webapp.sandbox.authorization_grants import ACCESS_LIFE, GrantRefused, Grants, Issued
+from webapp.sandbox.authorization_grants import (
+    ACCESS_LIFE,
+    AuthorizationGrants,
+    GrantRefused,
+    Issued,
+)
 from webapp.sandbox.authorization_habits import AuthorizationHabits, PlayedRefusal
 from webapp.sandbox.authorization_identity import SandboxIdentity
 from webapp.sandbox.pages import NO_STORE
@@ -29,7 +34,7 @@ class SandboxTokens:
         *,
         sandbox: Sandbox,
         habits: AuthorizationHabits,
-        grants: Grants,
+        grants: AuthorizationGrants,
         identity: SandboxIdentity,
         faults: Faults,
     ) -> None:

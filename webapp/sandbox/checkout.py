@@ -199,5 +199,5 @@ def stylesheet(checkout: NamedDependency[Checkout]) -> Response[bytes]:
 
 def _behind(counter: Counter, response: Response[Any]) -> Response[Any]:
     """The answer, with the events that it caused leaving behind it."""
-    response.background = BackgroundTask(counter.deliveries.send, counter.deliveries.news())
+    response.background = BackgroundTask(counter.deliveries.send, counter.deliveries.changes())
     return response

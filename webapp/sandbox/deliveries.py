@@ -77,10 +77,10 @@ class Deliveries:
         """It happened, and leaves with the answer to whoever caused it."""
         self._news.append(event)
 
-    def news(self) -> list[SandboxEvent]:
+    def changes(self) -> list[SandboxEvent]:
         """The events since this was asked last."""
-        news, self._news = self._news, []
-        return news
+        changes, self._news = self._news, []
+        return changes
 
     @property
     def held(self) -> int:

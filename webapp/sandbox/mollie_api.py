@@ -22,8 +22,8 @@ from webapp.http.parts import AnyRequest
 from webapp.sandbox.answers import Answer, Key, SandboxAnswers, SandboxAsked, provider_router
 from webapp.sandbox.authorization_client import bearer_of
 from webapp.sandbox.deliveries import Deliver, Deliveries, Pause
+from webapp.sandbox.mollie_backend import MollieBackend, MollieError, MollieRefundWish, PaymentWish
 from webapp.sandbox.mollie_counter import MollieCounter
-from webapp.sandbox.mollie_till import MollieError, MollieRefundWish, MollieTill, PaymentWish
 from webapp.sandbox.settings import Sandbox
 
 _KEYS_KEPT = timedelta(hours=1)
@@ -38,7 +38,7 @@ def mollie_counter(
 ) -> tuple[MollieCounter, "MollieApi"]:
     """What a person meets of it, and what a program does."""
     deliveries = Deliveries(headers_of=lambda _: [_FORM], deliver=deliver, pause=pause)
-    till = MollieTill(
+    backend = MollieBackend(
         url=sandbox.url, origins=sandbox.redirect_origins, clock=clock, tell=deliveries.add
     )
     answers = SandboxAnswers(
@@ -47,8 +47,8 @@ def mollie_counter(
         refuse=lambda words, status: MollieError(words, status=status),
         headers_of=lambda _: {},
     )
-    api = MollieApi(key=sandbox.mollie_key, till=till, answers=answers, clock=clock)
-    return MollieCounter(till=till, deliveries=deliveries), api
+    api = MollieApi(key=sandbox.mollie_key, backend=backend, answers=answers, clock=clock)
+    return MollieCounter(backend=backend, deliveries=deliveries), api
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class MollieApi:
     """Answers those who have the key."""
 
     key: str = field(repr=False)
-    till: MollieTill
+    backend: MollieBackend
     answers: SandboxAnswers
     clock: Callable[[], datetime]
 
@@ -98,7 +98,7 @@ class MollieApi:
     def refunds(self, id: str, query: bytes) -> Json:
         """The latest first. Raises MollieError."""
         limit = _limit(query)
-        found = self.till.known(id).refunds[::-1][:limit]
+        found = self.backend.known(id).refunds[::-1][:limit]
         now = self.clock()
         refunds: list[Json] = [one.as_json(now=now) for one in found]
         return {"count": len(refunds), "_embedded": {"refunds": refunds}, "_links": {}}
@@ -109,17 +109,19 @@ Api: TypeAlias = NamedDependency[MollieApi]
 
 @post("/v2/payments")
 async def create(request: AnyRequest, body: RawBody, api: Api) -> Response[Any]:
-    return api.do(request, lambda: api.till.create(_read(body, PaymentWish)).as_json(), body=body)
+    return api.do(
+        request, lambda: api.backend.create(_read(body, PaymentWish)).as_json(), body=body
+    )
 
 
 @get("/v2/payments/{id:str}")
 async def show(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
-    return api.tell(request, lambda: api.till.known(id).as_json())
+    return api.tell(request, lambda: api.backend.known(id).as_json())
 
 
 @delete("/v2/payments/{id:str}", status_code=HTTPStatus.OK)
 async def cancel(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
-    return api.do(request, lambda: api.till.cancel(id).as_json(), status=HTTPStatus.OK)
+    return api.do(request, lambda: api.backend.cancel(id).as_json(), status=HTTPStatus.OK)
 
 
 @post("/v2/payments/{id:str}/refunds")
@@ -127,7 +129,7 @@ async def refund(
     request: AnyRequest, id: FromPath[str], *, body: RawBody, api: Api
 ) -> Response[Any]:
     def act() -> Json:
-        return api.till.refund(id, _read(body, MollieRefundWish)).as_json(now=api.clock())
+        return api.backend.refund(id, _read(body, MollieRefundWish)).as_json(now=api.clock())
 
     return api.do(request, act, body=body)
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from flows.payments.money import Money
 from webapp.sandbox.deliveries import Deliveries
+from webapp.sandbox.mollie_backend import MollieBackend
 from webapp.sandbox.mollie_payments import MolliePaid
-from webapp.sandbox.mollie_till import MollieTill
 from webapp.sandbox.purchases import Purchase, PurchaseStanding, PurchaseWay
 
 _STANDINGS = {
@@ -30,11 +30,11 @@ _WIN_BACK = PurchaseWay(button="won", label="Get it again from the bank")
 class MollieCounter:
     """Implements Counter."""
 
-    till: MollieTill
+    backend: MollieBackend
     deliveries: Deliveries
 
     def purchase(self, id: str) -> Purchase | None:
-        payment = self.till.payment(id)
+        payment = self.backend.payment(id)
         if payment is None:
             return None
         return Purchase(
@@ -51,24 +51,24 @@ class MollieCounter:
         )
 
     def press(self, id: str, button: str) -> str | None:
-        payment = self.till.payment(id)
+        payment = self.backend.payment(id)
         assert payment is not None
         back = payment.redirect_url
         match button:
-            case "paid" | "failed" | "expired" if self.till.end(payment, button):
+            case "paid" | "failed" | "expired" if self.backend.end(payment, button):
                 return back
-            case "cancel" if self.till.end(payment, "canceled"):
+            case "cancel" if self.backend.end(payment, "canceled"):
                 return payment.cancel_url or back
-            case "open" if self.till.promise(payment):
+            case "open" if self.backend.promise(payment):
                 return back
-            case "pending" if self.till.debit(payment):
+            case "pending" if self.backend.debit(payment):
                 return back
-            case "arrive" | "fail" if self.till.settle(payment, arrives=button == "arrive"):
+            case "arrive" | "fail" if self.backend.settle(payment, arrives=button == "arrive"):
                 return back
             case "part":
-                self.till.give_back(payment, max(payment.price.minor_units // 2, 1))
+                self.backend.refund_by_hand(payment, max(payment.price.minor_units // 2, 1))
             case "chargeback" | "won":
-                self.till.charge_back(payment, is_taken=button == "chargeback")
+                self.backend.charge_back(payment, is_taken=button == "chargeback")
             case _:  # too late: the page tells what became of it
                 pass
         return None

@@ -33,15 +33,15 @@ from webapp.sandbox.answers import (
 )
 from webapp.sandbox.authorization_client import basic_of, bearer_of
 from webapp.sandbox.deliveries import Deliver, Deliveries, Pause, SandboxEvent
-from webapp.sandbox.paypal_certificates import CERTIFICATE_ID, CertificateAuthority, sandbox_scheme
-from webapp.sandbox.paypal_counter import PayPalCounter
-from webapp.sandbox.paypal_till import (
+from webapp.sandbox.paypal_backend import (
     OrderWish,
+    PayPalBackend,
     PayPalError,
     PayPalRefundWish,
-    PayPalTill,
     PayPalTokenError,
 )
+from webapp.sandbox.paypal_certificates import CERTIFICATE_ID, CertificateAuthority, sandbox_scheme
+from webapp.sandbox.paypal_counter import PayPalCounter
 from webapp.sandbox.settings import Sandbox
 
 _ORDER_KEYS_KEPT = timedelta(hours=6)
@@ -63,7 +63,7 @@ def paypal_counter(
         deliver=deliver,
         pause=pause,
     )
-    till = PayPalTill(
+    backend = PayPalBackend(
         url=sandbox.url, webhook_url=sandbox.paypal_webhook_url, clock=clock, tell=deliveries.add
     )
     answers = SandboxAnswers(
@@ -76,12 +76,12 @@ def paypal_counter(
     api = PayPalApi(
         client_id=sandbox.client_id,
         client_secret=sandbox.paypal_secret,
-        till=till,
+        backend=backend,
         answers=answers,
         clock=clock,
         authority=authority,
     )
-    return PayPalCounter(till=till, deliveries=deliveries), api
+    return PayPalCounter(backend=backend, deliveries=deliveries), api
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class PayPalApi:
 
     client_id: str
     client_secret: str = field(repr=False)
-    till: PayPalTill
+    backend: PayPalBackend
     answers: SandboxAnswers
     clock: Callable[[], datetime]
     authority: CertificateAuthority
@@ -171,15 +171,15 @@ async def token(request: AnyRequest, body: RawBody, api: Api) -> Response[Any]:
 @post("/v2/checkout/orders")
 async def create(request: AnyRequest, body: RawBody, api: Api) -> Response[Any]:
     def act() -> Callable[[], Json]:
-        id = api.till.create(_read(body, OrderWish)).id
-        return lambda: api.till.known(id).as_json()
+        id = api.backend.create(_read(body, OrderWish)).id
+        return lambda: api.backend.known(id).as_json()
 
     return api.do(request, act, body=body, kept=_ORDER_KEYS_KEPT)
 
 
 @get("/v2/checkout/orders/{id:str}")
 async def show(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
-    return api.tell(request, lambda: api.till.known(id).as_json())
+    return api.tell(request, lambda: api.backend.known(id).as_json())
 
 
 @post("/v2/checkout/orders/{id:str}/capture")
@@ -187,15 +187,15 @@ async def capture(
     request: AnyRequest, id: FromPath[str], *, body: RawBody, api: Api
 ) -> Response[Any]:
     def act() -> Callable[[], Json]:
-        api.till.capture(id)
-        return lambda: api.till.known(id).as_json()
+        api.backend.capture(id)
+        return lambda: api.backend.known(id).as_json()
 
     return api.do(request, act, body=body, kept=_ORDER_KEYS_KEPT)
 
 
 @get("/v2/payments/captures/{id:str}")
 async def show_capture(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
-    return api.tell(request, lambda: api.till.captured(id).capture_as_json())
+    return api.tell(request, lambda: api.backend.captured(id).capture_as_json())
 
 
 @post("/v2/payments/captures/{id:str}/refund")
@@ -203,7 +203,7 @@ async def refund(
     request: AnyRequest, id: FromPath[str], *, body: RawBody, api: Api
 ) -> Response[Any]:
     def act() -> Callable[[], Json]:
-        made = api.till.refund(id, _read(body, PayPalRefundWish))
+        made = api.backend.refund(id, _read(body, PayPalRefundWish))
         return made.as_json
 
     return api.do(request, act, body=body, kept=_REFUND_KEYS_KEPT)

@@ -5,8 +5,8 @@ from urllib.parse import urlencode
 
 from flows.payments.money import Money
 from webapp.sandbox.deliveries import Deliveries
+from webapp.sandbox.paypal_backend import PayPalBackend
 from webapp.sandbox.paypal_orders import Order
-from webapp.sandbox.paypal_till import PayPalTill
 from webapp.sandbox.purchases import Purchase, PurchaseStanding, PurchaseWay
 
 _PAYER = "SANDBOXPAYER1"
@@ -25,11 +25,11 @@ _SELLER_WAYS = (
 class PayPalCounter:
     """Implements Counter."""
 
-    till: PayPalTill
+    backend: PayPalBackend
     deliveries: Deliveries
 
     def purchase(self, id: str) -> Purchase | None:
-        order = self.till.order(id)
+        order = self.backend.order(id)
         if order is None:
             return None
         return Purchase(
@@ -47,20 +47,20 @@ class PayPalCounter:
         )
 
     def press(self, id: str, button: str) -> str | None:
-        order, purchase = self.till.order(id), self.purchase(id)
+        order, purchase = self.backend.order(id), self.purchase(id)
         assert order is not None
         assert purchase is not None
         match button:
-            case "balance" | "bank" | "declined" if self.till.approve(order, funding=button):
+            case "balance" | "bank" | "declined" if self.backend.approve(order, funding=button):
                 return purchase.back_url
             case "cancel" if purchase.standing is PurchaseStanding.OPEN:
                 return purchase.cancel_url
-            case "arrive" | "fail" if self.till.settle(order, arrives=button == "arrive"):
+            case "arrive" | "fail" if self.backend.settle(order, arrives=button == "arrive"):
                 return purchase.back_url
             case "part":
-                self.till.give_back(order, max(order.left // 2, 1))
+                self.backend.refund_by_hand(order, max(order.left // 2, 1))
             case "reverse":
-                self.till.reverse(order)
+                self.backend.reverse(order)
             case _:  # too late: the page tells what became of it
                 pass
         return None

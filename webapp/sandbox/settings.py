@@ -38,7 +38,7 @@ class Sandbox:
     def paypal_webhook_url(self) -> str:
         return f"{self.redirect_origins[0]}/webhooks/paypal"
 
-    def sellers(self) -> Mapping[str, MerchantAccount]:
+    def merchant_accounts(self) -> Mapping[str, MerchantAccount]:
         """The registrations at all of its payment providers."""
         stripe = sandbox_stripe(f"{self.url}/stripe", self.stripe_key, [self.webhook_secret])
         return {seller.name: seller for seller in (stripe, self.paypal(), self.mollie())}

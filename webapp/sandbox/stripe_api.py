@@ -24,10 +24,10 @@ from webapp.sandbox.answers import (
 from webapp.sandbox.authorization_client import basic_of, bearer_of
 from webapp.sandbox.deliveries import Deliver, Deliveries, Pause
 from webapp.sandbox.settings import Sandbox
+from webapp.sandbox.stripe_backend import StripeBackend
 from webapp.sandbox.stripe_counter import StripeCounter
 from webapp.sandbox.stripe_events import signer
 from webapp.sandbox.stripe_form import CheckoutForm, ErrorType, StripeError, read_pairs
-from webapp.sandbox.stripe_till import Till
 
 _KEY_AT_MOST = 255
 _REPLIES_KEPT = timedelta(hours=24)
@@ -41,15 +41,17 @@ def stripe_counter(
     deliveries = Deliveries(
         headers_of=signer(sandbox.webhook_secret, clock=clock), deliver=deliver, pause=pause
     )
-    till = Till(url=sandbox.url, webhook_url=sandbox.webhook_url, clock=clock, tell=deliveries.add)
+    backend = StripeBackend(
+        url=sandbox.url, webhook_url=sandbox.webhook_url, clock=clock, tell=deliveries.add
+    )
     answers = SandboxAnswers(
         deliveries=deliveries,
         clock=clock,
         refuse=_refusal,
         headers_of=_headers,
     )
-    api = StripeApi(key=sandbox.stripe_key, till=till, answers=answers)
-    return StripeCounter(till=till, deliveries=deliveries), api
+    api = StripeApi(key=sandbox.stripe_key, backend=backend, answers=answers)
+    return StripeCounter(backend=backend, deliveries=deliveries), api
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class StripeApi:
     """Answers those who have the key."""
 
     key: str = field(repr=False)
-    till: Till
+    backend: StripeBackend
     answers: SandboxAnswers
 
     def answer(self, request: AnyRequest, act: Act, *, body: bytes | None = None) -> Response[Any]:
@@ -92,44 +94,44 @@ Api: TypeAlias = NamedDependency[StripeApi]
 
 @post("/v1/checkout/sessions")
 async def create_session(request: AnyRequest, body: RawBody, api: Api) -> Response[Any]:
-    return api.answer(request, api.till.create, body=body)
+    return api.answer(request, api.backend.create, body=body)
 
 
 @get("/v1/checkout/sessions/{id:str}")
 async def retrieve_session(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
-    return api.answer(request, lambda form: api.till.retrieve(id, form))
+    return api.answer(request, lambda form: api.backend.retrieve(id, form))
 
 
 @post("/v1/checkout/sessions/{id:str}/expire")
 async def expire_session(
     request: AnyRequest, id: FromPath[str], *, body: RawBody, api: Api
 ) -> Response[Any]:
-    return api.answer(request, lambda form: api.till.expire(id, form), body=body)
+    return api.answer(request, lambda form: api.backend.expire(id, form), body=body)
 
 
 @get("/v1/payment_intents/{id:str}")
 async def retrieve_payment(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
-    return api.answer(request, lambda form: api.till.retrieve_payment(id, form))
+    return api.answer(request, lambda form: api.backend.retrieve_payment(id, form))
 
 
 @post("/v1/refunds")
 async def create_refund(request: AnyRequest, body: RawBody, api: Api) -> Response[Any]:
-    return api.answer(request, api.till.refund, body=body)
+    return api.answer(request, api.backend.refund, body=body)
 
 
 @get("/v1/refunds")
 async def list_refunds(request: AnyRequest, api: Api) -> Response[Any]:
-    return api.answer(request, api.till.list_refunds)
+    return api.answer(request, api.backend.list_refunds)
 
 
 @get("/v1/disputes")
 async def list_disputes(request: AnyRequest, api: Api) -> Response[Any]:
-    return api.answer(request, api.till.list_disputes)
+    return api.answer(request, api.backend.list_disputes)
 
 
 @get("/v1/refunds/{id:str}")
 async def retrieve_refund(request: AnyRequest, id: FromPath[str], api: Api) -> Response[Any]:
-    return api.answer(request, lambda form: api.till.retrieve_refund(id, form))
+    return api.answer(request, lambda form: api.backend.retrieve_refund(id, form))
 
 
 def stripe_routes() -> Router:

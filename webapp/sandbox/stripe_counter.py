@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from flows.payments.stripe.account import charged
 from webapp.sandbox.deliveries import Deliveries
 from webapp.sandbox.purchases import Purchase, PurchaseStanding, PurchaseWay
+from webapp.sandbox.stripe_backend import StripeBackend
 from webapp.sandbox.stripe_sessions import StripePayment, StripeSession
-from webapp.sandbox.stripe_till import Till
 
 _WAYS = (
     PurchaseWay(button="card", label="Pay with a test card", look="primary"),
@@ -23,15 +23,15 @@ _WIN = PurchaseWay(button="won", label="Win against the bank")
 class StripeCounter:
     """Implements Counter."""
 
-    till: Till
+    backend: StripeBackend
     deliveries: Deliveries
 
     def purchase(self, id: str) -> Purchase | None:
-        session = self.till.session(id)
+        session = self.backend.session(id)
         if session is None:
             return None
         standing = self._standing(session)
-        payment = self.till.payment(session) if standing is PurchaseStanding.PAID else None
+        payment = self.backend.payment(session) if standing is PurchaseStanding.PAID else None
         return Purchase(
             id=session.id,
             provider="Stripe Checkout",
@@ -41,33 +41,33 @@ class StripeCounter:
             cancel_url=session.cancel_url,
             until=datetime.fromtimestamp(session.expires_at, UTC),
             standing=standing,
-            ways=_WAYS if standing is PurchaseStanding.OPEN else _afterwards(payment),
+            ways=_WAYS if standing is PurchaseStanding.OPEN else _late_events(payment),
             was_declined=session.was_declined,
             notes=_notes(payment),
         )
 
     def press(self, id: str, button: str) -> str | None:
-        session = self.till.session(id)
+        session = self.backend.session(id)
         assert session is not None
-        payment = self.till.payment(session)
+        payment = self.backend.payment(session)
         match button:
-            case "card" if self.till.pay(session):
+            case "card" if self.backend.pay(session):
                 return session.back_url
-            case "arrive" if self.till.arrive(session):
+            case "arrive" if self.backend.arrive(session):
                 return session.back_url
-            case "fail" if self.till.bounce(session):
+            case "fail" if self.backend.bounce(session):
                 return session.back_url
             case "cancel" if session.status == "open":
                 return session.cancel_url
             case "declined":
-                self.till.decline(session)
+                self.backend.decline(session)
             case "bank":
-                self.till.pay_later(session)
+                self.backend.pay_later(session)
             case "part" | "claim" | "won" if payment is not None:
                 act = {
-                    "part": self.till.give_part_back,
-                    "claim": self.till.claim,
-                    "won": self.till.win,
+                    "part": self.backend.give_part_back,
+                    "claim": self.backend.claim,
+                    "won": self.backend.win,
                 }[button]
                 act(payment)
             case _:  # too late: the page tells what became of it
@@ -82,11 +82,13 @@ class StripeCounter:
         if session.payment_status == "paid":
             return PurchaseStanding.PAID
         return (
-            PurchaseStanding.AWAITED if self.till.is_awaited(session) else PurchaseStanding.FAILED
+            PurchaseStanding.AWAITED
+            if self.backend.is_awaited(session)
+            else PurchaseStanding.FAILED
         )
 
 
-def _afterwards(payment: StripePayment | None) -> tuple[PurchaseWay, ...]:
+def _late_events(payment: StripePayment | None) -> tuple[PurchaseWay, ...]:
     if payment is None:
         return ()
     part = (_PART,) if payment.refunded < payment.amount else ()

@@ -20,7 +20,7 @@ from flows.errors import InvalidQuestion
 from flows.oauth.provider import NAME, OUR_PARAMETERS, PersonProbe, Provider, Revocation
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
-from webapp.settings.payment_providers import read_sellers
+from webapp.settings.payment_providers import read_merchant_accounts
 
 _TEXT, _TEXTS, _FLAG = "a text", "a list of texts", "true or false"
 _TABLE, _LISTS = "a table of texts", "a table of lists of texts"
@@ -128,7 +128,7 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     ]
     problems += _secrets_in(found)
     providers = _providers(_tables(found, "providers", problems), problems)
-    sellers = read_sellers(_tables(found, "sellers", problems), problems)
+    sellers = read_merchant_accounts(_tables(found, "sellers", problems), problems)
     if problems:
         raise BadDeclaration(problems, source=source)
     return Declarations(providers=providers, sellers=sellers)

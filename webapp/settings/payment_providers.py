@@ -101,7 +101,7 @@ _HOLDING_KEYS: Mapping[str, str] = dict.fromkeys(Holding.__dataclass_fields__, _
 KEYS: Final = (*_KEYS, *_READINGS, "holding")
 
 
-def read_sellers(
+def read_merchant_accounts(
     tables: Mapping[str, Any], problems: list[str]
 ) -> Mapping[str, ProviderDeclaration]:
     """The sellers that the tables declare, by name; what is wrong is added to the problems."""

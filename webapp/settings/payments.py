@@ -25,7 +25,7 @@ _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # what is not signed has no
 _PAYPAL_PAIR = ("ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET")
 
 
-def read_sellers(
+def read_merchant_accounts(
     environment: Mapping[str, str],
     problems: list[str],
     *,

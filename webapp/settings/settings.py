@@ -28,7 +28,7 @@ from webapp.settings.durations import read_duration
 from webapp.settings.environment import Variables, not_utf_8, words
 from webapp.settings.identity import IdentitySettings, read_identity
 from webapp.settings.key_file import KeyFile, data_folder, folder_of
-from webapp.settings.payments import read_sellers
+from webapp.settings.payments import read_merchant_accounts
 from webapp.settings.quotas import PolicySettings, read_policies
 from webapp.stores import holds_something
 
@@ -135,7 +135,7 @@ def read_settings(
         templates=_templates(environment, problems),
         providers={**PROVIDERS, **declared.providers},
         credentials=credentials,
-        sellers=read_sellers(
+        sellers=read_merchant_accounts(
             environment,
             problems,
             url=None if is_local else url,
@@ -174,7 +174,7 @@ def with_sandbox(settings: Settings, sandbox: Sandbox) -> Settings:
         settings,
         providers={**settings.providers, **played},
         credentials={**settings.credentials, **credentials},
-        sellers=settings.sellers or sandbox.sellers(),
+        sellers=settings.sellers or sandbox.merchant_accounts(),
         sandbox_url=sandbox.url,
     )
 

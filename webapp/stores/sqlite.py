@@ -13,8 +13,8 @@ from pathlib import Path
 
 from flows.errors import StoreUnavailable
 from webapp.stores.sqlite_batch import prepare
+from webapp.stores.sqlite_changes import SqliteChanges
 from webapp.stores.sqlite_file import OpenedFile
-from webapp.stores.sqlite_news import SqliteNews
 from webapp.stores.sqlite_rows import (
     SELECT_RECORDS,
     microseconds,
@@ -62,12 +62,12 @@ class SqliteStore:
         reader: sqlite3.Connection,
         *,
         writer: SqliteWriter,
-        news: SqliteNews,
+        news: SqliteChanges,
         file: OpenedFile,
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._news = news
+        self._changes = news
         self._file = file
         self._is_closed = False
 
@@ -84,7 +84,7 @@ class SqliteStore:
             writer=SqliteWriter(
                 connection, file=file, opening=opening, remembered_commits=remembered_commits
             ),
-            news=SqliteNews(reader, file=file, opening=opening),
+            news=SqliteChanges(reader, file=file, opening=opening),
             file=file,
         )
 
@@ -131,7 +131,7 @@ class SqliteStore:
     def watch(self) -> Watch:
         """See Store."""
         self._refuse_if_closed()
-        return self._news.watch()
+        return self._changes.watch()
 
     async def erase(
         self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
@@ -155,7 +155,7 @@ class SqliteStore:
         """See Store."""
         if not self._is_closed:
             self._is_closed = True
-            self._news.close()
+            self._changes.close()
             self._reader.close()
         await self._writer.aclose()
 

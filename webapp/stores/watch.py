@@ -13,11 +13,11 @@ _PENDING_LIMIT = 10_000
 class Watch:
     """An iterator that a store feeds; the store holds it weakly, so dropping it ends it."""
 
-    __slots__ = ("__weakref__", "_error", "_has_ended", "_news", "_pending")
+    __slots__ = ("__weakref__", "_changes", "_error", "_has_ended", "_pending")
 
     def __init__(self) -> None:
         self._pending: dict[tuple[str, str, str] | None, Record | None] = {}
-        self._news = asyncio.Event()
+        self._changes = asyncio.Event()
         self._error: Exception | None = None
         self._has_ended = False
 
@@ -30,13 +30,13 @@ class Watch:
             self._pending[None] = None
         else:
             self._pending[record.owner, record.kind, record.id] = record
-        self._news.set()
+        self._changes.set()
 
     def end(self, error: Exception | None = None) -> None:
         """Let the watcher take what is queued, then stop it, or raise the error in it."""
         self._error = error
         self._has_ended = True
-        self._news.set()
+        self._changes.set()
 
     def __aiter__(self) -> "Watch":
         return self
@@ -47,6 +47,6 @@ class Watch:
                 raise self._error
             if self._has_ended:
                 raise StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
+            self._changes.clear()
+            await self._changes.wait()
         return self._pending.pop(next(iter(self._pending)))

@@ -123,7 +123,7 @@ class DeclaredGateway:
         if self._declared.refund is None:
             by_hand = f" Do it by hand at {self._declared.manage}." if self._declared.manage else ""
             raise Failed(f"{self.seller.label} gives nothing back when asked by us.{by_hand}")
-        given, left = yield from self._given_back(payment, theirs)
+        given, left = yield from self._revoked(payment, theirs)
         whole = payment.amount if up_to is None else up_to
         if given >= whole:
             price = Money.from_minor_units(whole, payment.currency)
@@ -172,7 +172,7 @@ class DeclaredGateway:
         }
         return asking(fill(self._declared.create_body, values), until=expires_at)
 
-    def _given_back(self, payment: Payment, theirs: str) -> Talk[tuple[int, int | None]]:
+    def _revoked(self, payment: Payment, theirs: str) -> Talk[tuple[int, int | None]]:
         """How much is gone back by now, as the provider says, where it can be asked; see Holding.
 
         A provider that takes no key would otherwise give back twice what it was asked twice.

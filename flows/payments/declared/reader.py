@@ -19,7 +19,7 @@ from flows.payments.declared.mapping import Holding, Reading
 from flows.payments.declared.templates import at, first_of, text_at
 from flows.payments.gateway import Notice, ProviderSession
 from flows.payments.money import Money
-from flows.payments.receipt import CLAIM, News, Payment, Refund, RefundStatus
+from flows.payments.receipt import CLAIM, Payment, PaymentChange, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
 from flows.payments.session import Malformed
 
@@ -92,7 +92,7 @@ def notice_in(body: bytes, seller: DeclaredAccount) -> Notice:
     if not _TYPE.fullmatch(kind) or not _ID.fullmatch(id):
         raise Malformed("payment event")
     if kind in declared.news:
-        return _news(data, seller, id=id, kind=kind)
+        return _changes(data, seller, id=id, kind=kind)
     if kind not in declared.events:
         return Notice(id=id, type=kind, is_live=seller.is_live)
     session, reference = named_in(data, declared.told)
@@ -121,7 +121,7 @@ def _event_in(body: bytes, declared: ProviderDeclaration) -> Json:
         raise Malformed("payment event") from None
 
 
-def _news(data: Json, seller: DeclaredAccount, *, id: str, kind: str) -> Notice:
+def _changes(data: Json, seller: DeclaredAccount, *, id: str, kind: str) -> Notice:
     """What became of a payment: of a claim how far it is, else how much was given back.
 
     Nothing says which claim, so all that is told of a payment is about one of its own.
@@ -141,7 +141,7 @@ def _news(data: Json, seller: DeclaredAccount, *, id: str, kind: str) -> Notice:
         type=kind,
         is_live=is_live,
         account=text_at(data, told.account) or seller.account,
-        news=News(returned=amount, currency=currency, dispute=dispute),
+        news=PaymentChange(returned=amount, currency=currency, dispute=dispute),
         subject=session or payment if dispute is None else f"{CLAIM}{payment or session}",
         reference=reference,
         payment=payment,

@@ -25,21 +25,21 @@ from flows.errors import Failed
 from flows.origin import is_origin
 from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
 from flows.payments.gateway import (
-    Hint,
     ProviderSession,
     State,
+    UnsignedNotice,
     fits_a_header,
     payment_of,
     terms_for,
 )
 from flows.payments.mollie.responses import (
     MollieRefunds,
-    hint_in,
     payment_in,
     read_refund,
     refunds_in,
     same_payment,
     session_of,
+    unsigned_in,
 )
 from flows.payments.money import Money
 from flows.payments.pace import PACE
@@ -202,8 +202,8 @@ class MollieGateway:
         assert there.standing is not None
         return there.standing
 
-    def read_hint(self, body: bytes, *, query: str) -> Hint | None:
-        return hint_in(body, query=query)
+    def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
+        return unsigned_in(body, query=query)
 
     def trace(self, payment: str) -> Talk[str | None]:
         reply = yield self._request("GET", _path(payment))

@@ -17,8 +17,8 @@ from msgspec import Meta, Struct, field
 
 from flows.elicitation.states import Json
 from flows.errors import Failed, Unverified
-from flows.payments.gateway import Hint, ProviderSession, State
 from flows.payments.gateway import MerchantAccount as Seller
+from flows.payments.gateway import ProviderSession, State, UnsignedNotice
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
@@ -196,7 +196,7 @@ def read_refund(reply: httpx.Response, payment: Payment, seller: Seller, *, at_m
     )
 
 
-def hint_in(body: bytes, *, query: str) -> Hint | None:
+def unsigned_in(body: bytes, *, query: str) -> UnsignedNotice | None:
     """Which payment to ask about, as anybody may say; whose it is, our own address says.
 
     None without that. Raises Unverified.
@@ -207,7 +207,7 @@ def hint_in(body: bytes, *, query: str) -> Hint | None:
         [reference] = msgspec.convert(references, list[_Reference])
     except ValueError:  # a ValidationError is one
         return None
-    return Hint(type="payment", reference=reference, session=payment)
+    return UnsignedNotice(type="payment", reference=reference, session=payment)
 
 
 def read_id(body: bytes) -> str:

@@ -29,27 +29,27 @@ from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import InvalidQuestion
 from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
 from flows.payments.gateway import (
-    Hint,
     ProviderSession,
     State,
-    judge,
+    UnsignedNotice,
     payment_of,
     terms_for,
+    verify_session,
 )
 from flows.payments.money import Money
 from flows.payments.pace import PACE
 from flows.payments.paypal.responses import (
-    given_back,
     has_lapsed,
-    hint_in,
     lapsed,
     order_in,
     read_refund,
     reference_in,
+    refunded_so_far,
     same_order,
     session_of,
     standing_refund,
     token_in,
+    unsigned_in,
 )
 from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import learned, written
@@ -218,7 +218,7 @@ class PayPalGateway:
         is_approved, found = yield from self._order(elicitation, session)
         if not is_approved or elicitation.status.is_final:
             return found
-        judge(elicitation, found, seller=self.seller)
+        verify_session(elicitation, found, seller=self.seller)
         assert elicitation.attempt is not None  # there is a session of ours
         key = f"{elicitation.id}:{elicitation.attempt.number}:{session}"
         yield from self._send("POST", f"{_path(session)}/capture", body="{}", key=key)
@@ -241,7 +241,7 @@ class PayPalGateway:
         if up_to is not None:
             price = Money.from_minor_units(up_to, payment.currency)
             listed = yield from self._send("GET", _path(payment.session))
-            given, count = given_back(listed, payment, self.seller)
+            given, count = refunded_so_far(listed, payment, self.seller)
             if given >= up_to:
                 return standing_refund(listed, payment, self.seller, price=price, refused=listed)
             wish["amount"] = _amount(Money.from_minor_units(up_to - given, payment.currency))
@@ -253,8 +253,8 @@ class PayPalGateway:
         listed = yield from self._send("GET", _path(payment.session))
         return standing_refund(listed, payment, self.seller, price=price, refused=reply)
 
-    def read_hint(self, body: bytes, *, query: str) -> Hint | None:
-        return hint_in(body)
+    def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
+        return unsigned_in(body)
 
     def trace(self, payment: str) -> Talk[str | None]:
         reply = yield from self._send("GET", f"{_CAPTURES}/{quote(payment, safe='')}")

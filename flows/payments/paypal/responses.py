@@ -16,8 +16,8 @@ from msgspec import Meta, Struct
 
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed
-from flows.payments.gateway import Hint, ProviderSession, State
 from flows.payments.gateway import MerchantAccount as Seller
+from flows.payments.gateway import ProviderSession, State, UnsignedNotice
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
@@ -273,7 +273,7 @@ def read_refund(reply: httpx.Response, payment: Payment, seller: Seller) -> Refu
     )
 
 
-def given_back(reply: httpx.Response, payment: Payment, seller: Seller) -> tuple[int, int]:
+def refunded_so_far(reply: httpx.Response, payment: Payment, seller: Seller) -> tuple[int, int]:
     """How much of it went back, in minor units, and in how many refunds. Raises Failed."""
     refunds, _, given = _listed(reply, payment, seller)
     return given, len(refunds)
@@ -314,7 +314,7 @@ def _listed(
     return refunds, standing, given
 
 
-def hint_in(body: bytes) -> Hint | None:
+def unsigned_in(body: bytes) -> UnsignedNotice | None:
     """Which order to ask about, as anybody may say. Raises Malformed."""
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
@@ -331,7 +331,7 @@ def hint_in(body: bytes) -> Hint | None:
         related = about.supplementary_data and about.supplementary_data.related_ids
         order = related.order_id if related else None
         capture = _capture_above(about)
-    return Hint(
+    return UnsignedNotice(
         id=envelope.id,
         type=envelope.event_type,
         reference=named,

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.payments.receipt import Dispute, News
+from flows.payments.receipt import Dispute, PaymentChange
 from flows.payments.session import REFERENCE_KEY, Id, Malformed
 from flows.payments.stripe.account import charged
 from flows.payments.stripe.session import CheckoutSession, id_of, read_session
@@ -55,7 +55,7 @@ class Event:
     account: str | None = None
     subject: str | None = None
     session: CheckoutSession | None = None
-    news: News | None = None
+    news: PaymentChange | None = None
     reference: str | None = None
     payment_intent: str | None = None
 
@@ -131,15 +131,15 @@ def _whole(event: _Whole) -> Event:
         account=event.account,
         subject=_text(about.get("id"), _ID),
         session=read_session(about) if event.type in SETTLING_EVENTS else None,
-        news=_news(event.type, about),
+        news=_changes(event.type, about),
         reference=_text(about.get("client_reference_id"), _REFERENCE) or _text(named, _REFERENCE),
         payment_intent=_text(id_of(about.get("id" if is_payment else "payment_intent")), _ID),
     )
 
 
-def _news(kind: str, about: Mapping[str, Json]) -> News | None:
+def _changes(kind: str, about: Mapping[str, Json]) -> PaymentChange | None:
     if kind in DISPUTE_EVENTS:
-        return News(dispute=dispute_in(about.get("status")))
+        return PaymentChange(dispute=dispute_in(about.get("status")))
     amount, currency = about.get("amount_refunded"), about.get("currency")
     if kind != REFUNDED or type(amount) is not int or not isinstance(currency, str):
         return None
@@ -147,7 +147,7 @@ def _news(kind: str, about: Mapping[str, Json]) -> News | None:
         returned = charged(amount, currency.upper())
     except InvalidQuestion:
         return None
-    return News(returned=returned.minor_units, currency=returned.currency)
+    return PaymentChange(returned=returned.minor_units, currency=returned.currency)
 
 
 def _text(value: Json, pattern: re.Pattern[str]) -> str | None:

@@ -34,9 +34,9 @@ from flows.payments.stripe.account import STRIPE, StripeAccount, charge_amount, 
 from flows.payments.stripe.events import PAYMENT_FAILED, Event, kept_event, read_event
 from flows.payments.stripe.responses import (
     claims_in,
-    given_back,
     read_refund,
     reference_in,
+    refunded_so_far,
     same_session,
     session_in,
     standing_refund,
@@ -129,7 +129,7 @@ class StripeGateway:
         if up_to is not None:
             price = Money.from_minor_units(up_to, payment.currency)
             listed = yield self._get(listing)
-            given, count = given_back(listed, payment, self.seller)
+            given, count = refunded_so_far(listed, payment, self.seller)
             if given >= charge_amount(price):
                 return standing_refund(listed, payment, self.seller, price=price, refused=listed)
             form["amount"] = str(charge_amount(price) - given)

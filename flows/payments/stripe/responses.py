@@ -119,7 +119,9 @@ def read_refund(reply: httpx.Response, payment: Payment, seller: StripeAccount) 
     return Refund(id=found.id, price=price, status=_status(found))
 
 
-def given_back(reply: httpx.Response, payment: Payment, seller: StripeAccount) -> tuple[int, int]:
+def refunded_so_far(
+    reply: httpx.Response, payment: Payment, seller: StripeAccount
+) -> tuple[int, int]:
     """How much of it went back, in Stripe's units, and in how many refunds. Raises Failed."""
     listed, standing = _listed(reply, payment, seller)
     return sum(one.amount for one in standing), len(listed)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from flows.elicitation import run as runs
-from flows.elicitation.run import RESULT_KEPT, AskedPlace, Place, Run
+from flows.elicitation.run import RESULT_KEPT, AskedStep, Run, Step
 from flows.elicitation.states import RECORD_KEPT
 from tests.support.clock import NOON
 
@@ -16,9 +16,9 @@ def run() -> Run:
     return Run(id="r", owner="o", key="k", created_at=NOON, open_until=OPEN_UNTIL)
 
 
-def asking(nth: int, *, id: str | None = None, digest: str = "d") -> AskedPlace:
-    place = Place(kind="url", digest=digest, nth=nth)
-    return AskedPlace(
+def asking(nth: int, *, id: str | None = None, digest: str = "d") -> AskedStep:
+    place = Step(kind="url", digest=digest, nth=nth)
+    return AskedStep(
         place=place, elicitation_id=id or f"{digest}{nth}", is_ordered=True, says="Please."
     )
 
@@ -48,18 +48,18 @@ def test_asking_again_at_a_place_keeps_the_index_of_every_question() -> None:
 
 def test_a_place_is_found_by_kind_digest_and_number() -> None:
     current = runs.ask(run(), asking(0), open_until=OPEN_UNTIL)
-    assert current.at(Place(kind="url", digest="d", nth=0)) == asking(0)
+    assert current.at(Step(kind="url", digest="d", nth=0)) == asking(0)
     for other in (
-        Place(kind="form", digest="d", nth=0),
-        Place(kind="url", digest="e", nth=0),
-        Place(kind="url", digest="d", nth=1),
+        Step(kind="form", digest="d", nth=0),
+        Step(kind="url", digest="e", nth=0),
+        Step(kind="url", digest="d", nth=1),
     ):
         assert current.at(other) is None
 
 
 def test_no_two_places_read_the_same() -> None:
     places = [
-        Place(kind=kind, digest=digest, nth=nth)
+        Step(kind=kind, digest=digest, nth=nth)
         for kind in ("url", "form")
         for digest in ("1", "11")
         for nth in (1, 11, 111)

@@ -10,56 +10,56 @@ from flows.elicitation.user_code import (
     SHOWN_AT_MOST,
     TRIES_AT_MOST,
     WRONG_AT_MOST,
-    Binding,
+    BrowserBinding,
     Code,
-    Codes,
+    UserCodeGenerator,
     bind,
     is_confirmed,
 )
 from flows.errors import NotAllowed, TooManyAttempts
 from tests.support.clock import NOON
 
-CODES = Codes(lambda: [b"k" * 32])
+CODES = UserCodeGenerator(lambda: [b"k" * 32])
 BOUND = bind(None, browser="her browser")
 
 
-def letters(binding: Binding, *, browser: str = "her browser", of: str = "e1") -> str:
+def user_code(binding: BrowserBinding, *, browser: str = "her browser", of: str = "e1") -> str:
     code = binding.code_of(browser)
     assert code is not None
-    return CODES.letters(of, code)
+    return CODES.user_code(of, code)
 
 
-def typed(binding: Binding, text: str) -> Binding:
+def typed(binding: BrowserBinding, text: str) -> BrowserBinding:
     return CODES.confirm("e1", binding, typed=text, now=NOON)
 
 
 def test_the_letters_are_eight_and_none_looks_like_another() -> None:
-    shown = letters(BOUND)
+    shown = user_code(BOUND)
     assert re.fullmatch(rf"[{ALPHABET}]{{4}}-[{ALPHABET}]{{4}}", shown)
     assert len(set(ALPHABET)) == 20
     assert not set(ALPHABET) & set("AEIOUY" + "0158")
 
 
 def test_a_page_that_is_loaded_again_shows_the_same_letters() -> None:
-    stored = msgspec.json.decode(msgspec.json.encode(BOUND), type=Binding)
-    assert letters(stored) == letters(bind(BOUND, browser="her browser"))
+    stored = msgspec.json.decode(msgspec.json.encode(BOUND), type=BrowserBinding)
+    assert user_code(stored) == user_code(bind(BOUND, browser="her browser"))
 
 
 def test_other_letters_for_another_browser_question_number_or_server() -> None:
     code = Code(browser="her browser", number=1)
     shown = {
-        letters(BOUND),
-        letters(bind(BOUND, browser="another"), browser="another"),
-        letters(BOUND, of="e2"),
-        CODES.letters("e1", msgspec.structs.replace(code, number=7)),
-        CODES.letters("e1", msgspec.structs.replace(code, browser="another")),
-        Codes(lambda: [b"j" * 32]).letters("e1", code),
+        user_code(BOUND),
+        user_code(bind(BOUND, browser="another"), browser="another"),
+        user_code(BOUND, of="e2"),
+        CODES.user_code("e1", msgspec.structs.replace(code, number=7)),
+        CODES.user_code("e1", msgspec.structs.replace(code, browser="another")),
+        UserCodeGenerator(lambda: [b"j" * 32]).user_code("e1", code),
     }
     assert len(shown) == 6
 
 
 def test_what_is_kept_does_not_hold_the_letters() -> None:
-    shown = letters(BOUND)
+    shown = user_code(BOUND)
     kept = msgspec.json.encode(BOUND).decode()
     assert shown not in kept
     assert shown.replace("-", "") not in kept
@@ -67,7 +67,7 @@ def test_what_is_kept_does_not_hold_the_letters() -> None:
 
 @pytest.mark.parametrize("spelt", ["{}", "  {} ", "({})", "{}."])
 def test_the_asker_types_them_in_any_spelling(spelt: str) -> None:
-    shown = letters(BOUND)
+    shown = user_code(BOUND)
     for text in (shown, shown.lower(), shown.replace("-", ""), " ".join(shown)):
         confirmed = typed(BOUND, spelt.format(text))
         assert is_confirmed(confirmed, browser="her browser")
@@ -88,26 +88,26 @@ def test_the_fifth_wrong_guess_makes_other_letters() -> None:
     guessed = BOUND
     for _ in range(TRIES_AT_MOST - 1):
         guessed = typed(guessed, "nonsense")
-    assert letters(guessed) == letters(BOUND)
+    assert user_code(guessed) == user_code(BOUND)
     fresh = typed(guessed, "nonsense")
     assert (fresh.number, fresh.tries) == (2, 0)
-    assert letters(fresh) != letters(BOUND)
-    assert not is_confirmed(typed(fresh, letters(BOUND)), browser="her browser")
+    assert user_code(fresh) != user_code(BOUND)
+    assert not is_confirmed(typed(fresh, user_code(BOUND)), browser="her browser")
 
 
 def test_after_the_last_code_not_even_the_right_letters_help() -> None:
     guessed = BOUND
     for _ in range(WRONG_AT_MOST):
         guessed = typed(guessed, "nonsense")
-    for text in ("nonsense", letters(guessed)):
+    for text in ("nonsense", user_code(guessed)):
         with pytest.raises(TooManyAttempts):
             typed(guessed, text)
 
 
 def test_another_browser_before_the_confirmation_gets_letters_of_its_own() -> None:
     other = bind(BOUND, browser="another")
-    assert not is_confirmed(typed(other, letters(BOUND)), browser="another")
-    confirmed = typed(other, letters(other, browser="another"))
+    assert not is_confirmed(typed(other, user_code(BOUND)), browser="another")
+    confirmed = typed(other, user_code(other, browser="another"))
     assert is_confirmed(confirmed, browser="another")
     assert not is_confirmed(confirmed, browser="her browser")
 
@@ -115,8 +115,8 @@ def test_another_browser_before_the_confirmation_gets_letters_of_its_own() -> No
 def test_letters_in_two_other_browsers_leave_hers_right_and_count_nothing() -> None:
     # finding: S21
     bound = bind(bind(BOUND, browser="another"), browser="a third")
-    assert letters(bound) == letters(BOUND)
-    confirmed = typed(bound, letters(BOUND))
+    assert user_code(bound) == user_code(BOUND)
+    confirmed = typed(bound, user_code(BOUND))
     assert is_confirmed(confirmed, browser="her browser")
     assert (confirmed.tries, confirmed.wrong) == (0, 0)
 
@@ -128,7 +128,7 @@ def test_at_most_three_browsers_have_letters_and_the_oldest_loses_them() -> None
     assert len(bound.codes) == SHOWN_AT_MOST
     assert bound.code_of("her browser") is None
     again = bind(bound, browser="her browser")
-    assert letters(again) != letters(BOUND)
+    assert user_code(again) != user_code(BOUND)
     assert again.code_of("browser 0") is None
 
 
@@ -138,12 +138,12 @@ def test_the_fifth_wrong_guess_makes_other_letters_in_each_browser() -> None:
     for _ in range(TRIES_AT_MOST):
         guessed = typed(guessed, "nonsense")
     browsers = ("her browser", "another")
-    shown = {letters(each, browser=browser) for each in (bound, guessed) for browser in browsers}
+    shown = {user_code(each, browser=browser) for each in (bound, guessed) for browser in browsers}
     assert len(shown) == 4
 
 
 def test_another_browser_after_the_confirmation_gets_none() -> None:
-    confirmed = typed(BOUND, letters(BOUND))
+    confirmed = typed(BOUND, user_code(BOUND))
     with pytest.raises(NotAllowed):
         bind(confirmed, browser="another")
     assert bind(confirmed, browser="her browser") is confirmed
@@ -155,7 +155,7 @@ def test_other_browsers_use_up_nothing_of_hers() -> None:
     for number in range(100):
         bound = bind(bound, browser=f"browser {number}")
     hers = bind(bound, browser="her browser")
-    assert is_confirmed(typed(hers, letters(hers)), browser="her browser")
+    assert is_confirmed(typed(hers, user_code(hers)), browser="her browser")
 
 
 def test_another_browser_gives_nobody_more_guesses() -> None:
@@ -163,14 +163,14 @@ def test_another_browser_gives_nobody_more_guesses() -> None:
     for number in range(WRONG_AT_MOST):
         guessed = bind(typed(guessed, "nonsense"), browser=f"browser {number}")
     with pytest.raises(TooManyAttempts):
-        typed(guessed, letters(guessed, browser=guessed.codes[-1].browser))
+        typed(guessed, user_code(guessed, browser=guessed.codes[-1].browser))
 
 
 def test_letters_that_were_shown_before_a_rotation_are_right_after_it() -> None:
     keys = [b"o" * 32]
-    codes = Codes(lambda: keys)
+    codes = UserCodeGenerator(lambda: keys)
     (code,) = BOUND.codes
-    shown = codes.letters("e1", code)
+    shown = codes.user_code("e1", code)
     keys.insert(0, b"n" * 32)
-    assert codes.letters("e1", code) != shown
+    assert codes.user_code("e1", code) != shown
     assert codes.confirm("e1", BOUND, typed=shown, now=NOON).confirmed_at == NOON

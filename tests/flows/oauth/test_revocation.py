@@ -35,7 +35,7 @@ from webapp.sandbox import new_sandbox
 STANDARD = replace(PLAIN, revoke=Revocation(url=f"{ISSUER}/revoke"))
 
 
-def given_back(
+def refunded(
     provider: Provider, *replies: httpx.Response, connection: Connection | None = None
 ) -> tuple[bool, list[httpx.Request]]:
     talk = revoke(a_client(provider), connection or a_connection(provider))
@@ -44,7 +44,7 @@ def given_back(
 
 class TestTheStandardWay:
     def test_what_lasts_is_given_back_first_and_then_the_key(self) -> None:
-        is_gone, (first, second) = given_back(
+        is_gone, (first, second) = refunded(
             STANDARD, httpx.Response(200), httpx.Response(200, content=b"")
         )
         assert is_gone
@@ -55,23 +55,23 @@ class TestTheStandardWay:
 
     def test_who_we_are_is_told_as_it_was_at_the_exchange(self) -> None:
         connection = a_connection(STANDARD, refresh_token=None, client_auth="post")
-        _, (request,) = given_back(STANDARD, httpx.Response(200), connection=connection)
+        _, (request,) = refunded(STANDARD, httpx.Response(200), connection=connection)
         assert form_of(request)["client_secret"] == "our:secret/%"
 
     def test_a_key_alone_is_given_back_alone(self) -> None:
         connection = a_connection(STANDARD, refresh_token=None)
-        is_gone, requests = given_back(STANDARD, httpx.Response(200), connection=connection)
+        is_gone, requests = refunded(STANDARD, httpx.Response(200), connection=connection)
         assert is_gone
         assert len(requests) == 1
 
     def test_gone_already_is_gone(self) -> None:
         gone = said(400, error="invalid_token")
-        assert given_back(STANDARD, gone, gone)[0]
-        assert given_back(STANDARD, httpx.Response(200), httpx.Response(400))[0]
+        assert refunded(STANDARD, gone, gone)[0]
+        assert refunded(STANDARD, httpx.Response(200), httpx.Response(400))[0]
 
     def test_a_key_that_the_provider_cannot_end_is_not_called_gone(self) -> None:
         cannot = said(400, error="unsupported_token_type")
-        assert not given_back(STANDARD, httpx.Response(200), cannot)[0]
+        assert not refunded(STANDARD, httpx.Response(200), cannot)[0]
 
     @pytest.mark.parametrize(
         "reply",
@@ -87,7 +87,7 @@ class TestTheStandardWay:
         ],
     )
     def test_a_refusal_is_a_no_and_ends_the_talk(self, reply: httpx.Response) -> None:
-        is_gone, requests = given_back(STANDARD, reply)
+        is_gone, requests = refunded(STANDARD, reply)
         assert not is_gone
         assert len(requests) == 1
 
@@ -100,7 +100,7 @@ class TestAnIssuer:
     def test_it_is_asked_where_keys_are_given_back(self) -> None:
         acme = openid("acme", ISSUER)
         yes = httpx.Response(200)
-        is_gone, requests = given_back(acme, ok(**METADATA), yes, yes)
+        is_gone, requests = refunded(acme, ok(**METADATA), yes, yes)
         assert is_gone
         assert requests[1].url == f"{ISSUER}/revoke"
 
@@ -110,13 +110,13 @@ class TestAnIssuer:
     )
     def test_a_key_goes_to_no_address_that_is_not_safe(self, address: Any) -> None:
         acme = openid("acme", ISSUER)
-        is_gone, requests = given_back(acme, ok(**{**METADATA, "revocation_endpoint": address}))
+        is_gone, requests = refunded(acme, ok(**{**METADATA, "revocation_endpoint": address}))
         assert not is_gone
         assert len(requests) == 1
 
     def test_one_that_answers_in_another_name_gets_no_key(self) -> None:
         foreign = ok(**{**METADATA, "issuer": "https://evil.example"})
-        is_gone, requests = given_back(openid("acme", ISSUER), foreign)
+        is_gone, requests = refunded(openid("acme", ISSUER), foreign)
         assert not is_gone
         assert len(requests) == 1
 
@@ -128,7 +128,7 @@ class TestAnIssuer:
 
 class TestOtherWays:
     def test_a_provider_without_one_is_not_asked(self) -> None:
-        assert given_back(PLAIN) == (False, [])
+        assert refunded(PLAIN) == (False, [])
 
     @pytest.mark.parametrize(
         ("status", "is_gone"), [(204, True), (404, True), (401, False), (422, False), (500, False)]
@@ -136,7 +136,7 @@ class TestOtherWays:
     def test_github_deletes_a_token_for_whoever_proves_to_be_the_app(
         self, status: int, is_gone: bool
     ) -> None:
-        done, (request,) = given_back(github, httpx.Response(status))
+        done, (request,) = refunded(github, httpx.Response(status))
         assert done is is_gone
         assert request.method == "DELETE"
         assert str(request.url) == "https://api.github.com/applications/our%20id/token"
@@ -159,7 +159,7 @@ class TestOtherWays:
     def test_slack_is_called_with_the_key_itself(
         self, reply: httpx.Response, is_gone: bool
     ) -> None:
-        done, (request,) = given_back(slack, reply)
+        done, (request,) = refunded(slack, reply)
         assert done is is_gone
         assert str(request.url) == "https://slack.com/api/auth.revoke"
         assert request.headers["authorization"] == "Bearer old-key"
@@ -169,10 +169,10 @@ class TestOtherWays:
         ("tag", "is_gone"), [("invalid_access_token", True), ("expired_access_token", False)]
     )
     def test_dropbox_says_why_deep_inside(self, tag: str, is_gone: bool) -> None:
-        assert given_back(dropbox, said(401, error={".tag": tag}))[0] is is_gone
+        assert refunded(dropbox, said(401, error={".tag": tag}))[0] is is_gone
 
     def test_notion_is_told_in_json_and_in_which_version(self) -> None:
-        done, (request,) = given_back(notion, ok(request_id="3c90c3cc"))
+        done, (request,) = refunded(notion, ok(request_id="3c90c3cc"))
         assert done
         assert values_of(request) == {"token": "old-key"}
         assert request.headers["notion-version"]

@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed, InvalidQuestion
-from flows.payments.gateway import State, judge
+from flows.payments.gateway import State, verify_session
 from flows.payments.money import Money
 from flows.payments.receipt import Refund, RefundStatus
 from flows.payments.session import (
     Malformed,
     Mismatch,
+    SessionStatus,
     StoredCheckout,
-    Verdict,
     sessions_of,
 )
 from flows.payments.stripe.account import (
@@ -158,7 +158,10 @@ def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, amount: str) 
         status="complete",
         payment_status="paid",
     )
-    assert judge(begun(asked(price)), neutral(read_session(paid)), seller=SELLER) is Verdict.PAID
+    assert (
+        verify_session(begun(asked(price)), neutral(read_session(paid)), seller=SELLER)
+        is SessionStatus.PAID
+    )
 
 
 @pytest.mark.parametrize("price", [Money("5.124", "KWD"), Money("10.50", "MGA")])
@@ -310,20 +313,23 @@ def test_a_page_that_stays_open_is_said_to(second: httpx.Response) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    ("changes", "verified"),
     [
-        ({}, Verdict.OPEN),
-        ({"status": "open", "payment_status": "no_payment_required"}, Verdict.OPEN),
-        ({"status": None}, Verdict.OPEN),
-        ({"status": "complete", "payment_status": "paid"}, Verdict.PAID),
-        ({"status": "complete", "payment_status": "no_payment_required"}, Verdict.PAID),
-        ({"status": "complete", "payment_status": "unpaid"}, Verdict.PENDING),
-        ({"status": "expired", "url": None}, Verdict.EXPIRED),
-        ({"status": "expired", "payment_status": "paid"}, Verdict.PAID),
+        ({}, SessionStatus.OPEN),
+        ({"status": "open", "payment_status": "no_payment_required"}, SessionStatus.OPEN),
+        ({"status": None}, SessionStatus.OPEN),
+        ({"status": "complete", "payment_status": "paid"}, SessionStatus.PAID),
+        ({"status": "complete", "payment_status": "no_payment_required"}, SessionStatus.PAID),
+        ({"status": "complete", "payment_status": "unpaid"}, SessionStatus.PENDING),
+        ({"status": "expired", "url": None}, SessionStatus.EXPIRED),
+        ({"status": "expired", "payment_status": "paid"}, SessionStatus.PAID),
     ],
 )
-def test_what_a_session_says(changes: dict[str, Any], verdict: Verdict) -> None:
-    assert judge(begun(), neutral(read_session(session(**changes))), seller=SELLER) is verdict
+def test_what_a_session_says(changes: dict[str, Any], verified: SessionStatus) -> None:
+    assert (
+        verify_session(begun(), neutral(read_session(session(**changes))), seller=SELLER)
+        is verified
+    )
 
 
 def refund(**changes: Any) -> dict[str, Any]:
@@ -335,7 +341,7 @@ def refunded(*replies: httpx.Response, reason: str | None = None) -> Refund:
 
 
 def test_a_refund_has_the_key_of_its_receipt() -> None:
-    given_back, [request] = run(STRIPE.refund(payment(), reason="No seats left"), reply(refund()))
+    answered, [request] = run(STRIPE.refund(payment(), reason="No seats left"), reply(refund()))
     assert (request.method, request.url.path) == ("POST", "/v1/refunds")
     assert request.headers["Idempotency-Key"] == "refund:ownertag-r_1"
     assert dict(parse_qsl(request.content.decode())) == {
@@ -344,9 +350,7 @@ def test_a_refund_has_the_key_of_its_receipt() -> None:
         "metadata[elicitation]": ID,
         "metadata[reason]": "No seats left",
     }
-    assert given_back == Refund(
-        id="re_1", price=Money("9.00", "EUR"), status=RefundStatus.SUCCEEDED
-    )
+    assert answered == Refund(id="re_1", price=Money("9.00", "EUR"), status=RefundStatus.SUCCEEDED)
 
 
 def test_a_refund_on_its_way_is_pending() -> None:
@@ -363,16 +367,16 @@ def test_a_payment_that_was_refunded_already_gives_the_refund_that_is_there(
 ) -> None:
     talk = STRIPE.refund(payment(), reason="again")
     listed = reply({"data": [refund(id="re_0", status="failed"), refund()]})
-    given_back, [_, second] = run(talk, refused, listed)
+    answered, [_, second] = run(talk, refused, listed)
     assert (second.method, second.url.path) == ("GET", "/v1/refunds")
     assert second.url.params["payment_intent"] == "pi_1"
-    assert (given_back.id, given_back.price) == ("re_1", Money("9.00", "EUR"))
+    assert (answered.id, answered.price) == ("re_1", Money("9.00", "EUR"))
 
 
 def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
     halves = [refund(id="re_1", amount=400), refund(id="re_2", amount=500, status="pending")]
-    given_back = refunded(refusal("charge_already_refunded"), reply({"data": halves}))
-    assert (given_back.id, given_back.price.minor_units, given_back.status) == (
+    answered = refunded(refusal("charge_already_refunded"), reply({"data": halves}))
+    assert (answered.id, answered.price.minor_units, answered.status) == (
         "re_1",
         900,
         RefundStatus.PENDING,
@@ -523,4 +527,4 @@ json = st.recursive(
 )
 def test_no_reply_makes_anything_but_a_judgement_or_an_error_of_ours(data: Json) -> None:
     with suppress(Malformed, Mismatch):
-        assert judge(begun(), neutral(read_session(data)), seller=SELLER) in Verdict
+        assert verify_session(begun(), neutral(read_session(data)), seller=SELLER) in SessionStatus

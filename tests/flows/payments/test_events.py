@@ -20,7 +20,7 @@ from flows.payments.receipt import (
     Payment,
     ReceiptStatus,
     disputed,
-    given_back_in_part,
+    partly_refunded,
 )
 from tests.support import gateway_env as stage
 from tests.support.clock import NOON
@@ -85,7 +85,7 @@ def told(payment: Payment, body: bytes, *, seller: DeclaredAccount = OWN) -> Pay
     assert notice.news is not None
     if notice.news.dispute is not None:
         return disputed(payment, notice.subject or "", notice.news.dispute)
-    return given_back_in_part(payment, NOON, amount=notice.news.returned)
+    return partly_refunded(payment, NOON, amount=notice.news.returned)
 
 
 def asked(payment: Payment, **says: Any) -> Payment:

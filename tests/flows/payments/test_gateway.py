@@ -18,17 +18,17 @@ from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.payments import receipt as receipts
 from flows.payments.gateway import (
     Gateway,
-    HintsOnly,
     MerchantAccount,
     Notice,
+    NoticesOnly,
     ProviderSession,
     Signs,
     State,
     forget_page,
     heard,
-    judge,
-    judge_notice,
     open_page,
+    verify_notice,
+    verify_session,
 )
 from flows.payments.mollie.gateway import mollie
 from flows.payments.money import Money
@@ -36,7 +36,7 @@ from flows.payments.paypal.gateway import paypal
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.registry import Gateways, gateway_of
 from flows.payments.responses import is_refusal, minor_units, written
-from flows.payments.session import Malformed, Mismatch, StoredCheckout, Verdict
+from flows.payments.session import Malformed, Mismatch, SessionStatus, StoredCheckout
 from flows.payments.stripe.account import charge_amount, stripe
 from flows.payments.stripe.events import read_event
 from flows.payments.stripe.gateway import StripeGateway, neutral
@@ -87,20 +87,20 @@ def found(**changes: Any) -> ProviderSession:
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    ("changes", "verified"),
     [
-        ({"state": State.OPEN}, Verdict.OPEN),
-        ({"state": State.PENDING}, Verdict.PENDING),
-        ({"state": State.PAID}, Verdict.PAID),
-        ({"state": State.FAILED}, Verdict.FAILED),
-        ({"state": State.CLOSED}, Verdict.EXPIRED),
-        ({"refunded": 899}, Verdict.PAID),
-        ({"refunded": 900}, Verdict.FAILED),
-        ({"refunded": 400, "charged_back": 500}, Verdict.FAILED),
+        ({"state": State.OPEN}, SessionStatus.OPEN),
+        ({"state": State.PENDING}, SessionStatus.PENDING),
+        ({"state": State.PAID}, SessionStatus.PAID),
+        ({"state": State.FAILED}, SessionStatus.FAILED),
+        ({"state": State.CLOSED}, SessionStatus.EXPIRED),
+        ({"refunded": 899}, SessionStatus.PAID),
+        ({"refunded": 900}, SessionStatus.FAILED),
+        ({"refunded": 400, "charged_back": 500}, SessionStatus.FAILED),
     ],
 )
-def test_what_a_session_says(changes: dict[str, Any], verdict: Verdict) -> None:
-    assert judge(begun(), found(**changes), seller=SELLER) is verdict
+def test_what_a_session_says(changes: dict[str, Any], verified: SessionStatus) -> None:
+    assert verify_session(begun(), found(**changes), seller=SELLER) is verified
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_a_session_says(changes: dict[str, Any], verdict: Verdict) -> None:
 def test_somebody_elses_session_settles_nothing(changes: dict[str, Any], what: str) -> None:
     seller = stripe("sk_test_x", [], account="acct_1")
     with pytest.raises(Mismatch) as mismatch:
-        judge(begun(), found(**changes), seller=seller)
+        verify_session(begun(), found(**changes), seller=seller)
     assert mismatch.value.what == what
 
 
@@ -151,13 +151,13 @@ def test_a_chargeback_takes_a_payment_and_its_end_brings_it_back() -> None:
 def test_a_seller_of_another_name_or_mode_is_not_who_was_asked() -> None:
     for other in (changed(SELLER, name="shop"), changed(SELLER, is_live=True)):
         with pytest.raises(Mismatch, match="mode"):
-            judge(begun(), found(), seller=other)
+            verify_session(begun(), found(), seller=other)
 
 
-def outcome(verdict: Any) -> object:
+def outcome(verified: Any) -> object:
     """What a judgement comes to, or what it holds against it."""
     try:
-        return verdict()
+        return verified()
     except Mismatch as error:
         return error.what
 
@@ -198,8 +198,10 @@ def test_only_the_very_price_as_stripe_counts_it_is_paid(
             "amount": counted == (charge_amount(price), price.currency),
             "mode": not session.livemode,
         }
-        wrong = next((name for name, is_right in what.items() if not is_right), Verdict.PAID)
-        assert outcome(lambda: judge(begun(price), neutral(session), seller=SELLER)) == wrong
+        wrong = next((name for name, is_right in what.items() if not is_right), SessionStatus.PAID)
+        assert (
+            outcome(lambda: verify_session(begun(price), neutral(session), seller=SELLER)) == wrong
+        )
 
 
 def event(**changes: Any) -> Any:
@@ -234,14 +236,14 @@ def test_a_notice_without_a_session_settles_nothing() -> None:
         Notice(id="evt_0", type="x", is_live=False, subject="evt_1"),
     ):
         with pytest.raises(Mismatch, match="session") as mismatch:
-            judge_notice(begun(), bare, seller=SELLER)
+            verify_notice(begun(), bare, seller=SELLER)
         assert mismatch.value.session == "evt_1"
 
 
 def test_a_notice_of_another_mode_settles_nothing_whatever_its_session_says() -> None:
     notice = Notice(id="evt_1", type="x", is_live=True, session=found())
     with pytest.raises(Mismatch, match="mode"):
-        judge_notice(begun(), notice, seller=SELLER)
+        verify_notice(begun(), notice, seller=SELLER)
 
 
 @pytest.mark.parametrize(
@@ -327,9 +329,9 @@ def test_a_fetch_at_stripe_says_what_was_given_back() -> None:
     )
     assert asked.url.params["expand[]"] == "payment_intent.latest_charge"
     assert (part.state, part.refunded) == (State.PAID, 400)
-    assert judge(begun(), part, seller=SELLER) is Verdict.PAID
+    assert verify_session(begun(), part, seller=SELLER) is SessionStatus.PAID
     whole, _ = run(STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(amount_refunded=900)))
-    assert judge(begun(), whole, seller=SELLER) is Verdict.FAILED
+    assert verify_session(begun(), whole, seller=SELLER) is SessionStatus.FAILED
 
 
 @pytest.mark.parametrize(
@@ -452,7 +454,10 @@ def test_test_mode_is_never_asked_about_a_live_price(name: str) -> None:
 
 def test_only_who_signs_can_settle_by_a_webhook() -> None:
     assert {name for name, one in ALL.items() if isinstance(one, Signs)} == {"stripe"}
-    assert {name for name, one in ALL.items() if isinstance(one, HintsOnly)} == {"paypal", "mollie"}
+    assert {name for name, one in ALL.items() if isinstance(one, NoticesOnly)} == {
+        "paypal",
+        "mollie",
+    }
 
 
 def test_nothing_is_repeated_where_nothing_was_begun() -> None:

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, InvalidQuestion, Unverified
-from flows.payments.gateway import Hint, ProviderSession, State, judge
+from flows.payments.gateway import ProviderSession, State, UnsignedNotice, verify_session
 from flows.payments.mollie.gateway import MollieGateway, mollie, sandbox_mollie
 from flows.payments.money import Money
 from flows.payments.receipt import Refund, RefundStatus
-from flows.payments.session import Mismatch, Verdict
+from flows.payments.session import Mismatch, SessionStatus
 from tests.support import gateway_env as stage
 from tests.support.clock import NOON
 from tests.support.gateway_env import BACK, ID, NINE, TRIP, kept_in, reply, run
@@ -177,7 +177,7 @@ def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, value: str) -
     amount = {"currency": price.currency, "value": value}
     assert msgspec.json.decode(kept_in(elicitation).request)["amount"] == amount
     paid = fetch(payment("paid", amount=amount), elicitation)
-    assert judge(elicitation, paid, seller=SELLER) is Verdict.PAID
+    assert verify_session(elicitation, paid, seller=SELLER) is SessionStatus.PAID
 
 
 def test_nothing_is_no_price() -> None:
@@ -250,24 +250,24 @@ def test_a_payment_is_asked_for_by_its_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "verdict"),
+    ("answer", "verified"),
     [
-        (payment(), Verdict.OPEN),
-        (payment("pending"), Verdict.PENDING),
-        (payment("authorized"), Verdict.PENDING),
-        (payment("paid"), Verdict.PAID),
-        (payment("canceled"), Verdict.EXPIRED),
-        (payment("expired"), Verdict.EXPIRED),
-        (payment("failed"), Verdict.FAILED),
-        (payment("paid", amountRefunded=eur("0.00")), Verdict.PAID),
-        (payment("paid", amountRefunded=eur("4.00")), Verdict.PAID),
-        (payment("paid", amountRefunded=eur("9.00")), Verdict.FAILED),
-        (payment("paid", amountRefunded=eur("14.00")), Verdict.FAILED),
-        (payment("paid", amountChargedBack=eur("9.00")), Verdict.FAILED),
+        (payment(), SessionStatus.OPEN),
+        (payment("pending"), SessionStatus.PENDING),
+        (payment("authorized"), SessionStatus.PENDING),
+        (payment("paid"), SessionStatus.PAID),
+        (payment("canceled"), SessionStatus.EXPIRED),
+        (payment("expired"), SessionStatus.EXPIRED),
+        (payment("failed"), SessionStatus.FAILED),
+        (payment("paid", amountRefunded=eur("0.00")), SessionStatus.PAID),
+        (payment("paid", amountRefunded=eur("4.00")), SessionStatus.PAID),
+        (payment("paid", amountRefunded=eur("9.00")), SessionStatus.FAILED),
+        (payment("paid", amountRefunded=eur("14.00")), SessionStatus.FAILED),
+        (payment("paid", amountChargedBack=eur("9.00")), SessionStatus.FAILED),
     ],
 )
-def test_what_a_payment_says(answer: dict[str, Any], verdict: Verdict) -> None:
-    assert judge(begun(), fetch(answer), seller=SELLER) is verdict
+def test_what_a_payment_says(answer: dict[str, Any], verified: SessionStatus) -> None:
+    assert verify_session(begun(), fetch(answer), seller=SELLER) is verified
 
 
 def test_what_was_given_back_or_charged_back_is_counted() -> None:
@@ -288,13 +288,13 @@ def test_what_was_given_back_or_charged_back_is_counted() -> None:
 )
 def test_somebody_elses_payment_settles_nothing(changes: dict[str, Any], what: str) -> None:
     with pytest.raises(Mismatch) as mismatch:
-        judge(begun(), fetch(payment("paid", **changes)), seller=SELLER)
+        verify_session(begun(), fetch(payment("paid", **changes)), seller=SELLER)
     assert mismatch.value.what == what
 
 
 def test_a_payment_that_no_attempt_of_ours_made_settles_nothing() -> None:
     with pytest.raises(Mismatch, match="session"):
-        judge(prepared(), fetch(payment("paid")), seller=SELLER)
+        verify_session(prepared(), fetch(payment("paid")), seller=SELLER)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_a_payment_that_stays_open_is_said_to(replies: list[httpx.Response]) -> 
 
 
 def test_a_refund_first_looks_at_what_is_there() -> None:
-    given_back, [look, request] = refunded(refunds(), reply(refund(), 201), reason="No seats")
+    answered, [look, request] = refunded(refunds(), reply(refund(), 201), reason="No seats")
     assert (look.method, look.url.path) == ("GET", "/v2/payments/tr_1/refunds")
     assert (request.method, request.url.path) == ("POST", "/v2/payments/tr_1/refunds")
     assert request.headers["Idempotency-Key"] == "refund:ownertag-r_1:900"
@@ -377,22 +377,22 @@ def test_a_refund_first_looks_at_what_is_there() -> None:
         "amount": eur("9.00"),
         "metadata": {"receipt": "ownertag-r_1", "elicitation": ID, "reason": "No seats"},
     }
-    assert given_back == Refund(id="re_1", price=NINE, status=RefundStatus.PENDING)
+    assert answered == Refund(id="re_1", price=NINE, status=RefundStatus.PENDING)
 
 
 def test_a_refund_whose_reply_was_lost_is_not_made_again() -> None:
-    given_back, [look] = refunded(refunds(refund("refunded")))
+    answered, [look] = refunded(refunds(refund("refunded")))
     assert look.method == "GET"
-    assert given_back == Refund(id="re_1", price=NINE, status=RefundStatus.SUCCEEDED)
+    assert answered == Refund(id="re_1", price=NINE, status=RefundStatus.SUCCEEDED)
 
 
 def test_after_a_refund_by_hand_only_the_rest_is_given_back() -> None:
     by_hand = refund("refunded", id="re_0", amount=eur("4.00"), metadata=None)
     rest = refund("pending", amount=eur("5.00"))
-    given_back, [_, request] = refunded(refunds(by_hand), reply(rest, 201))
+    answered, [_, request] = refunded(refunds(by_hand), reply(rest, 201))
     assert msgspec.json.decode(request.content)["amount"] == eur("5.00")
     assert request.headers["Idempotency-Key"] == "refund:ownertag-r_1:500"
-    assert given_back.price == Money("5.00", "EUR")
+    assert answered.price == Money("5.00", "EUR")
     again, _ = refunded(refunds(by_hand, rest))
     assert (again.id, again.price, again.status) == ("re_1", NINE, RefundStatus.PENDING)
 
@@ -412,20 +412,20 @@ def test_two_parts_of_one_size_are_two_and_each_is_made_once() -> None:
 
 def test_what_was_given_back_twice_over_is_given_back() -> None:
     more = refund("refunded", id="re_0", amount=eur("14.00"), metadata=None)
-    given_back, _ = refunded(refunds(more))
-    assert (given_back.id, given_back.price) == ("re_0", NINE)
+    answered, _ = refunded(refunds(more))
+    assert (answered.id, answered.price) == ("re_0", NINE)
 
 
 @pytest.mark.parametrize("status", ["failed", "canceled"])
 def test_a_refund_that_did_not_stand_is_made_anew(status: str) -> None:
-    given_back, requests = refunded(refunds(refund(status, id="re_0")), reply(refund(), 201))
-    assert (len(requests), given_back.id) == (2, "re_1")
+    answered, requests = refunded(refunds(refund(status, id="re_0")), reply(refund(), 201))
+    assert (len(requests), answered.id) == (2, "re_1")
 
 
 def test_two_refunds_at_once_are_one() -> None:
-    given_back, requests = refunded(refunds(), refusal(status=409), refunds(refund()))
+    answered, requests = refunded(refunds(), refusal(status=409), refunds(refund()))
     assert [one.method for one in requests] == ["GET", "POST", "GET"]
-    assert given_back.id == "re_1"
+    assert answered.id == "re_1"
 
 
 @pytest.mark.parametrize(
@@ -469,19 +469,19 @@ def test_a_reply_that_is_no_refund_is_none(bad: httpx.Response) -> None:
         refunded(refunds(), bad)
 
 
-def hint(body: bytes, query: str = f"elicitation={ID}") -> Hint | None:
-    return GATEWAY.read_hint(body, query=query)
+def notice(body: bytes, query: str = f"elicitation={ID}") -> UnsignedNotice | None:
+    return GATEWAY.read_unsigned(body, query=query)
 
 
 def test_a_webhook_says_only_which_payment_to_ask_about() -> None:
-    assert hint(b"id=tr_1") == Hint(type="payment", reference=ID, session="tr_1")
-    said = hint(b"id=tr_1&status=paid&amount=9.00")
-    assert said == Hint(type="payment", reference=ID, session="tr_1")
+    assert notice(b"id=tr_1") == UnsignedNotice(type="payment", reference=ID, session="tr_1")
+    said = notice(b"id=tr_1&status=paid&amount=9.00")
+    assert said == UnsignedNotice(type="payment", reference=ID, session="tr_1")
 
 
 def test_our_own_address_brings_the_reference_back() -> None:
     url = msgspec.json.decode(kept_in(prepared()).request)["webhookUrl"]
-    said = hint(b"id=tr_1", httpx.URL(url).query.decode())
+    said = notice(b"id=tr_1", httpx.URL(url).query.decode())
     assert said is not None
     assert said.reference == ID
 
@@ -490,7 +490,7 @@ def test_our_own_address_brings_the_reference_back() -> None:
     "query", ["", "elicitation=", "elicitation=..%2Fx", f"elicitation={ID}&elicitation=another"]
 )
 def test_a_webhook_without_our_reference_is_answered_and_left(query: str) -> None:
-    assert hint(b"id=tr_1", query) is None
+    assert notice(b"id=tr_1", query) is None
 
 
 @pytest.mark.parametrize(
@@ -512,7 +512,7 @@ def test_a_webhook_without_our_reference_is_answered_and_left(query: str) -> Non
 )
 def test_what_is_no_webhook_is_none(body: bytes) -> None:
     with pytest.raises(Unverified):
-        hint(body)
+        notice(body)
 
 
 def test_the_key_says_whether_it_is_live() -> None:
@@ -578,7 +578,7 @@ json: st.SearchStrategy[Any] = st.recursive(
 )
 def test_no_reply_makes_anything_but_a_judgement_or_an_error_of_ours(data: Json) -> None:
     with suppress(Failed, Mismatch):
-        assert judge(begun(), fetch(data), seller=SELLER) in Verdict
+        assert verify_session(begun(), fetch(data), seller=SELLER) in SessionStatus
 
 
 @given(st.sampled_from(TALKS), json)
@@ -592,4 +592,4 @@ def test_no_talk_ends_in_anything_but_an_error_of_ours(
 @given(st.binary(), st.text())
 def test_no_webhook_makes_anything_but_a_hint_or_an_error_of_ours(body: bytes, query: str) -> None:
     with suppress(Unverified):
-        assert hint(body, query) is None
+        assert notice(body, query) is None

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.errors import Failed, InvalidQuestion
-from flows.payments.gateway import Hint, ProviderSession, State, heard, judge
+from flows.payments.gateway import ProviderSession, State, UnsignedNotice, heard, verify_session
 from flows.payments.money import Money
 from flows.payments.paypal.gateway import (
     ORDER_LIFE,
@@ -29,7 +29,7 @@ from flows.payments.paypal.gateway import (
 )
 from flows.payments.paypal.responses import has_lapsed
 from flows.payments.receipt import Dispute, Refund, RefundStatus, disputed
-from flows.payments.session import Malformed, Mismatch, Verdict
+from flows.payments.session import Malformed, Mismatch, SessionStatus
 from tests.support import gateway_env as stage
 from tests.support.clock import NOON
 from tests.support.gateway_env import BACK, ID, NINE, TRIP, T, kept_in, reply
@@ -263,7 +263,9 @@ def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, value: str) -
     request = msgspec.json.decode(kept_in(elicitation).request)
     assert request["purchase_units"][0]["amount"] == amount
     paid = order("COMPLETED", capture(amount=amount), unit={"amount": amount})
-    assert judge(elicitation, fetch(paid, elicitation), seller=SELLER) is Verdict.PAID
+    assert (
+        verify_session(elicitation, fetch(paid, elicitation), seller=SELLER) is SessionStatus.PAID
+    )
 
 
 @pytest.mark.parametrize(
@@ -360,7 +362,7 @@ def test_an_approved_order_is_taken_once_and_then_looked_at() -> None:
     assert (taken.content, taken.headers["Content-Type"]) == (b"{}", "application/json")
     assert "Content-Type" not in asked_first.headers
     assert (session.state, session.payment, session.amount) == (State.PAID, "CAPTURE1", 900)
-    assert judge(begun(), session, seller=SELLER) is Verdict.PAID
+    assert verify_session(begun(), session, seller=SELLER) is SessionStatus.PAID
 
 
 def test_a_capture_whose_reply_was_lost_is_repeated_under_its_key() -> None:
@@ -448,7 +450,7 @@ def test_an_order_that_is_gone_once_it_has_lapsed_is_closed() -> None:
             missing(CLOSES_AT),
         )
         assert (request.method, session.state, session.url) == ("GET", State.CLOSED, None)
-        assert judge(begun(), session, seller=SELLER) is Verdict.EXPIRED
+        assert verify_session(begun(), session, seller=SELLER) is SessionStatus.EXPIRED
     assert run(lambda g: g.close(begun(), "ORDER1"), missing(CLOSES_AT))[0] is True
 
 
@@ -509,32 +511,35 @@ def test_asking_alone_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "verdict"),
+    ("answer", "verified"),
     [
-        (order("CREATED"), Verdict.OPEN),
-        (order("SAVED"), Verdict.OPEN),
-        (order("APPROVED"), Verdict.OPEN),
-        (order("VOIDED"), Verdict.EXPIRED),
-        (order("COMPLETED", capture("PENDING")), Verdict.PENDING),
-        (order("COMPLETED", capture()), Verdict.PAID),
-        (order("COMPLETED", capture("DECLINED")), Verdict.FAILED),
-        (order("COMPLETED", capture("FAILED")), Verdict.FAILED),
-        (order("COMPLETED", capture("DECLINED", id="C0"), capture()), Verdict.PAID),
+        (order("CREATED"), SessionStatus.OPEN),
+        (order("SAVED"), SessionStatus.OPEN),
+        (order("APPROVED"), SessionStatus.OPEN),
+        (order("VOIDED"), SessionStatus.EXPIRED),
+        (order("COMPLETED", capture("PENDING")), SessionStatus.PENDING),
+        (order("COMPLETED", capture()), SessionStatus.PAID),
+        (order("COMPLETED", capture("DECLINED")), SessionStatus.FAILED),
+        (order("COMPLETED", capture("FAILED")), SessionStatus.FAILED),
+        (order("COMPLETED", capture("DECLINED", id="C0"), capture()), SessionStatus.PAID),
         (
             order(
                 "COMPLETED",
                 capture("PARTIALLY_REFUNDED"),
                 refunds=[refund(amount=eur("4.00")), refund("CANCELLED")],
             ),
-            Verdict.PAID,
+            SessionStatus.PAID,
         ),
-        (order("COMPLETED", capture("REFUNDED")), Verdict.FAILED),
-        (order("COMPLETED", capture("REVERSED")), Verdict.FAILED),
-        (order("COMPLETED", capture("REFUNDED"), refunds=[refund("PENDING")]), Verdict.FAILED),
+        (order("COMPLETED", capture("REFUNDED")), SessionStatus.FAILED),
+        (order("COMPLETED", capture("REVERSED")), SessionStatus.FAILED),
+        (
+            order("COMPLETED", capture("REFUNDED"), refunds=[refund("PENDING")]),
+            SessionStatus.FAILED,
+        ),
     ],
 )
-def test_what_an_order_says(answer: dict[str, Any], verdict: Verdict) -> None:
-    assert judge(begun(), fetch(answer), seller=SELLER) is verdict
+def test_what_an_order_says(answer: dict[str, Any], verified: SessionStatus) -> None:
+    assert verify_session(begun(), fetch(answer), seller=SELLER) is verified
 
 
 def test_a_capture_under_review_is_paid_when_it_completes() -> None:
@@ -559,7 +564,7 @@ def test_what_was_given_back_is_counted() -> None:
 )
 def test_a_capture_of_something_else_settles_nothing(captures: list[dict[str, Any]]) -> None:
     with pytest.raises(Mismatch):
-        judge(begun(), fetch(order("COMPLETED", *captures)), seller=SELLER)
+        verify_session(begun(), fetch(order("COMPLETED", *captures)), seller=SELLER)
 
 
 @pytest.mark.parametrize(
@@ -594,11 +599,11 @@ def test_an_order_is_closed_by_not_taking_it(answer: dict[str, Any], is_closed: 
 
 
 def test_a_refund_has_the_key_of_its_receipt() -> None:
-    given_back, [request] = refunded(reply(refund(), 201), reason="No seats left")
+    answered, [request] = refunded(reply(refund(), 201), reason="No seats left")
     assert (request.method, request.url.path) == ("POST", "/v2/payments/captures/CAPTURE1/refund")
     assert request.headers["PayPal-Request-Id"] == "refund:ownertag-r_1"
     assert msgspec.json.decode(request.content) == {"custom_id": ID}
-    assert given_back == Refund(id="REFUND1", price=NINE, status=RefundStatus.SUCCEEDED)
+    assert answered == Refund(id="REFUND1", price=NINE, status=RefundStatus.SUCCEEDED)
     _, [again] = refunded(reply(refund()), reason="another reason")
     assert (again.content, again.headers) == (request.content, request.headers)
 
@@ -620,16 +625,16 @@ def test_two_parts_of_one_size_are_two_and_each_is_made_once() -> None:
 
 
 def test_a_refund_on_its_way_is_pending_and_one_of_the_rest_says_so() -> None:
-    given_back, _ = refunded(reply(refund("PENDING", amount=eur("5.00")), 201))
-    assert (given_back.status, given_back.price) == (RefundStatus.PENDING, Money("5.00", "EUR"))
+    answered, _ = refunded(reply(refund("PENDING", amount=eur("5.00")), 201))
+    assert (answered.status, answered.price) == (RefundStatus.PENDING, Money("5.00", "EUR"))
 
 
 @pytest.mark.parametrize("issue", ["CAPTURE_FULLY_REFUNDED", "REFUND_AMOUNT_EXCEEDED"])
 def test_a_payment_that_was_refunded_already_gives_the_refund_that_is_there(issue: str) -> None:
     there = order("COMPLETED", capture("REFUNDED"), refunds=[refund("FAILED", id="R0"), refund()])
-    given_back, [_, second] = refunded(refusal(issue), reply(there))
+    answered, [_, second] = refunded(refusal(issue), reply(there))
     assert (second.method, second.url.path) == ("GET", "/v2/checkout/orders/ORDER1")
-    assert (given_back.id, given_back.price) == ("REFUND1", NINE)
+    assert (answered.id, answered.price) == ("REFUND1", NINE)
 
 
 def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
@@ -638,8 +643,8 @@ def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
         refund("PENDING", id="REFUND2", amount=eur("5.00")),
     ]
     there = order("COMPLETED", capture("REFUNDED"), refunds=halves)
-    given_back, _ = refunded(refusal("CAPTURE_FULLY_REFUNDED"), reply(there))
-    assert (given_back.price, given_back.status) == (NINE, RefundStatus.PENDING)
+    answered, _ = refunded(refusal("CAPTURE_FULLY_REFUNDED"), reply(there))
+    assert (answered.price, answered.status) == (NINE, RefundStatus.PENDING)
 
 
 @pytest.mark.parametrize(
@@ -699,8 +704,8 @@ def webhook(kind: str = "PAYMENT.CAPTURE.COMPLETED", **resource: Any) -> bytes:
     )
 
 
-def hint(body: bytes) -> Hint | None:
-    return PayPalGateway(SELLER).read_hint(body, query="")
+def notice(body: bytes) -> UnsignedNotice | None:
+    return PayPalGateway(SELLER).read_unsigned(body, query="")
 
 
 @pytest.mark.parametrize(
@@ -708,30 +713,32 @@ def hint(body: bytes) -> Hint | None:
     [f"PAYMENT.CAPTURE.{what}" for what in ("COMPLETED", "DENIED", "PENDING", "REVERSED")],
 )
 def test_an_event_about_a_capture_says_which_order_to_ask_about(kind: str) -> None:
-    assert hint(webhook(kind)) == Hint(id="WH-1", type=kind, reference=ID, session="ORDER1")
+    assert notice(webhook(kind)) == UnsignedNotice(
+        id="WH-1", type=kind, reference=ID, session="ORDER1"
+    )
 
 
 def test_an_approved_order_is_one_to_ask_about() -> None:
     body = webhook("CHECKOUT.ORDER.APPROVED", id="ORDER1", purchase_units=[{"custom_id": ID}])
-    found = hint(body)
+    found = notice(body)
     assert found is not None
     assert (found.reference, found.session) == (ID, "ORDER1")
 
 
 def test_a_refund_that_does_not_name_its_order_still_names_us() -> None:
-    found = hint(webhook("PAYMENT.CAPTURE.REFUNDED", id="REFUND1", custom_id=ID))
+    found = notice(webhook("PAYMENT.CAPTURE.REFUNDED", id="REFUND1", custom_id=ID))
     assert found is not None
     assert (found.reference, found.session) == (ID, None)
 
 
-def above(href: str, *, rel: str = "up", **resource: Any) -> Hint | None:
+def above(href: str, *, rel: str = "up", **resource: Any) -> UnsignedNotice | None:
     """What is hinted at by PayPal's published sample of a refund, with this link in it."""
     links = [
         {"rel": "self", "href": f"{API}/v2/payments/refunds/REFUND1", "method": "GET"},
         {"rel": rel, "href": href, "method": "GET"},
     ]
     sample = {"status": "COMPLETED", "amount": eur("0.99"), "links": links, "id": "REFUND1"}
-    return hint(webhook("PAYMENT.CAPTURE.REFUNDED", **sample, **resource))
+    return notice(webhook("PAYMENT.CAPTURE.REFUNDED", **sample, **resource))
 
 
 @pytest.mark.parametrize("place", [API, "https://api.paypal.com", "http://127.0.0.1:8766/paypal"])
@@ -811,8 +818,8 @@ def test_another_answer_about_a_capture_is_none(bad: httpx.Response) -> None:
 
 
 def test_an_event_of_another_kind_is_none_of_ours() -> None:
-    assert hint(webhook("BILLING.PLAN.CREATED")) is None
-    assert hint(b'{"id": "WH-1", "event_type": "X.Y", "resource": 7}') is None
+    assert notice(webhook("BILLING.PLAN.CREATED")) is None
+    assert notice(b'{"id": "WH-1", "event_type": "X.Y", "resource": 7}') is None
 
 
 @pytest.mark.parametrize(
@@ -834,7 +841,7 @@ def test_an_event_of_another_kind_is_none_of_ours() -> None:
 )
 def test_what_is_no_event_is_none(body: bytes) -> None:
     with pytest.raises(Malformed):
-        hint(body)
+        notice(body)
 
 
 def test_live_and_test_stand_at_different_addresses() -> None:
@@ -907,10 +914,10 @@ json: st.SearchStrategy[Any] = st.recursive(
 def test_no_reply_makes_anything_but_a_judgement_or_an_error_of_ours(data: Json) -> None:
     with suppress(Failed, Mismatch):
         session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), reply(data))
-        assert judge(begun(), session, seller=SELLER) in Verdict
+        assert verify_session(begun(), session, seller=SELLER) in SessionStatus
 
 
 @given(st.binary() | json.map(msgspec.json.encode))
 def test_no_webhook_makes_anything_but_a_hint_or_an_error_of_ours(body: bytes) -> None:
     with suppress(Malformed):
-        assert hint(body) is None
+        assert notice(body) is None

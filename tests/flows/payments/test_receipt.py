@@ -60,10 +60,10 @@ class Desk:
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
         self.wanted.append(("refund", receipt_id, reason or ""))
-        return given_back().as_json()
+        return refunded().as_json()
 
 
-def given_back() -> Refund:
+def refunded() -> Refund:
     return Refund(id="re_1", price=Money("9.00", "EUR"), status=RefundStatus.PENDING)
 
 
@@ -98,7 +98,7 @@ def test_a_change_says_when_and_why_and_touches_nothing_else() -> None:
         REFUNDING, reason="no seats", refund_by="r", refund_at=later, is_refund_begun=True
     )
     assert receipts.begin_refund(begun, NOON, reason="another") == begun
-    assert receipts.given_back(begun, NOON, refund_id="re_1") == paid(
+    assert receipts.refunded(begun, NOON, refund_id="re_1") == paid(
         REFUNDED,
         reason="no seats",
         refund_by="r",
@@ -154,11 +154,11 @@ def test_an_operator_may_give_back_what_was_spent() -> None:
 
 @pytest.mark.parametrize("before", [OPEN, SPENT, REFUNDING])
 def test_what_the_provider_gave_back_stands_whatever_it_was(before: ReceiptStatus) -> None:
-    in_part = receipts.given_back_in_part(paid(before), NOON, amount=300)
+    in_part = receipts.partly_refunded(paid(before), NOON, amount=300)
     assert (in_part.status, in_part.refunded, in_part.is_part_refunded) == (before, 300, True)
     for payment in (
-        receipts.given_back_in_part(in_part, NOON, amount=900),
-        receipts.given_back(in_part, NOON),
+        receipts.partly_refunded(in_part, NOON, amount=900),
+        receipts.refunded(in_part, NOON),
     ):
         assert (payment.status, payment.refunded, payment.refunded_at) == (REFUNDED, 900, NOON)
         assert not payment.is_part_refunded
@@ -175,7 +175,7 @@ def test_a_dispute_takes_a_receipt_away_and_one_that_is_won_gives_it_back() -> N
     begun = receipts.begin_refund(paid(), NOON, reason=None)
     claimed = receipts.disputed(begun, "dp_1", Dispute.OPEN)
     assert receipts.disputed(claimed, "dp_1", Dispute.WON).status is REFUNDING
-    given = receipts.given_back(paid(), NOON)
+    given = receipts.refunded(paid(), NOON)
     assert receipts.disputed(given, "dp_1", Dispute.LOST).status is REFUNDED
 
 
@@ -189,20 +189,22 @@ def test_what_is_used_while_a_bank_claims_it_is_used_for_good() -> None:
         assert receipts.used(paid(status), NOON) == paid(status)
 
 
-News = st.one_of(
+PaymentChange = st.one_of(
     st.tuples(st.just("refund"), st.integers(1, 900)),
     st.tuples(st.sampled_from(["dp_1", "dp_2"]), st.just(Dispute.OPEN)),
 )
 
 
-@given(news=st.lists(News, max_size=5), ends=st.sampled_from(list(Dispute)), data=st.data())
+@given(
+    news=st.lists(PaymentChange, max_size=5), ends=st.sampled_from(list(Dispute)), data=st.data()
+)
 def test_a_providers_news_come_in_any_order_to_the_same_end(
     news: list[tuple[str, Any]], ends: Dispute, data: st.DataObject
 ) -> None:
     def told(payment: Payment, one: tuple[str, Any]) -> Payment:
         name, said = one
         if name == "refund":
-            return receipts.given_back_in_part(payment, NOON, amount=said)
+            return receipts.partly_refunded(payment, NOON, amount=said)
         return receipts.disputed(payment, name, said)
 
     news = [*news, ("dp_1", ends)]
@@ -218,29 +220,29 @@ def test_a_providers_news_come_in_any_order_to_the_same_end(
 
 
 def test_a_payment_comes_back_from_the_store_as_it_was() -> None:
-    before = receipts.given_back(receipts.begin_refund(paid(), NOON, reason="no seats"), NOON)
+    before = receipts.refunded(receipts.begin_refund(paid(), NOON, reason="no seats"), NOON)
     before = receipts.disputed(before, "dp_1", Dispute.LOST)
     assert msgspec.json.decode(msgspec.json.encode(before), type=Payment) == before
     assert msgspec.convert(msgspec.to_builtins(before), Payment) == before
 
 
 def test_a_tool_gets_what_was_paid_and_not_whose_it_is() -> None:
-    receipt = Receipt(paid(TAKEN), reach=Desk())
+    receipt = Receipt(paid(TAKEN), resources=Desk())
     assert bool(receipt) is True
-    assert receipt == Receipt(paid(TAKEN), reach=Desk())
+    assert receipt == Receipt(paid(TAKEN), resources=Desk())
     assert (receipt.price, receipt.what) == (Money("9.00", "EUR"), "Premium report")
     assert (receipt.provider, receipt.is_test, receipt.status) == ("stripe", True, TAKEN)
-    assert not Receipt(paid(is_live=True), reach=Desk()).is_test
+    assert not Receipt(paid(is_live=True), resources=Desk()).is_test
     for hidden in ("ownertag-e", "pi_1", "cs_test_1", "Desk"):
         assert hidden not in repr(receipt)
 
 
 async def test_a_tool_spends_its_receipt_and_gives_the_money_back() -> None:
     desk = Desk()
-    receipt = Receipt(paid(TAKEN), reach=desk)
+    receipt = Receipt(paid(TAKEN), resources=desk)
     await receipt.spend()
-    assert await receipt.refund(reason="no seats") == given_back()
-    assert await receipt.refund() == given_back()
+    assert await receipt.refund(reason="no seats") == refunded()
+    assert await receipt.refund() == refunded()
     assert desk.wanted == [
         ("spend", "ownertag-r_1"),
         ("refund", "ownertag-r_1", "no seats"),
@@ -249,7 +251,7 @@ async def test_a_tool_spends_its_receipt_and_gives_the_money_back() -> None:
 
 
 def test_a_refund_comes_back_as_it_was() -> None:
-    assert refund_of(given_back().as_json()) == given_back()
+    assert refund_of(refunded().as_json()) == refunded()
 
 
 class Ledger(RuleBasedStateMachine):
@@ -290,7 +292,7 @@ class Ledger(RuleBasedStateMachine):
     @precondition(lambda self: self.payment.status is REFUNDING)
     @rule()
     def the_provider_does_it(self) -> None:
-        self.change(lambda payment: receipts.given_back(payment, self.clock(), refund_id="re_1"))
+        self.change(lambda payment: receipts.refunded(payment, self.clock(), refund_id="re_1"))
 
     @invariant()
     def it_ends_once(self) -> None:

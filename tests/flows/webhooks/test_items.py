@@ -45,7 +45,7 @@ def signed(item: Item) -> bytes:
 BODY = signed(ITEM)
 
 
-def verdicts(body: bytes, *keys: str) -> tuple[Item | str, ...]:
+def verification(body: bytes, *keys: str) -> tuple[Item | str, ...]:
     """What each item says, or why it was refused."""
     return tuple(
         item_in(result.body) if isinstance(result, Delivery) else result.reason
@@ -80,13 +80,13 @@ def test_one_bad_item_spoils_no_other_and_a_good_one_vouches_for_none() -> None:
         for body in (BODY, forged, b"{}", signed(REFUND))
     ]
     body = b'{"live":"true","notificationItems":[' + b",".join(parts) + b"]}"
-    assert verdicts(body) == (ITEM, "bad_signature", "malformed_body", REFUND)
+    assert verification(body) == (ITEM, "bad_signature", "malformed_body", REFUND)
 
 
 def test_while_a_key_rolls_both_are_accepted() -> None:
     for keys in ((KEY, OTHER_KEY), (OTHER_KEY, KEY)):
-        assert verdicts(BODY, *keys) == (ITEM,)
-    assert verdicts(BODY, OTHER_KEY) == ("bad_signature",)
+        assert verification(BODY, *keys) == (ITEM,)
+    assert verification(BODY, OTHER_KEY) == ("bad_signature",)
 
 
 def test_what_is_not_signed_is_not_in_the_delivery() -> None:
@@ -123,7 +123,7 @@ def test_an_item_that_comes_again_has_the_same_id_until_its_outcome_changes() ->
     ],
 )
 def test_no_signed_field_can_change(path: str, value: object) -> None:
-    assert verdicts(changed(path, value)) == ("bad_signature",)
+    assert verification(changed(path, value)) == ("bad_signature",)
 
 
 @pytest.mark.parametrize(
@@ -150,31 +150,31 @@ def test_no_signed_field_can_change(path: str, value: object) -> None:
     ],
 )
 def test_a_field_of_another_form_is_refused(path: str, value: object) -> None:
-    assert verdicts(changed(path, value)) == ("malformed_body",)
+    assert verification(changed(path, value)) == ("malformed_body",)
 
 
 @pytest.mark.parametrize("signature", ["", "é", "=" * 5000])
 def test_a_signature_that_is_none_is_refused(signature: str) -> None:
-    assert verdicts(changed("additionalData.hmacSignature", signature)) == ("malformed_header",)
+    assert verification(changed("additionalData.hmacSignature", signature)) == ("malformed_header",)
 
 
 def test_a_border_cannot_be_moved() -> None:
     """The same text, read as another item: only one field may have a colon in it."""
     item = replace(ITEM, merchant_reference="TestMerchant:elc_1")
     body = signed(item)
-    assert verdicts(body) == (item,)
+    assert verification(body) == (item,)
     moved = body.replace(b'"TestMerchant"', b'"TestMerchant:TestMerchant"').replace(
         b'"TestMerchant:elc_1"', b'"elc_1"'
     )
     assert moved != body
-    assert verdicts(moved) == ("malformed_body",)
+    assert verification(moved) == ("malformed_body",)
 
 
 @settings(deadline=None)
 @given(reference=st.text(max_size=100))
 def test_our_own_reference_may_be_any_text(reference: str) -> None:
     item = replace(ITEM, merchant_reference=reference)
-    assert verdicts(signed(item)) == (item,)
+    assert verification(signed(item)) == (item,)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_our_own_reference_may_be_any_text(reference: str) -> None:
     ],
 )
 def test_what_is_never_sent_is_refused_though_it_is_signed(fields: dict[str, Any]) -> None:
-    assert verdicts(signed(replace(ITEM, **fields))) == ("malformed_body",)
+    assert verification(signed(replace(ITEM, **fields))) == ("malformed_body",)
 
 
 @pytest.mark.parametrize("secret", ["", "  ", "00", "0000", "no hex", "abc", "é"])
@@ -237,7 +237,7 @@ def test_an_item_that_is_none_is_refused(item: bytes) -> None:
     plain = b'{"notificationItems":[' + item + closing + b"]}"
     for body in (nested, plain):
         try:
-            assert verdicts(body) == ("malformed_body",)
+            assert verification(body) == ("malformed_body",)
         except Unverified as error:
             assert error.reason == "malformed_body"  # noqa: PT017 - either of the two will do
 
@@ -245,7 +245,7 @@ def test_an_item_that_is_none_is_refused(item: bytes) -> None:
 def test_too_large_a_body_is_refused_before_it_is_read() -> None:
     assert refusal(b"[" * (BODY_BYTES_AT_MOST + 1), KEY) == "too_large"
     padded = BODY + b" " * (BODY_BYTES_AT_MOST - len(BODY))
-    assert verdicts(padded) == (ITEM,)
+    assert verification(padded) == (ITEM,)
 
 
 @settings(deadline=None)

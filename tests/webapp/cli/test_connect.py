@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, NotConfigured
-from tests.support.oauth_env import Town, process, town
+from tests.support.oauth_env import OAuthEnv, oauth_env, process
 from webapp.cli.connect import _choose, _is_right
 from webapp.cli.device_flow import Terminal, chosen, connect_by_code, open_questions, plain
 from webapp.stores.memory import MemoryStore
@@ -49,7 +49,7 @@ class Desk:
         raise AssertionError(duration)
 
 
-async def ask_three(here: Town) -> list[Elicitation]:
+async def ask_three(here: OAuthEnv) -> list[Elicitation]:
     for n, tool in enumerate(("list", "count", "export")):
         await here.ask("repo", tool=tool, arguments=n).link()
         here.clock.tick(minutes=1)
@@ -57,7 +57,7 @@ async def ask_three(here: Town) -> list[Elicitation]:
 
 
 async def test_several_questions_are_listed_and_the_one_that_is_named_is_answered() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         waiting = await ask_three(here)
         desk = Desk(chooses=2)
         asked = await chosen(here.service, waiting, desk.terminal)
@@ -73,13 +73,13 @@ async def test_several_questions_are_listed_and_the_one_that_is_named_is_answere
 
 @pytest.mark.parametrize("number", [None, 0, 4, -1])
 async def test_a_number_that_is_not_on_the_list_chooses_none(number: int | None) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         waiting = await ask_three(here)
         assert await chosen(here.service, waiting, Desk(chooses=number).terminal) is None
 
 
 async def test_a_single_question_is_not_chosen_from_a_list() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.ask("repo").link()
         waiting = await open_questions(here.service, provider=None)
         desk = Desk()
@@ -89,7 +89,7 @@ async def test_a_single_question_is_not_chosen_from_a_list() -> None:
 
 
 async def test_no_word_of_a_tools_or_a_servers_steers_the_terminal() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         for n in range(2):
             name = f"{ESCAPES}{n}"
             await here.ask(
@@ -109,7 +109,7 @@ async def test_no_word_of_a_tools_or_a_servers_steers_the_terminal() -> None:
 
 
 async def test_a_reason_is_shown_as_the_tools_own_words_on_one_line() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         call = here.ask("repo", reason=f"I sort them.\n{ESCAPES}")
         await call.link()
         (asked,) = await open_questions(here.service, provider=None)
@@ -139,7 +139,7 @@ def test_words_that_are_not_ours_stand_on_one_line_and_are_short(words: str, sho
 
 async def test_a_question_of_the_sandboxs_is_said_to_be_the_sandboxs() -> None:
     store = MemoryStore()
-    async with town(store=store) as here:
+    async with oauth_env(store=store) as here:
         await here.ask("repo").link()
         opening = process(
             here.settings,
@@ -156,7 +156,7 @@ async def test_a_question_of_the_sandboxs_is_said_to_be_the_sandboxs() -> None:
 
 
 async def test_credentials_that_are_missing_are_named() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.ask("repo").link()
         (asked,) = await open_questions(here.service, provider=None)
         asked = told_otherwise(asked, client_id="our-own-id", provider="elsewhere")

@@ -17,8 +17,8 @@ from webapp.http.connection import (
     Receive,
     Scope,
     Send,
+    client_connection_of,
     watched,
-    wire_of,
 )
 
 SSE = [(b"content-type", b"text/event-stream")]
@@ -34,7 +34,7 @@ class Witness:
         self.ends: asyncio.Queue[bool] = asyncio.Queue()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wire = wire_of(scope)
+        wire = client_connection_of(scope)
         if wire is not None:
             self.wires.append(wire)
             wire.on_broken(self._count)
@@ -180,7 +180,7 @@ async def test_hanging_up_before_the_answer_is_noticed_though_the_app_never_list
     entered, gone = asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
-        wire = wire_of(scope)
+        wire = client_connection_of(scope)
         assert wire is not None
         wire.on_broken(gone.set)
         entered.set()
@@ -202,7 +202,7 @@ async def test_hanging_up_in_the_middle_of_an_event_stream_is_noticed(
     leave: Callable[[asyncio.StreamWriter], None],
 ) -> None:
     async def streams(scope: Scope, receive: Receive, send: Send) -> None:
-        wire = wire_of(scope)
+        wire = client_connection_of(scope)
         assert wire is not None
         gone = asyncio.Event()
         wire.on_broken(gone.set)
@@ -487,7 +487,7 @@ async def test_a_callback_that_raises_stops_no_other_and_is_logged(
         raise LookupError
 
     async def waits(scope: Scope, receive: Receive, send: Send) -> None:
-        wire = wire_of(scope)
+        wire = client_connection_of(scope)
         assert wire is not None
         wire.on_broken(fails)
         wire.on_broken(lambda: told.append("broken"))
@@ -535,11 +535,11 @@ async def test_other_scopes_have_no_wire_and_the_server_keeps_its_own_scope() ->
         other: Scope = {"type": kind}
         await watched(looks)(other, line.receive, line.send)
         assert seen.pop() is other
-        assert wire_of(other) is None
+        assert client_connection_of(other) is None
     own = get()
     await watched(looks)(own, line.receive, line.send)
-    assert wire_of(seen[0]) is not None
-    assert wire_of(own) is None
+    assert client_connection_of(seen[0]) is not None
+    assert client_connection_of(own) is None
 
 
 async def test_pieces_count_what_went_out_before_the_client_left() -> None:
@@ -547,7 +547,7 @@ async def test_pieces_count_what_went_out_before_the_client_left() -> None:
     gone = asyncio.Event()
 
     async def app(scope, receive, send):
-        wire = wire_of(scope)
+        wire = client_connection_of(scope)
         assert wire is not None
         seen.append(wire)
         await receive()

@@ -35,7 +35,7 @@ from webapp.identity.introspection import (
 )
 from webapp.identity.issuer import Issuer
 from webapp.logs.events import Events
-from webapp.server import Served
+from webapp.server import HostedServer
 
 ALGORITHMS_TOLD = sorted(ALGORITHMS)
 DOCUMENT = "https://tools.example/.well-known/oauth-protected-resource/mcp"
@@ -263,7 +263,7 @@ async def test_tools_of_both_libraries_see_who_calls(library: str, revision: str
         return f"{(found.claims or {})['iss']} {found.subject} {found.client_id}"
 
     server.tool()(who)
-    served = Served(server, clock=utc_now)
+    served = HostedServer(server, clock=utc_now)
     there = There()
     issuers: list[Issuer] = []
 

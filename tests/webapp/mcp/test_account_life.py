@@ -7,7 +7,7 @@ import httpx
 
 from flows import elicit
 from flows.providers import github
-from tests.support.mcp_sandbox import Fair, fair, went_through
+from tests.support.mcp_sandbox import SandboxEnv, sandbox_env, went_through
 from tests.support.mcp_server import TLS, soon, text_of
 
 
@@ -37,7 +37,7 @@ class Looking:
 GOOD = " ".join(["octocat"] * 5)
 
 
-async def revoke(at: Fair) -> None:
+async def revoke(at: SandboxEnv) -> None:
     """The person removes us at the provider."""
     (kept,) = await at.connections()
     sandbox = at.sandbox
@@ -53,7 +53,7 @@ async def test_a_key_that_is_over_is_renewed_before_the_tool_gets_it(
     server: Any, revision: str
 ) -> None:
     tool = Looking(server)
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         assert text_of(await went_through(caller, "look", [guest.connect])) == GOOD
         (before,) = await at.connections()
@@ -68,7 +68,7 @@ async def test_a_key_that_ends_in_the_hands_of_a_tool_is_renewed_at_its_next_cal
     server: Any, revision: str
 ) -> None:
     tool = Looking(server)
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         assert text_of(await went_through(caller, "look", [guest.connect])) == GOOD
         tool.may_go_on.clear()
@@ -87,7 +87,7 @@ async def test_who_removes_us_at_the_provider_is_asked_again_once(
     server: Any, revision: str
 ) -> None:
     Looking(server)
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         await went_through(caller, "look", [guest.connect])
         await revoke(at)

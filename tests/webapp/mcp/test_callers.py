@@ -8,7 +8,7 @@ import pytest
 
 from flows import elicit
 from tests.support.guarded_server import TOKEN, new_guarded_server
-from tests.support.mcp_server import LEGACY, Stage, new_browser, soon, staged, text_of
+from tests.support.mcp_server import LEGACY, ServerEnv, new_browser, soon, staged, text_of
 from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
 
 README = Path(__file__).parents[3] / "README.md"
@@ -78,7 +78,7 @@ async def test_a_token_without_a_subject_is_nobody(library: str, revision: str) 
         assert not await stage.elicitations()
 
 
-async def send(stage: Stage, headers: dict[str, str]) -> httpx.Response:
+async def send(stage: ServerEnv, headers: dict[str, str]) -> httpx.Response:
     async with new_browser() as browser:
         accept = {"accept": "application/json, text/event-stream"}
         return await browser.post(stage.mcp_url, json=PING, headers={**accept, **headers})

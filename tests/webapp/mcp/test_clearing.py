@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from flows import elicit
 from flows.elicitation.states import Json
-from tests.support.mcp_sandbox import fair
+from tests.support.mcp_sandbox import sandbox_env
 from tests.support.mcp_server import MODERN, soon
 
 LONG = "Kx7-Qp2_Zt9!Vb4?Wn6+Ls1=Rd3~Hf5.Jg8/Mc0,Ty8;Ua6:Ei4%Ob2&Sw7*Dv9#Fk1-Gm3"
@@ -66,7 +66,7 @@ async def test_no_shape_of_an_error_carries_what_was_typed(
             case _:
                 raise ToolError(f"{typed!r} {key[:20]}...")
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         for shape in ("protocol", "result", "pydantic", "tool"):
             call = caller.call("knock", shape=shape)
@@ -101,7 +101,7 @@ async def test_what_a_library_lets_through_is_cleared(server: Any) -> None:
         return await elicit.secret("The key of the tea room")
 
     for revision in (LEGACY, MODERN):
-        async with fair(server) as at, at.stage.caller(revision) as caller:
+        async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
             if fails not in parts:
                 parts.append(fails)
             guest = await at.guest()

@@ -9,7 +9,7 @@ from flows import elicit
 from tests.support.mcp_server import (
     LEGACY,
     MODERN,
-    Stage,
+    ServerEnv,
     asked_in,
     cut,
     eventually,
@@ -43,7 +43,7 @@ class Work:
         return self.ended
 
 
-async def bodies_are_over(stage: Stage) -> None:
+async def bodies_are_over(stage: ServerEnv) -> None:
     await eventually(lambda: not len(stage.service.bodies))
 
 

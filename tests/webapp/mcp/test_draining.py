@@ -12,7 +12,7 @@ from flows import elicit
 from tests.support.mcp_server import (
     FORM,
     LEGACY,
-    Stage,
+    ServerEnv,
     eventually,
     link_in,
     new_server,
@@ -45,7 +45,7 @@ def selling(library: str) -> Any:
     return server
 
 
-async def is_ready(stage: Stage) -> bool:
+async def is_ready(stage: ServerEnv) -> bool:
     async with httpx.AsyncClient() as browser:
         answer = await browser.get(f"{stage.url}/health")
     assert answer.json()["status"] == ("ok" if answer.status_code == 200 else "draining")

@@ -15,12 +15,12 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.payments.money import Money
 from flows.providers import github
-from tests.support.mcp_sandbox import fair
+from tests.support.mcp_sandbox import sandbox_env
 from tests.support.mcp_server import (
     FORM,
     URL,
     Caller,
-    Stage,
+    ServerEnv,
     answered_in,
     asked_in,
     link_in,
@@ -86,7 +86,7 @@ async def silent(
     *,
     limits: CallLimits | None = None,
     who: IdentitySettings | None = None,
-) -> AsyncGenerator[tuple[Stage, Caller]]:
+) -> AsyncGenerator[tuple[ServerEnv, Caller]]:
     """A stage, and a client that cannot elicit at all."""
     async with (
         staged(server, limits=limits, who=who) as stage,
@@ -107,7 +107,7 @@ def id_in(result: types.CallToolResult) -> str:
     return id
 
 
-async def row_of(stage: Stage, id: str) -> Elicitation:
+async def row_of(stage: ServerEnv, id: str) -> Elicitation:
     row = await stage.service.elicitations.get(id)
     assert row is not None
     return row
@@ -406,7 +406,7 @@ async def test_the_model_cannot_say_yes_to_any_kind(server: Any, revision: str) 
     # parity: T9
     kinds = add_kinds(server)
     async with (
-        fair(server, limits=AT_ONCE, who=MODEL_ANSWERS) as at,
+        sandbox_env(server, limits=AT_ONCE, who=MODEL_ANSWERS) as at,
         at.stage.caller(revision, declares=None) as caller,
     ):
         for kind in kinds:
@@ -482,7 +482,7 @@ async def test_what_is_settled_is_not_run_afresh(server: Any, shop: Shop, revisi
 async def test_when_the_result_is_wiped_nothing_is_run(server: Any, revision: str) -> None:
     shop = Shop(server)
     async with (
-        fair(server) as at,
+        sandbox_env(server) as at,
         at.stage.caller(revision, declares=None) as caller,
     ):
         shown = await soon(caller.call("visit"))

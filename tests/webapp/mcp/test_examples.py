@@ -14,7 +14,7 @@ import pytest
 
 from flows.elicitation.states import Json
 from flows.schema.schema import strings_of
-from tests.support.mcp_sandbox import Fair, Guest, fair
+from tests.support.mcp_sandbox import Guest, SandboxEnv, sandbox_env
 from tests.support.mcp_server import FORM, URL, Caller, Page, soon, text_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.parametrize("way", WAYS)
 class Show:
     """An example that is served, with one client and one person."""
 
-    at: Fair
+    at: SandboxEnv
     guest: Guest
     revision: str
     way: str
@@ -83,7 +83,7 @@ async def shown(example: str, revision: str, way: str) -> AsyncIterator[Show]:
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    async with fair(module.mcp) as at:
+    async with sandbox_env(module.mcp) as at:
         yield Show(at, await at.guest(), revision, way)
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, EmailStr, Field, field_validator
 
 from flows import Money, elicit
 from flows.elicitation.states import Json, Status
-from tests.support.mcp_sandbox import fair
+from tests.support.mcp_sandbox import sandbox_env
 from tests.support.mcp_server import (
     BOTH,
     FORM,
@@ -198,7 +198,7 @@ async def test_an_answer_stays_while_the_call_that_asked_goes_on_to_a_longer_que
         return f"{name} {is_sure}"
 
     fills = [{"response": "Ada"}, {}]
-    async with fair(server) as at, at.stage.caller(MODERN, fills=fills) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(MODERN, fills=fills) as caller:
         call = caller.call("buy")
         link = await caller.link()
         at.clock.tick(minutes=5)
@@ -218,7 +218,7 @@ async def test_a_later_call_gets_an_answer_of_the_last_two_minutes_only() -> Non
         return name
 
     fills = [{"response": "Ada"}, {"response": "Bob"}]
-    async with fair(server) as at, at.stage.caller(MODERN, fills=fills) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(MODERN, fills=fills) as caller:
         assert (await soon(caller.call("ask", number=0))).is_error
         at.clock.tick(minutes=3)
         assert text_of(await soon(caller.call("ask", number=1))) == "Bob"
@@ -228,7 +228,10 @@ async def test_a_later_call_gets_an_answer_of_the_last_two_minutes_only() -> Non
 async def test_an_answer_that_comes_after_its_time_is_none(server: Any, tool: str) -> None:
     fills: Fills = [{"response": "Ada"}] if tool == "ask_name" else [{}]
     arguments: dict[str, Any] = {} if tool == "ask_name" else {"count": 5}
-    async with fair(server) as at, at.stage.caller(MODERN, declares=FORM, fills=fills) as caller:
+    async with (
+        sandbox_env(server) as at,
+        at.stage.caller(MODERN, declares=FORM, fills=fills) as caller,
+    ):
         asked = asked_in(await caller.leg(tool, **arguments))
         at.clock.tick(minutes=6)
         late = await caller.leg(tool, after=asked, **arguments)

@@ -17,7 +17,7 @@ from flows import elicit
 from flows.elicitation.states import Completion, Status
 from flows.elicitation.traits import traits_of
 from flows.kinds.gate import APPROVED_FOR, GatePolicy
-from tests.support.mcp_sandbox import fair
+from tests.support.mcp_sandbox import sandbox_env
 from tests.support.mcp_server import (
     BOTH,
     FORM,
@@ -900,7 +900,7 @@ async def test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_
     async def rename() -> str:
         return f"it is {await elicit.form('Which name?', timeout=timedelta(hours=1))}"
 
-    async with fair(server) as at, at.stage.caller(MODERN, declares=FORM) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(MODERN, declares=FORM) as caller:
         asked = asked_in(await caller.leg("rename"))
         for_name = asked_in(await caller.leg("rename", after=asked))
         at.clock.tick(minutes=16 if ends == "time" else 5)

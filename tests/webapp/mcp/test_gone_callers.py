@@ -11,7 +11,7 @@ import pytest
 from flows import elicit
 from flows.elicitation.states import Json
 from tests.support.local_peers import ON_LINUX
-from tests.support.mcp_server import Stage, eventually, staged
+from tests.support.mcp_server import ServerEnv, eventually, staged
 from tests.support.users import ACCEPT, answered, calling, opened_session
 
 
@@ -29,13 +29,13 @@ def add_order(server: Any) -> list[str]:
     return keys
 
 
-def connected(stage: Stage) -> socket.socket:
+def connected(stage: ServerEnv) -> socket.socket:
     """A connection that the server has not accepted yet."""
     parts = urlsplit(stage.url)
     return socket.create_connection((parts.hostname or "", parts.port or 0))
 
 
-def request(stage: Stage, message: dict[str, Any], headers: dict[str, str]) -> bytes:
+def request(stage: ServerEnv, message: dict[str, Any], headers: dict[str, str]) -> bytes:
     body = json.dumps({"jsonrpc": "2.0", **message}).encode()
     lines = {"host": urlsplit(stage.url).netloc, "content-length": str(len(body)), **ACCEPT}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, **headers}.items())
@@ -51,7 +51,7 @@ def send_and_close(connection: socket.socket, sent: bytes, *, resets: bool = Fal
     connection.close()
 
 
-async def calls_again(stage: Stage, headers: dict[str, str], *, id: int) -> None:
+async def calls_again(stage: ServerEnv, headers: dict[str, str], *, id: int) -> None:
     await stage.posts_are_over()
     answer = await answered(stage.mcp_url, message=calling("order", id=id), headers=headers)
     assert "ordered" in answer.body

@@ -15,7 +15,7 @@ from tests.support.mcp_server import (
     FORM,
     LEGACY,
     Caller,
-    Stage,
+    ServerEnv,
     attached,
     eventually,
     link_in,
@@ -48,7 +48,7 @@ def new_asking_server(library: str = "mcp") -> Any:
 
 
 @asynccontextmanager
-async def opened(server: Any) -> AsyncGenerator[tuple[Stage, Clock]]:
+async def opened(server: Any) -> AsyncGenerator[tuple[ServerEnv, Clock]]:
     clock = Clock()
     is_fastmcp = hasattr(server, "_mcp_server")
     application = server.http_app(path="/mcp") if is_fastmcp else server.streamable_http_app()
@@ -56,7 +56,7 @@ async def opened(server: Any) -> AsyncGenerator[tuple[Stage, Clock]]:
         yield stage, clock
 
 
-async def pass_time(stage: Stage, clock: Clock, *, seconds: float) -> None:
+async def pass_time(stage: ServerEnv, clock: Clock, *, seconds: float) -> None:
     """Let the call that waits see what time it is."""
     await stage.pending()
     clock.tick(seconds=seconds)
@@ -96,7 +96,7 @@ async def test_a_call_with_a_link_is_answered_before_clients_give_up(library: st
         assert caller.completed == [stage.id_of(link)]
 
 
-async def link_of_a_held_call(stage: Stage, clock: Clock, caller: Caller) -> str:
+async def link_of_a_held_call(stage: ServerEnv, clock: Clock, caller: Caller) -> str:
     """Its link, after the call was answered that the person is waited for."""
     call = caller.call("sign_in")
     link = await caller.link()
@@ -203,7 +203,7 @@ async def test_a_client_that_waits_longer_is_held_longer(library: str, way: str)
 
 
 def see_it_wait(
-    patience: Patience, clock: Clock, stage: Stage, client: str, *, seconds: float
+    patience: Patience, clock: Clock, stage: ServerEnv, client: str, *, seconds: float
 ) -> None:
     wire = StreamConnection()
     caller = Identified(owner=stage.service.identity.local_owner, client=client)
@@ -330,7 +330,7 @@ class Slow:
         self.answered = 0
 
     @asynccontextmanager
-    async def caller(self, stage: Stage, *, declares: Any) -> AsyncGenerator[Caller]:
+    async def caller(self, stage: ServerEnv, *, declares: Any) -> AsyncGenerator[Caller]:
         async with stage.caller(LEGACY, declares=declares, slow=self.answer) as caller:
             yield caller
 

@@ -10,7 +10,7 @@ from flows import elicit
 from flows.providers import github
 from tests.support.issuer import issuing, sign_in
 from tests.support.kind_tools import PRICE, connected
-from tests.support.mcp_sandbox import KEY, Fair, fair, went_through
+from tests.support.mcp_sandbox import KEY, SandboxEnv, sandbox_env, went_through
 from tests.support.mcp_server import (
     LEGACY,
     MODERN,
@@ -94,7 +94,7 @@ async def test_a_tool_is_hidden_until_another_has_connected_the_account(
     server: Any, revision: str
 ) -> None:
     # parity: L10
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         assert await seen(caller) == set()
         assert text_of(await went_through(caller, "link_account", [guest.connect])) == "octocat"
@@ -113,7 +113,7 @@ async def test_an_account_with_less_does_not_show_it(server: Any, revision: str)
     async def link_little() -> str:
         return str((await elicit.oauth(github, scopes=["gist"])).label)
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         assert text_of(await went_through(caller, "link_little", [guest.connect])) == "octocat"
         assert await seen(caller) == {"link_little"}
@@ -123,7 +123,7 @@ async def test_a_hidden_tool_that_is_called_asks_and_is_shown_then(
     server: Any, revision: str
 ) -> None:
     # parity: L10
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         assert await seen(caller) == set()
         assert text_of(await went_through(caller, "print_pages", [guest.pay])) == "printed"
@@ -132,7 +132,7 @@ async def test_a_hidden_tool_that_is_called_asks_and_is_shown_then(
 
 
 async def test_a_look_at_the_list_spends_nothing(server: Any, revision: str) -> None:
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         result = await went_through(caller, "print_pages", [guest.pay], fails=True)
         assert result.is_error
@@ -150,7 +150,7 @@ async def test_a_kept_secret_shows_it_and_a_forgotten_one_hides_it(
     server: Any, revision: str
 ) -> None:
     # parity: L6
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         assert text_of(await went_through(caller, "take_key", [guest.type])) == str(len(KEY))
         assert await seen(caller) == {"enter"}
@@ -162,7 +162,7 @@ async def test_a_session_is_told_that_its_list_has_changed(library: str) -> None
     # parity: L10
     server = with_tools(new_server(library))
     async with (
-        fair(server) as at,
+        sandbox_env(server) as at,
         at.stage.caller(LEGACY) as caller,
         at.stage.caller(LEGACY) as another,  # the same person's
     ):
@@ -178,7 +178,7 @@ async def test_a_session_is_told_that_its_list_has_changed(library: str) -> None
         assert await seen(another) == set()
 
 
-async def disconnect(at: Fair) -> None:
+async def disconnect(at: SandboxEnv) -> None:
     """As the page of connections does it."""
     (account,) = await at.connections()
     await at.stage.service.kinds.accounts.disconnect(account.owner, account.id)
@@ -188,7 +188,7 @@ async def test_a_stream_of_changes_is_told_that_the_list_has_changed() -> None:
     # parity: L10
     server = with_tools(new_server("mcp"))
     async with (
-        fair(server) as at,
+        sandbox_env(server) as at,
         at.stage.caller(MODERN) as caller,
         caller.client.listen(tools_list_changed=True) as changes,
     ):
@@ -344,7 +344,7 @@ async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision: 
     server.add_tool(Tool.from_tool(marked, name="below_both", transform_fn=again))
     plain = Tool.from_function(free)
     server.add_tool(Tool.from_tool(plain, name="above", transform_fn=hides(above)))
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         assert await seen(caller) == set()
         assert text_of(await went_through(caller, "take_key", [guest.type])) == str(len(KEY))
@@ -369,5 +369,5 @@ async def test_of_several_versions_the_one_that_is_listed_says_whether_it_is_hid
     server.tool(leave, version="2.0", name="in_the_old_one")
     server.tool(leave, version="1.0", name="in_the_new_one")
     server.tool(hides(enter), version="2.0", name="in_the_new_one")
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         assert await seen(caller) == {"in_the_old_one"}

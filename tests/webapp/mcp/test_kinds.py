@@ -15,7 +15,7 @@ from flows import Account, Money, Receipt, elicit
 from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from tests.support.kind_tools import PRICE, WAYS, asked_for, bought, connected
-from tests.support.mcp_sandbox import KEY, Fair, fair, went_through
+from tests.support.mcp_sandbox import KEY, SandboxEnv, sandbox_env, went_through
 from tests.support.mcp_server import (
     MODERN,
     answered_in,
@@ -50,7 +50,7 @@ async def test_one_tool_gets_all_three_by_every_way(server: Any, revision: str, 
         return f"{account.label} {len(repositories) > 0} {receipt.price} {len(key)}"
 
     async with (
-        fair(server) as at,
+        sandbox_env(server) as at,
         at.stage.caller(revision, declares=WAYS[way]) as caller,
     ):
         guest = await at.guest()
@@ -89,7 +89,7 @@ async def test_the_key_to_an_account_goes_to_the_providers_hosts_only(
                 await api.get(f"{other}/user")
                 return str((await api.get("/user")).json()["login"])
 
-        async with fair(server) as at, at.stage.caller(revision) as caller:
+        async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
             guest = await at.guest()
             result = await went_through(caller, "wander", [guest.connect])
             assert text_of(result) == "octocat"
@@ -108,7 +108,7 @@ async def test_a_second_call_asks_nothing_and_another_tool_asks_once(
     async def write() -> str:
         return str((await connected()).label)
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         assert text_of(await went_through(caller, "read", [guest.connect])) == "octocat"
         assert text_of(await soon(caller.call("read"))) == "octocat"
@@ -131,23 +131,23 @@ async def test_a_receipt_is_spent_once_or_given_back_once(server: Any, revision:
         return "spent"
 
     @server.tool()
-    async def give_back() -> str:
+    async def refund() -> str:
         receipt = await bought()
         told.extend([await receipt.refund(reason="no tea"), await receipt.refund()])
         with pytest.raises(NotPossible):
             await receipt.spend()
         return "given back"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         assert text_of(await went_through(caller, "spend", [guest.pay])) == "spent"
-        assert text_of(await went_through(caller, "give_back", [guest.pay])) == "given back"
+        assert text_of(await went_through(caller, "refund", [guest.pay])) == "given back"
         first, again = told
         assert first == again
         assert (first.price, first.status) == (PRICE, "succeeded")
         assert sorted(p.status for p in await at.payments()) == ["refunded", "spent"]
         # What was given back buys nothing: it is asked for again.
-        assert text_of(await went_through(caller, "give_back", [guest.pay])) == "given back"
+        assert text_of(await went_through(caller, "refund", [guest.pay])) == "given back"
 
 
 class Model(BaseModel):
@@ -194,7 +194,7 @@ async def test_a_secret_has_the_type_that_was_asked_for(
         got.append(await elicit.secret("Your door", schema))
         return "open"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
 
         async def fill_in(link: str) -> None:
@@ -231,7 +231,7 @@ async def test_a_no_is_told_as_it_was_said(server: Any, revision: str, no: str) 
     async def must() -> str:
         return str(await asked_for(kind))
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         say_no = getattr(guest, act)
         assert text_of(await went_through(caller, "ask", [say_no])) == f"{status} None False True"
@@ -243,7 +243,7 @@ async def test_a_no_is_told_as_it_was_said(server: Any, revision: str, no: str) 
         assert await at.connections() == []
 
 
-async def kind_of(at: Fair, link: str) -> str:
+async def kind_of(at: SandboxEnv, link: str) -> str:
     found = await at.stage.service.elicitations.get(at.stage.id_of(link))
     assert found is not None
     return found.kind
@@ -262,7 +262,7 @@ async def test_a_tool_gathers_an_account_and_a_payment(
     server: Any, revision: str, first: str
 ) -> None:
     add_gathering(server)
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         acts = {"oauth": guest.connect, "payment": guest.pay}
         call = caller.call("both")
@@ -278,7 +278,7 @@ async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
 ) -> None:
     add_gathering(server)
     async with (
-        fair(server, limits=CallLimits(link=timedelta())) as at,
+        sandbox_env(server, limits=CallLimits(link=timedelta())) as at,
         at.stage.caller(revision, declares=None) as caller,
     ):
         guest = await at.guest()
@@ -305,7 +305,7 @@ async def test_what_is_spent_before_the_next_question_stays_bought(
         key = await elicit.secret("The key of the tea room")
         return f"{len(key)} {len(set(runs))}"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         result = await went_through(caller, "brew", [guest.pay, guest.type])
         assert text_of(result) == f"{len(KEY)} 1"
@@ -323,7 +323,7 @@ async def test_what_is_given_back_before_the_next_question_stays_given_back(
         key = await elicit.secret("The key of the tea room")
         return f"{refund.price} {len(key)}"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         result = await went_through(caller, "regret", [guest.pay, guest.type])
         # Where the body runs again, it is not handed money that is back with the person.
@@ -347,7 +347,7 @@ async def test_what_is_known_may_stand_before_another_question(
         await asks[known]()
         return str(len(await elicit.secret("The key of the tea room")))
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         first = {"account": guest.connect, "secret": guest.type, "bought": guest.pay}[known]
         for todo in ([first, guest.type], [guest.type]):
@@ -361,7 +361,7 @@ async def test_an_error_does_not_carry_the_secret_to_the_model(server: Any, revi
         key = await elicit.secret("The key of the tea room")
         raise ValueError(f"{key} does not fit")
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         result = await went_through(caller, "knock", [guest.type])
         assert result.is_error
@@ -381,7 +381,7 @@ async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(
             raise RuntimeError("the press is jammed")
         return "here it is"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         result = await went_through(caller, "deliver", [guest.pay])
         assert result.is_error
@@ -416,7 +416,7 @@ async def test_what_is_not_set_up_is_told_as_a_sentence_with_a_code(
         "buy": ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"),
         "buy_elsewhere": ("ELICIT_ABACUS_KEY",),
     }
-    async with fair(server, plays=False) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server, plays=False) as at, at.stage.caller(revision) as caller:
         for tool, names in named.items():
             result = await soon(caller.call(tool))
             assert result.is_error
@@ -436,7 +436,7 @@ async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_
     async def buy() -> str:
         return str(await elicit.payment(Money(next(prices), "EUR"), "Tea"))
 
-    async with fair(server) as at, at.stage.caller(MODERN) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(MODERN) as caller:
         guest = await at.guest()
         asked = asked_in(await caller.leg("buy"))
         await guest.pay(links_asked(asked)[0])
@@ -458,7 +458,7 @@ async def test_two_identical_calls_at_once_are_one_purchase(server: Any, revisio
         return "tea"
 
     async with (
-        fair(server) as at,
+        sandbox_env(server) as at,
         at.stage.caller(revision) as caller,
         at.stage.caller(revision) as other,
     ):
@@ -496,7 +496,7 @@ async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(
         await gate.wait()
         return f"tea {len(bodies)}"
 
-    async with fair(server) as at:
+    async with sandbox_env(server) as at:
         guest = await at.guest()
         acts = {"payment": guest.pay, "secret": guest.type, "oauth": guest.connect}
         caller = await at.stage.cut_off_caller(revision)
@@ -528,7 +528,7 @@ async def test_a_new_question_is_shown_at_once_also_where_an_old_one_was(
         return str(await asked_for(kind))
 
     async with (
-        fair(server, limits=CallLimits(link=timedelta())) as at,
+        sandbox_env(server, limits=CallLimits(link=timedelta())) as at,
         at.stage.caller(revision, declares=None) as caller,
     ):
         old = link_in(await soon(caller.call("ask")))

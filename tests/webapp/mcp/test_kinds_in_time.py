@@ -11,7 +11,7 @@ from flows import Money, Receipt, elicit
 from flows.elicitation.states import Status
 from flows.question import Link
 from tests.support.kind_tools import asked_for, bought, connected
-from tests.support.mcp_sandbox import KEY, fair, went_through
+from tests.support.mcp_sandbox import KEY, sandbox_env, went_through
 from tests.support.mcp_server import (
     MODERN,
     answered_in,
@@ -47,7 +47,7 @@ async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(
     async def lock() -> str:
         return f"{await elicit.forget('door')} {await elicit.forget('window')}"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         assert text_of(await went_through(caller, "unlock", [guest.type])) == str(len(KEY))
         for tool in ("unlock", "open_window"):  # it is the person's on this server
@@ -76,7 +76,7 @@ async def test_a_name_asks_again_where_what_is_kept_does_not_fit(
         answer: Any = await elicit.secret("Your door", schema, name="door")
         return str(len(answer["user"]))
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
 
         async def give_user(link: str) -> None:
@@ -102,7 +102,7 @@ async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
         return f"page {page}"
 
     async with (
-        fair(server, limits=CallLimits(link=timedelta())) as at,
+        sandbox_env(server, limits=CallLimits(link=timedelta())) as at,
         at.stage.caller(revision, declares=None) as caller,
     ):
         guest = await at.guest()
@@ -125,7 +125,7 @@ async def test_a_timeout_is_the_questions_own(server: Any, revision: str, kind: 
     async def ask() -> str:
         return str(await questions[kind]())
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         call = caller.call("ask")
         link = await caller.link()
         await at.stage.pending()
@@ -146,7 +146,7 @@ async def test_a_payment_has_half_an_hour_and_the_others_five_minutes(library: s
     async def ask(kind: str) -> str:
         return str(await asked_for(kind))
 
-    async with fair(server) as at, at.stage.caller(MODERN) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(MODERN) as caller:
         for kind, minutes in (("oauth", 5), ("payment", 30), ("secret", 5)):
             await caller.leg("ask", kind=kind)
             (*_, row) = await at.stage.elicitations()
@@ -177,7 +177,7 @@ async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(
     hour = timedelta(hours=1)
     limits = CallLimits(progress=hour, leg=hour, call=hour)
     async with (
-        fair(server, store=store, limits=limits) as at,
+        sandbox_env(server, store=store, limits=limits) as at,
         at.stage.caller(revision) as caller,
     ):
         guest = await at.guest()
@@ -214,7 +214,7 @@ async def test_an_account_is_still_there_when_the_payment_after_it_took_long(
         receipt = await bought()
         return f"{account.label} {receipt.price}"
 
-    async with fair(server) as at, at.stage.caller(MODERN) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(MODERN) as caller:
         guest = await at.guest()
         first = asked_in(await caller.leg("both"))
         await guest.connect(links_asked(first)[0])
@@ -237,7 +237,7 @@ async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_
         receipt = await bought()
         return f"{len(key)} {receipt.price}"
 
-    async with fair(server) as at, at.stage.caller(MODERN) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(MODERN) as caller:
         guest = await at.guest()
         first = asked_in(await caller.leg("both"))
         await guest.type(links_asked(first)[0])
@@ -278,7 +278,7 @@ async def test_a_tool_that_tells_all_it_has_tells_no_secret(
     async def hand_over() -> Any:
         return await bought()
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         acts = [guest.connect, guest.pay, guest.type]
         assert "octocat" in text_of(await went_through(caller, "tell", acts))
@@ -302,7 +302,7 @@ async def test_a_tool_may_hand_over_its_receipt(
     async def hand_over() -> Receipt:
         return cast("Receipt", await bought())
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         result = await went_through(caller, "hand_over", [guest.pay])
         assert not result.is_error
@@ -317,7 +317,7 @@ async def test_what_was_bought_for_good_is_bought_once(revision: str) -> None:
         receipt = await elicit.payment(Money("9.00", "EUR"), "The book", once=True)
         return f"page {page} by {receipt.id}"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         first = text_of(await went_through(caller, "read", [guest.pay], page=1))
         again = text_of(await soon(caller.call("read", page=2)))
@@ -342,7 +342,7 @@ async def test_a_vendors_call_after_the_time_is_taken_by_the_same_call(
         made.append(link)
         return f"{SHOP}/pay"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         call = caller.call("pay")
         link = await caller.link()
         await (await at.stage.person()).go_on(link)

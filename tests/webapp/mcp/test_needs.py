@@ -13,7 +13,7 @@ from flows import Account, Receipt, elicit
 from flows.elicitation.states import Status
 from flows.errors import Declined
 from tests.support.kind_tools import WAYS, bought, connected
-from tests.support.mcp_sandbox import KEY, fair, went_through
+from tests.support.mcp_sandbox import KEY, sandbox_env, went_through
 from tests.support.mcp_server import BOTH, MODERN, eventually, link_in, soon, staged, text_of
 
 TERMS = "https://example.com/terms"
@@ -49,7 +49,7 @@ async def test_what_is_needed_is_asked_first_and_handed_over(
         got.append((account, receipt))
         return f"{account.label} {receipt.price}"
 
-    async with fair(server) as at, at.stage.caller(revision, declares=WAYS[way]) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision, declares=WAYS[way]) as caller:
         guest = await at.guest()
         acts = [guest.connect, guest.pay]
         result = await went_through(caller, "serve_tea", acts, by_url=way == "url")
@@ -67,7 +67,7 @@ async def test_a_payment_is_needed_again_by_the_next_call(server: Any, revision:
     def print_page() -> str:
         return "printed"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         for paid in (1, 2):
             assert text_of(await went_through(caller, "print_page", [guest.pay])) == "printed"
@@ -280,7 +280,7 @@ async def test_what_was_asked_is_not_skipped_later_in_the_same_call(
     async def enter() -> str:
         went.append("in")
         name = await elicit.form("Your name?")
-        return f"{name} {await elicit.form('And your town?')}"
+        return f"{name} {await elicit.form('And your oauth_env?')}"
 
     fills = [{"response": "Ada"}, {"response": "London"}]
     async with (
@@ -313,7 +313,7 @@ async def test_on_complete_runs_once_a_call_however_often_the_body_does(
         ran.append("body")
         return str(len(await elicit.secret("Your key")))
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         acts = [guest.connect, guest.pay, guest.type]
         assert text_of(await went_through(caller, "serve_tea", acts)) == str(len(KEY))
@@ -333,7 +333,7 @@ async def test_on_complete_is_not_told_of_what_was_there_already(
     def show() -> str:
         return "shown"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         assert text_of(await went_through(caller, "show", [guest.connect])) == "shown"
         assert text_of(await soon(caller.call("show"))) == "shown"
@@ -368,7 +368,7 @@ async def test_an_error_of_the_authors_ends_the_call_without_its_words(
     def enter() -> str:
         return "in"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         result = await went_through(caller, "enter", [guest.type])
         assert result.is_error
@@ -382,7 +382,7 @@ async def test_a_paid_need_is_not_lost_to_a_no_that_comes_after(server: Any, rev
     def serve_tea() -> str:
         return "tea"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         result = await went_through(caller, "serve_tea", [guest.pay, guest.decline])
         assert "[ELICITATION_DECLINED]" in text_of(result)
@@ -407,7 +407,7 @@ async def test_a_credential_is_asked_once_checked_by_the_tool_and_forgotten(
             return "It does not fit."
         return "in"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
 
         async def mistype(link: str) -> None:

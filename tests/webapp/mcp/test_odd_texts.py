@@ -12,7 +12,7 @@ import pytest
 from flows import elicit
 from flows.kinds.gate import GatePolicy
 from flows.providers import github
-from tests.support.mcp_server import LEGACY, MODERN, Stage, staged
+from tests.support.mcp_server import LEGACY, MODERN, ServerEnv, staged
 
 HALF = "\ud800"
 BOTH: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
@@ -21,7 +21,7 @@ BOTH: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 class OddClient:
     """Whatever it is given to say, it says."""
 
-    def __init__(self, http: httpx.AsyncClient, stage: Stage, revision: str) -> None:
+    def __init__(self, http: httpx.AsyncClient, stage: ServerEnv, revision: str) -> None:
         self._http = http
         self._url = stage.mcp_url
         self._is_modern = revision == MODERN

@@ -17,7 +17,7 @@ from tests.support.mcp_server import (
     URL,
     Page,
     Person,
-    Stage,
+    ServerEnv,
     link_in,
     new_server,
     soon,
@@ -47,11 +47,11 @@ def shop() -> object:
     return server
 
 
-def address(stage: Stage) -> str:
+def address(stage: ServerEnv) -> str:
     return address_of(Tokens(RING, origin=stage.url), url=stage.url, now=stage.service.clock())
 
 
-async def relayed_person(stage: Stage) -> Person:
+async def relayed_person(stage: ServerEnv) -> Person:
     person = await stage.person()
     person.browser.headers.update(RELAYED)
     return person
@@ -140,7 +140,7 @@ async def test_a_paired_browser_of_another_user_is_still_another_users() -> None
         assert await another.viewer(scope, cookies) is None
 
 
-def seen_from(stage: Stage, *, uid: int | None) -> Identity:
+def seen_from(stage: ServerEnv, *, uid: int | None) -> Identity:
     """As a machine sees it that says this of every connection."""
     service = stage.service
     return Identity(
@@ -154,7 +154,7 @@ def seen_from(stage: Stage, *, uid: int | None) -> Identity:
     )
 
 
-def here(stage: Stage) -> Scope:
+def here(stage: ServerEnv) -> Scope:
     port = int(stage.url.rsplit(":", 1)[1])
     return {
         "type": "http",

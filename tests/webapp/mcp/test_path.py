@@ -18,7 +18,7 @@ from flows.errors import StoreUnavailable
 from flows.question import Link
 from tests.support.mcp_server import (
     LEGACY,
-    Stage,
+    ServerEnv,
     eventually,
     link_in,
     new_browser,
@@ -197,7 +197,7 @@ async def test_a_completion_while_the_address_is_made_is_not_lost(
     # It is here before the function returns: another thread completes, in a loop of its own.
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     completions: list[Completion] = []
-    stages: list[Stage] = []
+    stages: list[ServerEnv] = []
 
     async def complete(id: str) -> Completion:
         async with connect(stages[0].settings):
@@ -333,7 +333,7 @@ class Author:
             except NotAllowed as error:
                 return PlainTextResponse(str(error), status_code=403)
 
-    def back(self, stage: Stage) -> str:
+    def back(self, stage: ServerEnv) -> str:
         return f"{stage.url}/paid?elicitation={self.links[0].return_token}"
 
 

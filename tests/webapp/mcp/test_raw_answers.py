@@ -9,7 +9,7 @@ import pytest
 
 from flows import elicit
 from flows.elicitation.states import Json, Status
-from tests.support.mcp_server import LEGACY, CutOffCaller, Stage, soon, staged
+from tests.support.mcp_server import LEGACY, CutOffCaller, ServerEnv, soon, staged
 
 LINK = "https://service.example/"
 
@@ -42,7 +42,7 @@ def server(server: Any, ran: list[str]) -> Any:
     return server
 
 
-async def result_of(stage: Stage, tool: str, answer: object) -> dict[str, Any]:
+async def result_of(stage: ServerEnv, tool: str, answer: object) -> dict[str, Any]:
     """The result of a call whose one question is answered with this."""
     async with httpx.AsyncClient(timeout=300) as http:
         caller = CutOffCaller(http, stage.mcp_url, LEGACY)

@@ -14,7 +14,7 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import (
     FORM,
     MODERN,
-    Stage,
+    ServerEnv,
     asked_in,
     attached,
     new_server,
@@ -26,7 +26,7 @@ from tests.support.mcp_server import (
 NOTE = "given again in case it did not arrive"
 
 
-class Till:
+class PaymentEnv:
     """Tools that do a thing `once`."""
 
     def __init__(self, server: Any) -> None:
@@ -64,8 +64,8 @@ class Till:
 
 
 @asynccontextmanager
-async def opened(server: Any, library: str) -> AsyncGenerator[tuple[Stage, Clock]]:
-    """Served by its own library, with a clock by hand."""
+async def opened(server: Any, library: str) -> AsyncGenerator[tuple[ServerEnv, Clock]]:
+    """HostedServer by its own library, with a clock by hand."""
     clock = Clock()
     application = (
         server.http_app(path="/mcp") if library == "fastmcp" else server.streamable_http_app()
@@ -90,7 +90,7 @@ async def test_a_question_that_was_dismissed_beside_once_does_not_hold_its_resul
     server: Any, library: str, revision: str
 ) -> None:
     # finding: R2
-    till = Till(server)
+    payment_env = PaymentEnv(server)
     fills: list[Any] = ["cancel", {"response": True}]
     async with (
         opened(server, library) as (stage, clock),
@@ -103,7 +103,7 @@ async def test_a_question_that_was_dismissed_beside_once_does_not_hold_its_resul
         clock.tick(seconds=REPEATED_FOR.total_seconds())
         other = await soon(caller.call("order_with_tip", what="tea"))
         assert text_of(other).startswith("order 2 of tea")
-        assert till.orders == 2
+        assert payment_env.orders == 2
 
 
 @pytest.mark.every_way
@@ -111,7 +111,7 @@ async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(
     server: Any, revision: str
 ) -> None:
     # finding: R2
-    till = Till(server)
+    payment_env = PaymentEnv(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         first = await soon(caller.call("order", what="tea"))
         assert text_of(first) == "order 1 of tea"
@@ -119,14 +119,14 @@ async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(
         again = [await soon(caller.call("order", what="tea")) for _ in range(3)]
         assert [given_again(result) for result in again] == ["order 1 of tea"] * 3
         assert [result.structured_content for result in again] == [first.structured_content] * 3
-        assert till.orders == 1
+        assert payment_env.orders == 1
 
 
 async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(
     server: Any, library: str, revision: str
 ) -> None:
     # finding: R2
-    Till(server)
+    PaymentEnv(server)
     async with opened(server, library) as (stage, clock), stage.caller(revision) as caller:
         assert text_of(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
         clock.tick(seconds=119)
@@ -140,7 +140,7 @@ async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(
 
 async def test_other_arguments_and_other_clients_get_their_own(server: Any, revision: str) -> None:
     # finding: R2
-    Till(server)
+    PaymentEnv(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         assert text_of(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
         assert text_of(await soon(caller.call("order", what="rum"))) == "order 2 of rum"
@@ -161,18 +161,18 @@ async def test_with_again_it_is_done_again_at_once(
     server: Any, revision: str, tool: str, results: list[str]
 ) -> None:
     # finding: R2
-    Till(server)
+    PaymentEnv(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         assert [text_of(await soon(caller.call(tool, what="tea"))) for _ in results] == results
 
 
 async def test_an_error_is_never_given_again(server: Any, revision: str) -> None:
     # finding: R2
-    till = Till(server)
-    till.fails = True
+    payment_env = PaymentEnv(server)
+    payment_env.fails = True
     async with staged(server) as stage, stage.caller(revision) as caller:
         assert (await soon(caller.call("order", what="tea"))).is_error
-        till.fails = False
+        payment_env.fails = False
         assert text_of(await soon(caller.call("order", what="tea"))).startswith("order ")
 
 
@@ -180,7 +180,7 @@ async def test_what_neither_bought_nor_did_anything_is_asked_anew(
     server: Any, revision: str
 ) -> None:
     # finding: R2
-    Till(server)
+    PaymentEnv(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         for number in (1, 2):
             call = caller.call("ask", what="Sign in")

@@ -16,7 +16,7 @@ from flows.elicitation.states import Json
 from tests.support.clock import Clock
 from tests.support.mcp_server import (
     LEGACY,
-    Stage,
+    ServerEnv,
     cut,
     eventually,
     new_server,
@@ -90,13 +90,13 @@ class Reader:
                     return
 
 
-async def reader_on(stage: Stage) -> Reader:
+async def reader_on(stage: ServerEnv) -> Reader:
     by_hand = await stage.cut_off_caller(LEGACY)
     return Reader(by_hand.http, by_hand.url, by_hand.headers)
 
 
 @asynccontextmanager
-async def cut_off(library: str) -> AsyncIterator[tuple[Stage, Reader, Work]]:
+async def cut_off(library: str) -> AsyncIterator[tuple[ServerEnv, Reader, Work]]:
     """A reader that left before the result was made."""
     server = new_server(library)
     work = Work(server)
@@ -108,7 +108,7 @@ async def cut_off(library: str) -> AsyncIterator[tuple[Stage, Reader, Work]]:
         yield stage, reader, work
 
 
-async def results_are_noted(stage: Stage) -> None:
+async def results_are_noted(stage: ServerEnv) -> None:
     (run,) = await stage.service.elicitations.all(Run)
     while not run.is_delivered:
         await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.identity import Sender
 from webapp.mcp.opened import OpenedSessions, note_call
 from webapp.mcp.shares import SessionRoom
-from webapp.server import Served
+from webapp.server import HostedServer
 
 ROOM = SessionRoom(
     for_all=12, for_own_user=4, for_nameless=6, for_address=3, for_person=4, idle_without_call=300
@@ -168,7 +168,7 @@ async def test_a_session_that_made_room_is_over_at_the_library_too(server: Any) 
         inner.append(app)
         return OpenedSessions(app, sender=lambda _: OWN, room=SessionRoom(for_person=1))
 
-    served = Served(server, clock=lambda: datetime.now(UTC), around=around)
+    served = HostedServer(server, clock=lambda: datetime.now(UTC), around=around)
     async with serving(served) as url:
         first = await opened_session(f"{url}/mcp")
         second = await opened_session(f"{url}/mcp")

@@ -14,7 +14,7 @@ from flows.crypto.tokens import MAXIMUM_TEXT_BYTES
 from flows.elicitation.run import Run
 from flows.elicitation.states import Status
 from flows.providers import github
-from tests.support.mcp_sandbox import fair
+from tests.support.mcp_sandbox import sandbox_env
 from tests.support.mcp_server import (
     BOTH,
     FORM,
@@ -22,7 +22,7 @@ from tests.support.mcp_server import (
     MODERN,
     URL,
     Caller,
-    Stage,
+    ServerEnv,
     answered_in,
     asked_in,
     attached,
@@ -121,7 +121,7 @@ async def go_on(
     )
 
 
-async def statuses(stage: Stage) -> dict[str, Status]:
+async def statuses(stage: ServerEnv) -> dict[str, Status]:
     return {row.asked.message: row.status for row in await stage.elicitations()}
 
 
@@ -219,7 +219,7 @@ async def test_a_client_with_links_only_gets_pages_for_the_forms(
         assert text_of(await soon(call)) == "Ada True {}"
 
 
-async def kind_of(stage: Stage, link: str) -> str:
+async def kind_of(stage: ServerEnv, link: str) -> str:
     found = await stage.service.elicitations.get(stage.id_of(link))
     assert found is not None
     return found.kind
@@ -470,7 +470,7 @@ async def test_an_account_and_a_payment_are_asked_for_together(server: Any, revi
         )
         return f"{account.label} {receipt.price}"
 
-    async with fair(server) as at, at.stage.caller(revision) as caller:
+    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         call = caller.call("both")
         links = [await caller.link(), await caller.link()]

@@ -12,7 +12,7 @@ from tests.support import signed_in_people as who_is_who
 from tests.support.callers import sent_out
 from tests.support.issuer import sign_in
 from tests.support.mcp_server import MODERN, new_server, staged
-from tests.support.oauth_env import parameter, town
+from tests.support.oauth_env import oauth_env, parameter
 
 _OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
@@ -39,7 +39,7 @@ async def test_a_link_that_was_passed_on_to_another_person(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with who_is_who.town() as here:
+    async with who_is_who.oauth_env() as here:
         alice, mallory = await here.stage.person(), await here.stage.person()
         async with here.stage.caller(MODERN, headers=here.bearer("alice")) as caller:
             caller.begin("visit")
@@ -61,7 +61,7 @@ async def test_a_link_that_was_passed_on_from_this_machine(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with town() as here:
+    async with oauth_env() as here:
         stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
         link = await here.ask("repo", owner=stranger).link()
         assert (await (await here.person()).visit(link)).status == 403
@@ -97,7 +97,7 @@ async def test_a_callback_that_comes_in_another_browser(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         thief = await here.person()
         await thief.visit(link)

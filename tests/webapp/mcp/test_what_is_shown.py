@@ -39,7 +39,7 @@ RAN: list[dict[str, Any]] = []
 PADDING: dict[str, Any] = {f"a{number:02}": number for number in range(49)}
 
 
-class Place(BaseModel):
+class Step(BaseModel):
     """Its secret and what it hides are the body's all the same."""
 
     city: str
@@ -78,14 +78,14 @@ def with_tools(server: Any) -> Any:
     def travel(  # noqa: PLR0917 - a tool's own, called by their names
         zeal: int,
         by: Literal["rail", "road"],
-        to: Place,
+        to: Step,
         on: date,
         price: Decimal,
         stops: list[str],
         marks: set[int],
         sure: bool = False,
         more: Any = None,
-        rest: dict[str, Place] | None = None,
+        rest: dict[str, Step] | None = None,
     ) -> str:
         RAN.append(dict(locals()))
         return "done"

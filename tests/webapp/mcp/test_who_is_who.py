@@ -4,11 +4,11 @@ from flows.elicitation.states import Status
 from tests.support.guarded_server import TOKEN, guarded_by
 from tests.support.issuer import come_back_as, issuing, leave_to_sign_in, sign_in
 from tests.support.mcp_server import MODERN, soon, staged, text_of
-from tests.support.signed_in_people import HER_WORDS, add_visit, town
+from tests.support.signed_in_people import HER_WORDS, add_visit, oauth_env
 
 
 async def test_whoever_asked_signs_in_and_answers(revision: str, library: str) -> None:
-    async with town(library) as here:
+    async with oauth_env(library) as here:
         alice = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
             call = caller.call("visit")
@@ -23,7 +23,7 @@ async def test_whoever_asked_signs_in_and_answers(revision: str, library: str) -
 
 
 async def test_a_link_passed_on_shows_nothing_and_ends_nothing(revision: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         alice, mallory = await here.stage.person(), await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
             caller.begin("visit")
@@ -43,7 +43,7 @@ async def test_a_link_passed_on_shows_nothing_and_ends_nothing(revision: str) ->
 
 
 async def test_another_person_can_sign_in_from_the_page_that_refuses(revision: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         browser = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
             caller.begin("visit")
@@ -57,7 +57,7 @@ async def test_another_person_can_sign_in_from_the_page_that_refuses(revision: s
 
 
 async def test_two_people_who_ask_the_same_do_not_join(revision: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         bearers = here.bearer("alice"), here.bearer("bob")
         async with (
             here.stage.caller(revision, headers=bearers[0]) as hers,
@@ -70,7 +70,7 @@ async def test_two_people_who_ask_the_same_do_not_join(revision: str) -> None:
 
 
 async def test_a_call_without_a_token_is_told_where_to_get_one() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         person = await here.stage.person()
         refused = await person.browser.post(here.stage.mcp_url, json={})
         assert refused.status_code == 401
@@ -83,7 +83,7 @@ async def test_a_call_without_a_token_is_told_where_to_get_one() -> None:
 
 
 async def test_a_token_without_a_subject_is_anonymous(revision: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         headers = here.bearer(None)
         async with here.stage.caller(revision, headers=headers) as caller:
             result = await soon(caller.call("visit"))
@@ -93,7 +93,7 @@ async def test_a_token_without_a_subject_is_anonymous(revision: str) -> None:
 
 
 async def test_a_session_that_ends_in_one_tab_is_over_in_all(revision: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         alice = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
             caller.begin("visit")
@@ -112,7 +112,7 @@ async def test_a_session_that_ends_in_one_tab_is_over_in_all(revision: str) -> N
 
 
 async def test_saying_no_at_the_issuer_signs_nobody_in(revision: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         alice = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
             caller.begin("visit")
@@ -127,7 +127,7 @@ async def test_saying_no_at_the_issuer_signs_nobody_in(revision: str) -> None:
 
 
 async def test_the_subject_may_be_another_claim(revision: str) -> None:
-    async with town(claim=("oid", "tid")) as here:
+    async with oauth_env(claim=("oid", "tid")) as here:
         here.issuer.claims = {"oid": "o-1", "tid": "t-1"}
         alice = await here.stage.person()
         headers = here.bearer("pairwise for the api", oid="o-1", tid="t-1")
@@ -143,7 +143,7 @@ async def test_the_subject_may_be_another_claim(revision: str) -> None:
 
 
 async def test_a_link_that_is_asked_for_without_end_is_held_back(revision: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         mallory = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
             caller.begin("visit")
@@ -157,7 +157,7 @@ async def test_a_link_that_is_asked_for_without_end_is_held_back(revision: str) 
 
 
 async def test_tools_are_named_to_those_only_who_signed_in() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         alice = await here.stage.person()
         alice.browser.headers["x-forwarded-for"] = "203.0.113.9"  # else she runs the server
         assert "visit" not in (await alice.visit(here.stage.url)).text
@@ -215,7 +215,7 @@ async def test_an_empty_subject_is_nobody(revision: str) -> None:
 
 
 async def test_the_live_status_ends_with_the_session(revision: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         alice = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
             caller.begin("visit")

@@ -422,14 +422,14 @@ async def test_fifty_keys_that_are_refused_at_once_are_renewed_once() -> None:
         await connect(service, "repo")
         kept = await the_one(service)
         clock.tick(minutes=5)
-        reach = reach_of(service, kept.owner)
+        resources = reach_of(service, kept.owner)
         newer = await asyncio.gather(
-            *(reach.renew(kept.id, "key-1-of-octocat") for _ in range(FIFTY))
+            *(resources.renew(kept.id, "key-1-of-octocat") for _ in range(FIFTY))
         )
         assert set(newer) == {"key-1.1-of-octocat"}
         assert network.refreshes == 1
         # Refused again at once: that is about something else.
-        assert await reach.renew(kept.id, "key-1.1-of-octocat") is None
+        assert await resources.renew(kept.id, "key-1.1-of-octocat") is None
         assert network.refreshes == 1
 
 
@@ -468,8 +468,8 @@ async def test_a_tool_that_loses_it_during_the_renewal_is_not_given_the_newer_ke
         kept = await the_one(service)
         clock.tick(minutes=5)
         gate = hold_up(network)
-        reach = reach_of(service, kept.owner, tool="list")
-        renewing = asyncio.create_task(reach.renew(kept.id, kept.access_token))
+        resources = reach_of(service, kept.owner, tool="list")
+        renewing = asyncio.create_task(resources.renew(kept.id, kept.access_token))
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await service.kinds.accounts.unshare(kept.owner, kept.id, "list")
@@ -487,7 +487,7 @@ async def test_a_call_that_is_over_is_given_no_newer_key() -> None:
         await asked.account()
         kept = await the_one(service)
         clock.tick(minutes=5)
-        assert await asked.call.reach.renew(kept.id, kept.access_token) is None
+        assert await asked.call.resources.renew(kept.id, kept.access_token) is None
         assert network.refreshes == 0
 
 
@@ -498,8 +498,8 @@ async def test_a_call_that_ends_during_the_renewal_is_not_given_the_newer_key() 
         kept, ends = await the_one(service), asyncio.Event()
         clock.tick(minutes=5)
         gate = hold_up(network)
-        reach = reach_of(service, kept.owner, is_over=ends.is_set)
-        renewing = asyncio.create_task(reach.renew(kept.id, kept.access_token))
+        resources = reach_of(service, kept.owner, is_over=ends.is_set)
+        renewing = asyncio.create_task(resources.renew(kept.id, kept.access_token))
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
         ends.set()
@@ -527,13 +527,13 @@ async def test_a_clock_that_was_set_back_puts_the_next_try_off_no_longer_than_it
         renews, network.renews = network.renews, down
         kept = await the_one(service)
         clock.tick(minutes=5)
-        reach = reach_of(service, kept.owner)
-        assert await reach.renew(kept.id, kept.access_token) is None
-        assert await reach.renew(kept.id, kept.access_token) is None
+        resources = reach_of(service, kept.owner)
+        assert await resources.renew(kept.id, kept.access_token) is None
+        assert await resources.renew(kept.id, kept.access_token) is None
         assert network.refreshes == 1
         network.renews = renews
         clock.tick(hours=-3)
-        assert await reach.renew(kept.id, kept.access_token) == "key-1.2-of-octocat"
+        assert await resources.renew(kept.id, kept.access_token) == "key-1.2-of-octocat"
 
 
 async def test_a_clock_that_was_set_back_lets_a_claim_hold_for_a_minute_at_most() -> None:
@@ -575,16 +575,16 @@ async def test_a_refused_key_without_another_is_proven_before_the_person_is_aske
     async with serving_accounts(network, clock=clock) as service:
         await connect(service, "repo")
         kept = await the_one(service)
-        reach = reach_of(service, kept.owner)
+        resources = reach_of(service, kept.owner)
         clock.tick(seconds=FRESH.total_seconds())
         before = network.probes
         for _ in range(5):
-            assert await reach.renew(kept.id, kept.access_token) is None
+            assert await resources.renew(kept.id, kept.access_token) is None
         assert network.probes == before + 1  # it works: what was refused is something else
         await again(service)
         network.good.clear()
         clock.tick(minutes=1)
-        assert await reach.renew(kept.id, kept.access_token) is None
+        assert await resources.renew(kept.id, kept.access_token) is None
         assert (await the_one(service)).status == "lapsed"
         asked = Asking(service, "repo", arguments="anew")
         await asked.elicitation()

@@ -20,7 +20,7 @@ from tests.support.account_env import (
     stored,
 )
 from tests.support.clock import NOON
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.service import Service
 
 

@@ -42,7 +42,7 @@ from webapp.pages.views import (
     Used,
     View,
 )
-from webapp.pages.views_connections import ConnectionsPage, Group
+from webapp.pages.views_connections import AccountGroup, ConnectionsPage
 from webapp.pages.views_forms import DoneForm, DoneSecret, StartConfirm
 
 ONLY_NOW = {"can_be_kept": False}  # a yes of which nothing is kept
@@ -205,7 +205,7 @@ def _connection_variants() -> dict[str, View]:
         replace(one, id="x4", standing="over", scopes=()),
         replace(one, id="x5", standing="unused", scopes=None),
     )
-    groups = (group, Group(name="other tools", connected=others))
+    groups = (group, AccountGroup(name="other tools", connected=others))
     return {
         "Connections of many": _made(ConnectionsPage, {**USUAL, "groups": groups}),
         "Connections of nobody": _made(

@@ -11,10 +11,10 @@ from tests.support.page_views import NOW, SIGN_IN, USUAL
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import AccountName, Closed, Scope
 from webapp.pages.views_connections import (
+    AccountGroup,
     Connected,
     ConnectionsPage,
     Disconnected,
-    Group,
 )
 
 APPS = "https://github.com/settings/applications"
@@ -43,7 +43,7 @@ def _values(view: type) -> dict[str, Any]:
 def _with(
     overview: ConnectionsPage, *connected: Connected, name: str = "my tools"
 ) -> ConnectionsPage:
-    return replace(overview, groups=(Group(name=name, connected=connected),))
+    return replace(overview, groups=(AccountGroup(name=name, connected=connected),))
 
 
 def _said(page: Page) -> str:

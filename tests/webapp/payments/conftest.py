@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.acme import KEY
 from tests.support.own_provider import OTHER, Orchard
-from tests.support.payment_env import Till, selling
+from tests.support.payment_env import PaymentEnv, selling
 from webapp.settings.settings import read_settings
 
 
@@ -17,7 +17,7 @@ def orchard() -> Orchard:
 
 
 @pytest.fixture
-async def other(orchard: Orchard, tmp_path: Path) -> AsyncIterator[Till]:
+async def other(orchard: Orchard, tmp_path: Path) -> AsyncIterator[PaymentEnv]:
     (tmp_path / "elicit.toml").write_text(OTHER, "utf-8")
     settings = read_settings(
         {
@@ -28,5 +28,5 @@ async def other(orchard: Orchard, tmp_path: Path) -> AsyncIterator[Till]:
             "ELICIT_ORCHARD_SHOP": "s-1",
         }
     )
-    async with selling(settings.sellers["orchard"], orchard) as till:
-        yield till
+    async with selling(settings.sellers["orchard"], orchard) as payment_env:
+        yield payment_env

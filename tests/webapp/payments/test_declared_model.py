@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from flows.errors import ElicitError
 from flows.payments.receipt import ReceiptStatus
 from tests.support.acme import DECLARED, Acme, declared, tell
-from tests.support.payment_env import Till, selling
+from tests.support.payment_env import PaymentEnv, selling
 from webapp.sweeper import fall_due
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class DeclaredBesideModel(RuleBasedStateMachine):
     def open(self) -> None:
         folder = self.stack.enter_context(tempfile.TemporaryDirectory())
         seller = declared(DECLARED, folder=Path(folder))
-        self.till: Till = self.do(self.stack.enter_async_context(selling(seller, self.acme)))
+        self.payment_env: PaymentEnv = self.do(
+            self.stack.enter_async_context(selling(seller, self.acme))
+        )
 
     def teardown(self) -> None:
         try:
@@ -67,14 +69,14 @@ class DeclaredBesideModel(RuleBasedStateMachine):
 
     @rule()
     def ask(self) -> None:
-        self.asked.append(self.do(self.till.asked(join=f"question {len(self.asked)}")))
+        self.asked.append(self.do(self.payment_env.asked(join=f"question {len(self.asked)}")))
 
     @precondition(lambda self: self.asked)
     @rule(which=some, loses_reply=st.booleans())
     def go_on(self, which: int, loses_reply: bool) -> None:
         self.acme.loses = "/checkouts" if loses_reply else None
         with suppress(ElicitError):
-            self.do(self.till.go_on(self.asked[which % len(self.asked)]))
+            self.do(self.payment_env.go_on(self.asked[which % len(self.asked)]))
         self.acme.loses = None
 
     @rule(is_told=st.booleans(), is_heard=st.booleans())
@@ -105,12 +107,12 @@ class DeclaredBesideModel(RuleBasedStateMachine):
     @rule(which=some)
     def come_back(self, which: int) -> None:
         with suppress(ElicitError):
-            self.do(self.ask_seller(self.asked[which % len(self.asked)]))
+            self.do(self.ask_provider(self.asked[which % len(self.asked)]))
 
-    async def ask_seller(self, asked: "Elicitation") -> None:
-        elicitation = await self.till.service.elicitations.get(asked.id)
+    async def ask_provider(self, asked: "Elicitation") -> None:
+        elicitation = await self.payment_env.service.elicitations.get(asked.id)
         if elicitation is not None:
-            await self.till.service.kinds.payments.checkouts.ask_seller(elicitation)
+            await self.payment_env.service.kinds.payments.checkouts.ask_provider(elicitation)
 
     # The provider.
 
@@ -139,7 +141,7 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         self.do(self._tell(name, event))
 
     async def _tell(self, name: str, event: bytes) -> None:
-        answer = await tell(self.till, event, id=name)
+        answer = await tell(self.payment_env, event, id=name)
         assert answer.status_code in (200, 503), answer.text
         if answer.status_code == 503:
             self.post.append((name, event))  # it is sent again
@@ -152,17 +154,17 @@ class DeclaredBesideModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.acme.checkouts)
     @rule(which=some, loses_reply=st.booleans(), at_once=st.integers(min_value=1, max_value=2))
-    def give_back(self, which: int, loses_reply: bool, at_once: int) -> None:
-        self.do(self._give_back(which, loses_reply=loses_reply, at_once=at_once))
+    def refund(self, which: int, loses_reply: bool, at_once: int) -> None:
+        self.do(self._refund(which, loses_reply=loses_reply, at_once=at_once))
 
-    async def _give_back(self, which: int, *, loses_reply: bool, at_once: int) -> None:
+    async def _refund(self, which: int, *, loses_reply: bool, at_once: int) -> None:
         payments = await self.payments()
         if not payments:
             return
         payment = payments[which % len(payments)]
         self.acme.loses = "/refunds" if loses_reply else None
         asking = [
-            self.till.service.kinds.payments.refunds.give_back(
+            self.payment_env.service.kinds.payments.refunds.refund(
                 payment.owner, payment.id, reason=None
             )
             for _ in range(at_once)
@@ -173,14 +175,14 @@ class DeclaredBesideModel(RuleBasedStateMachine):
 
     @rule(amount=st.sampled_from([{"seconds": 31}, {"minutes": 10}, {"minutes": 31}, {"days": 3}]))
     def let_time_pass(self, amount: dict[str, int]) -> None:
-        self.till.clock.tick(**amount)
+        self.payment_env.clock.tick(**amount)
         self.do(self.sweep())
 
     async def sweep(self) -> None:
         """Rounds until nothing is due; what a provider that is down was to say stays due."""
         for _ in range(ROUNDS_WHILE_DOWN if self.acme.is_down else ROUNDS_AT_MOST):
-            self.till.clock.tick(seconds=31)
-            if not await fall_due(self.till.service):
+            self.payment_env.clock.tick(seconds=31)
+            if not await fall_due(self.payment_env.service):
                 return
         assert self.acme.is_down, "the sweeper never comes to an end"
 
@@ -205,7 +207,7 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         for name, event in reversed([*self.post]):
             await self._tell(name, event)
         for amount in ({"minutes": 31}, {"minutes": 31}, {"days": 2}, {"days": 2}):
-            self.till.clock.tick(**amount)
+            self.payment_env.clock.tick(**amount)
             await self.sweep()
         await self._agrees()
         rows = {payment.session: payment for payment in await self.payments()}
@@ -222,7 +224,7 @@ class DeclaredBesideModel(RuleBasedStateMachine):
                 assert payment.status is ReceiptStatus.DISPUTED, "a bank has it"
 
     async def payments(self) -> "list[Payment]":
-        return await self.till.service.kinds.payments.ledger.all()
+        return await self.payment_env.service.kinds.payments.ledger.all()
 
     def checkout(self, which: int) -> tuple[str, dict[str, Any]]:
         id = list(self.acme.checkouts)[which % len(self.acme.checkouts)]

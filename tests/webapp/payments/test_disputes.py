@@ -27,7 +27,7 @@ from tests.support.acme import (
     tell,
 )
 from tests.support.own_provider import Orchard
-from tests.support.payment_env import ADYEN, Adyen, Interrupted, Till, selling
+from tests.support.payment_env import ADYEN, Adyen, Interrupted, PaymentEnv, selling
 from webapp.cli.payments import replay_hook
 from webapp.records.ids import tail_of
 
@@ -36,15 +36,15 @@ NEWS = '[sellers.acme.news]\n"claim.opened" = "open"\n"claim.lost" = "lost"\n"cl
 
 
 @pytest.fixture
-async def till(acme: Acme, tmp_path: Path) -> AsyncIterator[Till]:
-    async with selling(declared(DECLARED + NEWS, folder=tmp_path), acme) as till:
-        yield till
+async def payment_env(acme: Acme, tmp_path: Path) -> AsyncIterator[PaymentEnv]:
+    async with selling(declared(DECLARED + NEWS, folder=tmp_path), acme) as payment_env:
+        yield payment_env
 
 
-async def asked_about(till: Till, asked: Elicitation) -> list[ReceiptStatus]:
+async def asked_about(payment_env: PaymentEnv, asked: Elicitation) -> list[ReceiptStatus]:
     """The person comes back, and the provider is asked; how the payment stands then."""
-    await till.service.kinds.payments.checkouts.ask_seller(await till.now(asked))
-    return await ledger(till)
+    await payment_env.service.kinds.payments.checkouts.ask_provider(await payment_env.now(asked))
+    return await ledger(payment_env)
 
 
 # Of a provider of one's own.
@@ -52,16 +52,16 @@ async def asked_about(till: Till, asked: Elicitation) -> list[ReceiptStatus]:
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 async def test_an_older_notice_does_not_end_a_claim(
-    till: Till, acme: Acme, order: tuple[int, ...]
+    payment_env: PaymentEnv, acme: Acme, order: tuple[int, ...]
 ) -> None:
-    await begun(till)
+    await begun(payment_env)
     events = [acme.pay(), acme.event(refunded=100), acme.event(refunded=100, charged_back=800)]
     acme.checkouts["co-1"] |= {"refunded": 100, "charged_back": 800}
     for number in order:
-        assert (await tell(till, events[number], id=f"msg_{number}")).status_code == 200
-    assert await ledger(till) == [DISPUTED]
-    await till.sweep(days=8)
-    assert (await ledger(till), acme.refunds) == ([DISPUTED], {})
+        assert (await tell(payment_env, events[number], id=f"msg_{number}")).status_code == 200
+    assert await ledger(payment_env) == [DISPUTED]
+    await payment_env.sweep(days=8)
+    assert (await ledger(payment_env), acme.refunds) == ([DISPUTED], {})
 
 
 @pytest.mark.parametrize("is_gone_first", [False, True])
@@ -69,89 +69,98 @@ async def test_an_older_notice_does_not_end_a_claim(
     ("gone", "status"), [({"refunded": 900}, REFUNDED), ({"charged_back": 900}, DISPUTED)]
 )
 async def test_what_is_gone_again_has_its_row_whichever_is_told_first(
-    till: Till, acme: Acme, gone: dict[str, Any], status: ReceiptStatus, *, is_gone_first: bool
+    payment_env: PaymentEnv,
+    acme: Acme,
+    gone: dict[str, Any],
+    status: ReceiptStatus,
+    *,
+    is_gone_first: bool,
 ) -> None:
-    asked = await begun(till)
+    asked = await begun(payment_env)
     events = [acme.pay(), acme.pay(**gone)]
     acme.checkouts["co-1"] |= gone
     for number, event in enumerate(reversed(events) if is_gone_first else events):
-        await tell(till, event, id=f"msg_{number}")
-        assert await ledger(till) == [status if number or is_gone_first else OPEN]
+        await tell(payment_env, event, id=f"msg_{number}")
+        assert await ledger(payment_env) == [status if number or is_gone_first else OPEN]
         if number == 0:
             ends = Status.FAILED if is_gone_first else Status.ACCEPTED
-            assert (await till.now(asked)).status is ends
-    await till.sweep(days=8)
-    assert (await ledger(till), acme.refunds) == ([status], {})
+            assert (await payment_env.now(asked)).status is ends
+    await payment_env.sweep(days=8)
+    assert (await ledger(payment_env), acme.refunds) == ([status], {})
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
 @pytest.mark.parametrize("gone", [{"refunded": 300}, {"refunded": 900}, {"charged_back": 100}])
 async def test_what_is_gone_when_the_payment_is_told_is_in_the_first_row_that_is_written(
-    till: Till, acme: Acme, gone: dict[str, Any], *, is_asked: bool
+    payment_env: PaymentEnv, acme: Acme, gone: dict[str, Any], *, is_asked: bool
 ) -> None:
     # finding: M1
-    asked = await begun(till)
+    asked = await begun(payment_env)
     event = acme.pay(**gone)
     acme.checkouts["co-1"] |= gone
     if is_asked:
-        await asked_about(till, asked)
+        await asked_about(payment_env, asked)
     else:
-        await tell(till, event)
-    (payment,) = await till.service.kinds.payments.ledger.all()
+        await tell(payment_env, event)
+    (payment,) = await payment_env.service.kinds.payments.ledger.all()
     assert payment.version == 1  # nobody has ever seen another one
     assert payment.refunded == gone.get("refunded", 0)
     stands = {300: OPEN, 900: REFUNDED, 0: DISPUTED}
     assert payment.status is stands[payment.refunded]
 
 
-async def test_an_older_event_that_is_replayed_changes_nothing(till: Till, acme: Acme) -> None:
-    await begun(till)
-    await tell(till, acme.pay(), id="msg_1")
-    await tell(till, acme.event(refunded=100), id="msg_2")
-    await tell(till, acme.event(refunded=100, charged_back=800), id="msg_3")
-    before = await till.service.kinds.payments.ledger.all()
-    for hook in await till.hooks():
-        await replay_hook(till.service, tail_of(hook))
-        assert await till.service.kinds.payments.ledger.all() == before
-    assert await ledger(till) == [DISPUTED]
+async def test_an_older_event_that_is_replayed_changes_nothing(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    await begun(payment_env)
+    await tell(payment_env, acme.pay(), id="msg_1")
+    await tell(payment_env, acme.event(refunded=100), id="msg_2")
+    await tell(payment_env, acme.event(refunded=100, charged_back=800), id="msg_3")
+    before = await payment_env.service.kinds.payments.ledger.all()
+    for hook in await payment_env.hooks():
+        await replay_hook(payment_env.service, tail_of(hook))
+        assert await payment_env.service.kinds.payments.ledger.all() == before
+    assert await ledger(payment_env) == [DISPUTED]
 
 
 async def test_a_claim_that_the_news_opened_is_ended_by_none_but_them(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await begun(till)
-    await tell(till, acme.pay(), id="msg_1")
+    asked = await begun(payment_env)
+    await tell(payment_env, acme.pay(), id="msg_1")
     for number, kind in enumerate(("claim.opened", "claim.lost")):
         told = acme.event().replace(b"checkout.updated", kind.encode())
-        await tell(till, told, id=f"msg_{number}_2")
-        assert await asked_about(till, asked) == [DISPUTED]
+        await tell(payment_env, told, id=f"msg_{number}_2")
+        assert await asked_about(payment_env, asked) == [DISPUTED]
     won = acme.event().replace(b"checkout.updated", b"claim.won")
-    await tell(till, won, id="msg_3")
-    assert await ledger(till) == [OPEN]
+    await tell(payment_env, won, id="msg_3")
+    assert await ledger(payment_env) == [OPEN]
 
 
 async def test_a_claim_that_comes_just_when_a_refund_is_begun_stops_it(
     acme: Acme, tmp_path: Path
 ) -> None:
     store = Interrupted()
-    async with selling(declared(DECLARED + NEWS, folder=tmp_path), acme, store=store) as till:
-        asked = await begun(till)
-        await tell(till, acme.pay())
-        payment = await till.paid(asked)
+    async with selling(
+        declared(DECLARED + NEWS, folder=tmp_path), acme, store=store
+    ) as payment_env:
+        asked = await begun(payment_env)
+        await tell(payment_env, acme.pay())
+        payment = await payment_env.paid(asked)
         assert payment is not None
         opened = acme.event().replace(b"checkout.updated", b"claim.opened")
-        store.meanwhile.append(lambda: tell(till, opened, id="msg_2"))
-        give_back = till.service.kinds.payments.refunds.give_back
+        store.meanwhile.append(lambda: tell(payment_env, opened, id="msg_2"))
+        refund = payment_env.service.kinds.payments.refunds.refund
         with pytest.raises(NotPossible, match="disputed"):
-            await give_back(payment.owner, payment.id, reason=None)
+            await refund(payment.owner, payment.id, reason=None)
         assert not store.meanwhile
-        await till.sweep(days=8)
-        assert (await ledger(till), acme.refunds) == ([DISPUTED], {})
+        await payment_env.sweep(days=8)
+        assert (await ledger(payment_env), acme.refunds) == ([DISPUTED], {})
         # The bank took nothing: what was begun goes on.
         won = acme.event().replace(b"checkout.updated", b"claim.won")
-        await tell(till, won, id="msg_3")
-        await till.sweep(days=8)
-        assert (await ledger(till), len(acme.refunds)) == ([REFUNDED], 1)
+        await tell(payment_env, won, id="msg_3")
+        await payment_env.sweep(days=8)
+        assert (await ledger(payment_env), len(acme.refunds)) == ([REFUNDED], 1)
 
 
 KINDS: list[dict[str, Any]] = [
@@ -171,16 +180,16 @@ async def rows_of(told: list[dict[str, Any]], *, folder: Path) -> list[Payment]:
     """What is in the ledger after notices that say so; asked, its provider tells of no claims."""
     acme = Acme()
     text = DECLARED + NEWS + "[sellers.acme.fetched]\ncharged_back = false\n"
-    async with selling(declared(text, folder=folder), acme) as till:
-        await begun(till)
+    async with selling(declared(text, folder=folder), acme) as payment_env:
+        await begun(payment_env)
         acme.pay()
         for number, says in enumerate(told):
             kind = says.get("kind", "checkout.updated")
             event = acme.event(**{key: value for key, value in says.items() if key != "kind"})
             event = event.replace(b"checkout.updated", kind.encode())
-            assert (await tell(till, event, id=f"msg_{number}")).status_code == 200
-        await till.sweep()
-        rows = await till.service.kinds.payments.ledger.all()
+            assert (await tell(payment_env, event, id=f"msg_{number}")).status_code == 200
+        await payment_env.sweep()
+        rows = await payment_env.service.kinds.payments.ledger.all()
     # Where and whose it is, is another thing each time.
     same = {"id": "", "owner": "", "elicitation_id": "", "join": "", "version": 0}
     return [replace(row, **same) for row in rows]
@@ -204,7 +213,7 @@ async def test_notices_in_any_order_and_again_lead_to_the_same_row(
 
 @pytest.mark.parametrize("kind", ["claim.opened", "claim.lost"])
 async def test_a_provider_that_tells_of_no_claims_ends_none_when_it_is_asked(
-    other: Till, orchard: Orchard, kind: str
+    other: PaymentEnv, orchard: Orchard, kind: str
 ) -> None:
     asked = await other.asked()
     await other.go_on(asked)
@@ -222,12 +231,12 @@ def links() -> Adyen:
 
 
 @pytest.fixture
-async def adyen(links: Adyen) -> AsyncIterator[Till]:
-    async with selling(ADYEN, links) as till:
-        yield till
+async def adyen(links: Adyen) -> AsyncIterator[PaymentEnv]:
+    async with selling(ADYEN, links) as payment_env:
+        yield payment_env
 
 
-async def paid(adyen: Till, links: Adyen) -> Elicitation:
+async def paid(adyen: PaymentEnv, links: Adyen) -> Elicitation:
     asked = await adyen.asked()
     await adyen.go_on(asked)
     links.link["status"] = "completed"
@@ -236,13 +245,13 @@ async def paid(adyen: Till, links: Adyen) -> Elicitation:
     return asked
 
 
-async def notify(adyen: Till, notice: bytes) -> None:
+async def notify(adyen: PaymentEnv, notice: bytes) -> None:
     assert (await adyen.post(notice)).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["CHARGEBACK", "CAPTURE_FAILED", "CANCELLATION"])
 async def test_what_adyen_says_is_gone_is_not_given_back_besides(
-    adyen: Till, links: Adyen, kind: str
+    adyen: PaymentEnv, links: Adyen, kind: str
 ) -> None:
     asked = await paid(adyen, links)
     await notify(adyen, links.notice(asked, kind))
@@ -257,7 +266,7 @@ async def test_what_adyen_says_is_gone_is_not_given_back_besides(
     "kinds", [("CHARGEBACK", "CHARGEBACK_REVERSED"), ("CHARGEBACK_REVERSED", "CHARGEBACK")]
 )
 async def test_a_claim_that_adyen_has_reversed_is_over_whichever_is_told_first(
-    adyen: Till, links: Adyen, kinds: tuple[str, str]
+    adyen: PaymentEnv, links: Adyen, kinds: tuple[str, str]
 ) -> None:
     asked = await paid(adyen, links)
     for kind in kinds:

@@ -26,7 +26,7 @@ from tests.support.acme import (
 )
 from tests.support.disputes import CLOSED, claim, claimed
 from tests.support.disputes import kept as unused
-from tests.support.payment_env import ADYEN, ADYEN_KEY, Adyen, Mollie, Till, selling
+from tests.support.payment_env import ADYEN, ADYEN_KEY, Adyen, Mollie, PaymentEnv, selling
 from tests.support.service_env import Holding, call_of
 from tests.support.shop_env import Shop, buying
 from tests.support.webhook_log import only, replayed
@@ -39,11 +39,11 @@ from webapp.sweeper import fall_due
 EVIDENCE: dict[str, Any] = {"evidence": {"uncategorized_text": "x" * (BODY_BYTES_KEPT + 1)}}
 
 
-async def erased(till: Till, asked: Elicitation) -> None:
+async def erased(payment_env: PaymentEnv, asked: Elicitation) -> None:
     """Two months later, in the process that was there all the time."""
-    till.clock.tick(days=62)
-    await till.sweep()
-    assert await till.service.elicitations.get(asked.id) is None
+    payment_env.clock.tick(days=62)
+    await payment_env.sweep()
+    assert await payment_env.service.elicitations.get(asked.id) is None
 
 
 async def received(answer: httpx.Response) -> str:
@@ -82,18 +82,20 @@ async def test_a_long_claim_that_was_about_nothing_known_is_replayed_by_what_it_
         assert await shop.ledger() == ["open"]
 
 
-async def test_a_long_event_that_overtakes_the_reply_waits_for_it(till: Till, acme: Acme) -> None:
+async def test_a_long_event_that_overtakes_the_reply_waits_for_it(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     async def overtake(checkout: dict[str, Any]) -> None:
         acme.before_it_answers = None
         event = acme.pay(checkout["id"], note="x" * BODY_BYTES_KEPT)
-        assert await received(await tell(till, event)) == "waiting"
+        assert await received(await tell(payment_env, event)) == "waiting"
 
     acme.before_it_answers = overtake
-    asked = await till.asked()
-    await till.go_on(asked)
-    await till.sweep()
-    assert (await till.now(asked)).status is Status.ACCEPTED
-    [hook] = await till.hooks()
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
+    await payment_env.sweep()
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
+    [hook] = await payment_env.hooks()
     assert (hook.status, hook.is_whole) == ("applied", False)
     assert hook.said is not None
     assert hook.said.session is not None
@@ -101,24 +103,24 @@ async def test_a_long_event_that_overtakes_the_reply_waits_for_it(till: Till, ac
 
 
 async def test_an_event_that_waits_for_its_session_asks_the_provider_less_and_less_often(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await till.asked()
+    asked = await payment_env.asked()
     acme.loses = "/checkouts"
     with pytest.raises(Failed):
-        await till.go_on(asked)  # which page that made, its reply would have said
+        await payment_env.go_on(asked)  # which page that made, its reply would have said
     event = acme.pay().replace(b"co-1", b"co-77")
     acme.is_down = True
-    assert await received(await tell(till, event)) == "waiting"
-    since, asked_at = till.clock(), list[float]()
-    while till.clock() - since < timedelta(minutes=29):
+    assert await received(await tell(payment_env, event)) == "waiting"
+    since, asked_at = payment_env.clock(), list[float]()
+    while payment_env.clock() - since < timedelta(minutes=29):
         calls = len(acme.calls)
-        till.clock.tick(seconds=31)
-        await fall_due(till.service)
+        payment_env.clock.tick(seconds=31)
+        await fall_due(payment_env.service)
         if len(acme.calls) > calls:
-            asked_at.append((till.clock() - since) / timedelta(seconds=31))
+            asked_at.append((payment_env.clock() - since) / timedelta(seconds=31))
     assert asked_at == [1, 2, 4, 8, 16, 32]
-    assert await kept(till) == [("waiting", "session")]
+    assert await kept(payment_env) == [("waiting", "session")]
 
 
 # Before the payment that they are about.
@@ -130,134 +132,136 @@ def at_adyen() -> Adyen:
 
 
 @pytest.fixture
-async def adyen_till(at_adyen: Adyen) -> AsyncIterator[Till]:
-    async with selling(ADYEN, at_adyen) as till:
-        yield till
+async def adyen_env(at_adyen: Adyen) -> AsyncIterator[PaymentEnv]:
+    async with selling(ADYEN, at_adyen) as payment_env:
+        yield payment_env
 
 
 async def test_a_claim_that_comes_before_its_payment_waits_for_it_and_counts(
-    adyen_till: Till, at_adyen: Adyen
+    adyen_env: PaymentEnv, at_adyen: Adyen
 ) -> None:
-    till = adyen_till
-    asked = await till.asked()
-    await till.go_on(asked)
-    assert (await till.post(at_adyen.notice(asked, "CHARGEBACK"))).status_code == 200
+    payment_env = adyen_env
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
+    assert (await payment_env.post(at_adyen.notice(asked, "CHARGEBACK"))).status_code == 200
     at_adyen.link["status"] = "completed"
-    await till.sweep()
-    assert await kept(till) == [("waiting", "payment")]
-    assert (await till.post(at_adyen.notice(asked, "AUTHORISATION"))).status_code == 200
-    assert await ledger(till) == [ReceiptStatus.DISPUTED]
-    assert sorted(await kept(till)) == [("applied", None), ("applied", None)]
-    till.clock.tick(days=8)
-    await till.sweep()
+    await payment_env.sweep()
+    assert await kept(payment_env) == [("waiting", "payment")]
+    assert (await payment_env.post(at_adyen.notice(asked, "AUTHORISATION"))).status_code == 200
+    assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
+    assert sorted(await kept(payment_env)) == [("applied", None), ("applied", None)]
+    payment_env.clock.tick(days=8)
+    await payment_env.sweep()
     assert at_adyen.refunds == []
 
 
 async def test_so_it_does_when_another_process_was_told_of_the_claim(
-    adyen_till: Till, at_adyen: Adyen
+    adyen_env: PaymentEnv, at_adyen: Adyen
 ) -> None:
-    till = adyen_till
-    asked = await till.asked()
-    await till.go_on(asked)
-    service = till.service
+    payment_env = adyen_env
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
+    service = payment_env.service
     payments = service.kinds.payments
     other = Webhooks(
         elicitations=service.elicitations, payments=payments, outbound=service.outbound
     )
     claim = at_adyen.notice(asked, "CHARGEBACK")
-    [told] = verify_items(body=claim, secrets=(ADYEN_KEY,), now=till.clock())
+    [told] = verify_items(body=claim, secrets=(ADYEN_KEY,), now=payment_env.clock())
     assert isinstance(told, Delivery)
     assert await other.receive(payments.flow.signing["adyen"], told) == "waiting"
-    await till.post(at_adyen.notice(asked, "AUTHORISATION"))
-    assert await ledger(till) == [ReceiptStatus.DISPUTED]
+    await payment_env.post(at_adyen.notice(asked, "AUTHORISATION"))
+    assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
 
 
 async def test_a_payment_that_comes_days_after_the_claim_is_claimed_at_once(
-    adyen_till: Till, at_adyen: Adyen
+    adyen_env: PaymentEnv, at_adyen: Adyen
 ) -> None:
-    till = adyen_till
-    asked = await till.asked()
-    await till.go_on(asked)
-    await till.post(at_adyen.notice(asked, "CHARGEBACK"))
+    payment_env = adyen_env
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
+    await payment_env.post(at_adyen.notice(asked, "CHARGEBACK"))
     at_adyen.link["status"] = "expired"
     for _ in range(4):
-        till.clock.tick(days=1)
-        await till.sweep()
-        assert await kept(till) == [("waiting", "payment")]
-    await till.post(at_adyen.notice(asked, "AUTHORISATION"))
-    assert await ledger(till) == [ReceiptStatus.DISPUTED]
+        payment_env.clock.tick(days=1)
+        await payment_env.sweep()
+        assert await kept(payment_env) == [("waiting", "payment")]
+    await payment_env.post(at_adyen.notice(asked, "AUTHORISATION"))
+    assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
 
 
 async def test_news_that_wait_ask_the_provider_less_and_less_often_and_not_for_ever(
-    adyen_till: Till, at_adyen: Adyen
+    adyen_env: PaymentEnv, at_adyen: Adyen
 ) -> None:
-    till = adyen_till
-    asked = await till.asked()
-    await till.go_on(asked)
-    await till.post(at_adyen.notice(asked, "CHARGEBACK"))
+    payment_env = adyen_env
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
+    await payment_env.post(at_adyen.notice(asked, "CHARGEBACK"))
     before = len(at_adyen.calls)
     for _ in range(50):
-        await till.sweep()
+        await payment_env.sweep()
     assert len(at_adyen.calls) - before < 10
     at_adyen.link["status"] = "expired"
-    till.clock.tick(minutes=31)
-    await till.sweep()
-    await erased(till, asked)
-    assert await kept(till) == []
+    payment_env.clock.tick(minutes=31)
+    await payment_env.sweep()
+    await erased(payment_env, asked)
+    assert await kept(payment_env) == []
 
 
 # When the question is erased, long after the payment.
 
 
-async def used(till: Till, acme: Acme) -> Elicitation:
-    asked = await paid(till, acme)
-    payment = await till.paid(asked)
+async def used(payment_env: PaymentEnv, acme: Acme) -> Elicitation:
+    asked = await paid(payment_env, acme)
+    payment = await payment_env.paid(asked)
     assert payment is not None
-    await till.service.kinds.payments.ledger.spend(payment.owner, payment.id, run=None)
+    await payment_env.service.kinds.payments.ledger.spend(payment.owner, payment.id, run=None)
     return asked
 
 
 async def test_what_a_bank_takes_when_the_question_is_erased_is_heard(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    await erased(till, await used(till, acme))
+    await erased(payment_env, await used(payment_env, acme))
     taken = acme.event(charged_back=900)
-    assert await received(await tell(till, taken, id="msg_2")) == "disputed"
-    assert await ledger(till) == [ReceiptStatus.DISPUTED]
-    assert await kept(till) == [("applied", None)]
+    assert await received(await tell(payment_env, taken, id="msg_2")) == "disputed"
+    assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
+    assert await kept(payment_env) == [("applied", None)]
     for id in ("msg_2", "msg_3"):
-        await received(await tell(till, taken, id=id))
-    assert await ledger(till) == [ReceiptStatus.DISPUTED]
+        await received(await tell(payment_env, taken, id=id))
+    assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
 
 
-async def test_so_is_what_the_provider_gave_back(till: Till, acme: Acme) -> None:
-    await erased(till, await used(till, acme))
-    assert await received(await tell(till, acme.event(refunded=300), id="msg_2")) == "spent"
-    [payment] = await till.service.kinds.payments.ledger.all()
+async def test_so_is_what_the_provider_gave_back(payment_env: PaymentEnv, acme: Acme) -> None:
+    await erased(payment_env, await used(payment_env, acme))
+    assert await received(await tell(payment_env, acme.event(refunded=300), id="msg_2")) == "spent"
+    [payment] = await payment_env.service.kinds.payments.ledger.all()
     assert payment.refunded == 300
 
 
 async def test_what_was_bought_for_good_is_not_handed_out_when_a_bank_has_taken_it(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
     async def buy() -> Receipt:
-        call = call_of(till.service, presenter=Holding())
+        call = call_of(payment_env.service, presenter=Holding())
         call.begin()
         with asking(call):
             price = Money("9.00", "EUR")
             return await elicit.payment(price, "Report", provider="acme", once=True)
 
     buying_it = asyncio.ensure_future(buy())
-    while not (rows := await till.store.list("elicitation")):  # noqa: ASYNC110 - it is at work
+    while not (rows := await payment_env.store.list("elicitation")):  # noqa: ASYNC110 - it is at work
         await asyncio.sleep(0)
-    asked = await till.service.elicitations.get(rows[0].id)
+    asked = await payment_env.service.elicitations.get(rows[0].id)
     assert asked is not None
-    await till.go_on(asked)
-    await tell(till, acme.pay())
+    await payment_env.go_on(asked)
+    await tell(payment_env, acme.pay())
     await (await buying_it).spend()
-    await erased(till, asked)  # and this process remembers it: no result was noted
-    assert await received(await tell(till, acme.event(charged_back=900), id="m2")) == "disputed"
-    payments = till.service.kinds.payments
+    await erased(payment_env, asked)  # and this process remembers it: no result was noted
+    assert (
+        await received(await tell(payment_env, acme.event(charged_back=900), id="m2")) == "disputed"
+    )
+    payments = payment_env.service.kinds.payments
     assert [one.holds_key for one in await payments.ledger.all()] == [False]
 
 
@@ -266,15 +270,15 @@ async def test_what_was_bought_for_good_is_not_handed_out_when_a_bank_has_taken_
     [{"charged_back": 900}, {"refunded": 100}, {"state": "failed"}, {"state": "closed"}, {}],
 )
 async def test_a_question_that_is_only_remembered_is_erased_and_its_event_is_kept(
-    till: Till, acme: Acme, says: dict[str, Any]
+    payment_env: PaymentEnv, acme: Acme, says: dict[str, Any]
 ) -> None:
-    asked = await paid(till, acme)
-    await erased(till, asked)
+    asked = await paid(payment_env, acme)
+    await erased(payment_env, asked)
     for _ in range(2):
-        assert (await tell(till, acme.event(**says), id="msg_2")).status_code == 200
-    [hook] = await till.hooks()
+        assert (await tell(payment_env, acme.event(**says), id="msg_2")).status_code == 200
+    [hook] = await payment_env.hooks()
     assert hook.status in ("applied", "repeated")
-    assert await ledger(till) == [ReceiptStatus.REFUNDED]  # as nobody had used it
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]  # as nobody had used it
 
 
 @pytest.mark.parametrize(
@@ -282,87 +286,89 @@ async def test_a_question_that_is_only_remembered_is_erased_and_its_event_is_kep
     [({"amount": 90}, "amount"), ({"currency": "USD"}, "currency"), ({"live": True}, "mode")],
 )
 async def test_what_contradicts_the_payment_of_an_erased_question_is_refused(
-    till: Till, acme: Acme, says: dict[str, Any], why: str
+    payment_env: PaymentEnv, acme: Acme, says: dict[str, Any], why: str
 ) -> None:
-    await erased(till, await used(till, acme))
+    await erased(payment_env, await used(payment_env, acme))
     event = acme.event(charged_back=900, **says)
-    assert await received(await tell(till, event, id="msg_2")) == "refused"
-    assert await kept(till) == [("refused", why)]
-    assert await ledger(till) == [ReceiptStatus.SPENT]
+    assert await received(await tell(payment_env, event, id="msg_2")) == "refused"
+    assert await kept(payment_env) == [("refused", why)]
+    assert await ledger(payment_env) == [ReceiptStatus.SPENT]
 
 
 async def test_what_is_paid_for_a_question_that_is_erased_is_a_line_for_the_operator(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await begun(till)
-    till.clock.tick(minutes=31)
-    await till.sweep()
-    await erased(till, asked)
+    asked = await begun(payment_env)
+    payment_env.clock.tick(minutes=31)
+    await payment_env.sweep()
+    await erased(payment_env, asked)
     for number in range(2):
-        assert await received(await tell(till, acme.pay(n=number))) == "refused"
-    assert await kept(till) == [("refused", "erased")] * 2
-    for line in await list_hooks(till.service):
+        assert await received(await tell(payment_env, acme.pay(n=number))) == "refused"
+    assert await kept(payment_env) == [("refused", "erased")] * 2
+    for line in await list_hooks(payment_env.service):
         assert line.endswith("acme  checkout.updated  refused (erased)")
-    assert await ledger(till) == []
-    paid, about = await list_payments(till.service, only_open=True)
+    assert await ledger(payment_env) == []
+    paid, about = await list_payments(payment_env.service, only_open=True)
     assert "paid 9.00 EUR" in paid
     assert "look at co-1 there" in paid
     assert about.startswith('  "a payment whose question is erased"')
 
 
 async def test_what_a_signed_event_says_was_paid_otherwise_is_such_a_line_too(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    await begun(till)
-    assert await received(await tell(till, acme.pay(amount=400))) == "refused"
-    assert await kept(till) == [("refused", "amount")]
-    line, _ = await list_payments(till.service, only_open=True)
+    await begun(payment_env)
+    assert await received(await tell(payment_env, acme.pay(amount=400))) == "refused"
+    assert await kept(payment_env) == [("refused", "amount")]
+    line, _ = await list_payments(payment_env.service, only_open=True)
     assert "paid 4.00 EUR, asked 9.00 EUR" in line
 
 
-async def test_of_money_that_is_gone_again_nobody_has_to_be_told(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
-    till.clock.tick(minutes=31)
-    await till.sweep()
-    await erased(till, asked)
+async def test_of_money_that_is_gone_again_nobody_has_to_be_told(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await begun(payment_env)
+    payment_env.clock.tick(minutes=31)
+    await payment_env.sweep()
+    await erased(payment_env, asked)
     for event in (acme.pay(refunded=900), acme.pay(state="failed")):
-        assert await received(await tell(till, event)) == "unknown"
-    assert await list_payments(till.service, only_open=True) == ["Nothing is open."]
+        assert await received(await tell(payment_env, event)) == "unknown"
+    assert await list_payments(payment_env.service, only_open=True) == ["Nothing is open."]
 
 
 @pytest.mark.parametrize("days", [0, 29, 69])
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_what_is_paid_for_a_question_that_this_store_never_had_is_such_a_line_too(
-    till: Till, acme: Acme, *, is_known: bool, days: int
+    payment_env: PaymentEnv, acme: Acme, *, is_known: bool, days: int
 ) -> None:
     """As where the store was put back from a backup, older than the question or its owner."""
     # finding: M9
-    asked = await begun(till)
+    asked = await begun(payment_env)
     owner = asked.owner if is_known else "n" * 20
-    lost = fresh_id(owner, now=till.clock(), random=b"r" * 12)
-    till.clock.tick(days=days)
+    lost = fresh_id(owner, now=payment_env.clock(), random=b"r" * 12)
+    payment_env.clock.tick(days=days)
     for _ in range(2):
-        assert await received(await tell(till, acme.pay(reference=lost))) in (
+        assert await received(await tell(payment_env, acme.pay(reference=lost))) in (
             "refused",
             "duplicate",
         )
-    lines = await list_payments(till.service, only_open=True)
+    lines = await list_payments(payment_env.service, only_open=True)
     paid, about = lines[-2:] if days == 0 else lines[:2]
     assert "paid 9.00 EUR" in paid
     assert "look at co-1 there" in paid
     why = "erased" if days > 30 else "not in this store"
     assert about.startswith(f'  "a payment whose question is {why}"')
-    await end_payment(till.service, paid.split()[0])
-    assert "look at co-1 there" not in str(await list_payments(till.service, only_open=True))
+    await end_payment(payment_env.service, paid.split()[0])
+    assert "look at co-1 there" not in str(await list_payments(payment_env.service, only_open=True))
 
 
 async def test_what_is_paid_for_something_else_at_our_account_is_unknown(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await begun(till)
+    asked = await begun(payment_env)
     for reference in (asked.owner, f"{asked.owner}x", "order-8"):
-        assert await received(await tell(till, acme.pay(reference=reference))) == "unknown"
-    assert await list_payments(till.service, only_open=True) == ["Nothing is open."]
+        assert await received(await tell(payment_env, acme.pay(reference=reference))) == "unknown"
+    assert await list_payments(payment_env.service, only_open=True) == ["Nothing is open."]
 
 
 # Mollie, where a hint names the payment and whose it is.
@@ -371,14 +377,14 @@ async def test_what_is_paid_for_something_else_at_our_account_is_unknown(
 async def test_what_a_bank_takes_at_mollie_is_heard_when_the_question_is_erased() -> None:
     provider = Mollie()
     seller = mollie("test_x", webhook_url="https://shop.example/webhooks/mollie")
-    async with selling(seller, provider) as till:
-        asked = await till.asked()
-        await till.go_on(asked)
+    async with selling(seller, provider) as payment_env:
+        asked = await payment_env.asked()
+        await payment_env.go_on(asked)
         there, query = provider.payments["tr_1"], provider.query("tr_1")
         there["status"] = "paid"
-        await till.post(b"id=tr_1", query=query)
-        await till.store.erase(before=till.clock.tick(days=120))
-        assert await till.service.elicitations.get(asked.id) is None
+        await payment_env.post(b"id=tr_1", query=query)
+        await payment_env.store.erase(before=payment_env.clock.tick(days=120))
+        assert await payment_env.service.elicitations.get(asked.id) is None
         for about, stands in (
             ({}, ReceiptStatus.OPEN),
             ({"amount": {"currency": "EUR", "value": "0.09"}}, ReceiptStatus.OPEN),
@@ -391,10 +397,10 @@ async def test_what_a_bank_takes_at_mollie_is_heard_when_the_question_is_erased(
             ),
         ):
             there.update(about)
-            assert (await till.post(b"id=tr_1", query=query)).status_code == 200
-            assert await ledger(till) == [stands]
-        assert await till.counts() == {"other_amount": 1}
+            assert (await payment_env.post(b"id=tr_1", query=query)).status_code == 200
+            assert await ledger(payment_env) == [stands]
+        assert await payment_env.counts() == {"other_amount": 1}
         before, another = len(provider.calls), query[:-1] + ("A" if query[-1] != "A" else "B")
         for body, named in ((b"id=tr_2", query), (b"id=tr_1", another)):
-            await till.post(body, query=named)
+            await payment_env.post(body, query=named)
         assert len(provider.calls) == before, "of what is not in the ledger nobody is asked"

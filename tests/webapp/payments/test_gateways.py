@@ -16,7 +16,7 @@ from flows.payments.paypal.gateway import paypal
 from flows.payments.receipt import ReceiptStatus
 from flows.question import asking
 from tests.support.gateway_env import kept_in
-from tests.support.payment_env import Mollie, PayPal, Till, approved, selling
+from tests.support.payment_env import Mollie, PaymentEnv, PayPal, approved, selling
 from tests.support.service_env import call_of
 from webapp.payments.unsigned_notices import BETWEEN_TRACES, TRACES_AT_ONCE
 
@@ -35,108 +35,108 @@ def at_mollie() -> Mollie:
 
 
 @pytest.fixture
-async def paypal_till(at_paypal: PayPal) -> AsyncIterator[Till]:
-    async with selling(PAYPAL_SELLER, at_paypal) as till:
-        yield till
+async def paypal_env(at_paypal: PayPal) -> AsyncIterator[PaymentEnv]:
+    async with selling(PAYPAL_SELLER, at_paypal) as payment_env:
+        yield payment_env
 
 
 @pytest.fixture
-async def mollie_till(at_mollie: Mollie) -> AsyncIterator[Till]:
-    async with selling(MOLLIE_SELLER, at_mollie) as till:
-        yield till
+async def mollie_env(at_mollie: Mollie) -> AsyncIterator[PaymentEnv]:
+    async with selling(MOLLIE_SELLER, at_mollie) as payment_env:
+        yield payment_env
 
 
 # PayPal
 
 
 async def test_pressing_continue_twice_leads_to_one_order(
-    paypal_till: Till, at_paypal: PayPal
+    paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
-    asked = await paypal_till.asked()
-    url = await paypal_till.go_on(asked)
+    asked = await paypal_env.asked()
+    url = await paypal_env.go_on(asked)
     assert url.endswith("token=O1")
-    assert await paypal_till.go_on(asked) == url
+    assert await paypal_env.go_on(asked) == url
     assert list(at_paypal.orders) == ["O1"]
 
 
 async def test_what_a_person_approved_at_paypal_is_taken_once_whatever_is_hinted(
-    paypal_till: Till, at_paypal: PayPal
+    paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
-    asked = await paypal_till.asked()
-    await paypal_till.go_on(asked)
+    asked = await paypal_env.asked()
+    await paypal_env.go_on(asked)
     at_paypal.approve("O1")
     for _ in range(3):
-        assert (await paypal_till.post(approved(asked, "O1"))).status_code == 200
+        assert (await paypal_env.post(approved(asked, "O1"))).status_code == 200
     assert at_paypal.captured == 1
-    assert (await paypal_till.now(asked)).status is Status.ACCEPTED
-    payment = await paypal_till.paid(asked)
+    assert (await paypal_env.now(asked)).status is Status.ACCEPTED
+    payment = await paypal_env.paid(asked)
     assert payment is not None
     assert (payment.payment_intent, payment.amount, payment.status) == (
         "CO1",
         900,
         ReceiptStatus.OPEN,
     )
-    assert await paypal_till.hooks() == []
-    assert await paypal_till.counts() == {}
+    assert await paypal_env.hooks() == []
+    assert await paypal_env.counts() == {}
 
 
 async def test_the_way_back_takes_what_was_approved_and_needs_no_webhook(
-    paypal_till: Till, at_paypal: PayPal
+    paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
-    asked = await paypal_till.asked()
-    await paypal_till.go_on(asked)
+    asked = await paypal_env.asked()
+    await paypal_env.go_on(asked)
     at_paypal.approve("O1")
-    checkouts = paypal_till.service.kinds.payments.checkouts
-    await checkouts.ask_seller(await paypal_till.now(asked))
-    assert (await paypal_till.now(asked)).status is Status.ACCEPTED
+    checkouts = paypal_env.service.kinds.payments.checkouts
+    await checkouts.ask_provider(await paypal_env.now(asked))
+    assert (await paypal_env.now(asked)).status is Status.ACCEPTED
     assert at_paypal.captured == 1
 
 
 async def test_what_was_approved_is_not_taken_for_a_question_that_is_over(
-    paypal_till: Till, at_paypal: PayPal
+    paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
-    asked = await paypal_till.asked()
-    await paypal_till.go_on(asked)
+    asked = await paypal_env.asked()
+    await paypal_env.go_on(asked)
     at_paypal.approve("O1")
-    checkouts = paypal_till.service.kinds.payments.checkouts
-    await checkouts.leave(await paypal_till.now(asked), number=1)
-    assert (await paypal_till.now(asked)).status is Status.DENIED
-    assert (await paypal_till.post(approved(asked, "O1"))).status_code == 200
-    await checkouts.close(await paypal_till.now(asked))
+    checkouts = paypal_env.service.kinds.payments.checkouts
+    await checkouts.leave(await paypal_env.now(asked), number=1)
+    assert (await paypal_env.now(asked)).status is Status.DENIED
+    assert (await paypal_env.post(approved(asked, "O1"))).status_code == 200
+    await checkouts.close(await paypal_env.now(asked))
     assert at_paypal.captured == 0
-    assert await paypal_till.paid(asked) is None
+    assert await paypal_env.paid(asked) is None
 
 
 async def test_an_order_that_says_another_amount_is_not_taken(
-    paypal_till: Till, at_paypal: PayPal
+    paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
-    asked = await paypal_till.asked()
-    await paypal_till.go_on(asked)
+    asked = await paypal_env.asked()
+    await paypal_env.go_on(asked)
     at_paypal.unit("O1")["amount"] = {"currency_code": "EUR", "value": "0.09"}
     at_paypal.approve("O1")
-    assert (await paypal_till.post(approved(asked, "O1"))).status_code == 200
+    assert (await paypal_env.post(approved(asked, "O1"))).status_code == 200
     assert at_paypal.captured == 0
-    assert await paypal_till.counts() == {"other_amount": 1}
-    assert not (await paypal_till.now(asked)).status.is_final
+    assert await paypal_env.counts() == {"other_amount": 1}
+    assert not (await paypal_env.now(asked)).status.is_final
 
 
 async def test_what_was_given_back_in_paypals_own_pages_is_heard_by_the_next_hint(
-    paypal_till: Till, at_paypal: PayPal
+    paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
-    asked = await paypal_till.asked()
-    await paypal_till.go_on(asked)
+    asked = await paypal_env.asked()
+    await paypal_env.go_on(asked)
     at_paypal.approve("O1")
-    await paypal_till.post(approved(asked, "O1"))
+    await paypal_env.post(approved(asked, "O1"))
     part = {"currency_code": "EUR", "value": "4.00"}
     payments = at_paypal.unit("O1")["payments"]
     payments["refunds"] = [{"id": "R0", "status": "COMPLETED", "amount": part}]
-    await paypal_till.post(approved(asked, "O1"))
-    noted = await paypal_till.paid(asked)
+    await paypal_env.post(approved(asked, "O1"))
+    noted = await paypal_env.paid(asked)
     assert noted is not None
     assert (noted.refunded, noted.status) == (400, ReceiptStatus.OPEN)
     payments["captures"][0]["status"] = "REFUNDED"
-    await paypal_till.post(approved(asked, "O1"))
-    gone = await paypal_till.paid(asked)
+    await paypal_env.post(approved(asked, "O1"))
+    gone = await paypal_env.paid(asked)
     assert gone is not None
     assert gone.status is ReceiptStatus.REFUNDED
 
@@ -181,119 +181,119 @@ async def test_a_refund_by_hand_or_a_lost_dispute_is_heard_though_only_a_link_sa
     kind: str, status: str, becomes: ReceiptStatus
 ) -> None:
     provider = Telling()
-    async with selling(PAYPAL_SELLER, provider) as till:
-        asked = await till.asked()
-        await till.go_on(asked)
+    async with selling(PAYPAL_SELLER, provider) as payment_env:
+        asked = await payment_env.asked()
+        await payment_env.go_on(asked)
         provider.approve("O1")
-        await till.post(approved(asked, "O1"))
+        await payment_env.post(approved(asked, "O1"))
         provider.unit("O1")["payments"]["captures"][0]["status"] = status
-        assert (await till.post(by_hand(kind, "CO1"))).status_code == 200
-        payment = await till.paid(asked)
+        assert (await payment_env.post(by_hand(kind, "CO1"))).status_code == 200
+        payment = await payment_env.paid(asked)
         assert payment is not None
         assert payment.status is becomes
-        assert await till.counts() == {}
+        assert await payment_env.counts() == {}
 
 
 async def test_a_bank_that_takes_months_is_heard_when_the_question_is_long_erased() -> None:
     provider = Telling()
-    async with selling(PAYPAL_SELLER, provider) as till:
-        asked = await till.asked()
-        await till.go_on(asked)
+    async with selling(PAYPAL_SELLER, provider) as payment_env:
+        asked = await payment_env.asked()
+        await payment_env.go_on(asked)
         provider.approve("O1")
-        await till.post(approved(asked, "O1"))
-        await till.store.erase(before=till.clock.tick(days=120))
-        assert await till.service.elicitations.get(asked.id) is None
+        await payment_env.post(approved(asked, "O1"))
+        await payment_env.store.erase(before=payment_env.clock.tick(days=120))
+        assert await payment_env.service.elicitations.get(asked.id) is None
         [capture] = provider.unit("O1")["payments"]["captures"]
         hint = by_hand("PAYMENT.CAPTURE.REVERSED", "CO1")
 
         async def standing() -> ReceiptStatus:
-            assert (await till.post(hint)).status_code == 200
-            [payment] = await till.service.kinds.payments.ledger.all()
+            assert (await payment_env.post(hint)).status_code == 200
+            [payment] = await payment_env.service.kinds.payments.ledger.all()
             return payment.status
 
         assert await standing() is ReceiptStatus.OPEN
         capture["amount"] = {"currency_code": "EUR", "value": "0.09"}
         assert await standing() is ReceiptStatus.OPEN
-        assert await till.counts() == {"other_amount": 1}
+        assert await payment_env.counts() == {"other_amount": 1}
         capture.update(amount={"currency_code": "EUR", "value": "9.00"}, status="REVERSED")
         assert await standing() is ReceiptStatus.DISPUTED
 
 
 async def test_a_refund_of_what_is_not_ours_is_looked_up_and_no_more() -> None:
     provider = Telling()
-    async with selling(PAYPAL_SELLER, provider) as till:
-        asked = await till.asked()
-        await till.go_on(asked)
+    async with selling(PAYPAL_SELLER, provider) as payment_env:
+        asked = await payment_env.asked()
+        await payment_env.go_on(asked)
         provider.orders["O2"] = {"purchase_units": [{"custom_id": "Order #12"}]}
         before = len(provider.calls)
         for capture in ("CO2", "NOBODYS"):
             hint = by_hand("PAYMENT.CAPTURE.REFUNDED", capture)
-            assert (await till.post(hint)).status_code == 200
+            assert (await payment_env.post(hint)).status_code == 200
         assert provider.calls[before:] == [
             "GET /v2/payments/captures/CO2",
             "GET /v2/payments/captures/NOBODYS",
         ]
-        assert await till.counts() == {"unknown": 2}
+        assert await payment_env.counts() == {"unknown": 2}
 
 
 async def test_what_is_said_of_payments_that_nobody_knows_is_looked_up_at_a_rate() -> None:
     provider = Telling()
-    async with selling(PAYPAL_SELLER, provider) as till:
+    async with selling(PAYPAL_SELLER, provider) as payment_env:
         for number in range(TRACES_AT_ONCE):
             hint = by_hand("PAYMENT.CAPTURE.REFUNDED", f"C{number}")
-            sent = await till.post(hint, sender=f"198.51.100.{number}")
+            sent = await payment_env.post(hint, sender=f"198.51.100.{number}")
             assert sent.status_code == 200
         before = [*provider.calls]
         hint = by_hand("PAYMENT.CAPTURE.REFUNDED", "CO1")
-        assert (await till.post(hint)).status_code == 429  # PayPal sends it again
+        assert (await payment_env.post(hint)).status_code == 429  # PayPal sends it again
         assert provider.calls == before
-        till.clock.now += BETWEEN_TRACES
-        assert (await till.post(hint)).status_code == 200
+        payment_env.clock.now += BETWEEN_TRACES
+        assert (await payment_env.post(hint)).status_code == 200
 
 
 async def test_a_provider_that_is_down_is_asked_again_about_a_refund_by_hand() -> None:
     provider = Telling()
-    async with selling(PAYPAL_SELLER, provider) as till:
+    async with selling(PAYPAL_SELLER, provider) as payment_env:
         provider.is_down = True
         hint = by_hand("PAYMENT.CAPTURE.REFUNDED", "CO1")
-        assert (await till.post(hint)).status_code == 503
+        assert (await payment_env.post(hint)).status_code == 503
 
 
 async def test_an_order_that_lapsed_keeps_no_other_from_being_heard() -> None:
     """A hint about a question asks about all its orders, and one of them is gone."""
     provider = Telling()
-    async with selling(PAYPAL_SELLER, provider) as till:
-        asked = await till.asked()
-        await till.go_on(asked)
-        attempt = (await till.now(asked)).attempt
+    async with selling(PAYPAL_SELLER, provider) as payment_env:
+        asked = await payment_env.asked()
+        await payment_env.go_on(asked)
+        attempt = (await payment_env.now(asked)).attempt
         assert attempt is not None
-        kept = msgspec.to_builtins(replace(kept_in(await till.now(asked)), session="GONE"))
+        kept = msgspec.to_builtins(replace(kept_in(await payment_env.now(asked)), session="GONE"))
         lapsed = replace(attempt, number=0, kept=kept)
-        await till.service.elicitations.change(
+        await payment_env.service.elicitations.change(
             asked.id, lambda current: replace(current, former=(lapsed,))
         )
         provider.approve("O1")
-        assert (await till.post(approved(asked, "O1"))).status_code == 200
-        assert (await till.now(asked)).status is Status.ACCEPTED
+        assert (await payment_env.post(approved(asked, "O1"))).status_code == 200
+        assert (await payment_env.now(asked)).status is Status.ACCEPTED
         provider.unit("O1")["payments"]["captures"][0]["status"] = "REFUNDED"
         hint = by_hand("PAYMENT.CAPTURE.REFUNDED", "CO1")
-        assert (await till.post(hint)).status_code == 200
-        back = await till.paid(asked)
+        assert (await payment_env.post(hint)).status_code == 200
+        back = await payment_env.paid(asked)
         assert back is not None
         assert back.status is ReceiptStatus.REFUNDED
 
 
-async def test_a_payment_at_paypal_is_given_back(paypal_till: Till, at_paypal: PayPal) -> None:
-    asked = await paypal_till.asked()
-    await paypal_till.go_on(asked)
+async def test_a_payment_at_paypal_is_given_back(paypal_env: PaymentEnv, at_paypal: PayPal) -> None:
+    asked = await paypal_env.asked()
+    await paypal_env.go_on(asked)
     at_paypal.approve("O1")
-    await paypal_till.post(approved(asked, "O1"))
-    payment = await paypal_till.paid(asked)
+    await paypal_env.post(approved(asked, "O1"))
+    payment = await paypal_env.paid(asked)
     assert payment is not None
-    refunds = paypal_till.service.kinds.payments.refunds
-    refund = await refunds.give_back(payment.owner, payment.id, reason=None)
+    refunds = paypal_env.service.kinds.payments.refunds
+    refund = await refunds.refund(payment.owner, payment.id, reason=None)
     assert (refund.id, str(refund.price)) == ("R1", "9.00 EUR")
-    back = await paypal_till.paid(asked)
+    back = await paypal_env.paid(asked)
     assert back is not None
     assert back.status is ReceiptStatus.REFUNDED
 
@@ -302,81 +302,83 @@ async def test_a_payment_at_paypal_is_given_back(paypal_till: Till, at_paypal: P
 
 
 async def test_a_payment_at_mollie_is_what_mollie_answers_and_not_what_is_hinted(
-    mollie_till: Till, at_mollie: Mollie
+    mollie_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await mollie_till.asked()
-    await mollie_till.go_on(asked)
+    asked = await mollie_env.asked()
+    await mollie_env.go_on(asked)
     query = at_mollie.query("tr_1")
-    await mollie_till.post(b"id=tr_1&status=paid", query=query)
-    assert not (await mollie_till.now(asked)).status.is_final
+    await mollie_env.post(b"id=tr_1&status=paid", query=query)
+    assert not (await mollie_env.now(asked)).status.is_final
     at_mollie.payments["tr_1"]["status"] = "paid"
-    await mollie_till.post(b"id=tr_1", query=query)
-    assert (await mollie_till.now(asked)).status is Status.ACCEPTED
-    payment = await mollie_till.paid(asked)
+    await mollie_env.post(b"id=tr_1", query=query)
+    assert (await mollie_env.now(asked)).status is Status.ACCEPTED
+    payment = await mollie_env.paid(asked)
     assert payment is not None
     assert (payment.payment_intent, payment.status) == ("tr_1", ReceiptStatus.OPEN)
 
 
 async def test_a_payment_whose_making_was_not_answered_is_found_by_its_hint(
-    mollie_till: Till, at_mollie: Mollie
+    mollie_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await mollie_till.asked()
+    asked = await mollie_env.asked()
     at_mollie.loses_replies = True
     with pytest.raises(Failed):
-        await mollie_till.go_on(asked)
+        await mollie_env.go_on(asked)
     at_mollie.loses_replies = False
     at_mollie.payments["tr_1"]["status"] = "paid"
-    await mollie_till.post(b"id=tr_1", query=at_mollie.query("tr_1"))
-    assert (await mollie_till.now(asked)).status is Status.ACCEPTED
+    await mollie_env.post(b"id=tr_1", query=at_mollie.query("tr_1"))
+    assert (await mollie_env.now(asked)).status is Status.ACCEPTED
     assert list(at_mollie.payments) == ["tr_1"]
 
 
 async def test_a_page_that_mollie_has_closed_makes_way_for_another(
-    mollie_till: Till, at_mollie: Mollie
+    mollie_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await mollie_till.asked()
-    first = await mollie_till.go_on(asked)
-    assert await mollie_till.go_on(asked) == first
+    asked = await mollie_env.asked()
+    first = await mollie_env.go_on(asked)
+    assert await mollie_env.go_on(asked) == first
     at_mollie.payments["tr_1"]["status"] = "canceled"
-    await mollie_till.post(b"id=tr_1", query=at_mollie.query("tr_1"))
-    assert await mollie_till.go_on(asked) != first
+    await mollie_env.post(b"id=tr_1", query=at_mollie.query("tr_1"))
+    assert await mollie_env.go_on(asked) != first
     at_mollie.payments["tr_2"]["status"] = "paid"
-    await mollie_till.post(b"id=tr_2", query=at_mollie.query("tr_2"))
-    payment = await mollie_till.paid(asked)
+    await mollie_env.post(b"id=tr_2", query=at_mollie.query("tr_2"))
+    payment = await mollie_env.paid(asked)
     assert payment is not None
     assert payment.payment_intent == "tr_2"
 
 
 async def test_what_a_bank_took_back_from_mollie_is_not_handed_out(
-    mollie_till: Till, at_mollie: Mollie
+    mollie_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await mollie_till.asked()
-    await mollie_till.go_on(asked)
+    asked = await mollie_env.asked()
+    await mollie_env.go_on(asked)
     query, payment = at_mollie.query("tr_1"), at_mollie.payments["tr_1"]
     payment["status"] = "paid"
-    await mollie_till.post(b"id=tr_1", query=query)
+    await mollie_env.post(b"id=tr_1", query=query)
     payment["amountChargedBack"] = {"currency": "EUR", "value": "9.00"}
-    await mollie_till.post(b"id=tr_1", query=query)
-    lost = await mollie_till.paid(asked)
+    await mollie_env.post(b"id=tr_1", query=query)
+    lost = await mollie_env.paid(asked)
     assert lost is not None
     assert lost.status is ReceiptStatus.DISPUTED
     payment["amountChargedBack"] = {"currency": "EUR", "value": "0.00"}
-    await mollie_till.post(b"id=tr_1", query=query)
-    won = await mollie_till.paid(asked)
+    await mollie_env.post(b"id=tr_1", query=query)
+    won = await mollie_env.paid(asked)
     assert won is not None
     assert won.status is ReceiptStatus.OPEN
 
 
-async def test_a_payment_at_mollie_is_given_back_once(mollie_till: Till, at_mollie: Mollie) -> None:
-    asked = await mollie_till.asked()
-    await mollie_till.go_on(asked)
+async def test_a_payment_at_mollie_is_given_back_once(
+    mollie_env: PaymentEnv, at_mollie: Mollie
+) -> None:
+    asked = await mollie_env.asked()
+    await mollie_env.go_on(asked)
     at_mollie.payments["tr_1"]["status"] = "paid"
-    await mollie_till.post(b"id=tr_1", query=at_mollie.query("tr_1"))
-    payment = await mollie_till.paid(asked)
+    await mollie_env.post(b"id=tr_1", query=at_mollie.query("tr_1"))
+    payment = await mollie_env.paid(asked)
     assert payment is not None
-    refunds = mollie_till.service.kinds.payments.refunds
+    refunds = mollie_env.service.kinds.payments.refunds
     for _ in range(2):
-        refund = await refunds.give_back(payment.owner, payment.id, reason="a mistake")
+        refund = await refunds.refund(payment.owner, payment.id, reason="a mistake")
         assert refund.id == "re_1"
     assert len(at_mollie.refunds) == 1
 
@@ -388,13 +390,13 @@ async def test_a_payment_at_mollie_is_given_back_once(mollie_till: Till, at_moll
     "price", [Money("9.00", "AED"), Money("1.234", "KWD"), Money("90.50", "HUF")]
 )
 async def test_a_price_that_paypal_does_not_take_is_refused_before_there_is_a_link(
-    paypal_till: Till, at_paypal: PayPal, price: Money
+    paypal_env: PaymentEnv, at_paypal: PayPal, price: Money
 ) -> None:
-    call = call_of(paypal_till.service)
+    call = call_of(paypal_env.service)
     call.begin()
     with asking(call), pytest.raises(InvalidQuestion):
         await elicit.payment(price, "Report", provider="paypal")
-    assert not await paypal_till.store.list("elicitation")
+    assert not await paypal_env.store.list("elicitation")
     assert at_paypal.calls == []
 
 
@@ -407,9 +409,9 @@ async def test_a_price_that_paypal_does_not_take_is_refused_before_there_is_a_li
     ],
 )
 async def test_a_provider_that_is_not_set_up_is_named_by_its_settings(
-    mollie_till: Till, provider: str, names: set[str]
+    mollie_env: PaymentEnv, provider: str, names: set[str]
 ) -> None:
-    call = call_of(mollie_till.service)
+    call = call_of(mollie_env.service)
     call.begin()
     with asking(call), pytest.raises(NotConfigured) as refused:
         await elicit.payment(Money("9.00", "EUR"), "Report", provider=provider)

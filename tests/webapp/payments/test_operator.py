@@ -80,7 +80,7 @@ async def test_what_was_paid_is_listed_with_who_what_and_when(shop: Shop) -> Non
         (payment,) = await shop.payments()
         for only_open in (False, True):
             first, second, third = await list_payments(shop.service, only_open=only_open)
-            stands = "open, given back by itself on 2026-03-08"
+            stands = "open, refunded by itself on 2026-03-08"
             assert first == f"{id}  2026-03-01 12:00  9.00 EUR  {stands}"
             assert second == (
                 f'  "Premium report" for "report", at stripe, a test, by {payment.owner[:6]}'
@@ -124,10 +124,10 @@ async def test_what_a_tool_called_its_goods_commands_no_terminal(shop: Shop) -> 
 async def test_it_is_given_back_once_and_told_again(shop: Shop) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
-        assert (await refund(shop, id, reason="sorry")).startswith("9.00 EUR is given back (re_")
+        assert (await refund(shop, id, reason="sorry")).startswith("9.00 EUR is refunded (re_")
         (payment,) = await shop.payments()
         assert (payment.status, payment.reason) == ("refunded", "sorry")
-        assert await refund(shop, id) == "9.00 EUR was given back on 2026-03-01."
+        assert await refund(shop, id) == "9.00 EUR was refunded on 2026-03-01."
         assert shop.line.count(REFUND) == 1
         assert "given back meanwhile" in await buy.again()
         await buy.is_asked_again()
@@ -181,7 +181,7 @@ async def test_a_provider_that_is_down_is_said_and_asked_again(shop: Shop) -> No
         with pytest.raises(CommandRefused, match="tried again"):
             await refund(shop, id)
         (line, *_) = await list_payments(shop.service, only_open=True)
-        assert line.endswith("being given back")
+        assert line.endswith("being refunded")
         shop.line.is_down = False
         shop.clock.tick(minutes=5)
         await shop.sweep()
@@ -202,11 +202,9 @@ async def test_a_part_is_given_back_once_and_the_rest_can_be_used(shop: Shop) ->
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
         told = await refund(shop, id, amount="3.00", reason="sorry")
-        assert told.startswith("3.00 EUR is given back (re_")
-        assert told.endswith("all that was given back of 9.00 EUR.")
-        assert (
-            await refund(shop, id, amount="3.00") == "3.00 EUR of 9.00 EUR was given back already."
-        )
+        assert told.startswith("3.00 EUR is refunded (re_")
+        assert told.endswith("all that was refunded of 9.00 EUR.")
+        assert await refund(shop, id, amount="3.00") == "3.00 EUR of 9.00 EUR was refunded already."
         await shop.tell_all()
         await refund(shop, id, amount="6.00")
         assert [one["amount"] for one in await shop.refunds()] == [300, 300]
@@ -233,7 +231,7 @@ async def test_a_part_whose_reply_was_lost_is_given_back_once(shop: Shop) -> Non
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
     shop.line.lost.append(REFUND)
-    assert (await refund(shop, id, amount="3.00")).startswith("3.00 EUR is given back (re_")
+    assert (await refund(shop, id, amount="3.00")).startswith("3.00 EUR is refunded (re_")
     await shop.restart()
     await asyncio.gather(*(refund(shop, id, amount="3.00") for _ in range(2)))
     (payment,) = await shop.payments()
@@ -255,7 +253,7 @@ async def test_a_part_is_shown_beside_what_it_is_a_part_of(shop: Shop) -> None:
         await shop.refund_by_hand(amount="300")
         await shop.tell_all()
         (line, *_) = await list_payments(shop.service, only_open=True)
-        assert line.endswith(", 3.00 EUR of it given back there")
+        assert line.endswith(", 3.00 EUR of it refunded there")
 
 
 async def test_an_id_that_is_none_and_somebody_elses_store_are_said_plainly(shop: Shop) -> None:

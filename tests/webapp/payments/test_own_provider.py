@@ -24,7 +24,7 @@ from tests.support.acme import (
     tell,
 )
 from tests.support.own_provider import Orchard, say
-from tests.support.payment_env import Body, Till, selling
+from tests.support.payment_env import Body, PaymentEnv, selling
 from tests.support.service_env import Holding, call_of
 from webapp.cli.payments import list_payments, refund_payment
 from webapp.payments.refunds import NoRefunds
@@ -34,8 +34,10 @@ from webapp.sweeper import fall_due
 # Paid.
 
 
-async def test_a_tool_gets_its_receipt_and_gives_the_money_back(till: Till, acme: Acme) -> None:
-    call = call_of(till.service, presenter=Holding())
+async def test_a_tool_gets_its_receipt_and_gives_the_money_back(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    call = call_of(payment_env.service, presenter=Holding())
     call.begin()
 
     async def sell() -> Receipt:
@@ -46,115 +48,125 @@ async def test_a_tool_gets_its_receipt_and_gives_the_money_back(till: Till, acme
             return receipt
 
     selling_it = asyncio.ensure_future(sell())
-    while not (rows := await till.store.list("elicitation")):  # noqa: ASYNC110 - it is at work
+    while not (rows := await payment_env.store.list("elicitation")):  # noqa: ASYNC110 - it is at work
         await asyncio.sleep(0)
-    asked = await till.service.elicitations.get(rows[0].id)
+    asked = await payment_env.service.elicitations.get(rows[0].id)
     assert asked is not None
     assert asked.asked.origins == ("https://pay-test.acme.example",)
-    await till.go_on(asked)
-    await tell(till, acme.pay())
+    await payment_env.go_on(asked)
+    await tell(payment_env, acme.pay())
     receipt = await selling_it
     assert (receipt.provider, receipt.is_test, str(receipt.price)) == ("acme", True, "9.00 EUR")
-    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
     (refund,) = acme.refunds.values()
     assert refund == {"id": "re-1", "amount": 900, "currency": "EUR", "reason": "no seats"}
 
 
-async def test_what_is_asked_for_is_what_the_contract_says(till: Till, acme: Acme) -> None:
+async def test_what_is_asked_for_is_what_the_contract_says(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     made: list[Body] = []
 
     async def note(checkout: Body) -> None:
         made.append(checkout)
 
     acme.before_it_answers = note
-    asked = await begun(till)
+    asked = await begun(payment_env)
     assert acme.calls == ["POST /checkouts"]
     assert (made[0]["amount"], made[0]["currency"]) == (900, "EUR")
     assert made[0]["reference"] == asked.id
 
 
-async def test_a_signed_event_settles_and_nobody_is_asked(till: Till, acme: Acme) -> None:
-    asked = await paid(till, acme)
-    assert (await till.now(asked)).status is Status.ACCEPTED
-    payment = await till.paid(asked)
+async def test_a_signed_event_settles_and_nobody_is_asked(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await paid(payment_env, acme)
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
+    payment = await payment_env.paid(asked)
     assert payment is not None
     assert (payment.session, payment.payment_intent) == ("co-1", "pay-co-1")
     assert (payment.amount, payment.status) == (900, ReceiptStatus.OPEN)
     assert acme.calls == ["POST /checkouts"]
 
 
-async def test_a_webhook_that_is_lost_is_made_up_for_by_asking(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
+async def test_a_webhook_that_is_lost_is_made_up_for_by_asking(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await begun(payment_env)
     acme.pay()
-    await till.service.kinds.payments.checkouts.ask_seller(await till.now(asked))
-    assert (await till.now(asked)).status is Status.ACCEPTED
-    assert await till.paid(asked) is not None
-    assert await till.hooks() == []
+    await payment_env.service.kinds.payments.checkouts.ask_provider(await payment_env.now(asked))
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
+    assert await payment_env.paid(asked) is not None
+    assert await payment_env.hooks() == []
 
 
 async def test_so_it_is_when_nobody_comes_back_until_the_time_is_over(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await begun(till)
+    asked = await begun(payment_env)
     acme.pay()
-    till.clock.tick(minutes=31)
-    while await fall_due(till.service):
-        till.clock.tick(minutes=1)
-    assert await till.paid(asked) is not None
-    assert await ledger(till) == [ReceiptStatus.OPEN]
+    payment_env.clock.tick(minutes=31)
+    while await fall_due(payment_env.service):
+        payment_env.clock.tick(minutes=1)
+    assert await payment_env.paid(asked) is not None
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
 async def test_the_same_event_twice_and_the_same_news_again_change_nothing(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await paid(till, acme)
-    before = await till.paid(asked)
+    asked = await paid(payment_env, acme)
+    before = await payment_env.paid(asked)
     for event, id in ((acme.event(), "msg_1"), (acme.event(), "msg_2"), (acme.pay(n=1), "msg_3")):
-        assert (await tell(till, event, id=id)).status_code == 200
-    assert await till.paid(asked) == before
-    assert await ledger(till) == [ReceiptStatus.OPEN]
-    assert sorted(await kept(till)) == [("applied", None), ("repeated", None)]
+        assert (await tell(payment_env, event, id=id)).status_code == 200
+    assert await payment_env.paid(asked) == before
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
+    assert sorted(await kept(payment_env)) == [("applied", None), ("repeated", None)]
 
 
-async def test_pressing_continue_twice_makes_one_checkout(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
-    assert await till.go_on(asked) == "https://pay-test.acme.example/co-1"
+async def test_pressing_continue_twice_makes_one_checkout(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await begun(payment_env)
+    assert await payment_env.go_on(asked) == "https://pay-test.acme.example/co-1"
     assert [*acme.checkouts] == ["co-1"]
 
 
 # The event comes before what it is about is known here.
 
 
-async def test_an_event_that_overtakes_the_reply_waits_for_it(till: Till, acme: Acme) -> None:
+async def test_an_event_that_overtakes_the_reply_waits_for_it(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     async def overtake(checkout: Body) -> None:
         acme.before_it_answers = None
-        answer = await tell(till, acme.pay(checkout["id"]))
+        answer = await tell(payment_env, acme.pay(checkout["id"]))
         assert answer.json() == {"received": "waiting"}
-        assert await kept(till) == [("waiting", "session")]
+        assert await kept(payment_env) == [("waiting", "session")]
 
     acme.before_it_answers = overtake
-    asked = await till.asked()
-    await till.go_on(asked)
-    till.clock.tick(seconds=31)
-    await fall_due(till.service)
-    assert (await till.now(asked)).status is Status.ACCEPTED
-    assert await kept(till) == [("applied", None)]
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
+    payment_env.clock.tick(seconds=31)
+    await fall_due(payment_env.service)
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
+    assert await kept(payment_env) == [("applied", None)]
     assert [*acme.checkouts] == ["co-1"]
 
 
 async def test_a_reply_that_is_lost_is_asked_for_again_under_its_key(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await till.asked()
+    asked = await payment_env.asked()
     acme.loses = "/checkouts"
     with pytest.raises(Failed):
-        await till.go_on(asked)
-    assert (await tell(till, acme.pay())).json() == {"received": "waiting"}
+        await payment_env.go_on(asked)
+    assert (await tell(payment_env, acme.pay())).json() == {"received": "waiting"}
     acme.loses = None
-    till.clock.tick(seconds=31)
-    await fall_due(till.service)
-    assert (await till.now(asked)).status is Status.ACCEPTED
-    assert await ledger(till) == [ReceiptStatus.OPEN]
+    payment_env.clock.tick(seconds=31)
+    await fall_due(payment_env.service)
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
     assert [*acme.checkouts] == ["co-1"]
 
 
@@ -170,39 +182,39 @@ async def test_a_reply_that_is_lost_is_asked_for_again_under_its_key(
     ],
 )
 async def test_a_webhook_that_is_forged_or_not_from_now_is_refused(
-    till: Till, acme: Acme, minutes_ago: int, secret: str, reason: str
+    payment_env: PaymentEnv, acme: Acme, minutes_ago: int, secret: str, reason: str
 ) -> None:
-    asked = await begun(till)
-    answer = await tell(till, acme.pay(), secret=secret, minutes_ago=minutes_ago)
+    asked = await begun(payment_env)
+    answer = await tell(payment_env, acme.pay(), secret=secret, minutes_ago=minutes_ago)
     assert answer.status_code == 400
-    assert not (await till.now(asked)).status.is_final
-    assert (await till.hooks(), await till.counts()) == ([], {reason: 1})
+    assert not (await payment_env.now(asked)).status.is_final
+    assert (await payment_env.hooks(), await payment_env.counts()) == ([], {reason: 1})
 
 
 async def test_so_is_one_without_a_signature_or_with_that_of_another(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await begun(till)
-    at = str(int(till.clock().timestamp()))
-    theirs = Webhook(SIGNS).sign("msg_1", till.clock(), acme.event().decode())
+    asked = await begun(payment_env)
+    at = str(int(payment_env.clock().timestamp()))
+    theirs = Webhook(SIGNS).sign("msg_1", payment_env.clock(), acme.event().decode())
     for headers in (
         [],
         [("webhook-id", "msg_1"), ("webhook-timestamp", at)],
         [("webhook-id", "msg_1"), ("webhook-timestamp", at), ("webhook-signature", theirs)],
         [("webhook-id", "msg_2"), ("webhook-timestamp", at), ("webhook-signature", theirs)],
     ):
-        assert (await till.post(acme.pay(), headers=headers)).status_code == 400
-    assert not (await till.now(asked)).status.is_final
-    assert await till.hooks() == []
+        assert (await payment_env.post(acme.pay(), headers=headers)).status_code == 400
+    assert not (await payment_env.now(asked)).status.is_final
+    assert await payment_env.hooks() == []
 
 
 @pytest.mark.parametrize("body", ["{}", "[]", "7", "null", "\xff", "[" * 9000, '{"type": true, '])
 async def test_what_is_signed_and_cannot_be_read_is_refused_and_counted(
-    till: Till, body: str
+    payment_env: PaymentEnv, body: str
 ) -> None:
-    await begun(till)
-    assert (await tell(till, body.encode())).status_code == 400
-    assert (await till.hooks(), await till.counts()) == ([], {"malformed": 1})
+    await begun(payment_env)
+    assert (await tell(payment_env, body.encode())).status_code == 400
+    assert (await payment_env.hooks(), await payment_env.counts()) == ([], {"malformed": 1})
 
 
 @pytest.mark.parametrize(
@@ -216,43 +228,47 @@ async def test_what_is_signed_and_cannot_be_read_is_refused_and_counted(
     ],
 )
 async def test_an_event_that_contradicts_what_was_asked_is_kept_with_its_reason(
-    till: Till, acme: Acme, says: Body, why: str
+    payment_env: PaymentEnv, acme: Acme, says: Body, why: str
 ) -> None:
-    asked = await begun(till)
-    assert (await tell(till, acme.pay(**says))).json() == {"received": "refused"}
-    assert await kept(till) == [("refused", why)]
-    assert not (await till.now(asked)).status.is_final
-    assert await ledger(till) == []
+    asked = await begun(payment_env)
+    assert (await tell(payment_env, acme.pay(**says))).json() == {"received": "refused"}
+    assert await kept(payment_env) == [("refused", why)]
+    assert not (await payment_env.now(asked)).status.is_final
+    assert await ledger(payment_env) == []
 
 
-async def test_a_checkout_of_another_question_settles_neither(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
-    other = await till.asked("another question")
-    assert (await tell(till, acme.pay(reference=other.id))).json() == {"received": "waiting"}
-    till.clock.tick(seconds=31)
-    await fall_due(till.service)
-    assert await kept(till) == [("refused", "session")]
-    assert not (await till.now(other)).status.is_final
-    assert not (await till.now(asked)).status.is_final
-    assert await ledger(till) == []
+async def test_a_checkout_of_another_question_settles_neither(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await begun(payment_env)
+    other = await payment_env.asked("another question")
+    assert (await tell(payment_env, acme.pay(reference=other.id))).json() == {"received": "waiting"}
+    payment_env.clock.tick(seconds=31)
+    await fall_due(payment_env.service)
+    assert await kept(payment_env) == [("refused", "session")]
+    assert not (await payment_env.now(other)).status.is_final
+    assert not (await payment_env.now(asked)).status.is_final
+    assert await ledger(payment_env) == []
 
 
 @pytest.mark.parametrize("reference", ["nobody", None, "", "../x", "x" * 300])
 async def test_a_checkout_of_nobodys_is_kept_and_leads_to_nothing(
-    till: Till, acme: Acme, reference: str | None
+    payment_env: PaymentEnv, acme: Acme, reference: str | None
 ) -> None:
-    asked = await begun(till)
-    assert (await tell(till, acme.pay(reference=reference))).status_code == 200
-    assert [status for status, _ in await kept(till)] in (["unknown"], ["ignored"])
-    assert not (await till.now(asked)).status.is_final
+    asked = await begun(payment_env)
+    assert (await tell(payment_env, acme.pay(reference=reference))).status_code == 200
+    assert [status for status, _ in await kept(payment_env)] in (["unknown"], ["ignored"])
+    assert not (await payment_env.now(asked)).status.is_final
 
 
-async def test_an_event_of_another_kind_is_kept_and_ignored(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
+async def test_an_event_of_another_kind_is_kept_and_ignored(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await begun(payment_env)
     event = acme.pay().replace(b"checkout.updated", b"customer.created")
-    assert (await tell(till, event)).json() == {"received": "ignored"}
-    assert await kept(till) == [("ignored", None)]
-    assert not (await till.now(asked)).status.is_final
+    assert (await tell(payment_env, event)).json() == {"received": "ignored"}
+    assert await kept(payment_env) == [("ignored", None)]
+    assert not (await payment_env.now(asked)).status.is_final
 
 
 @pytest.mark.parametrize(
@@ -274,32 +290,34 @@ async def test_an_event_of_another_kind_is_kept_and_ignored(till: Till, acme: Ac
     ],
 )
 async def test_nobody_is_sent_to_a_page_for_something_else_or_elsewhere(
-    till: Till, acme: Acme, says: Body
+    payment_env: PaymentEnv, acme: Acme, says: Body
 ) -> None:
-    asked = await till.asked()
+    asked = await payment_env.asked()
     acme.says = says
     with pytest.raises(Failed) as failed:
-        await till.go_on(asked)
+        await payment_env.go_on(asked)
     assert "evil" not in str(failed.value)
-    assert not (await till.now(asked)).status.is_final
+    assert not (await payment_env.now(asked)).status.is_final
 
 
 @pytest.mark.parametrize("says", [{"id": "co-2"}, {"state": "mystery"}, {"amount": "9.00"}])
 async def test_an_answer_about_something_else_settles_nothing(
-    till: Till, acme: Acme, says: Body
+    payment_env: PaymentEnv, acme: Acme, says: Body
 ) -> None:
-    asked = await begun(till)
+    asked = await begun(payment_env)
     acme.pay()
     acme.checkouts["co-1"] |= says
     with pytest.raises(Failed):
-        await till.service.kinds.payments.checkouts.ask_seller(await till.now(asked))
-    assert not (await till.now(asked)).status.is_final
+        await payment_env.service.kinds.payments.checkouts.ask_provider(
+            await payment_env.now(asked)
+        )
+    assert not (await payment_env.now(asked)).status.is_final
 
 
 async def test_a_price_that_is_nothing_is_refused_before_there_is_a_link(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    call = call_of(till.service)
+    call = call_of(payment_env.service)
     call.begin()
     with asking(call), pytest.raises(InvalidQuestion):
         await elicit.payment(Money("0.00", "EUR"), "Report", provider="acme")
@@ -309,43 +327,45 @@ async def test_a_price_that_is_nothing_is_refused_before_there_is_a_link(
 # What ends it.
 
 
-async def test_a_no_closes_the_checkout(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
-    checkouts = till.service.kinds.payments.checkouts
-    await checkouts.leave(await till.now(asked), number=1)
-    assert (await till.now(asked)).status is Status.DENIED
+async def test_a_no_closes_the_checkout(payment_env: PaymentEnv, acme: Acme) -> None:
+    asked = await begun(payment_env)
+    checkouts = payment_env.service.kinds.payments.checkouts
+    await checkouts.leave(await payment_env.now(asked), number=1)
+    assert (await payment_env.now(asked)).status is Status.DENIED
     assert acme.checkouts["co-1"]["state"] == "closed"
     assert acme.calls.count("POST /checkouts/co-1/close") == 1
 
 
-async def test_what_was_paid_a_moment_before_the_no_is_kept(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
-    settled = await till.service.elicitations.settle(asked.id, Status.DENIED)
+async def test_what_was_paid_a_moment_before_the_no_is_kept(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await begun(payment_env)
+    settled = await payment_env.service.elicitations.settle(asked.id, Status.DENIED)
     acme.pay()
-    await till.service.kinds.payments.checkouts.close(settled)
+    await payment_env.service.kinds.payments.checkouts.close(settled)
     assert acme.checkouts["co-1"]["state"] == "paid"
-    assert await ledger(till) == [ReceiptStatus.OPEN]
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_the_end_of_its_time_closes_the_checkout(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
-    till.clock.tick(minutes=31)
-    await fall_due(till.service)
-    till.clock.tick(minutes=1)
-    await fall_due(till.service)
-    assert (await till.now(asked)).status is Status.EXPIRED
+async def test_the_end_of_its_time_closes_the_checkout(payment_env: PaymentEnv, acme: Acme) -> None:
+    asked = await begun(payment_env)
+    payment_env.clock.tick(minutes=31)
+    await fall_due(payment_env.service)
+    payment_env.clock.tick(minutes=1)
+    await fall_due(payment_env.service)
+    assert (await payment_env.now(asked)).status is Status.EXPIRED
     assert acme.checkouts["co-1"]["state"] == "closed"
 
 
 async def test_a_checkout_that_its_provider_closed_makes_way_for_another(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await begun(till)
+    asked = await begun(payment_env)
     acme.checkouts["co-1"]["state"] = "closed"
-    await tell(till, acme.event())
-    assert await till.go_on(asked) == "https://pay-test.acme.example/co-2"
-    await tell(till, acme.pay("co-2"), id="msg_2")
-    payment = await till.paid(asked)
+    await tell(payment_env, acme.event())
+    assert await payment_env.go_on(asked) == "https://pay-test.acme.example/co-2"
+    await tell(payment_env, acme.pay("co-2"), id="msg_2")
+    payment = await payment_env.paid(asked)
     assert payment is not None
     assert payment.session == "co-2"
 
@@ -353,77 +373,85 @@ async def test_a_checkout_that_its_provider_closed_makes_way_for_another(
 # Money that takes its time.
 
 
-async def test_what_is_on_its_way_arrives(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
-    await tell(till, acme.pay(state="pending"))
-    now = await till.now(asked)
+async def test_what_is_on_its_way_arrives(payment_env: PaymentEnv, acme: Acme) -> None:
+    asked = await begun(payment_env)
+    await tell(payment_env, acme.pay(state="pending"))
+    now = await payment_env.now(asked)
     assert (now.status.is_final, now.progress) == (False, ON_ITS_WAY)
-    assert await ledger(till) == []
-    await tell(till, acme.pay(), id="msg_2")
-    assert (await till.now(asked)).status is Status.ACCEPTED
-    assert await ledger(till) == [ReceiptStatus.OPEN]
+    assert await ledger(payment_env) == []
+    await tell(payment_env, acme.pay(), id="msg_2")
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_what_is_on_its_way_does_not_arrive(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
-    await tell(till, acme.pay(state="pending"))
-    await tell(till, acme.pay(state="failed"), id="msg_2")
-    now = await till.now(asked)
+async def test_what_is_on_its_way_does_not_arrive(payment_env: PaymentEnv, acme: Acme) -> None:
+    asked = await begun(payment_env)
+    await tell(payment_env, acme.pay(state="pending"))
+    await tell(payment_env, acme.pay(state="failed"), id="msg_2")
+    now = await payment_env.now(asked)
     assert (now.status, now.why) == (Status.FAILED, "the payment did not arrive")
-    assert await ledger(till) == []
+    assert await ledger(payment_env) == []
 
 
-async def test_old_news_after_new_changes_nothing(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
+async def test_old_news_after_new_changes_nothing(payment_env: PaymentEnv, acme: Acme) -> None:
+    asked = await begun(payment_env)
     before = acme.event(state="pending")
-    await tell(till, acme.pay(), id="msg_2")
-    assert (await tell(till, before)).status_code == 200
-    assert (await till.now(asked)).status is Status.ACCEPTED
-    assert await ledger(till) == [ReceiptStatus.OPEN]
+    await tell(payment_env, acme.pay(), id="msg_2")
+    assert (await tell(payment_env, before)).status_code == 200
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
 # Money that goes back.
 
 
-async def test_an_operator_sees_it_and_gives_it_back_once(till: Till, acme: Acme) -> None:
-    await paid(till, acme)
-    said = await list_payments(till.service, only_open=True)
+async def test_an_operator_sees_it_and_gives_it_back_once(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    await paid(payment_env, acme)
+    said = await list_payments(payment_env.service, only_open=True)
     assert "9.00 EUR" in said[0]
-    (payment,) = await till.service.kinds.payments.ledger.all()
+    (payment,) = await payment_env.service.kinds.payments.ledger.all()
     id = payment.id.removeprefix(payment.owner)
     for _ in range(2):
-        (line,) = await refund_payment(till.service, id, reason="a mistake", also_spent=False)
+        (line,) = await refund_payment(
+            payment_env.service, id, reason="a mistake", also_spent=False
+        )
         assert "9.00 EUR" in line
     assert acme.checkouts["co-1"]["refunded"] == 900
     assert len(acme.refunds) == 1
-    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
 
 
-async def test_two_parts_of_one_size_are_two_and_each_is_given_once(till: Till, acme: Acme) -> None:
+async def test_two_parts_of_one_size_are_two_and_each_is_given_once(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     # finding: M8
-    await paid(till, acme)
-    (payment,) = await till.service.kinds.payments.ledger.all()
+    await paid(payment_env, acme)
+    (payment,) = await payment_env.service.kinds.payments.ledger.all()
     id = payment.id.removeprefix(payment.owner)
     for amount in ("3.00", "3.00", "6.00", "6.00"):
-        await refund_payment(till.service, id, reason=None, also_spent=False, amount=amount)
+        await refund_payment(payment_env.service, id, reason=None, also_spent=False, amount=amount)
     assert [one["amount"] for one in acme.refunds.values()] == [300, 300]
-    assert await ledger(till) == [ReceiptStatus.OPEN]
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_a_refund_whose_reply_was_lost_is_no_second_one(till: Till, acme: Acme) -> None:
-    asked = await paid(till, acme)
-    payment = await till.paid(asked)
+async def test_a_refund_whose_reply_was_lost_is_no_second_one(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await paid(payment_env, acme)
+    payment = await payment_env.paid(asked)
     assert payment is not None
-    refunds = till.service.kinds.payments.refunds
+    refunds = payment_env.service.kinds.payments.refunds
     acme.loses = "/refunds"
     with pytest.raises(Failed):
-        await refunds.give_back(payment.owner, payment.id, reason=None)
+        await refunds.refund(payment.owner, payment.id, reason=None)
     acme.loses = None
-    assert await ledger(till) == [ReceiptStatus.REFUNDING]
-    refund = await refunds.give_back(payment.owner, payment.id, reason=None)
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDING]
+    refund = await refunds.refund(payment.owner, payment.id, reason=None)
     assert str(refund.price) == "9.00 EUR"
     assert acme.checkouts["co-1"]["refunded"] == 900
-    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
 
 
 async def test_who_gives_nothing_back_is_not_asked_and_the_receipt_stays(
@@ -431,85 +459,93 @@ async def test_who_gives_nothing_back_is_not_asked_and_the_receipt_stays(
 ) -> None:
     text = DECLARED.replace("[sellers.acme]", "[sellers.acme]\nrefund = false")
     seller = declared(text, folder=tmp_path)
-    async with selling(seller, acme) as till:
-        payment = await till.paid(await paid(till, acme))
+    async with selling(seller, acme) as payment_env:
+        payment = await payment_env.paid(await paid(payment_env, acme))
         assert payment is not None
         assert payment.refund_at is None
-        refunds = till.service.kinds.payments.refunds
+        refunds = payment_env.service.kinds.payments.refunds
         with pytest.raises(NoRefunds, match="Acme gives nothing back when asked by us"):
-            await refunds.give_back(payment.owner, payment.id, reason=None)
-        till.clock.tick(days=8)
-        await fall_due(till.service)
-        assert await ledger(till) == [ReceiptStatus.OPEN]
+            await refunds.refund(payment.owner, payment.id, reason=None)
+        payment_env.clock.tick(days=8)
+        await fall_due(payment_env.service)
+        assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_what_nobody_used_is_given_back_by_itself(till: Till, acme: Acme) -> None:
-    await paid(till, acme)
-    till.clock.tick(days=7, seconds=1)
-    await fall_due(till.service)
+async def test_what_nobody_used_is_given_back_by_itself(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    await paid(payment_env, acme)
+    payment_env.clock.tick(days=7, seconds=1)
+    await fall_due(payment_env.service)
     assert acme.checkouts["co-1"]["refunded"] == 900
-    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
 
 
 async def test_what_was_given_back_there_is_heard_when_it_is_asked_about(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await paid(till, acme)
+    asked = await paid(payment_env, acme)
     acme.checkouts["co-1"]["refunded"] = 400
-    checkouts = till.service.kinds.payments.checkouts
-    await checkouts.ask_seller(await till.now(asked))
-    part = await till.paid(asked)
+    checkouts = payment_env.service.kinds.payments.checkouts
+    await checkouts.ask_provider(await payment_env.now(asked))
+    part = await payment_env.paid(asked)
     assert part is not None
     assert (part.refunded, part.status) == (400, ReceiptStatus.OPEN)
     acme.checkouts["co-1"]["refunded"] = 900
-    await checkouts.ask_seller(await till.now(asked))
-    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+    await checkouts.ask_provider(await payment_env.now(asked))
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
 
 
-async def test_only_the_rest_of_a_part_is_given_back(till: Till, acme: Acme) -> None:
-    asked = await paid(till, acme)
+async def test_only_the_rest_of_a_part_is_given_back(payment_env: PaymentEnv, acme: Acme) -> None:
+    asked = await paid(payment_env, acme)
     acme.checkouts["co-1"]["refunded"] = 400
-    payment = await till.paid(asked)
+    payment = await payment_env.paid(asked)
     assert payment is not None
-    refunds = till.service.kinds.payments.refunds
-    refund = await refunds.give_back(payment.owner, payment.id, reason=None)
+    refunds = payment_env.service.kinds.payments.refunds
+    refund = await refunds.refund(payment.owner, payment.id, reason=None)
     assert str(refund.price) == "5.00 EUR"
     assert acme.checkouts["co-1"]["refunded"] == 900
 
 
-async def test_a_provider_that_is_down_is_asked_again_later(till: Till, acme: Acme) -> None:
-    await paid(till, acme)
+async def test_a_provider_that_is_down_is_asked_again_later(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    await paid(payment_env, acme)
     acme.is_down = True
-    till.clock.tick(days=7, seconds=1)
-    await fall_due(till.service)
-    assert await ledger(till) == [ReceiptStatus.REFUNDING]
+    payment_env.clock.tick(days=7, seconds=1)
+    await fall_due(payment_env.service)
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDING]
     acme.is_down = False
-    till.clock.tick(days=1)
-    await fall_due(till.service)
-    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+    payment_env.clock.tick(days=1)
+    await fall_due(payment_env.service)
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
     assert len(acme.refunds) == 1
 
 
-async def test_what_was_given_back_there_is_heard_by_a_signed_event(till: Till, acme: Acme) -> None:
-    asked = await paid(till, acme)
-    await tell(till, acme.event(refunded=400), id="msg_2")
-    part = await till.paid(asked)
+async def test_what_was_given_back_there_is_heard_by_a_signed_event(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await paid(payment_env, acme)
+    await tell(payment_env, acme.event(refunded=400), id="msg_2")
+    part = await payment_env.paid(asked)
     assert part is not None
     assert (part.refunded, part.status) == (400, ReceiptStatus.OPEN)
-    await tell(till, acme.event(refunded=900), id="msg_3")
-    assert await ledger(till) == [ReceiptStatus.REFUNDED]
-    await tell(till, acme.event(refunded=400), id="msg_4")
-    assert await ledger(till) == [ReceiptStatus.REFUNDED]
+    await tell(payment_env, acme.event(refunded=900), id="msg_3")
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
+    await tell(payment_env, acme.event(refunded=400), id="msg_4")
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
 
 
-async def test_what_a_bank_has_taken_is_back_when_it_is_asked_about(till: Till, acme: Acme) -> None:
-    asked = await paid(till, acme)
-    await tell(till, acme.event(charged_back=900), id="msg_2")
-    assert await ledger(till) == [ReceiptStatus.DISPUTED]
-    await tell(till, acme.event(), id="msg_3")  # it may be an old one
-    assert await ledger(till) == [ReceiptStatus.DISPUTED]
-    await till.service.kinds.payments.checkouts.ask_seller(await till.now(asked))
-    assert await ledger(till) == [ReceiptStatus.OPEN]
+async def test_what_a_bank_has_taken_is_back_when_it_is_asked_about(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await paid(payment_env, acme)
+    await tell(payment_env, acme.event(charged_back=900), id="msg_2")
+    assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
+    await tell(payment_env, acme.event(), id="msg_3")  # it may be an old one
+    assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
+    await payment_env.service.kinds.payments.checkouts.ask_provider(await payment_env.now(asked))
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
 async def test_news_of_a_kind_of_its_own_is_heard_where_it_is_declared(
@@ -518,8 +554,8 @@ async def test_news_of_a_kind_of_its_own_is_heard_where_it_is_declared(
     news = (
         '[sellers.acme.news]\n"claim.opened" = "open"\n"claim.won" = "won"\n"back" = "returned"\n'
     )
-    async with selling(declared(DECLARED + news, folder=tmp_path), acme) as till:
-        await paid(till, acme)
+    async with selling(declared(DECLARED + news, folder=tmp_path), acme) as payment_env:
+        await paid(payment_env, acme)
         event = acme.event(refunded=900)
         for kind, status in (
             (b"claim.opened", ReceiptStatus.DISPUTED),
@@ -527,23 +563,25 @@ async def test_news_of_a_kind_of_its_own_is_heard_where_it_is_declared(
             (b"back", ReceiptStatus.REFUNDED),
         ):
             told = event.replace(b"checkout.updated", kind)
-            assert (await tell(till, told, id=kind.decode().replace(".", "_"))).status_code == 200
-            assert await ledger(till) == [status]
+            assert (
+                await tell(payment_env, told, id=kind.decode().replace(".", "_"))
+            ).status_code == 200
+            assert await ledger(payment_env) == [status]
 
 
 async def test_what_is_gone_again_before_it_was_told_as_paid_is_not_handed_out(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await begun(till)
-    await tell(till, acme.pay(refunded=900))
-    assert (await till.now(asked)).status is Status.FAILED
-    assert ReceiptStatus.OPEN not in await ledger(till)
+    asked = await begun(payment_env)
+    await tell(payment_env, acme.pay(refunded=900))
+    assert (await payment_env.now(asked)).status is Status.FAILED
+    assert ReceiptStatus.OPEN not in await ledger(payment_env)
 
 
 # Another API, as the documentation declares it.
 
 
-async def test_another_api_is_sold_by_and_gives_back(other: Till, orchard: Orchard) -> None:
+async def test_another_api_is_sold_by_and_gives_back(other: PaymentEnv, orchard: Orchard) -> None:
     asked = await other.asked()
     assert await other.go_on(asked) == "https://pay.sandbox.orchard.example/or/1"
     assert orchard.order["price"] == {"value": "9.00", "unit": "EUR"}
@@ -557,20 +595,22 @@ async def test_another_api_is_sold_by_and_gives_back(other: Till, orchard: Orcha
     assert await say(other, orchard.event("claim.won", "e-3")) == "open"
     refunds = other.service.kinds.payments.refunds
     for _ in range(2):
-        refund = await refunds.give_back(payment.owner, payment.id, reason="no seats")
+        refund = await refunds.refund(payment.owner, payment.id, reason="no seats")
         assert str(refund.price) == "9.00 EUR"
     assert orchard.refunded == [{"charge": "ch-1", "price": {"value": "9.00", "unit": "EUR"}}]
     assert await ledger(other) == [ReceiptStatus.REFUNDED]
 
 
-async def test_another_api_is_asked_and_its_page_is_closed(other: Till, orchard: Orchard) -> None:
+async def test_another_api_is_asked_and_its_page_is_closed(
+    other: PaymentEnv, orchard: Orchard
+) -> None:
     asked = await other.asked()
     await other.go_on(asked)
     checkouts = other.service.kinds.payments.checkouts
     orchard.order["price"]["value"] = "0.90"
     orchard.pay()
     with pytest.raises(Mismatch):
-        await checkouts.ask_seller(await other.now(asked))
+        await checkouts.ask_provider(await other.now(asked))
     assert await say(other, orchard.event()) == "refused"
     orchard.order |= {"price": {"value": "9.00", "unit": "EUR"}, "shop": "s-2"}
     assert await say(other, orchard.event(id="e-2")) == "refused"

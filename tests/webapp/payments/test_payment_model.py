@@ -237,14 +237,14 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         self.do(self._press(topic, times=1))
         if not self.tills:
             return
-        till, button = len(self.tills) - 1, "bank" if is_by_bank else "card"
-        self.do(self._at_the_checkout(till, button, returns=False))
+        payment_env, button = len(self.tills) - 1, "bank" if is_by_bank else "card"
+        self.do(self._at_the_checkout(payment_env, button, returns=False))
         if is_down:
             self.be_down_for_longer_than_a_checkout_lives()
         if is_by_bank:
             self.let_time_pass({"minutes": 31})
             self.do(self._sweep())
-            self.do(self._at_the_checkout(till, "arrive", returns=False))
+            self.do(self._at_the_checkout(payment_env, "arrive", returns=False))
         del self.shop.post[posted:]
 
     async def _press(self, topic: str, *, times: int) -> None:
@@ -291,10 +291,10 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         self.do(self._at_the_checkout(which, button, returns=returns))
 
     async def _at_the_checkout(self, which: int, button: str, *, returns: bool) -> None:
-        till = list(self.tills.values())[which % len(self.tills)]
-        if f'/{button}">' not in (await self.person.browser.get(till)).text:
+        payment_env = list(self.tills.values())[which % len(self.tills)]
+        if f'/{button}">' not in (await self.person.browser.get(payment_env)).text:
             return
-        back = await self.person.press_there(till, button)
+        back = await self.person.press_there(payment_env, button)
         if back.startswith(self.shop.url):
             self.ways_back.append(back)
             if returns:
@@ -346,7 +346,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         payment = await self.payment_of_the(which)
         if payment is None or payment.payment_intent is None:
             return
-        left = payment.amount - await self.given_back(payment)
+        left = payment.amount - await self.refunded(payment)
         if int(amount or 1) <= left:
             about = {"amount": amount} if amount else {}
             await self.shop.give_back_there(payment.payment_intent, **about)
@@ -473,9 +473,9 @@ class PaymentsBesideModel(RuleBasedStateMachine):
 
     async def money_is_where_the_ledger_says(self) -> None:
         for payment in await self.shop.payments():
-            given_back = await self.given_back(payment)
-            assert payment.refunded == given_back, "the ledger is not what the provider has"
-            assert (payment.status == "refunded") == (given_back == payment.amount)
+            refunded = await self.refunded(payment)
+            assert payment.refunded == refunded, "the ledger is not what the provider has"
+            assert (payment.status == "refunded") == (refunded == payment.amount)
             assert payment.status != "refunding", "begun and never ended"
             if payment.id in self.claims and payment.status != "refunded":
                 is_claimed = self.claims[payment.id] != "won"
@@ -483,7 +483,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             if payment.id in self.delivered and payment.status != "refunded":
                 assert payment.spent_at is not None, "used, and not spent"
 
-    async def given_back(self, payment: "Payment") -> int:
+    async def refunded(self, payment: "Payment") -> int:
         return sum(
             refund["amount"]
             for refund in await self.shop.refunds()

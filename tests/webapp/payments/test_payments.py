@@ -794,13 +794,13 @@ async def test_a_body_that_dies_after_it_spent_is_run_again_with_the_same_receip
 
 
 async def test_a_refund_is_made_once_under_the_receipts_own_key(shop: Shop) -> None:
-    async def give_back(receipt: Receipt) -> str:
+    async def refund(receipt: Receipt) -> str:
         first = await receipt.refund(reason="out of paper")
         again = await receipt.refund(reason="as I said")
         assert first == again
         return f"refunded {first.price} {first.status}"
 
-    shop.body = give_back
+    shop.body = refund
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
         await shop.tell_all()
@@ -812,7 +812,7 @@ async def test_a_refund_is_made_once_under_the_receipts_own_key(shop: Shop) -> N
 
 
 async def test_a_refund_whose_reply_was_lost_is_not_made_twice(shop: Shop) -> None:
-    async def give_back(receipt: Receipt) -> str:
+    async def refund(receipt: Receipt) -> str:
         shop.line.lost.append(REFUND)
         shop.line.broken.append("GET /stripe/v1/refunds")
         with pytest.raises(Failed):
@@ -821,7 +821,7 @@ async def test_a_refund_whose_reply_was_lost_is_not_made_twice(shop: Shop) -> No
         assert await shop.ledger() == ["refunding"], "nobody uses it any more"
         return f"refunded {(await receipt.refund()).price}"
 
-    shop.body = give_back
+    shop.body = refund
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
         await shop.tell_all()
@@ -867,14 +867,14 @@ async def test_a_receipt_that_was_given_back_before_a_crash_does_not_block_its_q
 ) -> None:
     stuck = asyncio.Event()
 
-    async def give_back(receipt: Receipt) -> str:
+    async def refund(receipt: Receipt) -> str:
         if shop.bodies > 1:
             return f"paid {receipt.price}"
         await receipt.refund()
         await stuck.wait()
         return "never"
 
-    shop.body = give_back
+    shop.body = refund
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
         await shop.tell_all()

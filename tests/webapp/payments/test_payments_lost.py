@@ -33,8 +33,8 @@ from tests.support.payment_env import (
     LEMON_SQUEEZY,
     LemonSqueezy,
     Mollie,
+    PaymentEnv,
     PayPal,
-    Till,
     approved,
     ordered,
     selling,
@@ -56,21 +56,21 @@ NOTHING = ["Nothing is open."]
 
 
 async def test_what_was_paid_is_found_after_an_outage_longer_than_the_checkouts_life(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await begun(till)
+    asked = await begun(payment_env)
     acme.pay()
     acme.is_down = True
-    await till.sweep(minutes=31)
+    await payment_env.sweep(minutes=31)
     for _ in range(12):
-        await till.sweep(minutes=10)
-    assert await ledger(till) == []
+        await payment_env.sweep(minutes=10)
+    assert await ledger(payment_env) == []
     acme.is_down = False
-    await till.sweep(hours=3)
-    assert (await till.now(asked)).status is Status.ACCEPTED
-    assert await ledger(till) == [ReceiptStatus.OPEN]
+    await payment_env.sweep(hours=3)
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
     calls = len(acme.calls)
-    await till.sweep(days=2)
+    await payment_env.sweep(days=2)
     assert len(acme.calls) == calls
 
 
@@ -94,82 +94,84 @@ async def test_so_it_is_at_stripe(shop: Shop) -> None:
 
 @pytest.mark.parametrize("becomes", ["closed", "paid"])
 async def test_a_checkout_whose_reply_was_lost_is_asked_for_until_its_provider_answers(
-    till: Till, acme: Acme, becomes: str
+    payment_env: PaymentEnv, acme: Acme, becomes: str
 ) -> None:
     # finding: M11
-    asked = await till.asked()
+    asked = await payment_env.asked()
     acme.loses = "/checkouts"
     with pytest.raises(Failed):
-        await till.go_on(asked)
+        await payment_env.go_on(asked)
     acme.loses = None
     acme.is_down = True
-    await till.sweep(minutes=61)
+    await payment_env.sweep(minutes=61)
     for _ in range(30):
-        await till.sweep(hours=8)
-    assert (await till.now(asked)).is_open_there
+        await payment_env.sweep(hours=8)
+    assert (await payment_env.now(asked)).is_open_there
     assert sum("POST" in call for call in acme.calls) < 500
     acme.is_down = False
     if becomes == "paid":
         acme.pay()
-    await till.sweep(hours=3)
-    assert not (await till.now(asked)).is_open_there
+    await payment_env.sweep(hours=3)
+    assert not (await payment_env.now(asked)).is_open_there
     assert acme.checkouts["co-1"]["state"] == becomes
-    assert await ledger(till) == [ReceiptStatus.OPEN] * (becomes == "paid")
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN] * (becomes == "paid")
     calls = len(acme.calls)
-    await till.sweep(days=2)
+    await payment_env.sweep(days=2)
     assert len(acme.calls) == calls
 
 
 async def test_one_that_its_provider_would_not_make_is_closed_at_once(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
     # finding: M11
-    asked = await till.asked()
+    asked = await payment_env.asked()
     acme.refuses = "/checkouts"
     with pytest.raises(NotPossible):
-        await till.go_on(asked)
-    await till.sweep(minutes=31)
-    assert not (await till.now(asked)).is_open_there
+        await payment_env.go_on(asked)
+    await payment_env.sweep(minutes=31)
+    assert not (await payment_env.now(asked)).is_open_there
     calls = len(acme.calls)
-    await till.sweep(days=2)
+    await payment_env.sweep(days=2)
     assert len(acme.calls) == calls
 
 
-async def test_a_page_that_nobody_paid_at_is_left_after_one_answer(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
+async def test_a_page_that_nobody_paid_at_is_left_after_one_answer(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await begun(payment_env)
     acme.is_down = True
-    await till.sweep(minutes=61)
+    await payment_env.sweep(minutes=61)
     acme.is_down = False
-    await till.sweep(hours=3)
+    await payment_env.sweep(hours=3)
     calls = len(acme.calls)
-    await till.sweep(days=3)
+    await payment_env.sweep(days=3)
     assert len(acme.calls) == calls
-    assert not (await till.now(asked)).is_open_there
-    assert (await ledger(till), await still_open(till)) == ([], NOTHING)
+    assert not (await payment_env.now(asked)).is_open_there
+    assert (await ledger(payment_env), await still_open(payment_env)) == ([], NOTHING)
 
 
 async def test_whoever_never_answers_is_asked_for_a_month_and_then_somebody_has_to_look(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    await begun(till)
+    await begun(payment_env)
     acme.pay()
     acme.is_down = True
-    await till.sweep(minutes=61)
+    await payment_env.sweep(minutes=61)
     for _ in range(40):
-        await till.sweep(days=1)
-    first, second = await still_open(till)
+        await payment_env.sweep(days=1)
+    first, second = await still_open(payment_env)
     words = "asked 9.00 EUR, and the provider has not said whether it was paid: look at co-1 there"
     assert first.endswith(words)
     assert second.startswith('  "Report" for ')
     assert sum("GET" in call for call in acme.calls) < 100
     calls = len(acme.calls)
-    await till.sweep(days=2)
+    await payment_env.sweep(days=2)
     assert len(acme.calls) == calls
-    (line,) = await end_payment(till.service, first.split(" ")[0])
+    (line,) = await end_payment(payment_env.service, first.split(" ")[0])
     assert line == "co-1 at acme is listed no more."
-    assert await still_open(till) == NOTHING
+    assert await still_open(payment_env) == NOTHING
     with pytest.raises(CommandRefused):
-        await end_payment(till.service, first.split(" ")[0])
+        await end_payment(payment_env.service, first.split(" ")[0])
 
 
 def test_the_last_question_is_asked_while_there_is_something_to_ask_with() -> None:
@@ -201,24 +203,26 @@ def test_the_last_question_is_asked_while_there_is_something_to_ask_with() -> No
 
 
 async def test_a_transfer_whose_event_is_lost_is_asked_about_until_it_arrives(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await left_by(till, acme, state="pending")
-    await till.sweep(days=3)
-    assert await ledger(till) == []
+    asked = await left_by(payment_env, acme, state="pending")
+    await payment_env.sweep(days=3)
+    assert await ledger(payment_env) == []
     acme.pay()
-    await till.sweep(days=1)
-    assert (await till.now(asked)).status is Status.ACCEPTED
-    assert await ledger(till) == [ReceiptStatus.OPEN]
+    await payment_env.sweep(days=1)
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_the_pauses_between_two_questions_grow_to_a_day(till: Till, acme: Acme) -> None:
-    await left_by(till, acme, state="pending")
+async def test_the_pauses_between_two_questions_grow_to_a_day(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    await left_by(payment_env, acme, state="pending")
     asked_at: list[int] = []
     for minute in range(0, 4 * 24 * 60, 5):
         calls = len(acme.calls)
-        till.clock.tick(minutes=5)
-        await fall_due(till.service)
+        payment_env.clock.tick(minutes=5)
+        await fall_due(payment_env.service)
         if len(acme.calls) > calls:
             asked_at.append(minute)
     pauses = [later - earlier for earlier, later in pairwise(asked_at)]
@@ -228,30 +232,30 @@ async def test_the_pauses_between_two_questions_grow_to_a_day(till: Till, acme: 
 
 @pytest.mark.parametrize("end", ["paid", "failed"])
 async def test_once_the_provider_has_said_it_is_asked_no_more(
-    till: Till, acme: Acme, end: str
+    payment_env: PaymentEnv, acme: Acme, end: str
 ) -> None:
-    await left_by(till, acme, state="pending")
+    await left_by(payment_env, acme, state="pending")
     acme.pay(state=end)
-    await till.sweep(days=1)
+    await payment_env.sweep(days=1)
     calls = len(acme.calls)
-    await till.sweep(days=4)
+    await payment_env.sweep(days=4)
     assert len(acme.calls) == calls
-    assert (await ledger(till) == []) is (end == "failed")
+    assert (await ledger(payment_env) == []) is (end == "failed")
 
 
 async def test_asking_often_neither_delays_its_turns_nor_breaks_them(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await left_by(till, acme, state="pending")
-    checkouts = till.service.kinds.payments.checkouts
-    (loose,) = await loose_ends(till)
+    asked = await left_by(payment_env, acme, state="pending")
+    checkouts = payment_env.service.kinds.payments.checkouts
+    (loose,) = await unresolved(payment_env)
     for _ in range(60):
         await checkouts.ask_again(loose)
-    assert await loose_ends(till) == [loose]
-    await till.sweep(days=29)
+    assert await unresolved(payment_env) == [loose]
+    await payment_env.sweep(days=29)
     acme.pay()
-    await till.sweep(days=1)
-    assert (await till.now(asked)).status is Status.ACCEPTED
+    await payment_env.sweep(days=1)
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
 
 
 class Full(MemoryStore):
@@ -269,20 +273,20 @@ async def test_money_whose_row_could_not_be_written_is_asked_about_again(
     acme: Acme, tmp_path: Path
 ) -> None:
     store = Full()
-    async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as till:
-        asked = await left_by(till, acme, state="pending")
+    async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as payment_env:
+        asked = await left_by(payment_env, acme, state="pending")
         acme.pay()
         store.is_full = True
-        await till.sweep(days=1)
-        assert await ledger(till) == []
+        await payment_env.sweep(days=1)
+        assert await ledger(payment_env) == []
         store.is_full = False
-        await till.sweep(days=2)
-        assert (await till.now(asked)).status is Status.ACCEPTED
-        assert await ledger(till) == [ReceiptStatus.OPEN]
+        await payment_env.sweep(days=2)
+        assert (await payment_env.now(asked)).status is Status.ACCEPTED
+        assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def loose_ends(till: Till) -> list[UnresolvedPayment]:
-    elicitations = till.service.elicitations
+async def unresolved(payment_env: PaymentEnv) -> list[UnresolvedPayment]:
+    elicitations = payment_env.service.elicitations
     found = await elicitations.store.list("loose end", status=UnresolvedStatus.WAITING)
     return [await elicitations.rows.open(record, UnresolvedPayment) for record in found]
 
@@ -304,15 +308,15 @@ async def test_two_processes_ask_once(shop: Shop) -> None:
 
 async def test_a_transfer_at_mollie_arrives_where_no_webhook_reaches_us() -> None:
     provider = Mollie()
-    async with selling(mollie("test_abc"), provider) as till:
-        asked = await till.asked()
-        await till.go_on(asked)
+    async with selling(mollie("test_abc"), provider) as payment_env:
+        asked = await payment_env.asked()
+        await payment_env.go_on(asked)
         provider.payments["tr_1"]["status"] = "pending"
-        await till.sweep(minutes=31)
-        await till.sweep(days=2)
+        await payment_env.sweep(minutes=31)
+        await payment_env.sweep(days=2)
         provider.payments["tr_1"]["status"] = "paid"
-        await till.sweep(days=1)
-        assert await ledger(till) == [ReceiptStatus.OPEN]
+        await payment_env.sweep(days=1)
+        assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
 async def test_a_transfer_at_stripe_arrives_without_its_event(shop: Shop) -> None:
@@ -330,118 +334,122 @@ async def test_a_transfer_at_stripe_arrives_without_its_event(shop: Shop) -> Non
         assert await shop.ledger() == ["open"]
 
 
-async def test_a_late_event_ends_the_asking(till: Till, acme: Acme) -> None:
-    await left_by(till, acme, state="pending")
-    assert (await tell(till, acme.pay())).json() == {"received": "late"}
+async def test_a_late_event_ends_the_asking(payment_env: PaymentEnv, acme: Acme) -> None:
+    await left_by(payment_env, acme, state="pending")
+    assert (await tell(payment_env, acme.pay())).json() == {"received": "late"}
     calls = len(acme.calls)
-    await till.sweep(days=2)
+    await payment_env.sweep(days=2)
     assert len(acme.calls) == calls
-    assert await ledger(till) == [ReceiptStatus.OPEN]
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
 # Paid otherwise than asked.
 
 
-async def captured(till: Till, provider: PayPal, value: str) -> tuple[Elicitation, httpx.Response]:
+async def captured(
+    payment_env: PaymentEnv, provider: PayPal, value: str
+) -> tuple[Elicitation, httpx.Response]:
     """PayPal took another amount of what was agreed to; its webhook says that something was."""
-    asked = await till.asked()
-    await till.go_on(asked)
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
     amount = {"currency_code": "EUR", "value": value}
     capture = {"id": "CX", "status": "COMPLETED", "amount": amount}
     provider.unit("O1")["payments"] = {"captures": [capture]}
     provider.orders["O1"]["status"] = "COMPLETED"
-    return asked, await till.post(approved(asked, "O1"))
+    return asked, await payment_env.post(approved(asked, "O1"))
 
 
 async def test_what_was_paid_in_part_has_an_owner_and_settles_nothing() -> None:
     provider = PayPal()
-    async with selling(paypal("cid", "cs", is_live=False), provider) as till:
-        asked, _ = await captured(till, provider, "4.00")
-        first, second = await still_open(till)
+    async with selling(paypal("cid", "cs", is_live=False), provider) as payment_env:
+        asked, _ = await captured(payment_env, provider, "4.00")
+        first, second = await still_open(payment_env)
         assert "paid 4.00 EUR, asked 9.00 EUR: look at O1 there" in first
         assert second.startswith('  "Report" for ')
-        now = await till.now(asked)
+        now = await payment_env.now(asked)
         assert (now.status.is_final, now.progress) == (False, PAID_OTHERWISE)
-        await till.sweep(minutes=31)
-        now = await till.now(asked)
+        await payment_env.sweep(minutes=31)
+        now = await payment_env.now(asked)
         assert (now.status, now.why, now.is_open_there) == (Status.EXPIRED, PAID_OTHERWISE, False)
-        await till.sweep(days=40)
-        assert await ledger(till) == []
-        assert len(await still_open(till)) == 2
-        await end_payment(till.service, first.split(" ")[0])
-        assert await still_open(till) == NOTHING
+        await payment_env.sweep(days=40)
+        assert await ledger(payment_env) == []
+        assert len(await still_open(payment_env)) == 2
+        await end_payment(payment_env.service, first.split(" ")[0])
+        assert await still_open(payment_env) == NOTHING
 
 
 async def test_so_has_what_was_paid_in_another_currency_and_found_by_asking(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await begun(till)
+    asked = await begun(payment_env)
     acme.pay()
     acme.checkouts["co-1"]["currency"] = "USD"
-    await till.sweep(minutes=31)
-    (first, _) = await still_open(till)
+    await payment_env.sweep(minutes=31)
+    (first, _) = await still_open(payment_env)
     assert "paid 9.00 USD, asked 9.00 EUR" in first
-    now = await till.now(asked)
+    now = await payment_env.now(asked)
     assert (now.status, now.why) == (Status.EXPIRED, PAID_OTHERWISE)
-    assert await ledger(till) == []
+    assert await ledger(payment_env) == []
 
 
-async def test_or_in_another_mode(till: Till, acme: Acme) -> None:
-    await begun(till)
+async def test_or_in_another_mode(payment_env: PaymentEnv, acme: Acme) -> None:
+    await begun(payment_env)
     acme.pay()
     acme.checkouts["co-1"]["live"] = True
-    await till.sweep(minutes=31)
-    (first, _) = await still_open(till)
+    await payment_env.sweep(minutes=31)
+    (first, _) = await still_open(payment_env)
     assert "paid 9.00 EUR, in another mode, asked 9.00 EUR" in first
-    assert await ledger(till) == []
+    assert await ledger(payment_env) == []
 
 
-async def test_what_is_signed_is_listed_at_once(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
+async def test_what_is_signed_is_listed_at_once(payment_env: PaymentEnv, acme: Acme) -> None:
+    asked = await begun(payment_env)
     for id, became in (("msg_1", "refused"), ("msg_1", "duplicate")):
-        assert (await tell(till, acme.pay(amount=400), id=id)).json() == {"received": became}
-    (first, _) = await still_open(till)
+        assert (await tell(payment_env, acme.pay(amount=400), id=id)).json() == {"received": became}
+    (first, _) = await still_open(payment_env)
     assert "paid 4.00 EUR, asked 9.00 EUR" in first
-    assert (await till.now(asked)).progress == PAID_OTHERWISE
+    assert (await payment_env.now(asked)).progress == PAID_OTHERWISE
     # It was a mistake: what is right settles, and nobody needs to look.
-    assert (await tell(till, acme.pay(), id="msg_3")).json() == {"received": "accepted"}
-    assert await ledger(till) == [ReceiptStatus.OPEN]
-    assert not any("asked 9.00" in line for line in await still_open(till))
+    assert (await tell(payment_env, acme.pay(), id="msg_3")).json() == {"received": "accepted"}
+    assert await ledger(payment_env) == [ReceiptStatus.OPEN]
+    assert not any("asked 9.00" in line for line in await still_open(payment_env))
 
 
-async def test_the_line_ends_by_the_command_that_the_operator_has(till: Till, acme: Acme) -> None:
-    await begun(till)
-    await tell(till, acme.pay(amount=400))
-    (first, _) = await still_open(till)
+async def test_the_line_ends_by_the_command_that_the_operator_has(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    await begun(payment_env)
+    await tell(payment_env, acme.pay(amount=400))
+    (first, _) = await still_open(payment_env)
     parser = argparse.ArgumentParser()
     add_payments(parser)
     id = parser.parse_args(with_ids(["done", first.split(" ")[0]])).id
-    await end_payment(till.service, id)
-    assert await still_open(till) == NOTHING
-    await tell(till, acme.pay(amount=400), id="msg_2")
-    assert await still_open(till) == NOTHING
-    await tell(till, acme.pay(amount=500), id="msg_3")
-    assert "paid 5.00 EUR" in (await still_open(till))[0]
+    await end_payment(payment_env.service, id)
+    assert await still_open(payment_env) == NOTHING
+    await tell(payment_env, acme.pay(amount=400), id="msg_2")
+    assert await still_open(payment_env) == NOTHING
+    await tell(payment_env, acme.pay(amount=500), id="msg_3")
+    assert "paid 5.00 EUR" in (await still_open(payment_env))[0]
 
 
-async def test_what_was_given_back_there_needs_nobody(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
+async def test_what_was_given_back_there_needs_nobody(payment_env: PaymentEnv, acme: Acme) -> None:
+    asked = await begun(payment_env)
     acme.pay()
     acme.checkouts["co-1"]["amount"] = 400
-    await till.sweep(minutes=31)
-    assert len(await still_open(till)) == 2
+    await payment_env.sweep(minutes=31)
+    assert len(await still_open(payment_env)) == 2
     acme.checkouts["co-1"]["refunded"] = 400
-    checkouts = till.service.kinds.payments.checkouts
+    checkouts = payment_env.service.kinds.payments.checkouts
     with pytest.raises(Mismatch, match="amount"):
-        await checkouts.ask_seller(await till.now(asked))
-    assert await still_open(till) == NOTHING
+        await checkouts.ask_provider(await payment_env.now(asked))
+    assert await still_open(payment_env) == NOTHING
 
 
-async def test_what_was_not_paid_needs_nobody_either(till: Till, acme: Acme) -> None:
-    await begun(till)
+async def test_what_was_not_paid_needs_nobody_either(payment_env: PaymentEnv, acme: Acme) -> None:
+    await begun(payment_env)
     acme.checkouts["co-1"] |= {"state": "failed", "amount": 400}
-    await till.sweep(minutes=31)
-    assert await still_open(till) == NOTHING
+    await payment_env.sweep(minutes=31)
+    assert await still_open(payment_env) == NOTHING
 
 
 async def test_the_page_and_the_tool_say_paid_otherwise_than_asked(shop: Shop) -> None:
@@ -468,26 +476,28 @@ async def test_of_two_pages_for_one_request_both_are_known_whichever_answer_come
 ) -> None:
     acme = Forgetful()
     seller = declared(f"{DECLARED}idempotency = false\n", folder=tmp_path)
-    async with selling(seller, acme) as till:
-        asked = await till.asked()
-        going = asyncio.ensure_future(till.go_on(asked))
+    async with selling(seller, acme) as payment_env:
+        asked = await payment_env.asked()
+        going = asyncio.ensure_future(payment_env.go_on(asked))
         await acme.made.acquire()
-        assert (await tell(till, acme.event("co-1"))).json() == {"received": "waiting"}
-        till.clock.tick(seconds=31)
-        sweeping = asyncio.ensure_future(fall_due(till.service))
+        assert (await tell(payment_env, acme.event("co-1"))).json() == {"received": "waiting"}
+        payment_env.clock.tick(seconds=31)
+        sweeping = asyncio.ensure_future(fall_due(payment_env.service))
         await acme.made.acquire()
         for turn in (first, 1 - first):
             acme.gates[turn].set()
             await (going, sweeping)[turn]
         assert going.result() == "https://pay-test.acme.example/co-1"
-        now = await till.now(asked)
+        now = await payment_env.now(asked)
         latest = kept_of(now.attempt)
         assert latest is not None
         assert latest.session == "co-1"
         assert sessions_of(now) == ("co-1", "co-2")
-        assert (await tell(till, acme.pay("co-1"), id="msg_2")).json() == {"received": "accepted"}
-        assert await ledger(till) == [ReceiptStatus.OPEN]
-        await till.sweep()
+        assert (await tell(payment_env, acme.pay("co-1"), id="msg_2")).json() == {
+            "received": "accepted"
+        }
+        assert await ledger(payment_env) == [ReceiptStatus.OPEN]
+        await payment_env.sweep()
         assert acme.checkouts["co-2"]["state"] == "closed"
 
 
@@ -495,50 +505,50 @@ async def test_of_two_pages_for_one_request_both_are_known_whichever_answer_come
 
 
 @pytest.fixture
-async def lemon() -> AsyncIterator[tuple[Till, LemonSqueezy]]:
+async def lemon() -> AsyncIterator[tuple[PaymentEnv, LemonSqueezy]]:
     provider = LemonSqueezy()
-    async with selling(LEMON_SQUEEZY, provider) as till:
-        yield till, provider
+    async with selling(LEMON_SQUEEZY, provider) as payment_env:
+        yield payment_env, provider
 
 
 @pytest.mark.parametrize("orders", [("111", "222"), ("222", "111"), ("111", "222", "111", "222")])
 async def test_a_second_payment_on_one_page_has_a_row_of_its_own_and_is_given_back(
-    lemon: tuple[Till, LemonSqueezy], orders: tuple[str, ...]
+    lemon: tuple[PaymentEnv, LemonSqueezy], orders: tuple[str, ...]
 ) -> None:
-    till, provider = lemon
-    asked = await till.asked()
-    await till.go_on(asked)
+    payment_env, provider = lemon
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
     for order in orders:
-        await ordered(till, asked, order)
-    rows = await till.service.kinds.payments.ledger.all()
+        await ordered(payment_env, asked, order)
+    rows = await payment_env.service.kinds.payments.ledger.all()
     assert sorted(str(row.payment_intent) for row in rows) == ["111", "222"]
-    first = await till.paid(asked)
+    first = await payment_env.paid(asked)
     assert first is not None
     assert first.payment_intent == orders[0]
-    await till.service.kinds.payments.ledger.spend(first.owner, first.id, run=None)
-    await till.sweep(days=7, seconds=1)
+    await payment_env.service.kinds.payments.ledger.spend(first.owner, first.id, run=None)
+    await payment_env.sweep(days=7, seconds=1)
     assert provider.orders_given_back == [orders[1]]
 
 
 async def test_two_payments_on_one_page_told_at_once_have_two_rows(
-    lemon: tuple[Till, LemonSqueezy],
+    lemon: tuple[PaymentEnv, LemonSqueezy],
 ) -> None:
-    till, _ = lemon
-    asked = await till.asked()
-    await till.go_on(asked)
-    await asyncio.gather(*(ordered(till, asked, order) for order in ("111", "222")))
-    rows = await till.service.kinds.payments.ledger.all()
+    payment_env, _ = lemon
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
+    await asyncio.gather(*(ordered(payment_env, asked, order) for order in ("111", "222")))
+    rows = await payment_env.service.kinds.payments.ledger.all()
     assert sorted(str(row.payment_intent) for row in rows) == ["111", "222"]
 
 
 async def test_a_page_nobody_can_be_asked_about_leaves_no_line(
-    lemon: tuple[Till, LemonSqueezy],
+    lemon: tuple[PaymentEnv, LemonSqueezy],
 ) -> None:
-    till, _ = lemon
-    asked = await till.asked()
-    await till.go_on(asked)
-    await till.sweep(minutes=31)
-    await till.sweep(hours=2)
-    assert not (await till.now(asked)).is_open_there
-    await till.sweep(days=40)
-    assert await still_open(till) == NOTHING
+    payment_env, _ = lemon
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
+    await payment_env.sweep(minutes=31)
+    await payment_env.sweep(hours=2)
+    assert not (await payment_env.now(asked)).is_open_there
+    await payment_env.sweep(days=40)
+    assert await still_open(payment_env) == NOTHING

@@ -297,7 +297,7 @@ async def test_where_its_provider_is_not_set_up_nothing_is_begun(shop: Shop) -> 
     await shop.restart(sellers={})
     (payment,) = await shop.payments()
     with pytest.raises(NoRefunds, match="ELICIT_STRIPE_"):
-        await shop.service.kinds.payments.refunds.give_back(payment.owner, payment.id, reason=None)
+        await shop.service.kinds.payments.refunds.refund(payment.owner, payment.id, reason=None)
     assert await shop.ledger() == ["open"]
 
 
@@ -327,11 +327,11 @@ async def test_what_is_bought_for_good_and_never_used_is_given_back(shop: Shop) 
 
 
 async def test_a_tool_that_could_not_give_it_back_does_not_use_it_either(shop: Shop) -> None:
-    async def give_back(receipt: Receipt) -> str:
+    async def refund(receipt: Receipt) -> str:
         await receipt.refund(reason="out of paper")
         return "never"
 
-    shop.body = give_back
+    shop.body = refund
     async with buying(shop) as buy:
         shop.line.broken.append("/refunds")
         await buy.person.pay(buy.link)
@@ -352,11 +352,11 @@ async def test_a_tool_that_gave_it_back_and_failed_is_paid_anew_by_the_next_call
     shop: Shop,
 ) -> None:
     # finding: R17
-    async def give_back(receipt: Receipt) -> str:
+    async def refund(receipt: Receipt) -> str:
         await receipt.refund(reason="out of paper")
         raise RuntimeError("no paper")
 
-    shop.body = give_back
+    shop.body = refund
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
         await shop.tell_all()

@@ -15,7 +15,7 @@ from tests.support.payment_env import (
     LEMON_SQUEEZY,
     Interrupted,
     LemonSqueezy,
-    Till,
+    PaymentEnv,
     ordered,
     selling,
 )
@@ -37,24 +37,24 @@ def store() -> Interrupted:
 
 
 @pytest.fixture
-async def till(there: LemonSqueezy, store: Interrupted) -> AsyncIterator[Till]:
-    async with selling(LEMON_SQUEEZY, there, store=store) as till:
-        yield till
+async def payment_env(there: LemonSqueezy, store: Interrupted) -> AsyncIterator[PaymentEnv]:
+    async with selling(LEMON_SQUEEZY, there, store=store) as payment_env:
+        yield payment_env
 
 
 @pytest.fixture
-async def payment(till: Till) -> Payment:
-    asked = await till.asked()
-    await till.go_on(asked)
-    await ordered(till, asked, "111")
-    found = await till.paid(asked)
+async def payment(payment_env: PaymentEnv) -> Payment:
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
+    await ordered(payment_env, asked, "111")
+    found = await payment_env.paid(asked)
     assert found is not None
     return found
 
 
 @asynccontextmanager
 async def another_process(
-    till: Till, there: LemonSqueezy, *, sells: bool = True
+    payment_env: PaymentEnv, there: LemonSqueezy, *, sells: bool = True
 ) -> AsyncGenerator[Service]:
     async def public(_host: str, _port: int) -> list[str]:
         return ["93.184.215.14"]
@@ -62,11 +62,11 @@ async def another_process(
     async with (
         httpx.AsyncClient(transport=httpx.MockTransport(there)) as client,
         open_service(
-            store=till.store.sibling(),
+            store=payment_env.store.sibling(),
             ring=RING,
             public_url=URL,
             uid=1000,
-            clock=till.clock,
+            clock=payment_env.clock,
             outbound=Outbound(client, allow_loopback=True, resolve=public),
             sellers={LEMON_SQUEEZY.name: LEMON_SQUEEZY} if sells else {},
         ) as service,
@@ -78,133 +78,139 @@ def refunds_of(service: Service) -> Refunds:
     return service.kinds.payments.refunds
 
 
-async def standing(till: Till, payment: Payment) -> ReceiptStatus:
-    found = await till.service.kinds.payments.ledger.read(payment.owner, payment.id)
+async def standing(payment_env: PaymentEnv, payment: Payment) -> ReceiptStatus:
+    found = await payment_env.service.kinds.payments.ledger.read(payment.owner, payment.id)
     assert found is not None
     return found.status
 
 
 async def test_two_who_give_it_back_at_once_ask_the_provider_once(
-    till: Till, there: LemonSqueezy, payment: Payment
+    payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     there.answers.clear()
-    give_back = refunds_of(till.service).give_back
+    refund = refunds_of(payment_env.service).refund
     async with asyncio.TaskGroup() as group:
         asking = [
-            group.create_task(give_back(payment.owner, payment.id, reason=reason))
+            group.create_task(refund(payment.owner, payment.id, reason=reason))
             for reason in ("the person", "an operator")
         ]
         await eventually(lambda: there.refunds)
         there.answers.set()
     assert [str(one.result().price) for one in asking] == ["9.00 EUR"] * 2
-    assert (there.refunds, there.given_back) == (1, 900)
-    assert await standing(till, payment) is ReceiptStatus.REFUNDED
+    assert (there.refunds, there.refunded) == (1, 900)
+    assert await standing(payment_env, payment) is ReceiptStatus.REFUNDED
 
 
 async def test_while_one_process_asks_another_one_does_not(
-    till: Till, there: LemonSqueezy, payment: Payment
+    payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     there.answers.clear()
-    async with another_process(till, there) as other:
+    async with another_process(payment_env, there) as other:
         first = asyncio.create_task(
-            refunds_of(till.service).give_back(payment.owner, payment.id, reason="a")
+            refunds_of(payment_env.service).refund(payment.owner, payment.id, reason="a")
         )
         await eventually(lambda: there.refunds)
         with pytest.raises(UnderWay, match="at the moment"):
-            await refunds_of(other).give_back(payment.owner, payment.id, reason="b")
-        till.clock.tick(seconds=31)
+            await refunds_of(other).refund(payment.owner, payment.id, reason="b")
+        payment_env.clock.tick(seconds=31)
         await fall_due(other)
         there.answers.set()
         await first
         # And then it is told what became of it.
-        refund = await refunds_of(other).give_back(payment.owner, payment.id, reason="b")
+        refund = await refunds_of(other).refund(payment.owner, payment.id, reason="b")
         assert str(refund.price) == "9.00 EUR"
-    assert (there.refunds, there.given_back) == (1, 900)
+    assert (there.refunds, there.refunded) == (1, 900)
 
 
 async def test_what_a_process_that_died_had_begun_is_asked_again_in_a_minute(
-    till: Till, there: LemonSqueezy, payment: Payment
+    payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     there.answers.clear()
-    async with another_process(till, there) as other:
+    async with another_process(payment_env, there) as other:
         dying = asyncio.create_task(
-            refunds_of(other).give_back(payment.owner, payment.id, reason=None)
+            refunds_of(other).refund(payment.owner, payment.id, reason=None)
         )
         await eventually(lambda: there.refunds)
         dying.cancel()
         await asyncio.wait({dying})
     there.answers.set()
-    await fall_due(till.service)
-    assert (there.given_back, await standing(till, payment)) == (0, ReceiptStatus.REFUNDING)
-    till.clock.now += ASKING_AT_MOST + timedelta(seconds=1)
-    await fall_due(till.service)
-    assert (there.given_back, await standing(till, payment)) == (900, ReceiptStatus.REFUNDED)
+    await fall_due(payment_env.service)
+    assert (there.refunded, await standing(payment_env, payment)) == (0, ReceiptStatus.REFUNDING)
+    payment_env.clock.now += ASKING_AT_MOST + timedelta(seconds=1)
+    await fall_due(payment_env.service)
+    assert (there.refunded, await standing(payment_env, payment)) == (900, ReceiptStatus.REFUNDED)
 
 
 async def test_one_that_fails_too_late_leaves_the_turn_of_the_next_one_as_it_is(
-    till: Till, there: LemonSqueezy, payment: Payment
+    payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     # finding: T4
-    async def give_back(service: Service) -> Refund:
-        return await refunds_of(service).give_back(payment.owner, payment.id, reason=None)
+    async def refund(service: Service) -> Refund:
+        return await refunds_of(service).refund(payment.owner, payment.id, reason=None)
 
     to_the_first, there.is_down = there.answers, True
     to_the_first.clear()
-    async with another_process(till, there) as other, another_process(till, there) as third:
-        first = asyncio.create_task(give_back(till.service))
+    async with (
+        another_process(payment_env, there) as other,
+        another_process(payment_env, there) as third,
+    ):
+        first = asyncio.create_task(refund(payment_env.service))
         await eventually(lambda: there.refunds == 1)
-        till.clock.now += ASKING_AT_MOST + timedelta(seconds=1)
+        payment_env.clock.now += ASKING_AT_MOST + timedelta(seconds=1)
         there.answers = asyncio.Event()
-        second = asyncio.create_task(give_back(other))
+        second = asyncio.create_task(refund(other))
         await eventually(lambda: there.refunds == 2)
         to_the_first.set()
         with pytest.raises(Failed):
             await first
         there.is_down = False
-        asking = asyncio.create_task(give_back(third))
+        asking = asyncio.create_task(refund(third))
         await eventually(lambda: asking.done() or there.refunds > 2)
         there.answers.set()
         with pytest.raises(UnderWay):
             await asking
         await second
-    assert (there.refunds, there.given_back) == (2, 900)
+    assert (there.refunds, there.refunded) == (2, 900)
 
 
 async def test_one_that_did_not_work_is_in_nobodys_way(
-    till: Till, there: LemonSqueezy, payment: Payment
+    payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     there.is_down = True
-    async with another_process(till, there) as other:
+    async with another_process(payment_env, there) as other:
         with pytest.raises(Failed):
-            await refunds_of(till.service).give_back(payment.owner, payment.id, reason=None)
-        (row,) = await till.service.kinds.payments.ledger.all()
+            await refunds_of(payment_env.service).refund(payment.owner, payment.id, reason=None)
+        (row,) = await payment_env.service.kinds.payments.ledger.all()
         assert row.due_at is not None
-        assert row.due_at - till.clock() == timedelta(minutes=5)
+        assert row.due_at - payment_env.clock() == timedelta(minutes=5)
         there.is_down = False
-        await refunds_of(other).give_back(payment.owner, payment.id, reason=None)
-    assert (there.given_back, await standing(till, payment)) == (900, ReceiptStatus.REFUNDED)
+        await refunds_of(other).refund(payment.owner, payment.id, reason=None)
+    assert (there.refunded, await standing(payment_env, payment)) == (900, ReceiptStatus.REFUNDED)
 
 
 async def test_in_the_last_minute_before_it_is_tried_again_by_itself_it_is_left_to_that(
-    till: Till, there: LemonSqueezy, payment: Payment
+    payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
-    give_back = refunds_of(till.service).give_back
+    refund = refunds_of(payment_env.service).refund
     there.is_down = True
     with pytest.raises(Failed):
-        await give_back(payment.owner, payment.id, reason=None)
+        await refund(payment.owner, payment.id, reason=None)
     there.is_down = False
-    till.clock.tick(minutes=4, seconds=30)
+    payment_env.clock.tick(minutes=4, seconds=30)
     with pytest.raises(UnderWay, match="by itself within a minute"):
-        await give_back(payment.owner, payment.id, reason=None)
-    till.clock.tick(seconds=31)
-    await fall_due(till.service)
-    assert (there.given_back, await standing(till, payment)) == (900, ReceiptStatus.REFUNDED)
+        await refund(payment.owner, payment.id, reason=None)
+    payment_env.clock.tick(seconds=31)
+    await fall_due(payment_env.service)
+    assert (there.refunded, await standing(payment_env, payment)) == (900, ReceiptStatus.REFUNDED)
 
 
 async def test_whoever_gives_up_leaves_the_turn_of_the_next_one_as_it_is(
-    till: Till, there: LemonSqueezy, payment: Payment, store: Interrupted
+    payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment, store: Interrupted
 ) -> None:
-    async with another_process(till, there) as other, another_process(till, there) as third:
+    async with (
+        another_process(payment_env, there) as other,
+        another_process(payment_env, there) as third,
+    ):
         asking: list[asyncio.Task[Refund]] = []
 
         async def nothing() -> None:
@@ -213,70 +219,77 @@ async def test_whoever_gives_up_leaves_the_turn_of_the_next_one_as_it_is(
         async def begin() -> None:
             there.is_down = False
             there.answers.clear()
-            give_back = refunds_of(other).give_back
-            asking.append(asyncio.create_task(give_back(payment.owner, payment.id, reason=None)))
+            refund = refunds_of(other).refund
+            asking.append(asyncio.create_task(refund(payment.owner, payment.id, reason=None)))
             await eventually(lambda: there.refunds == 2)
 
         # The row is begun, then its turn is taken; the third time it is written that has failed.
         store.meanwhile += [begin, nothing, nothing]
         there.is_down = True
-        till.clock.tick(days=7, seconds=1)
-        await fall_due(till.service)
+        payment_env.clock.tick(days=7, seconds=1)
+        await fall_due(payment_env.service)
         assert there.refunds == 2
         with pytest.raises(UnderWay):
-            await refunds_of(third).give_back(payment.owner, payment.id, reason=None)
+            await refunds_of(third).refund(payment.owner, payment.id, reason=None)
         there.answers.set()
         await asking[0]
-    assert (there.refunds, there.given_back) == (2, 900)
+    assert (there.refunds, there.refunded) == (2, 900)
 
 
 async def test_so_does_a_process_that_cannot_ask_at_all(
-    till: Till, there: LemonSqueezy, payment: Payment
+    payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     there.is_down = True
     with pytest.raises(Failed):
-        await refunds_of(till.service).give_back(payment.owner, payment.id, reason=None)
-    till.clock.tick(minutes=6)
-    (due,) = await till.service.kinds.payments.ledger.all()
+        await refunds_of(payment_env.service).refund(payment.owner, payment.id, reason=None)
+    payment_env.clock.tick(minutes=6)
+    (due,) = await payment_env.service.kinds.payments.ledger.all()
     there.is_down = False
     there.answers.clear()
-    async with another_process(till, there, sells=False) as unable:
+    async with another_process(payment_env, there, sells=False) as unable:
         asking = asyncio.create_task(
-            refunds_of(till.service).give_back(payment.owner, payment.id, reason=None)
+            refunds_of(payment_env.service).refund(payment.owner, payment.id, reason=None)
         )
         await eventually(lambda: there.refunds == 2)
         await refunds_of(unable).fall_due(due)
-        async with another_process(till, there) as third:
+        async with another_process(payment_env, there) as third:
             with pytest.raises(UnderWay):
-                await refunds_of(third).give_back(payment.owner, payment.id, reason=None)
+                await refunds_of(third).refund(payment.owner, payment.id, reason=None)
         there.answers.set()
         await asking
-    assert (there.refunds, there.given_back) == (2, 900)
+    assert (there.refunds, there.refunded) == (2, 900)
 
 
 @pytest.mark.parametrize("is_by_itself", [False, True])
 async def test_what_a_bank_claims_just_when_it_is_to_be_given_back_is_not_given_back(
-    till: Till, there: LemonSqueezy, payment: Payment, store: Interrupted, *, is_by_itself: bool
+    payment_env: PaymentEnv,
+    there: LemonSqueezy,
+    payment: Payment,
+    store: Interrupted,
+    *,
+    is_by_itself: bool,
 ) -> None:
-    ledger = till.service.kinds.payments.ledger
+    ledger = payment_env.service.kinds.payments.ledger
 
     async def hear(said: Dispute) -> None:
         await ledger.hear(payment, lambda row: disputed(row, "claim-1", said))
 
     store.meanwhile.append(lambda: hear(Dispute.OPEN))
     if is_by_itself:
-        till.clock.tick(days=7, seconds=1)
-        await fall_due(till.service)
+        payment_env.clock.tick(days=7, seconds=1)
+        await fall_due(payment_env.service)
     else:
         with pytest.raises(NotPossible, match="disputed"):
-            await refunds_of(till.service).give_back(payment.owner, payment.id, reason="no seats")
+            await refunds_of(payment_env.service).refund(
+                payment.owner, payment.id, reason="no seats"
+            )
     assert not store.meanwhile
-    assert (there.refunds, await standing(till, payment)) == (0, ReceiptStatus.DISPUTED)
+    assert (there.refunds, await standing(payment_env, payment)) == (0, ReceiptStatus.DISPUTED)
     for _ in range(3):
-        till.clock.tick(days=7)
-        await fall_due(till.service)
-    assert (there.refunds, await standing(till, payment)) == (0, ReceiptStatus.DISPUTED)
+        payment_env.clock.tick(days=7)
+        await fall_due(payment_env.service)
+    assert (there.refunds, await standing(payment_env, payment)) == (0, ReceiptStatus.DISPUTED)
     await hear(Dispute.WON)  # and then it goes back, as it was begun
-    till.clock.tick(days=7)
-    await fall_due(till.service)
-    assert (there.given_back, await standing(till, payment)) == (900, ReceiptStatus.REFUNDED)
+    payment_env.clock.tick(days=7)
+    await fall_due(payment_env.service)
+    assert (there.refunded, await standing(payment_env, payment)) == (900, ReceiptStatus.REFUNDED)

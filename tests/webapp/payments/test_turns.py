@@ -19,7 +19,7 @@ from flows.payments.pace import PACE, TROUBLED_AT_MOST
 from flows.payments.paypal.gateway import paypal
 from flows.payments.stripe.account import stripe
 from tests.support.acme import DECLARED, KEY, Acme, begun, declared, ledger
-from tests.support.payment_env import Mollie, PayPal, Till, selling
+from tests.support.payment_env import Mollie, PaymentEnv, PayPal, selling
 from tests.support.shop_env import FETCH, RING, buying, open_shop
 from webapp.payments.checkouts import FETCHES_AT_ONCE
 from webapp.settings.settings import BadSettings, Settings, read_settings, with_sandbox
@@ -35,54 +35,56 @@ def acme() -> Acme:
 
 
 @pytest.fixture
-async def till(acme: Acme, tmp_path: Path) -> AsyncIterator[Till]:
+async def payment_env(acme: Acme, tmp_path: Path) -> AsyncIterator[PaymentEnv]:
     seller = declared(DECLARED, folder=tmp_path)
-    async with selling(seller, acme, is_unreached=True) as till:
-        yield till
+    async with selling(seller, acme, is_unreached=True) as payment_env:
+        yield payment_env
 
 
-async def asked_at(till: Till, calls: list[str], *, seconds: int, words: str) -> list[int]:
+async def asked_at(
+    payment_env: PaymentEnv, calls: list[str], *, seconds: int, words: str
+) -> list[int]:
     """At which seconds from now its provider is asked, looked at in each."""
     moments: list[int] = []
     for second in range(1, seconds + 1):
         before = sum(words in call for call in calls)
-        till.clock.tick(seconds=1)
-        await fall_due(till.service)
+        payment_env.clock.tick(seconds=1)
+        await fall_due(payment_env.service)
         moments += [second] * (sum(words in call for call in calls) - before)
     return moments
 
 
 async def test_it_is_asked_more_and_more_seldom_until_its_time_is_over(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
     # finding: M3
-    asked = await begun(till)
-    moments = await asked_at(till, acme.calls, seconds=29 * 60, words=FETCHED)
+    asked = await begun(payment_env)
+    moments = await asked_at(payment_env, acme.calls, seconds=29 * 60, words=FETCHED)
     assert [after - before for before, after in pairwise([0, *moments])][:9] == [
         *(2, 3, 5, 8, 13, 21),
         *(30, 30, 30),
     ]
     assert max(after - before for before, after in pairwise(moments)) == 30
-    assert (await till.now(asked)).status is Status.OPENED
-    await till.sweep(minutes=31)
-    assert (await till.now(asked)).status is Status.EXPIRED
+    assert (await payment_env.now(asked)).status is Status.OPENED
+    await payment_env.sweep(minutes=31)
+    assert (await payment_env.now(asked)).status is Status.EXPIRED
     calls = len(acme.calls)
-    assert await asked_at(till, acme.calls, seconds=300, words=FETCHED) == []
+    assert await asked_at(payment_env, acme.calls, seconds=300, words=FETCHED) == []
     assert len(acme.calls) == calls
 
 
-async def test_no_time_goes_by_and_nobody_is_asked(till: Till, acme: Acme) -> None:
-    await begun(till)
+async def test_no_time_goes_by_and_nobody_is_asked(payment_env: PaymentEnv, acme: Acme) -> None:
+    await begun(payment_env)
     for _ in range(5):
-        await fall_due(till.service)
+        await fall_due(payment_env.service)
     assert not any(FETCHED in call for call in acme.calls)
 
 
-async def test_a_press_of_continue_begins_anew(till: Till, acme: Acme) -> None:
-    asked = await begun(till)
-    await asked_at(till, acme.calls, seconds=90, words=FETCHED)
-    await till.go_on(asked)
-    moments = await asked_at(till, acme.calls, seconds=20, words=FETCHED)
+async def test_a_press_of_continue_begins_anew(payment_env: PaymentEnv, acme: Acme) -> None:
+    asked = await begun(payment_env)
+    await asked_at(payment_env, acme.calls, seconds=90, words=FETCHED)
+    await payment_env.go_on(asked)
+    moments = await asked_at(payment_env, acme.calls, seconds=20, words=FETCHED)
     assert moments == [2, 5, 10, 18]
 
 
@@ -109,15 +111,15 @@ async def test_whoever_takes_the_money_is_asked(
 ) -> None:
     # finding: M3
     provider = played()
-    async with selling(seller(), provider, is_unreached=True) as till:
-        asked = await till.asked()
-        await till.go_on(asked)
+    async with selling(seller(), provider, is_unreached=True) as payment_env:
+        asked = await payment_env.asked()
+        await payment_env.go_on(asked)
         pay(provider)
-        till.clock.tick(seconds=2)
-        await fall_due(till.service)
-        assert (await till.now(asked)).status is Status.ACCEPTED
+        payment_env.clock.tick(seconds=2)
+        await fall_due(payment_env.service)
+        assert (await payment_env.now(asked)).status is Status.ACCEPTED
         calls = len(provider.calls)
-        await asked_at(till, provider.calls, seconds=120, words="/")
+        await asked_at(payment_env, provider.calls, seconds=120, words="/")
         assert len(provider.calls) == calls
 
 
@@ -152,8 +154,8 @@ async def test_what_a_process_that_is_gone_would_have_asked_another_one_asks(
 ) -> None:
     # finding: M3
     seller, store = declared(DECLARED, folder=tmp_path), MemoryStore()
-    async with selling(seller, acme, store=store, is_unreached=True) as till:
-        await begun(till)
+    async with selling(seller, acme, store=store, is_unreached=True) as payment_env:
+        await begun(payment_env)
         acme.pay()
         async with selling(seller, acme, store=store.sibling(), is_unreached=True) as other:
             other.clock.tick(seconds=2)
@@ -163,18 +165,18 @@ async def test_what_a_process_that_is_gone_would_have_asked_another_one_asks(
 
 async def test_where_webhooks_reach_us_nobody_is_asked(acme: Acme, tmp_path: Path) -> None:
     # finding: M3
-    async with selling(declared(DECLARED, folder=tmp_path), acme) as till:
-        await begun(till)
-        assert await asked_at(till, acme.calls, seconds=300, words=FETCHED) == []
+    async with selling(declared(DECLARED, folder=tmp_path), acme) as payment_env:
+        await begun(payment_env)
+        assert await asked_at(payment_env, acme.calls, seconds=300, words=FETCHED) == []
 
 
 async def test_a_provider_in_trouble_is_asked_later_each_time_and_for_ever(
-    till: Till, acme: Acme, caplog: pytest.LogCaptureFixture
+    payment_env: PaymentEnv, acme: Acme, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: M3
-    asked = await begun(till)
+    asked = await begun(payment_env)
     acme.is_down = True
-    moments = await asked_at(till, acme.calls, seconds=1200, words=FETCHED)
+    moments = await asked_at(payment_env, acme.calls, seconds=1200, words=FETCHED)
     pauses = [after - before for before, after in pairwise(moments)]
     assert pauses[0] == 30
     assert pauses == sorted(pauses)
@@ -182,29 +184,31 @@ async def test_a_provider_in_trouble_is_asked_later_each_time_and_for_ever(
     assert KEY not in caplog.text
     acme.is_down = False
     acme.pay()
-    await asked_at(till, acme.calls, seconds=300, words=FETCHED)
-    assert (await till.now(asked)).status is Status.ACCEPTED
+    await asked_at(payment_env, acme.calls, seconds=300, words=FETCHED)
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
 
 
-async def test_an_account_that_is_asked_too_much_is_left_alone(till: Till, acme: Acme) -> None:
+async def test_an_account_that_is_asked_too_much_is_left_alone(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     # finding: M3
-    many = [await till.asked(f"question {number}") for number in range(FETCHES_AT_ONCE + 5)]
+    many = [await payment_env.asked(f"question {number}") for number in range(FETCHES_AT_ONCE + 5)]
     for asked in many:
-        await till.go_on(asked)
-    till.clock.tick(seconds=2)
-    await fall_due(till.service)
+        await payment_env.go_on(asked)
+    payment_env.clock.tick(seconds=2)
+    await fall_due(payment_env.service)
     assert sum(FETCHED in call for call in acme.calls) == FETCHES_AT_ONCE
-    till.clock.tick(seconds=HOLD.total_seconds())
-    await fall_due(till.service)
+    payment_env.clock.tick(seconds=HOLD.total_seconds())
+    await fall_due(payment_env.service)
     assert len({call for call in acme.calls if FETCHED in call}) > FETCHES_AT_ONCE
 
 
 async def test_a_provider_has_a_pace_of_its_own(acme: Acme, tmp_path: Path) -> None:
     # finding: M3
     slowly = f"{DECLARED}pace = [10, 60]\n"
-    async with selling(declared(slowly, folder=tmp_path), acme, is_unreached=True) as till:
-        await begun(till)
-        moments = await asked_at(till, acme.calls, seconds=200, words=FETCHED)
+    async with selling(declared(slowly, folder=tmp_path), acme, is_unreached=True) as payment_env:
+        await begun(payment_env)
+        moments = await asked_at(payment_env, acme.calls, seconds=200, words=FETCHED)
         assert moments == [10, 70, 130, 190]
 
 
@@ -217,9 +221,9 @@ def test_a_pace_of_no_time_is_refused(tmp_path: Path) -> None:
 
 async def test_who_says_nothing_is_not_asked(acme: Acme, tmp_path: Path) -> None:
     silent = f"{DECLARED}fetch = false\n"
-    async with selling(declared(silent, folder=tmp_path), acme, is_unreached=True) as till:
-        asked = await begun(till)
-        assert (await till.now(asked)).ask_at is None
+    async with selling(declared(silent, folder=tmp_path), acme, is_unreached=True) as payment_env:
+        asked = await begun(payment_env)
+        assert (await payment_env.now(asked)).ask_at is None
 
 
 # When it is on.
@@ -255,42 +259,46 @@ async def test_the_sandbox_reaches_us_and_is_not_asked() -> None:
 # Waking for it.
 
 
-async def test_a_process_wakes_for_what_it_expects(till: Till) -> None:
+async def test_a_process_wakes_for_what_it_expects(payment_env: PaymentEnv) -> None:
     # finding: M3
-    asked = await till.asked()
-    expecting = till.service.kinds.payments.checkouts.turns
+    asked = await payment_env.asked()
+    expecting = payment_env.service.kinds.payments.checkouts.turns
     waiting = asyncio.create_task(expecting.come(within=3600))
     await asyncio.sleep(0)
-    expecting.expect(structs.replace(asked, ask_at=till.clock() + timedelta(hours=1)))
+    expecting.expect(structs.replace(asked, ask_at=payment_env.clock() + timedelta(hours=1)))
     await asyncio.sleep(0)
     assert not waiting.done()
-    expecting.expect(structs.replace(asked, ask_at=till.clock()))
+    expecting.expect(structs.replace(asked, ask_at=payment_env.clock()))
     await asyncio.wait_for(waiting, 60)
-    till.clock.tick(hours=1)
+    payment_env.clock.tick(hours=1)
     await asyncio.wait_for(expecting.come(within=3600), 60)
 
 
-async def test_what_is_overdue_wakes_it_once_and_takes_nothing_along(till: Till) -> None:
-    asked = await till.asked()
-    expecting = till.service.kinds.payments.checkouts.turns
-    expecting.expect(structs.replace(asked, ask_at=till.clock() - timedelta(seconds=1)))
-    expecting.expect(structs.replace(asked, ask_at=till.clock() + timedelta(hours=1)))
+async def test_what_is_overdue_wakes_it_once_and_takes_nothing_along(
+    payment_env: PaymentEnv,
+) -> None:
+    asked = await payment_env.asked()
+    expecting = payment_env.service.kinds.payments.checkouts.turns
+    expecting.expect(structs.replace(asked, ask_at=payment_env.clock() - timedelta(seconds=1)))
+    expecting.expect(structs.replace(asked, ask_at=payment_env.clock() + timedelta(hours=1)))
     await asyncio.wait_for(expecting.come(within=3600), 60)
     waiting = asyncio.create_task(expecting.come(within=3600))
     await asyncio.sleep(0)
     assert not waiting.done()
     waiting.cancel()
-    till.clock.tick(hours=1)
+    payment_env.clock.tick(hours=1)
     await asyncio.wait_for(expecting.come(within=3600), 60)
 
 
-async def test_continue_wakes_it_and_so_does_each_answer(till: Till, acme: Acme) -> None:
+async def test_continue_wakes_it_and_so_does_each_answer(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     # finding: M3
-    await begun(till)
-    expecting = till.service.kinds.payments.checkouts.turns
+    await begun(payment_env)
+    expecting = payment_env.service.kinds.payments.checkouts.turns
     for pause in PACE:
-        till.clock.tick(seconds=pause.total_seconds())
+        payment_env.clock.tick(seconds=pause.total_seconds())
         await asyncio.wait_for(expecting.come(within=3600), 60)
         before = sum(FETCHED in call for call in acme.calls)
-        await fall_due(till.service)
+        await fall_due(payment_env.service)
         assert sum(FETCHED in call for call in acme.calls) == before + 1

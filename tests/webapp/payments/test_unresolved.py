@@ -29,19 +29,20 @@ from tests.support.acme import (
     still_open,
     tell,
 )
-from tests.support.payment_env import Mollie, Till, selling
+from tests.support.payment_env import Mollie, PaymentEnv, selling
 from tests.support.service_env import Holding, call_of
 from webapp.calls.call import Call
-from webapp.elicitations.kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
 
 
-async def loose_ends(till: Till) -> list[UnresolvedPayment]:
-    rows = till.service.elicitations.rows
+async def unresolved(payment_env: PaymentEnv) -> list[UnresolvedPayment]:
+    rows = payment_env.service.elicitations.rows
     return [
-        await rows.open(record, UnresolvedPayment) for record in await till.store.list("loose end")
+        await rows.open(record, UnresolvedPayment)
+        for record in await payment_env.store.list("loose end")
     ]
 
 
@@ -64,12 +65,12 @@ async def test_one_bad_row_holds_up_none_of_the_others(
     acme: Acme, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_readable: bool
 ) -> None:
     store = Damaged()
-    async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as till:
-        bad = await till.asked("the first one")
-        till.clock.tick(seconds=1)
-        others = [await till.asked(join) for join in ("the second one", "the third one")]
+    async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as payment_env:
+        bad = await payment_env.asked("the first one")
+        payment_env.clock.tick(seconds=1)
+        others = [await payment_env.asked(join) for join in ("the second one", "the third one")]
         for asked in others:
-            await till.go_on(asked)
+            await payment_env.go_on(asked)
         for id in acme.checkouts:
             acme.pay(id)
         if is_readable:
@@ -77,81 +78,81 @@ async def test_one_bad_row_holds_up_none_of_the_others(
         else:
             (record,) = [row for row in await store.list("elicitation") if row.id == bad.id]
             await store.write(replace(record, sealed=b"a torn page"))
-        till.clock.tick(minutes=31)
+        payment_env.clock.tick(minutes=31)
         for _ in range(2):
-            till.clock.tick(seconds=31)
-            assert await fall_due(till.service) == 3
-        assert [(await till.now(asked)).status for asked in others] == [Status.ACCEPTED] * 2
-        assert await ledger(till) == [ReceiptStatus.OPEN] * 2
+            payment_env.clock.tick(seconds=31)
+            assert await fall_due(payment_env.service) == 3
+        assert [(await payment_env.now(asked)).status for asked in others] == [Status.ACCEPTED] * 2
+        assert await ledger(payment_env) == [ReceiptStatus.OPEN] * 2
         word = "store.unavailable" if is_readable else "record.unreadable"
         assert caplog.messages.count(word) == 2
         if is_readable:  # and it has its turn again
             store.bad = None
-            await till.sweep()
-            assert (await till.now(bad)).status is Status.EXPIRED
+            await payment_env.sweep()
+            assert (await payment_env.now(bad)).status is Status.EXPIRED
 
 
 # What it holds up.
 
 
 async def ask_the_same(
-    till: Till, asked: Elicitation, *, what: str | None = None, **others: Any
+    payment_env: PaymentEnv, asked: Elicitation, *, what: str | None = None, **others: Any
 ) -> None:
     """Somebody is to pay for it again; `others`: not the same owner, server or tool."""
     by = AskedBy(owner=asked.owner, server=asked.asked.server, tool=asked.asked.tool)
     terms, link = (
         terms_of(asked),
-        till.service.links.for_author(
-            elicitation_id=asked.id, expires_at=asked.expires_at, now=till.clock()
+        payment_env.service.links.for_author(
+            elicitation_id=asked.id, expires_at=asked.expires_at, now=payment_env.clock()
         ),
     )
     request = PaymentRequest(price=terms.price, what=what or terms.what, seller=terms.seller)
-    payments = till.service.kinds.payments
+    payments = payment_env.service.kinds.payments
     await payments.asked(request, asked.asked, link=link, by=with_others(by, **others))
 
 
 @pytest.mark.parametrize("state", ["pending", "otherwise"])
 async def test_nobody_is_asked_to_pay_for_the_same_again_meanwhile(
-    till: Till, acme: Acme, state: str
+    payment_env: PaymentEnv, acme: Acme, state: str
 ) -> None:
-    asked = await left_by(till, acme, state="pending")
+    asked = await left_by(payment_env, acme, state="pending")
     if state == "otherwise":
         acme.pay()
         acme.checkouts["co-1"]["amount"] = 400
     words = "on its way" if state == "pending" else "paid otherwise than asked"
     with pytest.raises(Failed, match=words):
-        await ask_the_same(till, asked)
-    await ask_the_same(till, asked, what="Another report")
-    await ask_the_same(till, asked, owner="another owner of them")
-    await ask_the_same(till, asked, server="another server of theirs")
-    await ask_the_same(till, asked, tool="another tool of that server")
+        await ask_the_same(payment_env, asked)
+    await ask_the_same(payment_env, asked, what="Another report")
+    await ask_the_same(payment_env, asked, owner="another owner of them")
+    await ask_the_same(payment_env, asked, server="another server of theirs")
+    await ask_the_same(payment_env, asked, tool="another tool of that server")
     if state == "pending":
         acme.pay(state="failed")
-        await ask_the_same(till, asked)
+        await ask_the_same(payment_env, asked)
 
 
 async def test_the_hundred_and_first_of_one_owner_holds_up_the_same_too(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await left_by(till, acme, state="pending")
-    (loose,) = await loose_ends(till)
+    asked = await left_by(payment_env, acme, state="pending")
+    (loose,) = await unresolved(payment_env)
     for number in range(100):  # each before it in the store
         another = replace(
             loose, id=f"{loose.owner}-{number:023}", what=f"Report {number}", version=0
         )
-        await till.service.elicitations.write(another)
+        await payment_env.service.elicitations.write(another)
     with pytest.raises(Failed, match="on its way"):
-        await ask_the_same(till, asked)
+        await ask_the_same(payment_env, asked)
 
 
 @pytest.mark.parametrize("what", ["elicitation", "loose end"])
 async def test_one_that_cannot_be_read_holds_up_nothing(
-    till: Till, acme: Acme, caplog: pytest.LogCaptureFixture, what: str
+    payment_env: PaymentEnv, acme: Acme, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
-    asked = await left_by(till, acme, state="pending")
-    (record,) = await till.store.list(what)
-    await till.store.write(replace(record, sealed=b"a torn page"))
-    await ask_the_same(till, asked)
+    asked = await left_by(payment_env, acme, state="pending")
+    (record,) = await payment_env.store.list(what)
+    await payment_env.store.write(replace(record, sealed=b"a torn page"))
+    await ask_the_same(payment_env, asked)
     assert "record.unreadable" in caplog.messages
 
 
@@ -163,23 +164,25 @@ async def test_a_page_that_stays_open_after_its_time_is_asked_about_until_it_is_
     end: str,
 ) -> None:
     provider = Mollie()
-    async with selling(mollie("test_abc"), provider) as till:
-        asked = await till.asked()
-        await till.go_on(asked)
+    async with selling(mollie("test_abc"), provider) as payment_env:
+        asked = await payment_env.asked()
+        await payment_env.go_on(asked)
         provider.payments["tr_1"]["isCancelable"] = False
-        await till.sweep(minutes=31)
+        await payment_env.sweep(minutes=31)
         for _ in range(3):
-            await till.sweep(days=1)
-            now = await till.now(asked)
+            await payment_env.sweep(days=1)
+            now = await payment_env.now(asked)
             assert (now.status, now.is_open_there) == (Status.EXPIRED, False)
-            assert [loose.status for loose in await loose_ends(till)] == [UnresolvedStatus.WAITING]
+            assert [loose.status for loose in await unresolved(payment_env)] == [
+                UnresolvedStatus.WAITING
+            ]
         provider.payments["tr_1"]["status"] = end
-        await till.sweep(days=1, minutes=5)
-        assert await ledger(till) == ([ReceiptStatus.OPEN] if end == "paid" else [])
+        await payment_env.sweep(days=1, minutes=5)
+        assert await ledger(payment_env) == ([ReceiptStatus.OPEN] if end == "paid" else [])
         calls = len(provider.calls)
-        await till.sweep(days=2)
+        await payment_env.sweep(days=2)
         assert len(provider.calls) == calls
-        assert [loose.status for loose in await loose_ends(till)] == [UnresolvedStatus.OVER]
+        assert [loose.status for loose in await unresolved(payment_env)] == [UnresolvedStatus.OVER]
 
 
 # Whoever has paid, while another page of the same question is not over.
@@ -191,21 +194,21 @@ async def bought(call: Call) -> Receipt:
         return await elicit.payment(Money("9.00", "EUR"), "Report", provider="acme")
 
 
-async def question_of(till: Till) -> Elicitation:
-    while not (rows := await till.store.list("elicitation")):  # noqa: ASYNC110 - it is at work
+async def question_of(payment_env: PaymentEnv) -> Elicitation:
+    while not (rows := await payment_env.store.list("elicitation")):  # noqa: ASYNC110 - it is at work
         await asyncio.sleep(0)
-    found = await till.service.elicitations.get(rows[0].id)
+    found = await payment_env.service.elicitations.get(rows[0].id)
     assert found is not None
     return found
 
 
-async def two_pages(till: Till, acme: Forgetful, asked: Elicitation) -> None:
+async def two_pages(payment_env: PaymentEnv, acme: Forgetful, asked: Elicitation) -> None:
     """The reply to the making comes so late that it was asked for again."""
-    going = asyncio.ensure_future(till.go_on(asked))
+    going = asyncio.ensure_future(payment_env.go_on(asked))
     await acme.made.acquire()
-    assert (await tell(till, acme.event("co-1"))).json() == {"received": "waiting"}
-    till.clock.tick(seconds=31)
-    sweeping = asyncio.ensure_future(fall_due(till.service))
+    assert (await tell(payment_env, acme.event("co-1"))).json() == {"received": "waiting"}
+    payment_env.clock.tick(seconds=31)
+    sweeping = asyncio.ensure_future(fall_due(payment_env.service))
     await acme.made.acquire()
     for gate in acme.gates:
         gate.set()
@@ -218,24 +221,28 @@ async def test_whoever_has_paid_is_not_held_back_by_another_page_that_is_not_ove
 ) -> None:
     acme = Forgetful()
     seller = declared(f"{DECLARED}idempotency = false\n", folder=tmp_path)
-    async with selling(seller, acme) as till:
-        call = call_of(till.service, presenter=Holding())
+    async with selling(seller, acme) as payment_env:
+        call = call_of(payment_env.service, presenter=Holding())
         first = asyncio.ensure_future(bought(call))
-        await two_pages(till, acme, await question_of(till))
+        await two_pages(payment_env, acme, await question_of(payment_env))
         for id in acme.checkouts:
             acme.pay(id, state="pending")
-        await till.sweep(minutes=31)
+        await payment_env.sweep(minutes=31)
         with pytest.raises(Expired):
             await first
         await call.finish(lambda: '"not yet"')
         await call.delivered()
-        assert (await tell(till, acme.pay("co-1"), id="msg_2")).json() == {"received": "late"}
+        assert (await tell(payment_env, acme.pay("co-1"), id="msg_2")).json() == {
+            "received": "late"
+        }
         waiting = [
-            one.session for one in await loose_ends(till) if one.status is UnresolvedStatus.WAITING
+            one.session
+            for one in await unresolved(payment_env)
+            if one.status is UnresolvedStatus.WAITING
         ]
         assert waiting == ["co-2"]
-        receipt = await bought(call_of(till.service, presenter=Holding()))
-        (payment,) = await till.service.kinds.payments.ledger.all()
+        receipt = await bought(call_of(payment_env.service, presenter=Holding()))
+        (payment,) = await payment_env.service.kinds.payments.ledger.all()
         assert (receipt.id, payment.session) == (payment.id, "co-1")
 
 
@@ -256,28 +263,30 @@ class Slow(Acme):
         return await super().__call__(request)
 
 
-async def nobody_is_asked_again(till: Till, acme: Acme) -> None:
+async def nobody_is_asked_again(payment_env: PaymentEnv, acme: Acme) -> None:
     calls = len(acme.calls)
     for _ in range(3):
-        till.clock.tick(days=20)
-        assert await fall_due(till.service) == 0
+        payment_env.clock.tick(days=20)
+        assert await fall_due(payment_env.service) == 0
     assert len(acme.calls) == calls
 
 
 async def test_a_loose_end_whose_question_is_gone_is_given_up_and_somebody_has_to_look(
-    till: Till, acme: Acme
+    payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await left_by(till, acme, state="pending")
+    asked = await left_by(payment_env, acme, state="pending")
     # No process was there for two months, and then one cleans up first.
-    till.clock.tick(days=62)
-    await till.store.erase(before=till.clock())
-    assert await till.service.elicitations.get(asked.id) is None
+    payment_env.clock.tick(days=62)
+    await payment_env.store.erase(before=payment_env.clock())
+    assert await payment_env.service.elicitations.get(asked.id) is None
     calls = len(acme.calls)
-    assert await fall_due(till.service) == 1
+    assert await fall_due(payment_env.service) == 1
     assert len(acme.calls) == calls
-    assert [loose.status for loose in await loose_ends(till)] == [UnresolvedStatus.UNANSWERED]
-    await nobody_is_asked_again(till, acme)
-    assert ASK_THERE in (await still_open(till))[0]
+    assert [loose.status for loose in await unresolved(payment_env)] == [
+        UnresolvedStatus.UNANSWERED
+    ]
+    await nobody_is_asked_again(payment_env, acme)
+    assert ASK_THERE in (await still_open(payment_env))[0]
 
 
 @pytest.mark.parametrize(
@@ -292,20 +301,20 @@ async def test_so_is_one_whose_question_goes_while_its_provider_is_asked(
     tmp_path: Path, state: str, line: str
 ) -> None:
     acme = Slow()
-    async with selling(declared(DECLARED, folder=tmp_path), acme) as till:
-        asked = await left_by(till, acme, state="pending")
+    async with selling(declared(DECLARED, folder=tmp_path), acme) as payment_env:
+        asked = await left_by(payment_env, acme, state="pending")
         acme.pay(state="paid" if state == "otherwise" else state)
         if state == "otherwise":
             acme.checkouts["co-1"]["amount"] = 400
         # Another process cleans up meanwhile.
-        till.clock.tick(days=62)
-        acme.meanwhile = lambda: till.store.erase(before=till.clock())
-        await fall_due(till.service)
-        assert await till.service.elicitations.get(asked.id) is None
-        await till.sweep(days=1)
-        await nobody_is_asked_again(till, acme)
-        assert (await still_open(till))[0].endswith(line)
-        assert await ledger(till) == []
+        payment_env.clock.tick(days=62)
+        acme.meanwhile = lambda: payment_env.store.erase(before=payment_env.clock())
+        await fall_due(payment_env.service)
+        assert await payment_env.service.elicitations.get(asked.id) is None
+        await payment_env.sweep(days=1)
+        await nobody_is_asked_again(payment_env, acme)
+        assert (await still_open(payment_env))[0].endswith(line)
+        assert await ledger(payment_env) == []
 
 
 class Emptied(MemoryStore):
@@ -324,15 +333,15 @@ async def test_a_loose_end_that_is_erased_meanwhile_does_not_come_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
     acme, store = Slow(), Emptied()
-    async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as till:
-        asked = await left_by(till, acme, state="pending")
+    async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as payment_env:
+        asked = await left_by(payment_env, acme, state="pending")
         if when == "before its provider is asked":
             store.owner = asked.owner
         else:
             acme.is_down = True
             acme.meanwhile = lambda: store.erase(owner=asked.owner)
-        till.clock.tick(hours=2)
-        assert await fall_due(till.service) == 1
-        assert await loose_ends(till) == []
+        payment_env.clock.tick(hours=2)
+        assert await fall_due(payment_env.service) == 1
+        assert await unresolved(payment_env) == []
         assert not [text for text in caplog.messages if text.startswith("sweeper.")]
-        await nobody_is_asked_again(till, acme)
+        await nobody_is_asked_again(payment_env, acme)

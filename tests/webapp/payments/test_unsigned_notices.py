@@ -11,13 +11,13 @@ import pytest
 from cryptography.x509.verification import Store
 
 from flows.elicitation.states import Status
-from flows.payments.gateway import Hint
+from flows.payments.gateway import UnsignedNotice
 from flows.payments.mollie.gateway import mollie
 from flows.payments.paypal.gateway import PAYPAL_SANDBOX, paypal
 from flows.webhooks.certificates import CertificateScheme, sign_certified
 from tests.support.certificates import Holder, issued, root, rsa_key
 from tests.support.clock import Clock
-from tests.support.payment_env import Mollie, PayPal, Till, approved, selling
+from tests.support.payment_env import Mollie, PaymentEnv, PayPal, approved, selling
 from webapp.cli.payments import list_hooks
 from webapp.payments.certificates import FETCHES_AT_ONCE, Certificates, trusted_roots
 from webapp.sandbox.paypal_certificates import sandbox_scheme
@@ -35,68 +35,70 @@ def at_mollie() -> Mollie:
 
 
 @pytest.fixture
-async def till(at_mollie: Mollie) -> AsyncIterator[Till]:
-    async with selling(MOLLIE_SELLER, at_mollie) as till:
-        yield till
+async def payment_env(at_mollie: Mollie) -> AsyncIterator[PaymentEnv]:
+    async with selling(MOLLIE_SELLER, at_mollie) as payment_env:
+        yield payment_env
 
 
 async def test_a_hint_about_nothing_of_ours_is_answered_counted_and_asks_nobody(
-    till: Till, at_mollie: Mollie
+    payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await till.asked()
-    await till.go_on(asked)
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
     before = [*at_mollie.calls]
     for body, query in (
         (b"id=tr_1", "elicitation=nobody"),
         (b"id=tr_1", f"elicitation={asked.id[:-1]}"),
         (b"id=tr_999", f"elicitation={asked.id}"),
     ):
-        answer = await till.post(body, query=query)
+        answer = await payment_env.post(body, query=query)
         assert (answer.status_code, answer.json()) == (200, SAID)
     assert at_mollie.calls == before
-    assert await till.counts() == {"unknown": 3}
-    assert await till.hooks() == []
+    assert await payment_env.counts() == {"unknown": 3}
+    assert await payment_env.hooks() == []
 
 
-async def test_a_hint_without_our_own_address_is_ignored(till: Till, at_mollie: Mollie) -> None:
-    answer = await till.post(b"id=tr_1")
+async def test_a_hint_without_our_own_address_is_ignored(
+    payment_env: PaymentEnv, at_mollie: Mollie
+) -> None:
+    answer = await payment_env.post(b"id=tr_1")
     assert (answer.status_code, answer.json()) == (200, SAID)
     assert at_mollie.calls == []
 
 
 @pytest.mark.parametrize("body", [b"", b"id=../x", b"id=tr_1&id=tr_2", b"\xff", b"x" * 2000])
 async def test_what_is_no_hint_is_refused_and_counted(
-    till: Till, at_mollie: Mollie, body: bytes
+    payment_env: PaymentEnv, at_mollie: Mollie, body: bytes
 ) -> None:
-    assert (await till.post(body)).status_code == 400
-    assert sum((await till.counts()).values()) == 1
+    assert (await payment_env.post(body)).status_code == 400
+    assert sum((await payment_env.counts()).values()) == 1
     assert at_mollie.calls == []
 
 
 async def test_a_hint_by_one_provider_about_anothers_payment_asks_nobody() -> None:
     provider = PayPal()
-    async with selling(paypal("an-id", "a-secret", is_live=False), provider) as till:
-        asked = await till.asked()
-        hint = Hint(type="payment", reference=asked.id, session=None)
-        assert await till.service.hooks.hinted("mollie", hint) == "unknown"
+    async with selling(paypal("an-id", "a-secret", is_live=False), provider) as payment_env:
+        asked = await payment_env.asked()
+        hint = UnsignedNotice(type="payment", reference=asked.id, session=None)
+        assert await payment_env.service.hooks.hinted("mollie", hint) == "unknown"
         assert provider.calls == []
 
 
 async def test_a_provider_that_is_down_sends_its_hint_again_and_is_paid_once(
-    till: Till, at_mollie: Mollie
+    payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await till.asked()
-    await till.go_on(asked)
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
     query = at_mollie.query("tr_1")
     at_mollie.payments["tr_1"]["status"] = "paid"
     at_mollie.is_down = True
-    assert (await till.post(b"id=tr_1", query=query)).status_code == 503
-    assert not (await till.now(asked)).status.is_final
+    assert (await payment_env.post(b"id=tr_1", query=query)).status_code == 503
+    assert not (await payment_env.now(asked)).status.is_final
     at_mollie.is_down = False
     for _ in range(2):
-        assert (await till.post(b"id=tr_1", query=query)).status_code == 200
-    assert (await till.now(asked)).status is Status.ACCEPTED
-    assert len(await till.service.kinds.payments.ledger.all()) == 1
+        assert (await payment_env.post(b"id=tr_1", query=query)).status_code == 200
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
+    assert len(await payment_env.service.kinds.payments.ledger.all()) == 1
 
 
 class Slow(PayPal):
@@ -116,20 +118,20 @@ class Slow(PayPal):
 
 async def test_two_hints_at_once_take_the_money_once() -> None:
     provider = Slow()
-    async with selling(paypal("an-id", "a-secret", is_live=False), provider) as till:
-        asked = await till.asked()
-        await till.go_on(asked)
+    async with selling(paypal("an-id", "a-secret", is_live=False), provider) as payment_env:
+        asked = await payment_env.asked()
+        await payment_env.go_on(asked)
         provider.approve("O1")
         body = approved(asked, "O1")
         async with asyncio.TaskGroup() as group:
-            hints = [group.create_task(till.post(body)) for _ in range(2)]
+            hints = [group.create_task(payment_env.post(body)) for _ in range(2)]
             for _ in range(200):
                 await asyncio.sleep(0)
             provider.answers.set()
         assert [hint.result().status_code for hint in hints] == [200, 200]
         # If both found it approved, both took it: under one key, which PayPal acts on once.
         assert len(set(provider.capture_keys)) == provider.captured == 1
-        assert len(await till.service.kinds.payments.ledger.all()) == 1
+        assert len(await payment_env.service.kinds.payments.ledger.all()) == 1
 
 
 class Taken(PayPal):
@@ -143,30 +145,30 @@ class Taken(PayPal):
 
 async def test_what_another_process_has_just_taken_is_one_payment() -> None:
     provider = Taken()
-    async with selling(paypal("an-id", "a-secret", is_live=False), provider) as till:
-        asked = await till.asked()
-        await till.go_on(asked)
+    async with selling(paypal("an-id", "a-secret", is_live=False), provider) as payment_env:
+        asked = await payment_env.asked()
+        await payment_env.go_on(asked)
         provider.approve("O1")
-        assert (await till.post(approved(asked, "O1"))).status_code == 200
+        assert (await payment_env.post(approved(asked, "O1"))).status_code == 200
         # The second is told ORDER_ALREADY_CAPTURED, and the order tells what became of it.
         assert (len(provider.capture_keys), provider.captured) == (2, 1)
-        assert (await till.now(asked)).status is Status.ACCEPTED
-        [payment] = await till.service.kinds.payments.ledger.all()
+        assert (await payment_env.now(asked)).status is Status.ACCEPTED
+        [payment] = await payment_env.service.kinds.payments.ledger.all()
         assert (payment.payment_intent, payment.amount) == ("CO1", 900)
 
 
 async def test_an_operator_reads_what_was_said_of_nothing_of_ours(
-    till: Till, at_mollie: Mollie
+    payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await till.asked()
-    await till.go_on(asked)
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
     for number in range(3):
-        await till.post(b"id=tr_1", query=f"elicitation=nobody{number}")
+        await payment_env.post(b"id=tr_1", query=f"elicitation=nobody{number}")
     at_mollie.payments["tr_1"].update(status="paid", amount={"currency": "EUR", "value": "0.09"})
-    await till.post(b"id=tr_1", query=at_mollie.query("tr_1"))
-    await till.post(b"id=../x")
-    await till.service.inbox.write_counts()
-    assert (await list_hooks(till.service))[1:] == [
+    await payment_env.post(b"id=tr_1", query=at_mollie.query("tr_1"))
+    await payment_env.post(b"id=../x")
+    await payment_env.service.inbox.write_counts()
+    assert (await list_hooks(payment_env.service))[1:] == [
         "2026-03-01  mollie  could not be verified, once: malformed_body",
         "2026-03-01  mollie  told of a payment whose amount is not what was asked for, once",
         "2026-03-01  mollie  said something about a payment that is not ours, 3 times",
@@ -174,28 +176,28 @@ async def test_an_operator_reads_what_was_said_of_nothing_of_ours(
 
 
 async def test_a_flood_of_hints_is_held_back_by_its_address_alone(
-    till: Till, at_mollie: Mollie
+    payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await till.asked()
-    await till.go_on(asked)
+    asked = await payment_env.asked()
+    await payment_env.go_on(asked)
     at_mollie.payments["tr_1"]["status"] = "paid"
     query = at_mollie.query("tr_1")
     for _ in range(HINTS_AT_ONCE):
-        await till.post(b"id=tr_1", query="elicitation=nobody")
-    assert (await till.post(b"id=tr_1", query=query)).status_code == 429
-    assert not (await till.now(asked)).status.is_final
-    other = await till.post(b"id=tr_1", query=query, sender="198.51.100.7")
+        await payment_env.post(b"id=tr_1", query="elicitation=nobody")
+    assert (await payment_env.post(b"id=tr_1", query=query)).status_code == 429
+    assert not (await payment_env.now(asked)).status.is_final
+    other = await payment_env.post(b"id=tr_1", query=query, sender="198.51.100.7")
     assert other.status_code == 200
-    assert (await till.now(asked)).status is Status.ACCEPTED
-    till.clock.now += BETWEEN_HINTS
-    assert (await till.post(b"id=tr_1", query=query)).status_code == 200
+    assert (await payment_env.now(asked)).status is Status.ACCEPTED
+    payment_env.clock.now += BETWEEN_HINTS
+    assert (await payment_env.post(b"id=tr_1", query=query)).status_code == 200
 
 
-async def test_a_flood_of_hints_writes_one_row(till: Till) -> None:
+async def test_a_flood_of_hints_writes_one_row(payment_env: PaymentEnv) -> None:
     for number in range(50):
-        await till.post(b"id=tr_1", query=f"elicitation=nobody{number}")
-    assert await till.counts() == {"unknown": 50}
-    assert len(await till.service.inbox.unverified()) == 1
+        await payment_env.post(b"id=tr_1", query=f"elicitation=nobody{number}")
+    assert await payment_env.counts() == {"unknown": 50}
+    assert len(await payment_env.service.inbox.unverified()) == 1
 
 
 # PayPal's certificates.
@@ -218,7 +220,12 @@ class Signed:
         return Certificates(fetch=self.certificate, clock=clock, roots=_own_root)
 
     def headers(
-        self, till: Till, body: bytes, *, webhook_id: str = WEBHOOK_ID, certificate: str = "CERT-1"
+        self,
+        payment_env: PaymentEnv,
+        body: bytes,
+        *,
+        webhook_id: str = WEBHOOK_ID,
+        certificate: str = "CERT-1",
     ) -> list[tuple[str, str]]:
         return sign_certified(
             PAYPAL_SANDBOX,
@@ -227,7 +234,7 @@ class Signed:
             webhook_id=webhook_id,
             certificate_id=certificate,
             key=rsa_key(),
-            now=till.clock(),
+            now=payment_env.clock(),
         )
 
 
@@ -241,14 +248,14 @@ def signed() -> Signed:
 
 
 @pytest.fixture
-async def certified(signed: Signed) -> AsyncIterator[Till]:
+async def certified(signed: Signed) -> AsyncIterator[PaymentEnv]:
     selling_so = selling(CERTIFIED, signed.provider, certificates=signed.certificates)
-    async with selling_so as till:
-        yield till
+    async with selling_so as payment_env:
+        yield payment_env
 
 
 async def test_what_a_certificate_of_paypals_has_signed_makes_us_ask(
-    certified: Till, signed: Signed
+    certified: PaymentEnv, signed: Signed
 ) -> None:
     asked = await certified.asked()
     await certified.go_on(asked)
@@ -262,7 +269,7 @@ async def test_what_a_certificate_of_paypals_has_signed_makes_us_ask(
 
 
 async def test_what_no_certificate_has_signed_is_refused_and_nobody_is_asked(
-    certified: Till, signed: Signed
+    certified: PaymentEnv, signed: Signed
 ) -> None:
     asked = await certified.asked()
     await certified.go_on(asked)
@@ -290,7 +297,7 @@ async def test_what_no_certificate_has_signed_is_refused_and_nobody_is_asked(
 
 
 async def test_a_certificate_that_does_not_lead_to_a_root_is_believed_nothing(
-    certified: Till, signed: Signed
+    certified: PaymentEnv, signed: Signed
 ) -> None:
     thief: Holder = issued("Thief", is_authority=True)
     signed.signer = issued(PAYPAL_SANDBOX.certificate_name, by=thief, key=rsa_key())
@@ -302,7 +309,7 @@ async def test_a_certificate_that_does_not_lead_to_a_root_is_believed_nothing(
 
 
 async def test_a_certificate_that_has_run_out_is_fetched_anew(
-    certified: Till, signed: Signed
+    certified: PaymentEnv, signed: Signed
 ) -> None:
     asked = await certified.asked()
     body = approved(asked, "O1")
@@ -317,7 +324,7 @@ async def test_a_certificate_that_has_run_out_is_fetched_anew(
 
 @pytest.mark.parametrize(("status", "answered"), [(404, 400), (302, 400), (503, 503)])
 async def test_a_certificate_that_is_not_there_is_a_refusal_and_one_that_fails_a_later_try(
-    certified: Till, signed: Signed, status: int, answered: int
+    certified: PaymentEnv, signed: Signed, status: int, answered: int
 ) -> None:
     signed.status = status
     body = approved(await certified.asked(), "O1")
@@ -326,7 +333,7 @@ async def test_a_certificate_that_is_not_there_is_a_refusal_and_one_that_fails_a
 
 
 async def test_certificates_are_fetched_at_a_rate_whoever_names_them(
-    certified: Till, signed: Signed
+    certified: PaymentEnv, signed: Signed
 ) -> None:
     signed.status = 404
     body = approved(await certified.asked(), "O1")
@@ -357,16 +364,18 @@ async def test_what_is_no_sandbox_of_ours_vouches_for_nothing(
     seller = replace(CERTIFIED, certificates=scheme)
     async with selling(
         seller, signed.provider, certificates=lambda clock: Certificates(fetch=fetch, clock=clock)
-    ) as till:
-        body = approved(await till.asked(), "O1")
-        forged = signed.headers(till, body)
-        assert (await till.post(body, headers=forged)).status_code == 400  # PayPal's own address
+    ) as payment_env:
+        body = approved(await payment_env.asked(), "O1")
+        forged = signed.headers(payment_env, body)
+        assert (
+            await payment_env.post(body, headers=forged)
+        ).status_code == 400  # PayPal's own address
         assert fetched == []
         there = [
             (name, f"{scheme.certificate_addresses[0]}C1" if name == "paypal-cert-url" else value)
             for name, value in forged
         ]
-        assert (await till.post(body, headers=there)).status_code == answered
+        assert (await payment_env.post(body, headers=there)).status_code == answered
         assert fetched == ["http://127.0.0.1:8766/paypal/root.pem"]
         assert signed.provider.calls == []
 

@@ -24,7 +24,7 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
-from tests.support.oauth_env import Town, approve, ends, town
+from tests.support.oauth_env import OAuthEnv, approve, ends, oauth_env
 from tests.support.own_requests import size_form
 
 Said = Callable[["Shop"], Awaitable[None]]
@@ -34,7 +34,7 @@ Said = Callable[["Shop"], Awaitable[None]]
 class Shop:
     """A tool that deletes at an account, when its person has signed somewhere else."""
 
-    here: Town
+    here: OAuthEnv
     caller: Any
     person: Person
     got: list[str]  # by the body, each time that it ran
@@ -89,7 +89,7 @@ async def shop(*meanwhile: Said) -> AsyncIterator[Shop]:
         await elicit.url("Sign the deletion", "https://shop.example/sign")
         return f"deleted at {account.label}"
 
-    async with town(server=server) as here, staged_caller(here, MODERN) as caller:
+    async with oauth_env(server=server) as here, staged_caller(here, MODERN) as caller:
         await connect_as(here, "hubot", tool="other")
         at = Shop(here=here, caller=caller, person=await here.person(), got=got)
         yield at
@@ -205,7 +205,7 @@ class TestAnAccountThatNobodyWasAskedFor:
                 await at.lapse("octocat")
             return (await elicit.oauth(github, scopes=["repo"])).label
 
-        async with town(server=server) as here, staged_caller(here, MODERN) as caller:
+        async with oauth_env(server=server) as here, staged_caller(here, MODERN) as caller:
             if is_at_hand:
                 await connect_as(here, "octocat", tool="clean")
             at = Shop(here=here, caller=caller, person=await here.person(), got=got)
@@ -267,7 +267,7 @@ def asks_for_a_size() -> tuple[MCPServer[Any], list[str]]:
 @asynccontextmanager
 async def octocat_in_use(server: MCPServer[Any], got: list[str]) -> AsyncIterator[Shop]:
     """It is shared with the tool `clean`, and hubot with another one."""
-    async with town(server=server) as here, staged_caller(here, MODERN) as caller:
+    async with oauth_env(server=server) as here, staged_caller(here, MODERN) as caller:
         await connect_as(here, "hubot", tool="other")
         await connect_as(here, "octocat", tool="clean")
         yield Shop(here=here, caller=caller, person=await here.person(), got=got)

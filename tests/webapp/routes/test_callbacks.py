@@ -17,7 +17,7 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import (
     LEGACY,
     MODERN,
-    Stage,
+    ServerEnv,
     _Posts,
     eventually,
     new_browser,
@@ -25,14 +25,14 @@ from tests.support.mcp_server import (
     text_of,
 )
 from tests.support.oauth_env import (
-    Town,
+    OAuthEnv,
     approve,
     changed,
     decide,
     ends,
+    oauth_env,
     parameter,
     process,
-    town,
 )
 from webapp.limits import CallLimits
 from webapp.stores import Record, open_store
@@ -41,7 +41,7 @@ from webapp.sweeper import fall_due
 
 
 async def test_an_account_is_connected_and_the_line_returns() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked = here.ask("repo")
         link = await asked.link()
         person = await here.person()
@@ -57,7 +57,7 @@ async def test_an_account_is_connected_and_the_line_returns() -> None:
 
 
 async def test_the_page_of_the_callback_loaded_again_shows_that_it_is_done() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         callback = await approve(person, await person.go_on(await asked.link()))
         for _ in range(3):
@@ -72,7 +72,7 @@ async def test_the_page_of_the_callback_loaded_again_shows_that_it_is_done() -> 
 async def test_a_double_click_makes_one_exchange() -> None:
     # defect: lynq replayed state
     # defect: mcp-authkit two callbacks two exchanges
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await approve(person, await person.go_on(link))
@@ -84,7 +84,7 @@ async def test_a_double_click_makes_one_exchange() -> None:
 
 
 async def test_the_page_waits_while_the_provider_takes_its_time() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await approve(person, await person.go_on(link))
@@ -101,7 +101,7 @@ async def test_the_page_waits_while_the_provider_takes_its_time() -> None:
 
 
 async def test_a_browser_that_goes_away_during_the_exchange_loses_nothing() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await approve(person, await person.go_on(link))
@@ -118,7 +118,7 @@ async def test_a_browser_that_goes_away_during_the_exchange_loses_nothing() -> N
 
 async def test_a_no_at_the_provider_is_told_at_once() -> None:
     # defect: lynq access_denied releases nobody
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await decide(person, await person.go_on(link), "deny")
@@ -135,7 +135,7 @@ async def test_a_no_at_the_provider_is_told_at_once() -> None:
     "error", ["server_error", "temporarily_unavailable", "invalid_scope", "x" * 500, "<b>&'\"", ""]
 )
 async def test_another_error_of_the_provider_ends_it(error: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await decide(person, await person.go_on(link), "deny")
@@ -152,7 +152,7 @@ async def test_another_error_of_the_provider_ends_it(error: str) -> None:
 async def test_the_log_has_the_providers_error_code_and_nothing_else_of_its_words(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         for n, error in enumerate(("temporarily_unavailable", "A sentence of theirs")):
             asked, person = here.ask("repo", arguments=n), await here.person()
             callback = await decide(person, await person.go_on(await asked.link()), "deny")
@@ -171,7 +171,7 @@ async def test_the_log_has_the_providers_error_code_and_nothing_else_of_its_word
 
 async def test_a_scope_that_only_the_real_provider_has_is_practised_in_the_sandbox() -> None:
     calendar = "https://www.googleapis.com/auth/calendar.readonly"
-    async with town() as here:
+    async with oauth_env() as here:
         account = await here.connect(calendar, provider=google)
         assert calendar in account.scopes
         again = here.ask(calendar, provider=google, arguments="again")
@@ -205,7 +205,7 @@ REPLIES: dict[str, Response] = {
 
 @pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
 async def test_a_bad_answer_of_the_provider_ends_it_in_words(reply: Response) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await approve(person, await person.go_on(link))
@@ -224,7 +224,7 @@ async def test_a_bad_answer_of_the_provider_ends_it_in_words(reply: Response) ->
 
 @pytest.mark.parametrize("fault", ["500", "html", "200-with-error", "no-token", "huge-token"])
 async def test_after_a_bad_day_of_the_provider_the_same_call_starts_afresh(fault: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         callback = await approve(person, await person.go_on(await asked.link()))
         await here.plan(fault)
@@ -241,7 +241,7 @@ async def test_a_provider_that_hangs_up_has_not_answered() -> None:
         await send({"type": "http.response.body", "body": b"{", "more_body": True})
         raise ConnectionAbortedError
 
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         callback = await approve(person, await person.go_on(await asked.link()))
         here.gate.answers.append(hang_up)
@@ -255,7 +255,7 @@ async def test_a_provider_that_hangs_up_has_not_answered() -> None:
 async def test_an_answer_of_another_issuer_does_nothing_and_the_right_one_still_counts(
     fault: str,
 ) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         at_provider = await person.go_on(link)
@@ -270,7 +270,7 @@ async def test_an_answer_of_another_issuer_does_nothing_and_the_right_one_still_
 
 
 async def test_a_no_in_the_name_of_another_issuer_is_no_no() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         at_provider = await person.go_on(link)
@@ -281,7 +281,7 @@ async def test_a_no_in_the_name_of_another_issuer_is_no_no() -> None:
 
 
 async def test_an_issuer_that_says_so_in_its_metadata_must_name_itself() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         metadata = f"{here.sandbox.url}/oidc/.well-known/openid-configuration"
         async with new_browser() as browser:
             says = (await browser.get(metadata)).json()
@@ -298,7 +298,7 @@ async def test_an_issuer_that_says_so_in_its_metadata_must_name_itself() -> None
 
 
 async def test_a_yes_that_is_too_old_for_the_provider_too_leaves_it_expired() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await approve(person, await person.go_on(link))
@@ -312,7 +312,7 @@ async def test_a_yes_that_is_too_old_for_the_provider_too_leaves_it_expired() ->
         assert here.gate.exchanges == 1
 
 
-async def late_yes(here: Town, **about: Any) -> tuple[Any, Any, str, str]:
+async def late_yes(here: OAuthEnv, **about: Any) -> tuple[Any, Any, str, str]:
     """A person who is at the provider while the time runs out, and comes back with a yes."""
     asked, person = here.ask("repo", **about), await here.person()
     link = await asked.link()
@@ -324,7 +324,7 @@ async def late_yes(here: Town, **about: Any) -> tuple[Any, Any, str, str]:
 
 async def test_a_late_yes_is_kept_and_the_next_call_asks_nothing() -> None:
     # defect: mcp-authkit callback after the timeout
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, callback = await late_yes(here)
         await fall_due(here.service)
         with pytest.raises(Expired):
@@ -339,7 +339,7 @@ async def test_a_late_yes_is_kept_and_the_next_call_asks_nothing() -> None:
 
 
 async def test_a_late_yes_before_the_sweeper_came_is_as_late() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, _, callback = await late_yes(here)
         page = await ends(person, await person.visit(callback))
         assert page.heading == "It worked, and it is kept"
@@ -350,7 +350,7 @@ async def test_a_late_yes_before_the_sweeper_came_is_as_late() -> None:
 
 
 async def test_a_late_yes_goes_to_whoever_asks_the_same_now() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, _, callback = await late_yes(here)
         await fall_due(here.service)
         with pytest.raises(Expired):
@@ -364,7 +364,7 @@ async def test_a_late_yes_goes_to_whoever_asks_the_same_now() -> None:
 
 
 async def test_a_late_no_is_no_answer_to_anybody() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await decide(person, await person.go_on(link), "deny")
@@ -378,7 +378,7 @@ async def test_a_late_no_is_no_answer_to_anybody() -> None:
 
 async def test_a_day_after_its_time_the_state_is_too_old() -> None:
     # defect: lynq state without expiry
-    async with town() as here:
+    async with oauth_env() as here:
         _, person, _, callback = await late_yes(here)
         here.clock.tick(days=1)
         page = await person.visit(callback)
@@ -387,7 +387,7 @@ async def test_a_day_after_its_time_the_state_is_too_old() -> None:
 
 
 async def test_a_yes_after_a_no_on_our_page_is_kept_and_tells_the_tool_nothing() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await approve(person, await person.go_on(link))
@@ -403,7 +403,7 @@ async def test_a_yes_after_a_no_on_our_page_is_kept_and_tells_the_tool_nothing()
 
 @pytest.mark.parametrize("status", [Status.CANCELLED, Status.SUPERSEDED, Status.DECLINED])
 async def test_a_yes_after_its_end_from_our_side_is_kept(status: Status) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await approve(person, await person.go_on(link))
@@ -417,7 +417,7 @@ async def test_a_yes_after_its_end_from_our_side_is_kept(status: Status) -> None
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.DENIED])
 async def test_a_yes_after_it_failed_changes_nothing(status: Status) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await approve(person, await person.go_on(link))
@@ -430,7 +430,7 @@ async def test_a_yes_after_it_failed_changes_nothing(status: Status) -> None:
         assert not await here.connections()
 
 
-async def interrupted(here: Town) -> tuple[Any, Any, str, "asyncio.Task[Any]"]:
+async def interrupted(here: OAuthEnv) -> tuple[Any, Any, str, "asyncio.Task[Any]"]:
     """An exchange whose answer has not come for a minute."""
     asked, person = here.ask("repo"), await here.person()
     link = await asked.link()
@@ -447,7 +447,7 @@ async def interrupted(here: Town) -> tuple[Any, Any, str, "asyncio.Task[Any]"]:
 
 
 async def test_an_exchange_that_was_cut_off_fails_after_a_minute() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, held = await interrupted(here)
         with pytest.raises(Failed, match="interrupted"):
             await asked.account()
@@ -459,7 +459,7 @@ async def test_an_exchange_that_was_cut_off_fails_after_a_minute() -> None:
 
 
 async def test_an_answer_after_it_was_given_up_is_kept_for_the_next_call() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person, link, held = await interrupted(here)
         with pytest.raises(Failed):
             await asked.account()
@@ -473,7 +473,7 @@ async def test_an_answer_after_it_was_given_up_is_kept_for_the_next_call() -> No
 
 
 async def test_the_page_of_an_exchange_that_was_cut_off_says_what_to_do() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         _, person, link, held = await interrupted(here)
         page = await person.visit(link)
         await here.release()
@@ -487,7 +487,7 @@ async def test_the_callback_may_come_to_another_process(tmp_path: Path) -> None:
     stores = [await open_store(f"sqlite:///{tmp_path / 'elicit.db'}") for _ in range(2)]
     try:
         async with (
-            town(store=stores[0]) as here,
+            oauth_env(store=stores[0]) as here,
             process(
                 here.settings,
                 store=stores[1],
@@ -511,7 +511,7 @@ async def test_the_callback_may_come_to_another_process(tmp_path: Path) -> None:
             await store.aclose()
 
 
-async def approve_elsewhere(person: Any, here: Town, link: str, other: str) -> str:
+async def approve_elsewhere(person: Any, here: OAuthEnv, link: str, other: str) -> str:
     """Press Continue at the other process, and say yes at the provider."""
     at_provider = await person.go_on(link.replace(here.url, other))
     consenting = await here.person()
@@ -522,7 +522,7 @@ async def test_a_provider_that_is_not_configured_any_more_is_no_crash(tmp_path: 
     stores = [await open_store(f"sqlite:///{tmp_path / 'elicit.db'}") for _ in range(2)]
     try:
         async with (
-            town(store=stores[0]) as here,
+            oauth_env(store=stores[0]) as here,
             process(
                 here.settings,
                 store=stores[1],
@@ -550,7 +550,7 @@ async def test_a_provider_that_is_not_configured_any_more_is_no_crash(tmp_path: 
 
 
 async def test_a_provider_that_cannot_be_reached_is_no_end() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         acme = openid("acme", "http://127.0.0.1:1", label="Acme")
         here.service.kinds.accounts._registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
         asked, person = here.ask(provider=acme), await here.person()
@@ -562,7 +562,7 @@ async def test_a_provider_that_cannot_be_reached_is_no_end() -> None:
 
 
 async def test_the_person_may_press_continue_ten_times() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         csrf = (await person.visit(link)).csrf
@@ -575,7 +575,7 @@ async def test_the_person_may_press_continue_ten_times() -> None:
 
 
 async def test_an_exchange_that_began_in_time_may_end_a_little_later() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         at_provider = await person.go_on(link)
@@ -594,7 +594,7 @@ async def test_an_exchange_that_began_in_time_may_end_a_little_later() -> None:
 
 async def test_the_page_tells_of_the_exchange_until_the_minute_is_over() -> None:
     clock = Clock()
-    async with town(clock=clock) as here:
+    async with oauth_env(clock=clock) as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await approve(person, await person.go_on(link))
@@ -612,7 +612,7 @@ async def test_the_page_tells_of_the_exchange_until_the_minute_is_over() -> None
 
 
 async def test_the_state_is_in_no_page_and_the_code_in_no_record() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
         callback = await approve(person, await person.go_on(link))
@@ -627,7 +627,7 @@ async def test_the_state_is_in_no_page_and_the_code_in_no_record() -> None:
 
 
 async def test_another_tool_asks_once_on_our_page_and_is_allowed() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         link = await asked.link()
@@ -646,7 +646,7 @@ async def test_another_tool_asks_once_on_our_page_and_is_allowed() -> None:
 
 
 async def test_allow_pressed_twice_is_allowed_once() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         link = await asked.link()
@@ -660,7 +660,7 @@ async def test_allow_pressed_twice_is_allowed_once() -> None:
 
 
 async def test_another_tool_may_be_given_another_account() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         link = await asked.link()
@@ -674,7 +674,7 @@ async def test_another_tool_may_be_given_another_account() -> None:
 
 
 async def test_another_tool_may_be_declined() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         page = await person.decline(await asked.link())
@@ -686,7 +686,7 @@ async def test_another_tool_may_be_declined() -> None:
 
 
 async def test_another_served_server_is_not_even_told_that_there_is_an_account() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", server="another shop"), await here.person()
         page = await person.visit(await asked.link())
@@ -702,8 +702,8 @@ async def test_the_model_is_told_what_the_server_lacks() -> None:
         """Show who it is."""
         return (await elicit.oauth(github)).label
 
-    async with town(server=server, played=False) as here:
-        stage = Stage(
+    async with oauth_env(server=server, played=False) as here:
+        stage = ServerEnv(
             url=here.url, service=here.service, settings=here.settings, posts=_Posts(here.gate)
         )
         for revision in (LEGACY, MODERN):
@@ -734,8 +734,8 @@ async def test_a_call_whose_time_ends_during_the_exchange_waits_quietly() -> Non
         return (await elicit.oauth(github)).label
 
     limits = CallLimits(call=timedelta(hours=1))
-    async with town(server=server, store=store, limits=limits) as here:
-        stage = Stage(
+    async with oauth_env(server=server, store=store, limits=limits) as here:
+        stage = ServerEnv(
             url=here.url, service=here.service, settings=here.settings, posts=_Posts(here.gate)
         )
         async with stage.caller(LEGACY) as caller:
@@ -758,7 +758,7 @@ async def test_a_call_whose_time_ends_during_the_exchange_waits_quietly() -> Non
 
 
 async def test_a_provider_that_this_process_has_no_settings_for_is_not_said_to_be_silent() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         acme = openid("acme", "http://127.0.0.1:1", label="Acme")
         registrations = here.service.kinds.accounts._registrations
         registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
@@ -774,7 +774,7 @@ async def test_a_provider_that_this_process_has_no_settings_for_is_not_said_to_b
 
 async def test_a_real_issuer_on_this_machine_is_not_said_to_be_practice() -> None:
     # finding: S14
-    async with town() as here:
+    async with oauth_env() as here:
         real = openid("acme", "http://127.0.0.1:1", label="Acme")
         here.service.kinds.accounts._registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
         for provider, is_practice in ((real, False), (github, True)):

@@ -27,7 +27,7 @@ from tests.support.connections_page import (
 )
 from tests.support.issuer import sign_in
 from tests.support.mcp_server import Page, Person, eventually, new_browser, soon
-from tests.support.oauth_env import Town, approve, ends, process, town, with_providers
+from tests.support.oauth_env import OAuthEnv, approve, ends, oauth_env, process, with_providers
 from webapp.demo.walker import Page as Forms
 from webapp.oauth.access_tokens import CLAIM, WAIT_AT_MOST
 from webapp.stores.memory import MemoryStore
@@ -38,7 +38,7 @@ ACTIONS = ("disconnect", "unshare?tool=list", "keep", "switch", "reconnect")
 
 
 @asynccontextmanager
-async def hub_town(change: Callable[[Provider], Provider]) -> AsyncIterator[Town]:
+async def hub_env(change: Callable[[Provider], Provider]) -> AsyncIterator[OAuthEnv]:
     """With a provider "hub", which is the sandbox's GitHub but for what is changed."""
     async with AsyncExitStack() as stack:
         clock = Clock()
@@ -55,7 +55,7 @@ async def hub_town(change: Callable[[Provider], Provider]) -> AsyncIterator[Town
         yield await stack.enter_async_context(opening)
 
 
-def field_of(here: Town, person: Person, subject: str) -> dict[str, str]:
+def field_of(here: OAuthEnv, person: Person, subject: str) -> dict[str, str]:
     browser = here.service.browser
     cookie = browser.cookie_of(person.browser.cookies)
     assert cookie is not None
@@ -66,7 +66,7 @@ def field_of(here: Town, person: Person, subject: str) -> dict[str, str]:
 
 
 async def test_a_person_sees_what_it_is_what_it_may_do_and_who_used_it_last() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", tool="list")
         here.clock.tick(minutes=3)
         asked, person = here.ask("repo", tool="count"), await here.person()
@@ -87,7 +87,7 @@ async def test_a_person_sees_what_it_is_what_it_may_do_and_who_used_it_last() ->
 
 
 async def test_the_page_carries_neither_a_key_nor_an_owner_and_is_kept_nowhere() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         kept, person = await the_one(here), await here.person()
         answer = await person.browser.get(f"{here.url}/connections")
@@ -98,14 +98,14 @@ async def test_the_page_carries_neither_a_key_nor_an_owner_and_is_kept_nowhere()
 
 
 async def test_with_nothing_connected_the_page_says_how_that_comes() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         page = await look(await here.person(), here)
         assert page.status == 200
         assert "Nothing is connected. When a tool needs an account of yours" in said(page)
 
 
 async def test_looking_changes_nothing_and_only_a_press_does() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         before, person = await here.connections(), await here.person()
         await look(person, here)
@@ -117,7 +117,7 @@ async def test_looking_changes_nothing_and_only_a_press_does() -> None:
 
 
 async def test_what_other_servers_of_the_store_have_stands_under_their_names() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", server="shop")
         await here.connect("repo", server="bakery")
         words = said(await look(await here.person(), here))
@@ -126,7 +126,7 @@ async def test_what_other_servers_of_the_store_have_stands_under_their_names() -
 
 
 async def test_one_that_works_no_more_says_so_and_how_it_is_connected_again() -> None:
-    async with hub_town(lambda hub: hub) as here:
+    async with hub_env(lambda hub: hub) as here:
         await here.connect("repo", provider="hub")
         await revoke_at(here, await the_one(here))
         here.clock.tick(hours=2)
@@ -141,7 +141,7 @@ async def test_one_that_works_no_more_says_so_and_how_it_is_connected_again() ->
         assert "It works no more." not in said(await look(person, here))
 
 
-async def revoke_at(here: Town, connection: Connection) -> None:
+async def revoke_at(here: OAuthEnv, connection: Connection) -> None:
     """The person removes it at the provider."""
     id, secret = here.sandbox.client_id, here.sandbox.client_secret
     async with new_browser() as browser:
@@ -158,7 +158,7 @@ async def revoke_at(here: Town, connection: Connection) -> None:
 
 
 async def test_a_disconnected_account_is_void_at_the_provider_and_wiped_here() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         account, person = await here.connect("repo"), await here.person()
         key = (await the_one(here)).access_token
         page = await press(person, here, "/disconnect")
@@ -175,7 +175,7 @@ async def test_a_disconnected_account_is_void_at_the_provider_and_wiped_here() -
 
 
 async def test_disconnect_pressed_twice_says_the_same() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         person = await here.person()
         (form,) = (
@@ -204,7 +204,7 @@ async def test_disconnect_pressed_twice_says_the_same() -> None:
 async def test_what_the_provider_does_not_confirm_is_removed_by_hand(
     revocation: Revocation | None, words: str
 ) -> None:
-    async with hub_town(lambda hub: replace(hub, revoke=revocation)) as here:
+    async with hub_env(lambda hub: replace(hub, revoke=revocation)) as here:
         await here.connect("repo", provider="hub")
         person = await here.person()
         link = f'<a href="{APPS}" rel="noopener noreferrer" translate="no">'
@@ -224,7 +224,7 @@ async def test_while_somebody_is_at_the_provider_without_end_it_can_be_tried_aga
     hours: int,
 ) -> None:
     # finding: H2
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         kept, person = await the_one(here), await here.person()
         elicitations = here.service.elicitations
@@ -243,7 +243,7 @@ async def test_while_somebody_is_at_the_provider_without_end_it_can_be_tried_aga
         assert "has confirmed" in again.text
 
 
-async def claimed_by(here: Town, name: str) -> None:
+async def claimed_by(here: OAuthEnv, name: str) -> None:
     claim = Claim(by=name, until=here.clock() + CLAIM)
     await here.service.elicitations.write(msgspec.structs.replace(await the_one(here), claim=claim))
 
@@ -253,7 +253,7 @@ async def claimed_by(here: Town, name: str) -> None:
 
 async def test_a_tool_that_it_is_shared_with_no_more_asks_and_the_other_does_not() -> None:
     strange = "count/what? a&b=c #1 é%2f+"
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", tool="list")
         asked, person = here.ask("repo", tool=strange), await here.person()
         await ends(person, await person.press(await asked.link(), to="/allow"))
@@ -277,7 +277,7 @@ async def test_a_tool_that_it_is_shared_with_no_more_asks_and_the_other_does_not
 
 
 async def test_the_next_call_gets_the_account_that_was_switched_to() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
         person = await here.person()
@@ -293,7 +293,7 @@ async def test_the_next_call_gets_the_account_that_was_switched_to() -> None:
 
 
 async def test_the_only_account_that_is_not_in_use_is_not_said_to_stand_behind_another() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
         person = await here.person()
@@ -314,13 +314,13 @@ async def test_the_only_account_that_is_not_in_use_is_not_said_to_stand_behind_a
 
 async def test_a_provider_that_is_asked_for_by_its_name_is_called_by_its_label() -> None:
     # finding: A10
-    async with hub_town(lambda hub: hub) as here:
+    async with hub_env(lambda hub: hub) as here:
         link = await here.ask("repo", provider="hub", reason="to count stars").link()
         assert (await here.row(link)).asked.message == "Connect Hub: to count stars"
 
 
 async def test_one_that_works_no_more_is_connected_again_from_the_page() -> None:
-    async with hub_town(lambda hub: hub) as here:
+    async with hub_env(lambda hub: hub) as here:
         await here.connect("repo", provider="hub", tool="list")
         await revoke_at(here, await the_one(here))
         here.clock.tick(hours=2)
@@ -341,7 +341,7 @@ async def test_one_that_works_no_more_is_connected_again_from_the_page() -> None
         assert not again.has_asked
 
 
-async def approved(here: Town, person: Person, start: Page, /, **changes: str) -> Page:
+async def approved(here: OAuthEnv, person: Person, start: Page, /, **changes: str) -> Page:
     """Continue, and say yes at the sandbox; the page that comes back."""
     (form,) = (f for f in Forms(start.text).forms if "/decline" not in f.action)
     sent = Page.of(await person.browser.post(urljoin(here.url, form.action), data=form.fields))
@@ -350,7 +350,7 @@ async def approved(here: Town, person: Person, start: Page, /, **changes: str) -
 
 
 async def test_one_that_works_is_connected_again_and_not_offered_to_nobody() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", tool="list")
         before, person = await the_one(here), await here.person()
         start = await press(person, here, "/reconnect")
@@ -362,7 +362,7 @@ async def test_one_that_works_is_connected_again_and_not_offered_to_nobody() -> 
 
 
 async def test_one_that_is_not_in_use_is_not_in_use_after_it_was_connected_again() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
         person = await here.person()
@@ -374,7 +374,7 @@ async def test_one_that_is_not_in_use_is_not_in_use_after_it_was_connected_again
 
 
 async def test_another_account_than_the_one_that_is_reconnected_changes_nothing() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", tool="list")
         before, person = await here.connections(), await here.person()
         start = await press(person, here, "/reconnect")
@@ -383,7 +383,7 @@ async def test_another_account_than_the_one_that_is_reconnected_changes_nothing(
         assert await here.connections() == before
 
 
-async def called_before(here: Town, label: str) -> Connection:
+async def called_before(here: OAuthEnv, label: str) -> Connection:
     """The one account, as if its person had been called so when it was connected."""
     renamed = msgspec.structs.replace(await the_one(here), label=label)
     await here.service.elicitations.write(renamed)
@@ -391,7 +391,7 @@ async def called_before(here: Town, label: str) -> Connection:
 
 
 async def test_an_account_that_is_called_otherwise_by_now_is_connected_again() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", tool="list")
         before = await called_before(here, "octopus")
         person = await here.person()
@@ -406,7 +406,7 @@ async def test_an_account_that_is_called_otherwise_by_now_is_connected_again() -
 
 
 async def test_somebody_who_has_taken_its_name_since_is_not_the_one_that_is_reconnected() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", tool="list")
         before, person = await called_before(here, "hubot"), await here.person()
         start = await press(person, here, "/reconnect")
@@ -419,7 +419,7 @@ async def test_somebody_who_has_taken_its_name_since_is_not_the_one_that_is_reco
 
 
 async def test_reconnect_pressed_twice_is_one_question_and_a_new_one_when_that_is_over() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         person = await here.person()
         (form,) = (
@@ -444,7 +444,7 @@ async def test_reconnect_pressed_twice_is_one_question_and_a_new_one_when_that_i
 
 
 async def test_one_that_was_disconnected_meanwhile_is_not_connected_again() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         person = await here.person()
         (form,) = (
@@ -461,7 +461,7 @@ async def test_one_that_was_disconnected_meanwhile_is_not_connected_again() -> N
 
 
 async def test_a_press_needs_the_field_of_this_browser_and_this_account() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
         before, person, other = await here.connections(), await here.person(), await here.person()
@@ -486,7 +486,7 @@ async def test_a_press_needs_the_field_of_this_browser_and_this_account() -> Non
 
 
 async def test_a_page_of_another_site_presses_nothing() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         before, person = await here.connections(), await here.person()
         await look(person, here)
@@ -501,7 +501,7 @@ async def test_a_page_of_another_site_presses_nothing() -> None:
 
 
 async def test_a_stranger_is_shown_nothing_and_told_how_to_be_known() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         before = await here.connections()
         stranger = await here.person(**{"x-forwarded-for": "203.0.113.9"})
@@ -521,42 +521,42 @@ async def test_a_stranger_is_shown_nothing_and_told_how_to_be_known() -> None:
 async def test_two_people_neither_see_nor_touch_each_others() -> None:
     async with city() as here:
         alice, bob = await here.citizen("alice"), await here.citizen("bob")
-        await here.town.connect("repo", owner=here.owner("alice"), person=alice)
-        hers = await the_one(here.town)
-        page = await look(alice, here.town)
+        await here.oauth_env.connect("repo", owner=here.owner("alice"), person=alice)
+        hers = await the_one(here.oauth_env)
+        page = await look(alice, here.oauth_env)
         assert "Signed in as alice ." in said(page)
         assert "octocat" in page.text
-        his = await look(bob, here.town)
+        his = await look(bob, here.oauth_env)
         assert "Signed in as bob ." in said(his)
         assert "Nothing is connected." in said(his)
         # Even with the cookie and the field of her own browser, and with her whole id.
-        both, name = await here.town.person(), here.town.service.browser.cookie_name
+        both, name = await here.oauth_env.person(), here.oauth_env.service.browser.cookie_name
         both.browser.cookies.update({**bob.browser.cookies, name: alice.browser.cookies[name]})
-        assert "Signed in as bob ." in said(await look(both, here.town))
-        data = field_of(here.town, alice, hers.id)
-        places = f"{here.town.url}/connections/{{}}/"
+        assert "Signed in as bob ." in said(await look(both, here.oauth_env))
+        data = field_of(here.oauth_env, alice, hers.id)
+        places = f"{here.oauth_env.url}/connections/{{}}/"
         for action in ACTIONS:
             tried = [
                 await person.browser.post(places.format(id) + action, data=fields)
                 for id in (tail(hers), hers.id, "unknown", "x" * 500, "%F0%9F%9A%80", "~")
-                for person, fields in ((both, data), (bob, field_of(here.town, bob, hers.id)))
+                for person, fields in ((both, data), (bob, field_of(here.oauth_env, bob, hers.id)))
             ]
             assert {answer.status_code for answer in tried} == {404}
             assert len({answer.text for answer in tried}) == 1
-        assert await the_one(here.town) == hers
+        assert await the_one(here.oauth_env) == hers
 
 
 async def test_each_of_two_people_ends_their_own_account_of_the_same_name() -> None:
     async with city() as here:
         alice, bob = await here.citizen("alice"), await here.citizen("bob")
         for name, person in (("alice", alice), ("bob", bob)):
-            await here.town.connect("repo", owner=here.owner(name), person=person)
-        page = await press(bob, here.town, "/disconnect")
+            await here.oauth_env.connect("repo", owner=here.owner(name), person=person)
+        page = await press(bob, here.oauth_env, "/disconnect")
         assert "has confirmed" in said(page)
-        kept = {one.owner: one.access_token != "" for one in await here.town.connections()}
+        kept = {one.owner: one.access_token != "" for one in await here.oauth_env.connections()}
         assert kept == {here.owner("alice"): True, here.owner("bob"): False}
-        assert "octocat" in (await look(alice, here.town)).text
-        quiet = here.town.ask("repo", owner=here.owner("alice"), arguments="again")
+        assert "octocat" in (await look(alice, here.oauth_env)).text
+        quiet = here.oauth_env.ask("repo", owner=here.owner("alice"), arguments="again")
         assert (await quiet.account()).label == "octocat"
         assert not quiet.has_asked
 
@@ -569,10 +569,10 @@ async def test_the_log_says_who_signs_in_and_out_and_what_is_connected_and_ended
     async with city() as here:
         alice = await here.citizen("alice")
         owner = here.owner("alice")
-        await here.town.connect("repo", owner=owner, person=alice)
-        hers = await the_one(here.town)
-        await press(alice, here.town, "/disconnect")
-        await press(alice, here.town, "/signout")
+        await here.oauth_env.connect("repo", owner=owner, person=alice)
+        hers = await the_one(here.oauth_env)
+        await press(alice, here.oauth_env, "/disconnect")
+        await press(alice, here.oauth_env, "/signout")
     events = ("person.signed_in", "account.connected", "account.disconnected", "person.signed_out")
     told = [one for one in caplog.records if one.getMessage() in events]
     assert [one.getMessage() for one in told] == list(events)
@@ -585,25 +585,25 @@ async def test_the_log_says_who_signs_in_and_out_and_what_is_connected_and_ended
 async def test_signing_out_on_the_page_ends_what_it_shows() -> None:
     async with city() as here:
         alice = await here.citizen("alice")
-        await here.town.connect("repo", owner=here.owner("alice"), person=alice)
-        hers = await the_one(here.town)
-        data = field_of(here.town, alice, hers.id)
-        assert (await press(alice, here.town, "/signout")).heading == "You are signed out"
-        page = await look(alice, here.town)
+        await here.oauth_env.connect("repo", owner=here.owner("alice"), person=alice)
+        hers = await the_one(here.oauth_env)
+        data = field_of(here.oauth_env, alice, hers.id)
+        assert (await press(alice, here.oauth_env, "/signout")).heading == "You are signed out"
+        page = await look(alice, here.oauth_env)
         # On this very machine it is whoever runs the server, who is somebody else.
         assert "octocat" not in page.text
-        place = f"{here.town.url}/connections/{tail(hers)}/disconnect"
+        place = f"{here.oauth_env.url}/connections/{tail(hers)}/disconnect"
         assert (await alice.browser.post(place, data=data)).status_code in (403, 404)
-        assert await the_one(here.town) == hers
+        assert await the_one(here.oauth_env) == hers
 
 
 async def test_a_remote_person_signs_in_where_people_do_and_comes_back_here() -> None:
     async with city() as here:
-        stranger = await here.town.person(**{"x-forwarded-for": "203.0.113.9"})
-        page = await look(stranger, here.town)
+        stranger = await here.oauth_env.person(**{"x-forwarded-for": "203.0.113.9"})
+        page = await look(stranger, here.oauth_env)
         assert (page.status, page.heading) == (403, "Sign in to see your accounts")
         assert "elicit pair" not in page.text
-        assert page.actions == (f"{here.town.url}/signin",)
+        assert page.actions == (f"{here.oauth_env.url}/signin",)
         page = await sign_in(stranger, page, "alice")
         assert (page.status, page.heading) == (200, "Connected accounts")
         assert "Signed in as alice ." in said(page)
@@ -611,12 +611,12 @@ async def test_a_remote_person_signs_in_where_people_do_and_comes_back_here() ->
 
 async def test_whoever_uses_this_computer_can_sign_in_as_somebody_too() -> None:
     async with city() as here:
-        person = await here.town.person()
-        await here.town.connect("repo", person=person)
-        words = said(await look(person, here.town))
+        person = await here.oauth_env.person()
+        await here.oauth_env.connect("repo", person=person)
+        words = said(await look(person, here.oauth_env))
         assert "octocat" in words
         assert f"Sign in with {here.issuer.url.removeprefix('http://')}" in words
-        page = await sign_in(person, await look(person, here.town), "alice")
+        page = await sign_in(person, await look(person, here.oauth_env), "alice")
         assert "octocat" not in page.text
 
 
@@ -625,7 +625,7 @@ async def test_whoever_uses_this_computer_can_sign_in_as_somebody_too() -> None:
 
 async def test_it_is_kept_to_the_ticked_clients_and_given_to_all_again() -> None:
     # finding: S11
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo", client="Claude")
         await here.ask("repo", client="Cursor").account()
         person = await here.person()
@@ -653,7 +653,7 @@ async def test_it_is_kept_to_the_ticked_clients_and_given_to_all_again() -> None
 
 async def test_it_is_kept_to_no_client_that_was_never_seen_and_to_none_if_none_is_ticked() -> None:
     # finding: S11
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         person = await here.person()
         await look(person, here)

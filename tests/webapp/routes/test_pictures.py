@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.support.connections_page import city, look, press, tail, the_one
 from tests.support.mcp_server import Person
-from tests.support.oauth_env import Gate, Town, town
+from tests.support.oauth_env import Gate, OAuthEnv, oauth_env
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.oauth.avatars import KEPT_FOR, NOT_ASKED_AGAIN_FOR
 from webapp.sandbox.people import person_of
@@ -36,11 +36,11 @@ def looks_at(gate: Gate) -> Looks:
     return looks
 
 
-async def picture(person: Person, here: Town, id: str) -> httpx.Response:
+async def picture(person: Person, here: OAuthEnv, id: str) -> httpx.Response:
     return await person.browser.get(f"{here.url}/connections/{id}/picture")
 
 
-async def point(here: Town, address: str | None) -> str:
+async def point(here: OAuthEnv, address: str | None) -> str:
     """Have the one connection name another picture; how it is called in addresses."""
     kept = await the_one(here)
     await here.service.elicitations.write(replace(kept, picture=address))
@@ -48,7 +48,7 @@ async def point(here: Town, address: str | None) -> str:
 
 
 async def test_the_page_shows_a_picture_that_we_serve() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         kept, person = await the_one(here), await here.person()
         page = await person.browser.get(f"{here.url}/connections")
@@ -62,7 +62,7 @@ async def test_the_page_shows_a_picture_that_we_serve() -> None:
 
 
 async def test_it_can_be_shown_and_nothing_else_and_is_kept_nowhere() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         answer = await picture(await here.person(), here, tail(await the_one(here)))
         assert {name: answer.headers[name] for name in answer.headers if name != "date"} == {
@@ -82,7 +82,7 @@ async def test_it_can_be_shown_and_nothing_else_and_is_kept_nowhere() -> None:
 
 
 async def test_a_look_is_not_a_request_to_the_provider_each() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         id, person, looks = tail(await the_one(here)), await here.person(), looks_at(here.gate)
         answers = await asyncio.gather(*[picture(person, here, id) for _ in range(5)])
@@ -99,7 +99,7 @@ async def test_a_look_is_not_a_request_to_the_provider_each() -> None:
     "path", ["/sandbox.svg", "/sandbox.css", "/people/nobody.png", "/oidc/jwks"]
 )
 async def test_what_is_no_picture_is_nothing_and_is_not_asked_for_again_soon(path: str) -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         id, person = await point(here, here.sandbox.url + path), await here.person()
         looks = looks_at(here.gate)
@@ -114,7 +114,7 @@ async def test_what_is_no_picture_is_nothing_and_is_not_asked_for_again_soon(pat
 
 
 async def test_one_without_a_picture_has_none() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         id, looks = await point(here, None), looks_at(here.gate)
         assert (await picture(await here.person(), here, id)).status_code == 204
@@ -122,7 +122,7 @@ async def test_one_without_a_picture_has_none() -> None:
 
 
 async def test_nobody_on_this_machine_is_asked_but_the_provider_itself() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         person, looks = await here.person(), looks_at(here.gate)
         port = here.sandbox.url.rpartition(":")[2]
@@ -135,7 +135,7 @@ async def test_nobody_on_this_machine_is_asked_but_the_provider_itself() -> None
             assert (await picture(person, here, id)).status_code == 204
         assert looks.paths == []
     # Nor the sandbox, where it is not what the account came from.
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         kept, person, looks = await the_one(here), await here.person(), looks_at(here.gate)
         await here.service.elicitations.write(replace(kept, provider="google"))
@@ -144,7 +144,7 @@ async def test_nobody_on_this_machine_is_asked_but_the_provider_itself() -> None
 
 
 async def test_it_is_gone_with_the_account() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         id, person = tail(await the_one(here)), await here.person()
         assert (await picture(person, here, id)).status_code == 200
@@ -155,33 +155,33 @@ async def test_it_is_gone_with_the_account() -> None:
 async def test_somebody_elses_is_not_there_and_nothing_is_told_of_it() -> None:
     async with city() as here:
         alice, bob = await here.citizen("alice"), await here.citizen("bob")
-        await here.town.connect("repo", owner=here.owner("alice"), person=alice)
-        hers, looks = await the_one(here.town), looks_at(here.town.gate)
-        stranger = await here.town.person(**{"x-forwarded-for": FORWARDED})
+        await here.oauth_env.connect("repo", owner=here.owner("alice"), person=alice)
+        hers, looks = await the_one(here.oauth_env), looks_at(here.oauth_env.gate)
+        stranger = await here.oauth_env.person(**{"x-forwarded-for": FORWARDED})
         tried = [
-            await picture(person, here.town, id)
+            await picture(person, here.oauth_env, id)
             for person in (bob, stranger)
             for id in (tail(hers), hers.id, "unknown", "x" * 500, "%F0%9F%9A%80", "~")
         ]
         assert {answer.status_code for answer in tried} == {404}
         assert len({(answer.text, *answer.headers) for answer in tried}) == 1
         assert looks.paths == []
-        assert (await picture(alice, here.town, tail(hers))).status_code == 200
-        assert (await picture(bob, here.town, tail(hers))).status_code == 404
+        assert (await picture(alice, here.oauth_env, tail(hers))).status_code == 200
+        assert (await picture(bob, here.oauth_env, tail(hers))).status_code == 404
 
 
 async def test_after_signing_out_it_is_not_there() -> None:
     async with city() as here:
         alice = await here.citizen("alice")
-        await here.town.connect("repo", owner=here.owner("alice"), person=alice)
-        id = tail(await the_one(here.town))
-        assert (await picture(alice, here.town, id)).status_code == 200
-        await press(alice, here.town, "/signout")
-        assert (await picture(alice, here.town, id)).status_code == 404
+        await here.oauth_env.connect("repo", owner=here.owner("alice"), person=alice)
+        id = tail(await the_one(here.oauth_env))
+        assert (await picture(alice, here.oauth_env, id)).status_code == 200
+        await press(alice, here.oauth_env, "/signout")
+        assert (await picture(alice, here.oauth_env, id)).status_code == 404
 
 
 async def test_after_a_disconnect_nothing_of_the_picture_stays() -> None:
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         kept, person = await the_one(here), await here.person()
         assert (await picture(person, here, tail(kept))).status_code == 200
@@ -205,7 +205,7 @@ async def test_no_cookie_of_others_is_kept_for_the_life_of_the_process() -> None
 
             await self.app(scope, receive, baked)
 
-    async with town() as here:
+    async with oauth_env() as here:
         await here.connect("repo")
         here.gate._app = Baker(here.gate._app)
         person, id = await here.person(), tail(await the_one(here))

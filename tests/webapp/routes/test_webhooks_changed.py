@@ -123,7 +123,7 @@ def signed_by_paypal(shop: Shop, body: bytes, now: datetime) -> signing.Headers:
     return [*headers.items(), ("paypal-transmission-sig", signature)]
 
 
-async def mollies_hint(shop: Shop, buy: Buying) -> bytes:
+async def mollies_notice(shop: Shop, buy: Buying) -> bytes:
     await pressed(shop, buy, "paid")
     return shop.post.pop()
 
@@ -153,7 +153,7 @@ MOLLIE = Sender(
     late=timedelta(0),
     early=timedelta(0),
     sign=lambda _shop, _body, _now: [],
-    delivery=mollies_hint,
+    delivery=mollies_notice,
 )
 SENDERS = {"stripe": STRIPE, "paypal": PAYPAL}
 each = pytest.mark.parametrize("sender", SENDERS.values(), ids=SENDERS)

@@ -10,7 +10,7 @@ import pytest
 import stripe
 
 from tests.support.clock import NOON
-from tests.support.sandbox_checkout import BACK, KEY, Stage, order, staged
+from tests.support.sandbox_checkout import BACK, KEY, ServerEnv, order, staged
 from tests.support.serving import serving_at
 from webapp.http.connection import ASGIApp
 
@@ -23,12 +23,12 @@ PRICE = (
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
+async def stage() -> AsyncIterator[ServerEnv]:
     async with staged() as stage:
         yield stage
 
 
-async def test_a_session_is_created_and_fetched(stage: Stage) -> None:
+async def test_a_session_is_created_and_fetched(stage: ServerEnv) -> None:
     expires_at = int((NOON + timedelta(minutes=30)).timestamp())
     created = await stage.begin(expires_at=expires_at)
     fetched = await stage.session(created.id)
@@ -49,7 +49,7 @@ async def test_a_session_is_created_and_fetched(stage: Stage) -> None:
     assert created.success_url == BACK
 
 
-async def test_a_session_holds_its_payment_whole_where_that_is_asked_for(stage: Stage) -> None:
+async def test_a_session_holds_its_payment_whole_where_that_is_asked_for(stage: ServerEnv) -> None:
     wish: Any = {"expand": ["payment_intent"]}
     created = await stage.begin(**wish)
     sessions = stage.stripe.checkout.sessions
@@ -66,7 +66,7 @@ async def test_a_session_holds_its_payment_whole_where_that_is_asked_for(stage: 
     assert (ended.status, ended.payment_intent) == ("expired", None)
 
 
-async def test_what_cannot_be_held_whole_is_refused(stage: Stage) -> None:
+async def test_what_cannot_be_held_whole_is_refused(stage: ServerEnv) -> None:
     created = await stage.begin()
     for names in (["amount_total"], ["payment_intent", "shop"], ["shop", "payment_intent"]):
         with pytest.raises(stripe.InvalidRequestError, match="cannot be expanded") as refused:
@@ -75,10 +75,10 @@ async def test_what_cannot_be_held_whole_is_refused(stage: Stage) -> None:
 
 
 async def test_stripes_own_client_reaches_it_over_a_real_connection() -> None:
-    stages: list[Stage] = []
+    stages: list[ServerEnv] = []
 
     def make(url: str) -> ASGIApp:
-        stages.append(Stage(url=url))
+        stages.append(ServerEnv(url=url))
         return cast("ASGIApp", stages[0].app)
 
     async with serving_at(make) as url:
@@ -100,20 +100,20 @@ async def test_stripes_own_client_reaches_it_over_a_real_connection() -> None:
     [("EUR", 900, "9.00\u00a0€"), ("jpy", 500, "500\u00a0JPY"), ("kwd", 1230, "1.230\u00a0KWD")],
 )
 async def test_an_amount_is_shown_with_its_currencys_own_digits(
-    currency: str, amount: int, shown: str, stage: Stage
+    currency: str, amount: int, shown: str, stage: ServerEnv
 ) -> None:
     created = await stage.begin(currency=currency, amount=amount)
     assert (created.amount_total, created.currency) == (amount, currency.lower())
     assert shown in (await stage.browser.get(f"/pay/{created.id}")).text
 
 
-async def test_all_items_are_added_up(stage: Stage) -> None:
+async def test_all_items_are_added_up(stage: ServerEnv) -> None:
     item = order()["line_items"][0]
     created = await stage.begin(line_items=[item, {**item, "quantity": 2}])
     assert created.amount_total == 2700
 
 
-async def test_an_expired_session_takes_no_money_and_says_so_once(stage: Stage) -> None:
+async def test_an_expired_session_takes_no_money_and_says_so_once(stage: ServerEnv) -> None:
     created = await stage.begin()
     ended = await stage.stripe.checkout.sessions.expire_async(created.id)
     assert (ended.status, ended.url) == ("expired", None)
@@ -124,14 +124,14 @@ async def test_an_expired_session_takes_no_money_and_says_so_once(stage: Stage) 
     assert stage.shop.types == ["checkout.session.expired"]
 
 
-async def test_time_alone_ends_a_session(stage: Stage) -> None:
+async def test_time_alone_ends_a_session(stage: ServerEnv) -> None:
     created = await stage.begin()
     stage.clock.tick(hours=24)
     assert (await stage.session(created.id)).status == "expired"
     assert stage.shop.types == ["checkout.session.expired"]
 
 
-async def test_a_payment_is_refunded_in_parts_and_then_no_more(stage: Stage) -> None:
+async def test_a_payment_is_refunded_in_parts_and_then_no_more(stage: ServerEnv) -> None:
     created = await stage.begin()
     await stage.press(created, "card")
     paid = await stage.session(created.id)
@@ -166,7 +166,7 @@ async def test_a_payment_is_refunded_in_parts_and_then_no_more(stage: Stage) -> 
     assert {charge["payment_intent"] for charge in charges} == {intent}
 
 
-async def test_what_is_not_there_is_said_to_be_missing(stage: Stage) -> None:
+async def test_what_is_not_there_is_said_to_be_missing(stage: ServerEnv) -> None:
     for call in (
         stage.session("cs_test_0"),
         stage.stripe.checkout.sessions.expire_async("cs_test_0"),
@@ -203,7 +203,7 @@ async def test_what_is_not_there_is_said_to_be_missing(stage: Stage) -> None:
         (FORM + ITEM + PRICE + "&succes_url=x", "succes_url"),
     ],
 )
-async def test_a_wrong_parameter_is_named(content: str, param: str, stage: Stage) -> None:
+async def test_a_wrong_parameter_is_named(content: str, param: str, stage: ServerEnv) -> None:
     refused = await stage.post("/v1/checkout/sessions", content)
     assert refused.status_code == 400
     error = refused.json()["error"]
@@ -211,19 +211,19 @@ async def test_a_wrong_parameter_is_named(content: str, param: str, stage: Stage
 
 
 @pytest.mark.parametrize("content", ["{}", "mode=%ff", "mode=ü", "&".join(["a=1"] * 501)])
-async def test_what_is_no_form_is_refused(content: str, stage: Stage) -> None:
+async def test_what_is_no_form_is_refused(content: str, stage: ServerEnv) -> None:
     refused = await stage.post("/v1/checkout/sessions", content)
     assert refused.status_code == 400
     assert "x-www-form-urlencoded" in refused.json()["error"]["message"]
 
 
-async def test_a_body_without_end_is_refused(stage: Stage) -> None:
+async def test_a_body_without_end_is_refused(stage: ServerEnv) -> None:
     refused = await stage.post("/v1/refunds", "a" * 100_000)
     assert refused.status_code == 413
     assert refused.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_only_the_key_opens(stage: Stage) -> None:
+async def test_only_the_key_opens(stage: ServerEnv) -> None:
     for given in ("", "Bearer ", "Bearer sk_test_other", "Bearer sk_ü", "Basic ?", "Digest x"):
         headers = {"authorization": given.encode()}
         reply = await stage.browser.get("/stripe/v1/refunds/re_0", headers=headers)  # type: ignore[arg-type]
@@ -237,7 +237,7 @@ async def test_only_the_key_opens(stage: Stage) -> None:
     assert reply.status_code == 404
 
 
-async def test_one_idempotency_key_makes_one_session(stage: Stage) -> None:
+async def test_one_idempotency_key_makes_one_session(stage: ServerEnv) -> None:
     sessions = stage.stripe.checkout.sessions
     first, second = await asyncio.gather(
         *(sessions.create_async(order(), {"idempotency_key": "e1:1"}) for _ in range(2))
@@ -250,7 +250,7 @@ async def test_one_idempotency_key_makes_one_session(stage: Stage) -> None:
 
 
 async def test_a_lost_reply_is_there_again_under_its_key_and_a_500_did_nothing(
-    stage: Stage,
+    stage: ServerEnv,
 ) -> None:
     key = {"idempotency-key": "e1:1"}
     for trouble, status in (("500", 500), ("lost", 504)):
@@ -262,7 +262,7 @@ async def test_a_lost_reply_is_there_again_under_its_key_and_a_500_did_nothing(
         assert (reply.status_code, reply.headers["idempotent-replayed"]) == (200, "true")
 
 
-async def test_a_key_with_other_words_is_an_error(stage: Stage) -> None:
+async def test_a_key_with_other_words_is_an_error(stage: ServerEnv) -> None:
     sessions = stage.stripe.checkout.sessions
     first = await sessions.create_async(order(), {"idempotency_key": "e1:1"})
     for call in (
@@ -275,7 +275,7 @@ async def test_a_key_with_other_words_is_an_error(stage: Stage) -> None:
     assert (await stage.session(first.id)).status == "open"
 
 
-async def test_a_repeated_refund_refunds_once(stage: Stage) -> None:
+async def test_a_repeated_refund_refunds_once(stage: ServerEnv) -> None:
     created = await stage.begin()
     await stage.press(created, "card")
     intent = str((await stage.session(created.id)).payment_intent)
@@ -289,20 +289,20 @@ async def test_a_repeated_refund_refunds_once(stage: Stage) -> None:
     assert stage.shop.types == ["checkout.session.completed", "charge.refunded"]
 
 
-async def test_a_refusal_does_not_use_up_a_key(stage: Stage) -> None:
+async def test_a_refusal_does_not_use_up_a_key(stage: ServerEnv) -> None:
     sessions = stage.stripe.checkout.sessions
     with pytest.raises(stripe.InvalidRequestError):
         await sessions.create_async(order(amount=0), {"idempotency_key": "e1:1"})
     assert (await sessions.create_async(order(), {"idempotency_key": "e1:1"})).status == "open"
 
 
-async def test_a_key_is_forgotten_after_a_day(stage: Stage) -> None:
+async def test_a_key_is_forgotten_after_a_day(stage: ServerEnv) -> None:
     sessions = stage.stripe.checkout.sessions
     first = await sessions.create_async(order(), {"idempotency_key": "e1:1"})
     stage.clock.tick(hours=24)
     assert (await sessions.create_async(order(), {"idempotency_key": "e1:1"})).id != first.id
 
 
-async def test_a_key_without_end_is_refused(stage: Stage) -> None:
+async def test_a_key_without_end_is_refused(stage: ServerEnv) -> None:
     headers = {"idempotency-key": "k" * 256}
     assert (await stage.post("/v1/refunds", "a=b", headers=headers)).status_code == 400

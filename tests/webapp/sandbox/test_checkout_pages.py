@@ -8,18 +8,18 @@ from urllib.parse import urlsplit
 import pytest
 import stripe
 
-from tests.support.sandbox_checkout import SHOP, Stage, staged
+from tests.support.sandbox_checkout import SHOP, ServerEnv, staged
 
 EVERY_BUTTON = ("card", "declined", "bank", "cancel", "arrive", "fail", "other")
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
+async def stage() -> AsyncIterator[ServerEnv]:
     async with staged() as stage:
         yield stage
 
 
-async def test_the_page_says_what_it_costs_and_that_nothing_is_real(stage: Stage) -> None:
+async def test_the_page_says_what_it_costs_and_that_nothing_is_real(stage: ServerEnv) -> None:
     created = await stage.begin(name="Premium <b>report</b>")
     page = await stage.browser.get(str(created.url))
     assert page.status_code == 200
@@ -34,13 +34,13 @@ async def test_the_page_says_what_it_costs_and_that_nothing_is_real(stage: Stage
     assert page.headers["cache-control"] == "no-store"
 
 
-async def test_its_style_is_served(stage: Stage) -> None:
+async def test_its_style_is_served(stage: ServerEnv) -> None:
     style = await stage.browser.get("/pay.css")
     assert style.status_code == 200
     assert style.headers["content-type"].startswith("text/css")
 
 
-async def test_opening_the_page_changes_nothing(stage: Stage) -> None:
+async def test_opening_the_page_changes_nothing(stage: ServerEnv) -> None:
     created = await stage.begin()
     for _ in range(2):
         await stage.browser.get(f"/pay/{created.id}")
@@ -51,7 +51,7 @@ async def test_opening_the_page_changes_nothing(stage: Stage) -> None:
     assert stage.shop.heard == []
 
 
-async def test_paying_tells_the_shop_and_goes_back_with_the_sessions_id(stage: Stage) -> None:
+async def test_paying_tells_the_shop_and_goes_back_with_the_sessions_id(stage: ServerEnv) -> None:
     created = await stage.begin()
     gone = await stage.press(created, "card")
     assert gone.status_code == 303
@@ -63,7 +63,7 @@ async def test_paying_tells_the_shop_and_goes_back_with_the_sessions_id(stage: S
     assert event.to_dict()["data"]["object"] == paid.to_dict()
 
 
-async def test_a_declined_card_says_so_and_the_page_stays_open(stage: Stage) -> None:
+async def test_a_declined_card_says_so_and_the_page_stays_open(stage: ServerEnv) -> None:
     created = await stage.begin()
     assert (await stage.press(created, "declined")).headers["location"] == f"/pay/{created.id}"
     page = await stage.browser.get(f"/pay/{created.id}")
@@ -74,18 +74,18 @@ async def test_a_declined_card_says_so_and_the_page_stays_open(stage: Stage) -> 
     assert (await stage.press(created, "card")).headers["location"].startswith(SHOP)
 
 
-async def test_cancelling_goes_back_and_leaves_the_session_open(stage: Stage) -> None:
+async def test_cancelling_goes_back_and_leaves_the_session_open(stage: ServerEnv) -> None:
     created = await stage.begin()
     assert (await stage.press(created, "cancel")).headers["location"] == f"{SHOP}/cancelled"
     assert (await stage.session(created.id)).status == "open"
 
 
-async def test_without_an_address_to_cancel_there_is_no_button(stage: Stage) -> None:
+async def test_without_an_address_to_cancel_there_is_no_button(stage: ServerEnv) -> None:
     created = await stage.begin(cancel_url="")
     assert "/cancel" not in (await stage.browser.get(f"/pay/{created.id}")).text
 
 
-async def payment_status(stage: Stage, session: str) -> str:
+async def payment_status(stage: ServerEnv, session: str) -> str:
     """How a session's payment stands, in the session's own answer."""
     whole = await stage.stripe.checkout.sessions.retrieve_async(
         session, {"expand": ["payment_intent"]}
@@ -94,7 +94,7 @@ async def payment_status(stage: Stage, session: str) -> str:
     return whole.payment_intent.status
 
 
-async def test_a_transfer_is_promised_and_arrives_later(stage: Stage) -> None:
+async def test_a_transfer_is_promised_and_arrives_later(stage: ServerEnv) -> None:
     created = await stage.begin()
     assert (await stage.press(created, "bank")).headers["location"] == f"/pay/{created.id}"
     promised = await stage.session(created.id)
@@ -119,7 +119,7 @@ async def test_a_transfer_is_promised_and_arrives_later(stage: Stage) -> None:
     ]
 
 
-async def test_a_transfer_that_fails_stays_unpaid(stage: Stage) -> None:
+async def test_a_transfer_that_fails_stays_unpaid(stage: ServerEnv) -> None:
     created = await stage.begin()
     await stage.press(created, "bank")
     await stage.press(created, "fail")
@@ -133,7 +133,7 @@ async def test_a_transfer_that_fails_stays_unpaid(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("ending", ["card", "expire", "arrive", "fail"])
-async def test_what_is_over_cannot_be_changed_by_any_button(ending: str, stage: Stage) -> None:
+async def test_what_is_over_cannot_be_changed_by_any_button(ending: str, stage: ServerEnv) -> None:
     created = await stage.begin()
     page = await stage.browser.get(f"/pay/{created.id}")
     mark = page.text.partition('name="csrf" value="')[2].partition('"')[0]
@@ -156,7 +156,7 @@ async def test_what_is_over_cannot_be_changed_by_any_button(ending: str, stage: 
     assert ways == ([f"/pay/{created.id}/{way}" for way in ("part", "claim")] if is_paid else [])
 
 
-async def test_what_may_become_of_it_afterwards_is_told_and_shown(stage: Stage) -> None:
+async def test_what_may_become_of_it_afterwards_is_told_and_shown(stage: ServerEnv) -> None:
     created = await stage.begin()
     await stage.press(created, "card")
     for button, words in {
@@ -184,7 +184,7 @@ async def test_what_may_become_of_it_afterwards_is_told_and_shown(stage: Stage) 
     assert (await stage.stripe.disputes.list_async({"payment_intent": "pi_2"})).data == []
 
 
-async def test_an_unknown_session_has_a_page(stage: Stage) -> None:
+async def test_an_unknown_session_has_a_page(stage: ServerEnv) -> None:
     for reply in (
         await stage.browser.get("/pay/cs_test_0"),
         await stage.browser.post("/pay/cs_test_0/card"),
@@ -193,7 +193,7 @@ async def test_an_unknown_session_has_a_page(stage: Stage) -> None:
         assert "We do not know this checkout" in reply.text
 
 
-async def test_a_form_from_elsewhere_pays_nothing(stage: Stage) -> None:
+async def test_a_form_from_elsewhere_pays_nothing(stage: ServerEnv) -> None:
     created, other = await stage.begin(), await stage.begin()
     page = await stage.browser.get(f"/pay/{other.id}")
     others_mark = page.text.partition('name="csrf" value="')[2].partition('"')[0]

@@ -11,11 +11,11 @@ import pytest
 
 from flows.errors import Failed
 from flows.payments import gateway
-from flows.payments.gateway import Hint, State
+from flows.payments.gateway import State, UnsignedNotice
 from flows.payments.mollie.gateway import MollieGateway
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, RefundStatus
-from flows.payments.session import Verdict
+from flows.payments.session import SessionStatus
 from tests.support.gateway_env import ID, NINE
 from tests.support.sandbox_checkout import SHOP, staged
 from tests.support.sandbox_payments import WENT_BACK, Paying, page_of, session_of
@@ -33,15 +33,15 @@ async def paying() -> AsyncIterator[Paying]:
         )
 
 
-def hints(paying: Paying) -> list[Hint]:
+def hints(paying: Paying) -> list[UnsignedNotice]:
     """What the server takes from the webhooks that came."""
-    found: list[Hint] = []
+    found: list[UnsignedNotice] = []
     for heard in paying.stage.shop.heard:
         assert str(heard.url.copy_with(query=None)) == f"{SHOP}/webhooks/mollie"
         assert heard.headers["content-type"] == "application/x-www-form-urlencoded"
         assert list(parse_qs(heard.content.decode())) == ["id"]
         seller = paying.stage.settings.mollie()
-        hint = MollieGateway(seller).read_hint(heard.content, query=heard.url.query.decode())
+        hint = MollieGateway(seller).read_unsigned(heard.content, query=heard.url.query.decode())
         assert hint is not None
         found.append(hint)
     return found
@@ -85,67 +85,67 @@ async def test_the_page_is_the_sandboxs_and_says_that_nothing_is_real(paying: Pa
 
 
 @pytest.mark.parametrize(
-    ("button", "leads", "verdict"),
+    ("button", "leads", "verified"),
     [
-        ("paid", WENT_BACK, Verdict.PAID),
-        ("failed", WENT_BACK, Verdict.FAILED),
-        ("expired", WENT_BACK, Verdict.EXPIRED),
-        ("cancel", f"{WENT_BACK}&cancelled=1", Verdict.EXPIRED),
+        ("paid", WENT_BACK, SessionStatus.PAID),
+        ("failed", WENT_BACK, SessionStatus.FAILED),
+        ("expired", WENT_BACK, SessionStatus.EXPIRED),
+        ("cancel", f"{WENT_BACK}&cancelled=1", SessionStatus.EXPIRED),
     ],
 )
 async def test_a_way_ends_it_once_and_whoever_presses_late_changes_nothing(
-    button: str, leads: str, verdict: Verdict, paying: Paying
+    button: str, leads: str, verified: SessionStatus, paying: Paying
 ) -> None:
     begun = await paying.begun()
     assert await paying.press(begun, button) == leads
-    assert await paying.judged(begun) is verdict
+    assert await paying.judged(begun) is verified
     for late in ("paid", "failed", "open", "pending", "expired", "cancel", "arrive", "other"):
         assert await paying.press(begun, late, late=True) == f"/pay/{session_of(begun)}"
-    assert await paying.judged(begun) is verdict
+    assert await paying.judged(begun) is verified
     assert times_told(paying, session_of(begun)) == 1
     page = await paying.page(begun)
-    assert ("This is paid" in page.text) is (verdict is Verdict.PAID)
+    assert ("This is paid" in page.text) is (verified is SessionStatus.PAID)
 
 
 @pytest.mark.parametrize("price", [NINE, Money("500", "JPY"), Money("9.000", "KWD")])
 async def test_an_amount_comes_back_as_it_was_sent(price: Money, paying: Paying) -> None:
     begun = await paying.begun(paying.asked(price))
     await paying.press(begun, "paid")
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.PAID
 
 
 async def test_what_was_left_open_can_be_paid_days_later(paying: Paying) -> None:
     begun = await paying.begun()
     assert await paying.press(begun, "open") == WENT_BACK
-    assert await paying.judged(begun) is Verdict.OPEN
+    assert await paying.judged(begun) is SessionStatus.OPEN
     assert paying.stage.shop.heard == []
     assert "It was left open" in (await paying.page(begun)).text
     paying.stage.clock.tick(days=11)
     assert await paying.press(begun, "paid") == WENT_BACK
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.PAID
     assert times_told(paying, session_of(begun)) == 1
 
 
 @pytest.mark.parametrize(
-    ("button", "verdict"), [("arrive", Verdict.PAID), ("fail", Verdict.FAILED)]
+    ("button", "verified"), [("arrive", SessionStatus.PAID), ("fail", SessionStatus.FAILED)]
 )
 async def test_money_that_is_on_its_way_is_awaited(
-    button: str, verdict: Verdict, paying: Paying
+    button: str, verified: SessionStatus, paying: Paying
 ) -> None:
     begun = await paying.begun()
     await paying.press(begun, "pending")
-    assert await paying.judged(begun) is Verdict.PENDING
+    assert await paying.judged(begun) is SessionStatus.PENDING
     assert "under way" in (await paying.page(begun)).text
     assert not await paying.run(paying.gateway.close(begun, session_of(begun)))
     await paying.press(begun, button)
-    assert await paying.judged(begun) is verdict
+    assert await paying.judged(begun) is verified
     assert times_told(paying, session_of(begun)) == 2
 
 
 async def test_time_alone_ends_what_nobody_began_to_pay(paying: Paying) -> None:
     begun = await paying.begun()
     paying.stage.clock.tick(minutes=15)
-    assert await paying.judged(begun) is Verdict.EXPIRED
+    assert await paying.judged(begun) is SessionStatus.EXPIRED
     assert "checkout is over" in (await paying.page(begun)).text
     assert times_told(paying, session_of(begun)) == 1
 
@@ -156,7 +156,7 @@ async def test_only_a_way_that_allows_it_can_be_cancelled_by_the_shop(paying: Pa
         await paying.run(paying.gateway.close(begun, session_of(begun)))
     await paying.press(begun, "open")
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
-    assert await paying.judged(begun) is Verdict.EXPIRED
+    assert await paying.judged(begun) is SessionStatus.EXPIRED
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
     assert times_told(paying, session_of(begun)) == 1
 
@@ -165,7 +165,7 @@ async def test_two_tabs_with_a_payment_each_are_two_payments(paying: Paying) -> 
     first, second = await paying.begun(number=1), await paying.begun(number=2)
     for begun in (first, second):
         await paying.press(begun, "paid")
-        assert await paying.judged(begun) is Verdict.PAID
+        assert await paying.judged(begun) is SessionStatus.PAID
     assert {hint.session for hint in hints(paying)} == {session_of(first), session_of(second)}
 
 
@@ -186,7 +186,7 @@ async def test_a_500_does_nothing_and_the_next_try_works(paying: Paying) -> None
     with pytest.raises(Failed, match="HTTP 500"):
         await paying.begun()
     await paying.press(begun := await paying.begun(), "paid")
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.PAID
 
 
 async def test_money_is_given_back_once_and_takes_a_day(paying: Paying) -> None:
@@ -202,7 +202,7 @@ async def test_money_is_given_back_once_and_takes_a_day(paying: Paying) -> None:
     done = await paying.run(paying.gateway.refund(payment, reason=None))
     assert (done.id, done.status) == (again.id, RefundStatus.SUCCEEDED)
     assert (await paying.fetched(begun)).refunded == 900
-    assert await paying.judged(begun) is Verdict.FAILED
+    assert await paying.judged(begun) is SessionStatus.FAILED
     assert times_told(paying, session_of(begun)) == 2
 
 
@@ -239,14 +239,14 @@ async def test_a_bank_takes_it_back_and_may_give_it_again(paying: Paying) -> Non
     now = paying.stage.clock()
     await paying.press(begun, "chargeback")
     taken = await paying.fetched(begun)
-    assert (taken.charged_back, await paying.judged(begun)) == (900, Verdict.FAILED)
+    assert (taken.charged_back, await paying.judged(begun)) == (900, SessionStatus.FAILED)
     assert "The bank has taken it back." in (await paying.page(begun)).text
     lost = gateway.heard(payment, taken, now=now)
     assert lost.disputes == {session_of(begun): Dispute.LOST}
     await paying.press(begun, "won")
     won = gateway.heard(lost, await paying.fetched(begun), now=now)
     assert won.disputes == {session_of(begun): Dispute.WON}
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.PAID
     assert times_told(paying, session_of(begun)) == 3
 
 

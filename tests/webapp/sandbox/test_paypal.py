@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from flows.errors import Failed, Unverified
-from flows.payments.gateway import Hint, State
+from flows.payments.gateway import State, UnsignedNotice
 from flows.payments.money import Money
 from flows.payments.paypal.gateway import PayPalGateway
 from flows.payments.receipt import RefundStatus
-from flows.payments.session import Verdict
+from flows.payments.session import SessionStatus
 from flows.webhooks.certificates import certificate_url, roots_of, verify_certified
 from tests.support.gateway_env import ID, NINE
 from tests.support.sandbox_checkout import SHOP, staged
@@ -37,12 +37,12 @@ async def paying() -> AsyncIterator[Paying]:
         )
 
 
-async def hints(paying: Paying) -> list[Hint]:
+async def hints(paying: Paying) -> list[UnsignedNotice]:
     """What the server takes from the webhooks that came, once each is found to be signed."""
     settings, browser, now = paying.stage.settings, paying.stage.browser, paying.stage.clock()
     scheme = sandbox_scheme(settings.url)
     roots = roots_of(scheme, bundle=(await browser.get("/paypal/root.pem")).content)
-    found: list[Hint] = []
+    found: list[UnsignedNotice] = []
     for heard in paying.stage.shop.heard:
         assert str(heard.url) == f"{SHOP}/webhooks/paypal"
         headers, body = heard.headers.multi_items(), heard.content
@@ -56,7 +56,7 @@ async def hints(paying: Paying) -> list[Hint]:
             roots=roots,
             now=now,
         )
-        hint = PayPalGateway(settings.paypal()).read_hint(delivery.body, query="")
+        hint = PayPalGateway(settings.paypal()).read_unsigned(delivery.body, query="")
         assert hint is not None
         found.append(hint)
     return found
@@ -66,7 +66,7 @@ async def types(paying: Paying) -> list[str]:
     return [hint.type for hint in await hints(paying)]
 
 
-async def traced(paying: Paying, hint: Hint) -> str | None:
+async def traced(paying: Paying, hint: UnsignedNotice) -> str | None:
     assert hint.payment is not None
     return await paying.run(PayPalGateway(paying.stage.settings.paypal()).trace(hint.payment))
 
@@ -108,7 +108,7 @@ async def test_what_the_person_approves_is_taken_once_and_by_us(paying: Paying) 
     assert (approved.state, approved.payment) == (State.OPEN, None)
     assert "Nothing was paid yet" in (await paying.page(begun)).text
 
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.PAID
     taken = await paying.collected(begun)
     assert (taken.state, taken.amount, taken.currency) == (State.PAID, 900, "EUR")
     assert "This is paid" in (await paying.page(begun)).text
@@ -120,7 +120,7 @@ async def test_what_the_person_approves_is_taken_once_and_by_us(paying: Paying) 
 async def test_an_amount_comes_back_as_it_was_sent(price: Money, paying: Paying) -> None:
     begun = await paying.begun(paying.asked(price))
     await paying.press(begun, "balance")
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.PAID
 
 
 async def test_a_second_tab_approves_nothing_and_a_second_capture_takes_nothing(
@@ -129,7 +129,7 @@ async def test_a_second_tab_approves_nothing_and_a_second_capture_takes_nothing(
     begun = await paying.begun()
     await paying.press(begun, "balance")
     assert await paying.press(begun, "bank", late=True) == f"/pay/{session_of(begun)}"
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.PAID
     path = f"v2/checkout/orders/{session_of(begun)}/capture"
     again = await call(paying, path, {}, key="another")
     assert (again.status_code, again.json()["details"][0]["issue"]) == (
@@ -144,8 +144,8 @@ async def test_a_second_order_for_the_question_is_not_paid_too(paying: Paying) -
     assert session_of(first) != session_of(second)
     for begun in (first, second):
         await paying.press(begun, "balance")
-    assert await paying.judged(first) is Verdict.PAID
-    assert await paying.judged(second) is Verdict.OPEN
+    assert await paying.judged(first) is SessionStatus.PAID
+    assert await paying.judged(second) is SessionStatus.OPEN
     assert (await types(paying)).count(CAPTURED) == 1
     with pytest.raises(Failed, match="DUPLICATE_INVOICE_ID"):
         await paying.begun(number=3)
@@ -176,7 +176,7 @@ async def test_a_key_is_forgotten_after_six_hours_and_the_order_after_three(
     begun, before = await paying.begun(), paying.prepared()
     assert before.attempt is not None
     paying.stage.clock.tick(hours=3)
-    assert await paying.judged(begun) is Verdict.EXPIRED
+    assert await paying.judged(begun) is SessionStatus.EXPIRED
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
     lapsed = await paying.run(paying.gateway.repeat(before, before.attempt))
     assert (lapsed.session, lapsed.url) == (None, None)
@@ -206,8 +206,8 @@ async def test_a_500_does_nothing_and_the_next_try_works(paying: Paying) -> None
     begun = await paying.begun()
     await paying.press(begun, "balance")
     await paying.control(next="500")
-    assert await paying.judged(begun) is Verdict.OPEN
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.OPEN
+    assert await paying.judged(begun) is SessionStatus.PAID
 
 
 async def test_money_whose_capture_was_not_answered_is_found_and_not_taken_twice(
@@ -216,7 +216,7 @@ async def test_money_whose_capture_was_not_answered_is_found_and_not_taken_twice
     begun = await paying.begun()
     await paying.press(begun, "balance")
     await paying.control(next="lost")
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.PAID
     assert await types(paying) == [APPROVED, CAPTURED]
 
 
@@ -227,25 +227,25 @@ async def test_after_a_decline_another_way_can_be_chosen(paying: Paying) -> None
     assert (declined.state, declined.url) == (State.OPEN, page_of(begun))
     assert "The card was declined." in (await paying.page(begun)).text
     assert (await paying.press(begun, "balance")).startswith(WENT_BACK)
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.PAID
 
 
 @pytest.mark.parametrize(
-    ("button", "verdict", "event"),
+    ("button", "verified", "event"),
     [
-        ("arrive", Verdict.PAID, CAPTURED),
-        ("fail", Verdict.FAILED, "PAYMENT.CAPTURE.DENIED"),
+        ("arrive", SessionStatus.PAID, CAPTURED),
+        ("fail", SessionStatus.FAILED, "PAYMENT.CAPTURE.DENIED"),
     ],
 )
 async def test_money_that_comes_later_is_awaited(
-    button: str, verdict: Verdict, event: str, paying: Paying
+    button: str, verified: SessionStatus, event: str, paying: Paying
 ) -> None:
     begun = await paying.begun()
     await paying.press(begun, "bank")
-    assert await paying.judged(begun) is Verdict.PENDING
+    assert await paying.judged(begun) is SessionStatus.PENDING
     assert "under way" in (await paying.page(begun)).text
     await paying.press(begun, button)
-    assert await paying.judged(begun) is verdict
+    assert await paying.judged(begun) is verified
     assert await paying.press(begun, button, late=True) == f"/pay/{session_of(begun)}"
     assert await types(paying) == [APPROVED, "PAYMENT.CAPTURE.PENDING", event]
 
@@ -255,7 +255,7 @@ async def test_nothing_is_taken_that_nobody_approved(paying: Paying) -> None:
     assert await paying.press(begun, "cancel") == (
         f"{WENT_BACK}&cancelled=1&token={session_of(begun)}"
     )
-    assert await paying.judged(begun) is Verdict.OPEN
+    assert await paying.judged(begun) is SessionStatus.OPEN
     refused = await call(paying, f"v2/checkout/orders/{session_of(begun)}/capture", {})
     assert refused.json()["details"][0]["issue"] == "ORDER_NOT_APPROVED"
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
@@ -270,7 +270,7 @@ async def test_money_is_given_back_once_also_when_the_answer_is_lost(paying: Pay
     assert await paying.run(paying.gateway.refund(payment, reason=None)) == first
     assert (first.price, first.status) == (NINE, RefundStatus.SUCCEEDED)
     assert (await paying.fetched(begun)).refunded == 900
-    assert await paying.judged(begun) is Verdict.FAILED
+    assert await paying.judged(begun) is SessionStatus.FAILED
     assert (await types(paying)).count(REFUNDED) == 1
 
 
@@ -311,7 +311,7 @@ async def test_a_lost_dispute_takes_the_money(paying: Paying) -> None:
     payment = await paying.payment(begun)
     await paying.press(begun, "reverse")
     assert (await paying.fetched(begun)).charged_back == 900
-    assert await paying.judged(begun) is Verdict.FAILED
+    assert await paying.judged(begun) is SessionStatus.FAILED
     told = (await hints(paying))[-1]
     assert (told.type, told.reference) == ("PAYMENT.CAPTURE.REVERSED", None)
     assert await traced(paying, told) == ID
@@ -327,7 +327,7 @@ async def test_a_lost_dispute_takes_the_money(paying: Paying) -> None:
 async def test_an_old_token_is_replaced_and_a_wrong_secret_gets_none(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.PAID
     paying.stage.clock.tick(hours=9)
     assert (await paying.fetched(begun)).state is State.PAID
     seller = replace(paying.stage.settings.paypal(), client_secret="another")
@@ -392,7 +392,7 @@ async def test_nothing_is_given_back_before_it_came(paying: Paying) -> None:
     order = await paying.stage.browser.get(f"/pay/{session_of(begun)}")
     assert "/part" not in order.text
     assert (await call(paying, "v2/payments/captures/NOBODY/refund", {})).status_code == 404
-    nobodys = Hint(type=REFUNDED, reference=None, session=None, payment="NOBODY")
+    nobodys = UnsignedNotice(type=REFUNDED, reference=None, session=None, payment="NOBODY")
     assert await traced(paying, nobodys) is None
 
 
@@ -444,5 +444,5 @@ async def test_events_arrive_as_badly_as_a_test_asks_for(paying: Paying) -> None
     state = await paying.control(release=True)
     assert (state["held"], await types(paying)) == (0, [APPROVED] * 2)
     await paying.control(drop=True)
-    assert await paying.judged(begun) is Verdict.PAID
+    assert await paying.judged(begun) is SessionStatus.PAID
     assert len(paying.stage.shop.heard) == 2

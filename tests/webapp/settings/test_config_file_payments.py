@@ -27,7 +27,7 @@ from flows.payments.registry import BUILT_IN, SCHEMES
 from flows.payments.stripe.account import STRIPE
 from flows.webhooks.signatures import STANDARD_WEBHOOKS
 from webapp.settings.config_file import BadDeclaration, read_declarations
-from webapp.settings.payment_providers import KEYS, SETTINGS, read_sellers
+from webapp.settings.payment_providers import KEYS, SETTINGS, read_merchant_accounts
 from webapp.settings.settings import BadSettings, Settings, read_settings
 
 SMALL = """
@@ -106,7 +106,7 @@ OF_ACME = {"ELICIT_ACME_KEY": KEY, "ELICIT_ACME_WEBHOOK_SECRET": SIGNS}
 LIVE = {**OF_ACME, "ELICIT_ACME_LIVE": "1"}
 
 
-def seller_of(text: str, name: str = "acme") -> ProviderDeclaration:
+def merchant_of(text: str, name: str = "acme") -> ProviderDeclaration:
     return read_declarations(text, source="elicit.toml").sellers[name]
 
 
@@ -121,7 +121,7 @@ def problems_of(text: str) -> list[str]:
 
 
 def test_an_address_and_where_its_pages_stand_are_enough() -> None:
-    acme = seller_of(SMALL)
+    acme = merchant_of(SMALL)
     assert acme == ProviderDeclaration(
         name="acme",
         label="Acme",
@@ -140,7 +140,7 @@ def test_a_provider_of_accounts_may_have_the_same_name() -> None:
 
 
 def test_every_key_of_the_file_reaches_the_declaration() -> None:
-    assert seller_of(WHOLE, "acme_pay") == ProviderDeclaration(
+    assert merchant_of(WHOLE, "acme_pay") == ProviderDeclaration(
         name="acme_pay",
         label="Acme Pay",
         api="https://{region}.acme.example/v2",
@@ -242,14 +242,14 @@ def test_the_whole_example_says_every_key() -> None:
     ["idempotency", "fetch", "close", "refund", "trouble", "manage", "event_id", "account"],
 )
 def test_false_says_that_there_is_none(key: str) -> None:
-    assert getattr(seller_of(SMALL + f"{key} = false\n"), key) is None
+    assert getattr(merchant_of(SMALL + f"{key} = false\n"), key) is None
 
 
 @pytest.mark.parametrize(
     "key", ["handle", "amount", "currency", "reference", "payment", "refunded", "url", "closes_at"]
 )
 def test_false_is_for_what_no_answer_has(key: str) -> None:
-    acme = seller_of(SMALL + f"[sellers.acme.fetched]\n{key} = false\n")
+    acme = merchant_of(SMALL + f"[sellers.acme.fetched]\n{key} = false\n")
     assert getattr(acme.fetched, key) is None
     assert acme.fetched.states == OURS.states
 
@@ -394,7 +394,7 @@ def test_a_secret_is_sent_to_the_environment_and_not_repeated(key: str) -> None:
 
 
 def test_a_header_may_be_called_a_key_where_the_key_is_not_in_it() -> None:
-    acme = seller_of(SMALL + 'headers = { X-Api-Key = "{secret}" }\n')
+    acme = merchant_of(SMALL + 'headers = { X-Api-Key = "{secret}" }\n')
     assert acme.headers == (("X-Api-Key", "{secret}"),)
 
 
@@ -461,7 +461,7 @@ def test_whatever_toml_can_say_is_a_declaration_or_has_its_problems(
     if is_whole and isinstance(table, dict):
         table = {**cast("dict[str, object]", table), **needed}
     problems: list[str] = []
-    sellers = read_sellers({"acme": table}, problems)
+    sellers = read_merchant_accounts({"acme": table}, problems)
     assert bool(sellers) != bool(problems)
     assert all(isinstance(one, ProviderDeclaration) for one in sellers.values())
 
@@ -475,7 +475,7 @@ def test_a_date_or_a_number_is_told_as_what_it_should_be(
 ) -> None:
     needed: dict[str, object] = {"api": "https://x.example", "checkout_origins": []}
     problems: list[str] = []
-    read_sellers({"acme": {**needed, key: value}}, problems)
+    read_merchant_accounts({"acme": {**needed, key: value}}, problems)
     if not isinstance(value, int):
         assert problems
         assert problems[0].startswith(f"sellers.acme.{key}: it is ")
@@ -771,7 +771,7 @@ EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 def test_the_examples_of_the_documentation_are_declarations() -> None:
     smallest, other = [read_declarations(text, source="docs").sellers for text in EXAMPLES]
     assert smallest["acme"] == replace(
-        seller_of(SMALL),
+        merchant_of(SMALL),
         test_api="https://api.test.acme.example/v1",
         test_checkout_origins=("https://pay.test.acme.example",),
         news={"claim.won": Dispute.WON},

@@ -338,12 +338,12 @@ async def test_a_watcher_that_fell_far_behind_is_told_to_look_again(path):
     store = await SqliteStore.open(path, remembered_commits=8)
     other = await SqliteStore.open(path, remembered_commits=8)
     lagging = other.watch()
-    timer = other._news._timer
+    timer = other._changes._timer
     assert timer is not None
     timer.cancel()  # as if its event loop stood still
     for number in range(130):
         await store.write(record(f"a-{number}"))
-    other._news._poll()
+    other._changes._poll()
     async with asyncio.timeout(300):
         assert await anext(lagging) is None
         assert await anext(lagging) is not None
@@ -355,7 +355,7 @@ async def test_a_watcher_that_fell_far_behind_is_told_to_look_again(path):
 
 async def test_nothing_is_polled_when_nobody_watches(path):
     def timer():
-        return store._news._timer
+        return store._changes._timer
 
     store = await SqliteStore.open(path)
     assert timer() is None
@@ -364,7 +364,7 @@ async def test_nothing_is_polled_when_nobody_watches(path):
     assert pending is not None
     pending.cancel()
     del watch
-    store._news._poll()
+    store._changes._poll()
     assert timer() is None
     await store.aclose()
 

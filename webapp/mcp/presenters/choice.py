@@ -37,7 +37,7 @@ def presenter_of(
     asks: ClientAsks,
 ) -> Presenter:
     """`dismissed` is a question that the model no longer waits for."""
-    limits, letters, modes = service.limits, service.letters, declared.modes
+    limits, user_codes, modes = service.limits, service.user_codes, declared.modes
     # A client is a program, too.
     in_form = partial(may_be_asked, with_gates=not service.identity.pairs_for_yes(caller.owner))
     ticks = service.elicitations.ticks
@@ -65,7 +65,7 @@ def presenter_of(
                 held_until=None if is_patient else held_until,
                 is_error=is_error,
                 progress=limits.progress,
-                letters=letters,
+                user_codes=user_codes,
             )
         if declared.asks:
             forms = HoldForm(
@@ -86,7 +86,7 @@ def presenter_of(
         leg_until=Deadline(limits.leg, ticks=ticks),
         held_until=held_until,
         limits=limits,
-        letters=letters,
+        user_codes=user_codes,
         is_error=is_error,
         in_form=in_form,
     )

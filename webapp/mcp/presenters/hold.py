@@ -23,7 +23,7 @@ from webapp.identity.user_codes import UserCodes
 from webapp.mcp.asks import ClientAsks
 from webapp.mcp.forms import agreed
 from webapp.mcp.presenters.on_stream import OnStream
-from webapp.mcp.user_code import LETTERS_SCHEMA, letters_in, typed_letters
+from webapp.mcp.user_code import LETTERS_SCHEMA, typed_user_code, user_code_in
 
 FORMS_AT_MOST = 60  # a client that fills them by itself must not do so for ever
 
@@ -40,16 +40,16 @@ class Hold(OnStream):
         held_until: Deadline | None,
         is_error: bool,
         progress: timedelta,
-        letters: UserCodes,
+        user_codes: UserCodes,
     ) -> None:
         super().__init__(context, modes=modes, asks=asks, held_until=held_until, is_error=is_error)
-        self._letters = letters
+        self._user_codes = user_codes
         self._progress = progress
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         if not self._context.session.can_send_request:
             part = Prompt(shown=shown)
-            parts = await shown.group.stand(part, way=REQUIRED, is_urgent=True)
+            parts = await shown.group.park(part, way=REQUIRED, is_urgent=True)
             call.interrupt(_required(parts))
         await self._unless_draining(call, shown)
         id = shown.elicitation.id
@@ -100,20 +100,20 @@ class Hold(OnStream):
             return "accept"
         action = (await self._send(_link_to(shown))).action
         if action == "accept" and asked.is_by_code:
-            action = await self._ask_letters(call, asked)
+            action = await self._ask_user_code(call, asked)
         if action == "accept":
             self._asks.accept(asked.id)
         return action
 
-    async def _ask_letters(self, call: Leg, asked: Elicitation) -> str:
+    async def _ask_user_code(self, call: Leg, asked: Elicitation) -> str:
         words = CHAT_WORDS
         for _ in range(FORMS_AT_MOST):
             form = ElicitRequestFormParams(message=words, requested_schema=LETTERS_SCHEMA)
             answer = await self._send(form)
             if answer.action != "accept":
                 return answer.action
-            typed = letters_in(answer.content)
-            wrong = await typed_letters(self._letters, call.elicitations, asked, typed)
+            typed = user_code_in(answer.content)
+            wrong = await typed_user_code(self._user_codes, call.elicitations, asked, typed)
             if wrong is None:
                 return "accept"
             words = wrong

@@ -64,7 +64,7 @@ class LinkInResult:
         if call.is_waiting_for(current):
             part = Prompt(shown=replace(shown, elicitation=current), is_out=shown.is_again)
             await call.links.prove()
-            parts = await shown.group.stand(part, way=RESULT, is_urgent=not shown.is_again)
+            parts = await shown.group.park(part, way=RESULT, is_urgent=not shown.is_again)
             call.interrupt(
                 link_result(
                     parts,

@@ -115,7 +115,7 @@ class OnStream:
         self._asks.leave(asked.id, asking, life=asked.expires_at - call.now)
         part = Prompt(shown=shown, is_out=True)
         await call.links.prove()
-        parts = await shown.group.stand(part, way=RESULT, is_urgent=False)
+        parts = await shown.group.park(part, way=RESULT, is_urgent=False)
         call.interrupt(self._still(call, parts))
 
     def _still(self, call: Leg, parts: Sequence[Prompt]) -> Result:
@@ -142,7 +142,7 @@ class OnStream:
         """
         part = Prompt(shown=shown, is_out=is_out)
         await call.links.prove()
-        parts = await shown.group.stand(part, way=RESULT, is_urgent=False)
+        parts = await shown.group.park(part, way=RESULT, is_urgent=False)
         version = self._context.protocol_version
         if call.kinds.policies.is_for_client_only(parts[0].shown.elicitation.kind):
             call.interrupt(form_result(parts[0].shown, protocol_version=version, is_error=True))

@@ -28,7 +28,7 @@ from webapp.kinds.page_kind import arguments_in
 from webapp.limits import CallLimits
 from webapp.mcp.forms import acted, agreed, fits, message_of, schema_of
 from webapp.mcp.results import MODERN, Result, busy_text, form_result, link_result, text_result
-from webapp.mcp.user_code import LETTERS_SCHEMA, letters_in, typed_letters
+from webapp.mcp.user_code import LETTERS_SCHEMA, typed_user_code, user_code_in
 
 _MARK = "elicit-url:"
 _KEY = "elicit-url-"
@@ -125,7 +125,7 @@ class Retry:
         leg_until: Deadline,
         held_until: Deadline,
         limits: CallLimits,
-        letters: UserCodes,
+        user_codes: UserCodes,
         is_error: bool,
         in_form: Callable[[str], bool],
     ) -> None:
@@ -135,7 +135,7 @@ class Retry:
         self._leg_until = leg_until
         self._held_until = held_until
         self._limits = limits
-        self._letters = letters
+        self._user_codes = user_codes
         self._is_error = is_error
         self._in_form = in_form
         self._dismissed = set(chain.dismissed)
@@ -207,10 +207,10 @@ class Retry:
             return answered
         words: str | None = CHAT_WORDS
         if answered == "accept":
-            typed = letters_in(cast("Mapping[str, Any]", response).get("content"))
-            words = await typed_letters(self._letters, call.elicitations, asked, typed)
+            typed = user_code_in(cast("Mapping[str, Any]", response).get("content"))
+            words = await typed_user_code(self._user_codes, call.elicitations, asked, typed)
         if words is not None:
-            await self._suspend(call, shown, is_shown=True, letters=words)
+            await self._suspend(call, shown, is_shown=True, user_code=words)
         return action
 
     def carry(self, call: Leg, state: object) -> object:
@@ -237,12 +237,12 @@ class Retry:
         return self._chain.shown if call.run.is_continued else {}
 
     async def _suspend(
-        self, call: Leg, shown: PresentedQuestion, *, is_shown: bool, letters: str | None = None
+        self, call: Leg, shown: PresentedQuestion, *, is_shown: bool, user_code: str | None = None
     ) -> NoReturn:
-        part = Prompt(shown=shown, is_out=is_shown, letters=letters)
-        is_urgent = not is_shown or letters is not None
+        part = Prompt(shown=shown, is_out=is_shown, user_code=user_code)
+        is_urgent = not is_shown or user_code is not None
         await call.links.prove()
-        parts = await shown.group.stand(part, way=RETRY, is_urgent=is_urgent)
+        parts = await shown.group.park(part, way=RETRY, is_urgent=is_urgent)
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds or call.is_draining:
             # A client retries at once, and nobody would be there.
@@ -270,15 +270,15 @@ class Retry:
 
     def _requests(self, call: Leg, part: Prompt) -> dict[str, Any]:
         """What the client is asked for one question, by the keys of its answers."""
-        shown, letters = part.shown, part.letters
+        shown, user_code = part.shown, part.user_code
         requests: dict[str, Any] = {}
         if not part.is_out:
             requests[_key(shown.name)] = self._request(call, shown)
             is_link = not self._asks_in_client(shown.elicitation)
-            letters = CHAT_WORDS if is_link and shown.elicitation.is_by_code else None
-        if letters is not None:
+            user_code = CHAT_WORDS if is_link and shown.elicitation.is_by_code else None
+        if user_code is not None:
             requests[_key(shown.name) + _LETTERS] = _asks_for(
-                mode="form", message=letters, requestedSchema=LETTERS_SCHEMA
+                mode="form", message=user_code, requestedSchema=LETTERS_SCHEMA
             )
         return requests
 

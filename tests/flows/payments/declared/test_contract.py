@@ -18,10 +18,10 @@ from flows.errors import Failed, InvalidQuestion, Unverified
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.declared.mapping import Holding, Reading
-from flows.payments.gateway import Notice, Signs, State, heard, judge, judge_notice
+from flows.payments.gateway import Notice, Signs, State, heard, verify_notice, verify_session
 from flows.payments.money import Money
 from flows.payments.receipt import RefundStatus
-from flows.payments.session import Verdict
+from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import verify
 from tests.support import gateway_env as stage
 from tests.support.clock import NOON
@@ -41,7 +41,7 @@ SELLER = DeclaredAccount(
 GATEWAY = DeclaredGateway(SELLER)
 
 
-class Till:
+class PaymentEnv:
     """A payment provider that keeps to the contract, and nothing more."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Till:
     def pay(self, id: str) -> None:
         self.checkouts[id] |= {"state": "paid", "payment": f"p-{id}"}
 
-    def give_back(self, id: str, amount: int) -> None:
+    def refund_by_hand(self, id: str, amount: int) -> None:
         self.checkouts[id]["refunded"] += amount
 
     def refund(self, payment: str, asked: dict[str, Any]) -> tuple[int, Any]:
@@ -116,8 +116,8 @@ class Till:
         return body, headers
 
 
-def run(talk: Talk[T], till: Callable[[httpx.Request], httpx.Response]) -> T:
-    with httpx.Client(transport=httpx.MockTransport(till)) as client:
+def run(talk: Talk[T], payment_env: Callable[[httpx.Request], httpx.Response]) -> T:
+    with httpx.Client(transport=httpx.MockTransport(payment_env)) as client:
         try:
             request = next(talk)
             while True:
@@ -131,16 +131,16 @@ def asked() -> Elicitation:
     return stage.asked("till", is_live=True)
 
 
-def opened(till: Till) -> Elicitation:
+def opened(payment_env: PaymentEnv) -> Elicitation:
     before = stage.prepared(GATEWAY, asked())
     assert before.attempt is not None
-    departure = run(GATEWAY.begin(before, TRIP), till)
+    departure = run(GATEWAY.begin(before, TRIP), payment_env)
     assert departure.url == "https://pay.till.example/ch-1"
     return replace(before, attempt=replace(before.attempt, kept=departure.kept))
 
 
-def told(till: Till, id: str = "ch-1") -> Notice:
-    body, headers = till.tell(id)
+def told(payment_env: PaymentEnv, id: str = "ch-1") -> Notice:
+    body, headers = payment_env.tell(id)
     delivery = verify(
         GATEWAY.scheme,
         body=body,
@@ -153,8 +153,8 @@ def told(till: Till, id: str = "ch-1") -> Notice:
 
 def test_four_lines_declare_a_provider_that_is_paid_at() -> None:
     assert isinstance(GATEWAY, Signs)
-    till = Till()
-    elicitation = opened(till)
+    payment_env = PaymentEnv()
+    elicitation = opened(payment_env)
     request = msgspec.json.decode(stage.kept_in(elicitation).request)
     assert request == {
         "reference": ID,
@@ -164,74 +164,74 @@ def test_four_lines_declare_a_provider_that_is_paid_at() -> None:
         "return_url": f"{BACK}?state=s-1",
         "cancel_url": f"{BACK}?state=s-1&cancelled=1",
     }
-    assert judge(elicitation, run(GATEWAY.fetch(elicitation, "ch-1"), till), seller=SELLER) is (
-        Verdict.OPEN
-    )
-    till.pay("ch-1")
-    found = run(GATEWAY.fetch(elicitation, "ch-1"), till)
-    assert judge(elicitation, found, seller=SELLER) is Verdict.PAID
+    assert verify_session(
+        elicitation, run(GATEWAY.fetch(elicitation, "ch-1"), payment_env), seller=SELLER
+    ) is (SessionStatus.OPEN)
+    payment_env.pay("ch-1")
+    found = run(GATEWAY.fetch(elicitation, "ch-1"), payment_env)
+    assert verify_session(elicitation, found, seller=SELLER) is SessionStatus.PAID
     assert found.payment == "p-ch-1"
-    notice = told(till)
+    notice = told(payment_env)
     assert notice.session == dataclasses.replace(found, url=None, closes_at=None, is_now=False)
-    assert judge_notice(elicitation, notice, seller=SELLER) is Verdict.PAID
-    assert run(GATEWAY.close(elicitation, "ch-1"), till) is False
+    assert verify_notice(elicitation, notice, seller=SELLER) is SessionStatus.PAID
+    assert run(GATEWAY.close(elicitation, "ch-1"), payment_env) is False
 
 
 def test_a_lost_reply_opens_no_second_page() -> None:
-    till = Till()
-    elicitation = opened(till)
+    payment_env = PaymentEnv()
+    elicitation = opened(payment_env)
     assert elicitation.attempt is not None
-    kept = run(GATEWAY.repeat(elicitation, elicitation.attempt), till)
-    assert (kept.session, len(till.checkouts)) == ("ch-1", 1)
+    kept = run(GATEWAY.repeat(elicitation, elicitation.attempt), payment_env)
+    assert (kept.session, len(payment_env.checkouts)) == ("ch-1", 1)
     again = stage.prepared(GATEWAY, asked(), number=2)
-    run(GATEWAY.begin(again, TRIP), till)
-    assert len(till.checkouts) == 2
+    run(GATEWAY.begin(again, TRIP), payment_env)
+    assert len(payment_env.checkouts) == 2
 
 
 def test_a_page_is_closed_and_says_so_by_itself() -> None:
-    till = Till()
-    elicitation = opened(till)
-    assert run(GATEWAY.close(elicitation, "ch-1"), till) is True
-    assert judge_notice(elicitation, told(till), seller=SELLER) is Verdict.EXPIRED
+    payment_env = PaymentEnv()
+    elicitation = opened(payment_env)
+    assert run(GATEWAY.close(elicitation, "ch-1"), payment_env) is True
+    assert verify_notice(elicitation, told(payment_env), seller=SELLER) is SessionStatus.EXPIRED
 
 
 def test_a_part_is_given_back_by_hand_and_then_the_rest_by_us() -> None:
-    till = Till()
-    elicitation = opened(till)
-    till.pay("ch-1")
+    payment_env = PaymentEnv()
+    elicitation = opened(payment_env)
+    payment_env.pay("ch-1")
     paid = stage.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
-    till.give_back("ch-1", 400)
-    notice = told(till)
+    payment_env.refund_by_hand("ch-1", 400)
+    notice = told(payment_env)
     assert notice.session is not None
     paid = heard(paid, notice.session, now=NOON)
     assert paid.refunded_price == Money("4.00", "EUR")
-    refund = run(GATEWAY.refund(paid, reason="No seats"), till)
+    refund = run(GATEWAY.refund(paid, reason="No seats"), payment_env)
     assert (refund.price, refund.status) == (Money("5.00", "EUR"), RefundStatus.PENDING)
-    again = run(GATEWAY.refund(paid, reason="No seats"), till)
+    again = run(GATEWAY.refund(paid, reason="No seats"), payment_env)
     assert (again.price, again.status) == (NINE, RefundStatus.SUCCEEDED)
-    assert till.checkouts["ch-1"]["refunded"] == 900
-    assert judge(elicitation, run(GATEWAY.fetch(elicitation, "ch-1"), till), seller=SELLER) is (
-        Verdict.FAILED
-    )
+    assert payment_env.checkouts["ch-1"]["refunded"] == 900
+    assert verify_session(
+        elicitation, run(GATEWAY.fetch(elicitation, "ch-1"), payment_env), seller=SELLER
+    ) is (SessionStatus.FAILED)
 
 
 def test_what_a_bank_took_is_told_and_asked_alike() -> None:
-    till = Till()
-    elicitation = opened(till)
-    till.pay("ch-1")
-    before = told(till)
-    till.checkouts["ch-1"]["charged_back"] = 900
-    after = told(till)
+    payment_env = PaymentEnv()
+    elicitation = opened(payment_env)
+    payment_env.pay("ch-1")
+    before = told(payment_env)
+    payment_env.checkouts["ch-1"]["charged_back"] = 900
+    after = told(payment_env)
     assert after.session is not None
     assert (after.session.charged_back, after.session.state) == (900, State.PAID)
     assert after.transition != before.transition
-    assert judge_notice(elicitation, after, seller=SELLER) is Verdict.FAILED
+    assert verify_notice(elicitation, after, seller=SELLER) is SessionStatus.FAILED
 
 
 def test_what_the_provider_did_not_sign_says_nothing() -> None:
-    till = Till()
-    opened(till)
-    body, headers = till.tell("ch-1")
+    payment_env = PaymentEnv()
+    opened(payment_env)
+    body, headers = payment_env.tell("ch-1")
     for changed in (body + b" ", body.replace(b"open", b"paid")):
         with pytest.raises(Unverified):
             verify(
@@ -246,7 +246,7 @@ def test_what_the_provider_did_not_sign_says_nothing() -> None:
 def test_another_key_is_refused_in_words() -> None:
     other = DeclaredGateway(dataclasses.replace(SELLER, secret="other"))
     with pytest.raises(Failed, match=r"The Till could not .+ \(HTTP 401, unauthorized\)"):
-        run(other.begin(stage.prepared(other, asked()), TRIP), Till())
+        run(other.begin(stage.prepared(other, asked()), TRIP), PaymentEnv())
 
 
 # What a declaration says
@@ -354,35 +354,35 @@ def test_a_value_of_the_settings_stays_in_its_part_of_the_path() -> None:
 
 
 def test_a_name_without_a_value_leaves_its_key_out() -> None:
-    till = Till()
-    opened(till)
-    till.pay("ch-1")
+    payment_env = PaymentEnv()
+    opened(payment_env)
+    payment_env.pay("ch-1")
     paid = stage.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
     talk = GATEWAY.refund(paid, reason=None)
     next(talk)
-    request = talk.send(httpx.Response(200, json=till.checkouts["ch-1"]))
+    request = talk.send(httpx.Response(200, json=payment_env.checkouts["ch-1"]))
     assert msgspec.json.decode(request.content) == {"amount": 900, "currency": "EUR"}
 
 
 def test_what_we_know_to_be_given_back_is_not_given_back_again() -> None:
-    till = Till()
-    opened(till)
-    till.pay("ch-1")
+    payment_env = PaymentEnv()
+    opened(payment_env)
+    payment_env.pay("ch-1")
     paid = stage.payment(
         "till", session="ch-1", payment_intent="p-ch-1", is_live=True, refunded=400
     )
-    assert run(GATEWAY.refund(paid, reason=None), till).price == Money("5.00", "EUR")
+    assert run(GATEWAY.refund(paid, reason=None), payment_env).price == Money("5.00", "EUR")
 
 
 @pytest.mark.parametrize("changes", [{"id": "ch-2"}, {"currency": "USD"}, {"refunded": -1}])
 def test_an_answer_about_something_else_gives_nothing_back(changes: dict[str, Any]) -> None:
-    till = Till()
-    opened(till)
+    payment_env = PaymentEnv()
+    opened(payment_env)
     paid = stage.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
     talk = GATEWAY.refund(paid, reason=None)
     next(talk)
     with pytest.raises(Failed, match="give the money back"):
-        talk.send(httpx.Response(200, json={**till.checkouts["ch-1"], **changes}))
+        talk.send(httpx.Response(200, json={**payment_env.checkouts["ch-1"], **changes}))
 
 
 def test_what_goes_by_a_handle_is_not_asked_for_by_a_receipt() -> None:
@@ -393,15 +393,15 @@ def test_what_goes_by_a_handle_is_not_asked_for_by_a_receipt() -> None:
 
 
 def test_a_page_is_open_for_as_long_as_the_provider_says() -> None:
-    kept = stage.kept_in(opened(Till()))
+    kept = stage.kept_in(opened(PaymentEnv()))
     assert kept.expires_at == (NOON + timedelta(hours=1)).timestamp()
 
 
 @pytest.mark.parametrize("changes", [{"closes_at": "2026-03-01T13:00:00"}, {"closes_at": "soon"}])
 def test_a_time_that_is_none_opens_nothing(changes: dict[str, Any]) -> None:
-    till = Till()
-    opened(till)
+    payment_env = PaymentEnv()
+    opened(payment_env)
     talk = GATEWAY.begin(stage.prepared(GATEWAY, asked()), TRIP)
     next(talk)
     with pytest.raises(Failed, match="not what was asked for"):
-        talk.send(httpx.Response(201, json={**till.checkouts["ch-1"], **changes}))
+        talk.send(httpx.Response(201, json={**payment_env.checkouts["ch-1"], **changes}))

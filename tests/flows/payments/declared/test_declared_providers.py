@@ -16,10 +16,17 @@ from msgspec.structs import replace
 from flows.elicitation.flow import Redirect
 from flows.errors import Failed, InvalidQuestion
 from flows.payments.declared.catalog import SELLERS
-from flows.payments.gateway import Notice, ProviderSession, Signs, State, judge, judge_notice
+from flows.payments.gateway import (
+    Notice,
+    ProviderSession,
+    Signs,
+    State,
+    verify_notice,
+    verify_session,
+)
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, RefundStatus
-from flows.payments.session import Malformed, Mismatch, Verdict
+from flows.payments.session import Malformed, Mismatch, SessionStatus
 from tests.support import gateway_env as stage
 from tests.support.clock import NOON
 from tests.support.declared_env import CASES, DIGEST, KEY, SECRET, Case, put
@@ -46,7 +53,7 @@ def read(case: Case, event: Any) -> Notice:
     return case.gateway.read_notice(case.delivered(event))
 
 
-def give_back(case: Case, *replies: httpx.Response, **changes: Any) -> Any:
+def refunding(case: Case, *replies: httpx.Response, **changes: Any) -> Any:
     said = {
         "session": case.session,
         "payment_intent": case.payment,
@@ -276,7 +283,7 @@ def test_what_each_status_means(case: Case, one: str) -> None:
     )
     assert (request.method, request.url.raw_path.decode()) == ("GET", case.fetch)
     assert request.content == b""
-    assert judge(case.begun(), session, seller=case.seller) is case.words[one]
+    assert verify_session(case.begun(), session, seller=case.seller) is case.words[one]
     if session.state is State.PAID:
         assert session.payment == case.payment
 
@@ -311,7 +318,7 @@ def test_somebody_elses_payment_settles_nothing(case: Case, one: str) -> None:
     for word in case.words:
         answer = put(case.fetched(word), *case.fetched_at[one])
         with pytest.raises(Mismatch) as mismatch:
-            judge(case.begun(), fetch(case, answer), seller=case.seller)
+            verify_session(case.begun(), fetch(case, answer), seller=case.seller)
         assert mismatch.value.what == one
 
 
@@ -321,7 +328,7 @@ def test_an_amount_that_is_none_settles_nothing(case: Case, bad: Any) -> None:
     place, _ = case.fetched_at["amount"]
     answer = put(case.fetched(case.open_word), place, bad)
     with pytest.raises((Failed, Mismatch)):
-        judge(case.begun(), fetch(case, answer), seller=case.seller)
+        verify_session(case.begun(), fetch(case, answer), seller=case.seller)
 
 
 def test_what_is_not_asked_is_said_to_be_told_only() -> None:
@@ -343,7 +350,9 @@ def test_a_session_is_asked_for_in_one_part_of_the_path(case: Case) -> None:
 @of_each(lambda case: [] if case.close is None else ["closed", "paid", "open"])
 def test_a_page_is_closed_unless_somebody_paid(case: Case, one: str) -> None:
     assert case.close is not None
-    paid = next(word for word, says in case.words.items() if says is Verdict.PAID or "p" in word)
+    paid = next(
+        word for word, says in case.words.items() if says is SessionStatus.PAID or "p" in word
+    )
     after = {"closed": case.over_word, "paid": paid, "open": case.open_word}[one]
     talk = case.gateway.close(case.begun(), case.session)
     answers = [reply(case.fetched(case.open_word)), reply({}, 409), reply(case.fetched(after))]
@@ -360,13 +369,13 @@ def test_a_page_is_closed_unless_somebody_paid(case: Case, one: str) -> None:
 
 @of_each(lambda case: [word for word in case.words if word != case.open_word])
 def test_a_page_that_is_over_is_left_alone(case: Case, one: str) -> None:
-    if case.words[one] is Verdict.OPEN:
+    if case.words[one] is SessionStatus.OPEN:
         return
     is_closed, [request] = run(
         case.gateway.close(case.begun(), case.session), reply(case.fetched(one))
     )
     assert request.method == "GET"
-    assert is_closed is (case.words[one] in (Verdict.EXPIRED, Verdict.FAILED))
+    assert is_closed is (case.words[one] in (SessionStatus.EXPIRED, SessionStatus.FAILED))
 
 
 @pytest.mark.parametrize(
@@ -386,9 +395,9 @@ def test_what_became_of_a_refund(case: Case, one: str) -> None:
     answers = [*held(case), reply(case.refund_replies[one], 201)]
     if one == "refused":
         with pytest.raises(Failed, match="give the money back"):
-            give_back(case, *answers)
+            refunding(case, *answers)
         return
-    refund, requests = give_back(case, *answers)
+    refund, requests = refunding(case, *answers)
     assert (refund.price, refund.status) == (NINE, RefundStatus(one))
     sent = requests[-1]
     assert f"{sent.method} {sent.url.raw_path.decode()}" == case.refund
@@ -402,10 +411,10 @@ def test_the_same_refund_goes_out_under_one_key(case: Case) -> None:
     if case.refund is None:
         return
     done = case.refund_replies["pending" if "pending" in case.refund_replies else "succeeded"]
-    [first, again] = [give_back(case, *held(case), reply(done))[1][-1] for _ in range(2)]
+    [first, again] = [refunding(case, *held(case), reply(done))[1][-1] for _ in range(2)]
     assert (first.content, first.headers) == (again.content, again.headers)
     if case.name in ("square", "adyen"):
-        [other] = [give_back(case, *held(case, 400), reply(done), refunded=400)[1][-1]]
+        [other] = [refunding(case, *held(case, 400), reply(done), refunded=400)[1][-1]]
         header = case.seller.declaration.idempotency
         if header is not None:
             assert first.headers[header] != other.headers[header]
@@ -416,9 +425,9 @@ def test_the_same_refund_goes_out_under_one_key(case: Case) -> None:
 def test_what_is_given_back_already_is_not_given_back_again(case: Case) -> None:
     if case.refund is None:
         return
-    assert give_back(case, *held(case, 900), refunded=900)[0].status is RefundStatus.SUCCEEDED
+    assert refunding(case, *held(case, 900), refunded=900)[0].status is RefundStatus.SUCCEEDED
     if case.held is not None:
-        refund, [look] = give_back(case, *held(case, 900))
+        refund, [look] = refunding(case, *held(case, 900))
         assert (look.method, refund.price) == ("GET", NINE)
 
 
@@ -427,7 +436,7 @@ def test_what_is_given_back_already_is_not_given_back_again(case: Case) -> None:
 )
 def test_after_a_refund_by_hand_only_the_rest_is_given_back(case: Case) -> None:
     done = case.refund_replies["succeeded"]
-    refund, [_, sent] = give_back(case, *held(case, 400), reply(done))
+    refund, [_, sent] = refunding(case, *held(case, 400), reply(done))
     assert refund.price == Money("5.00", "EUR")
     rest = {"polar": 756 - 336, "paddle": None}.get(case.name, 500)
     assert rest is None or f'"amount":{rest}' in sent.content.decode()
@@ -445,14 +454,14 @@ def test_what_cannot_be_looked_at_is_not_given_back(case: Case) -> None:
         others.append(reply(put(case.held(0), holding.currency, "USD")))
     for answer in others:
         with pytest.raises(Failed, match="give the money back"):
-            give_back(case, answer)
+            refunding(case, answer)
 
 
 def test_no_more_than_is_left_is_given_back_whatever_the_provider_says_is_left() -> None:
     [polar] = [case for case in CASES if case.name == "polar"]
     for left in (0, 901, -1):
         with pytest.raises(Failed, match="give the money back"):
-            give_back(
+            refunding(
                 polar, reply(put(polar.held(0) if polar.held else {}, "refundable_amount", left))
             )
 
@@ -460,16 +469,16 @@ def test_no_more_than_is_left_is_given_back_whatever_the_provider_says_is_left()
 def test_where_nothing_is_given_back_by_us_the_person_is_told_where_it_is() -> None:
     [case] = [case for case in CASES if case.refund is None]
     with pytest.raises(Failed, match="by hand at https://"):
-        give_back(case)
+        refunding(case)
 
 
 @EVERY
 def test_a_receipt_of_another_provider_or_mode_is_not_given_back(case: Case) -> None:
     for changes in ({"seller": "another"}, {"is_live": not case.seller.is_live}):
         with pytest.raises(Failed, match="holds no payment"):
-            give_back(case, **changes)
+            refunding(case, **changes)
     with pytest.raises(Failed, match="holds no payment"):
-        give_back(case, payment_intent=None)
+        refunding(case, payment_intent=None)
 
 
 # What it tells
@@ -480,8 +489,8 @@ def test_what_each_event_means(case: Case, one: str) -> None:
     notice = read(case, case.told(one))
     assert (notice.reference, notice.subject) == (ID, case.session)
     assert notice.transition is not None
-    assert judge_notice(case.begun(), notice, seller=case.seller) is case.events[one]
-    if case.events[one] is Verdict.PAID:
+    assert verify_notice(case.begun(), notice, seller=case.seller) is case.events[one]
+    if case.events[one] is SessionStatus.PAID:
         assert notice.payment == case.payment
     assert read(case, case.told(one)) == notice
 
@@ -497,7 +506,7 @@ def test_every_declared_event_is_tried(case: Case) -> None:
 def test_an_event_about_something_else_settles_nothing(case: Case, one: str) -> None:
     notice = read(case, put(case.told(case.paid_event), *case.told_at[one]))
     with pytest.raises(Mismatch) as mismatch:
-        judge_notice(case.begun(), notice, seller=case.seller)
+        verify_notice(case.begun(), notice, seller=case.seller)
     assert mismatch.value.what == one
 
 
@@ -522,7 +531,7 @@ def test_an_event_that_does_not_settle_says_what_to_ask_about() -> None:
     notice = read(square, square.told(square.paid_event))
     assert (notice.session, notice.subject, notice.reference) == (None, "ORDER1", ID)
     with pytest.raises(Mismatch, match="session"):
-        judge_notice(square.begun(), notice, seller=square.seller)
+        verify_notice(square.begun(), notice, seller=square.seller)
 
 
 @of_each(lambda case: case.news)
@@ -586,7 +595,7 @@ def test_no_event_makes_anything_but_a_notice_or_an_error_of_ours(pair: tuple[Ca
         notice = case.gateway.kept_notice(msgspec.json.encode(event))
         if notice.session is not None:
             with suppress(Mismatch):
-                assert judge_notice(case.begun(), notice, seller=case.seller) in Verdict
+                assert verify_notice(case.begun(), notice, seller=case.seller) in SessionStatus
 
 
 @given(st.sampled_from(CASES), st.binary())
@@ -605,7 +614,9 @@ def test_no_answer_makes_anything_but_a_judgement_or_an_error_of_ours(
 ) -> None:
     case, answer = pair
     with suppress(Failed, Mismatch):
-        assert judge(case.begun(), fetch(case, answer), seller=case.seller) in Verdict
+        assert (
+            verify_session(case.begun(), fetch(case, answer), seller=case.seller) in SessionStatus
+        )
 
 
 @given(
@@ -623,7 +634,7 @@ def test_no_answer_leads_anywhere_but_to_the_providers_page(pair: tuple[Case, An
 def test_no_answer_makes_anything_but_a_refund_or_an_error_of_ours(case: Case, answer: Any) -> None:
     said = httpx.Response(200, content=answer) if isinstance(answer, bytes) else reply(answer)
     with pytest.raises(Failed):
-        give_back(case, *held(case), said)
+        refunding(case, *held(case), said)
 
 
 def test_our_key_fits_where_it_is_sent() -> None:
@@ -676,4 +687,4 @@ def test_an_event_whose_type_or_id_is_none_is_malformed(case: Case, word: Any) -
 def test_what_we_know_to_be_given_back_counts_where_the_provider_does_not_know_it_yet() -> None:
     [square] = [case for case in CASES if case.name == "square"]
     done = reply(square.refund_replies["succeeded"])
-    assert give_back(square, *held(square, 0), done, refunded=400)[0].price == Money("5.00", "EUR")
+    assert refunding(square, *held(square, 0), done, refunded=400)[0].price == Money("5.00", "EUR")

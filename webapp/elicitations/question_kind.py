@@ -26,7 +26,7 @@ class AskedBy:
     is_later_leg: bool = False  # than the one in which the body got it
 
 
-class Kind(Protocol):
+class QuestionKind(Protocol):
     @property
     def flow(self) -> Flow | None:
         """What leads elsewhere; None where our own page takes the answer."""

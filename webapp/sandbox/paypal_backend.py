@@ -108,7 +108,7 @@ class PayPalRefundWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 @dataclass(slots=True, kw_only=True)
-class PayPalTill:
+class PayPalBackend:
     """All that it knows; it forgets when its process ends."""
 
     url: str
@@ -202,7 +202,7 @@ class PayPalTill:
         units = price.minor_units if wish.amount else order.left
         if units > order.left:
             raise PayPalError("REFUND_AMOUNT_EXCEEDED")
-        return self._give_back(order, units, custom_id=wish.custom_id)
+        return self._refund_and_tell(order, units, custom_id=wish.custom_id)
 
     # What a person or the seller does on pages. What leads away says whether it was possible.
 
@@ -224,11 +224,11 @@ class PayPalTill:
         self._tell(f"PAYMENT.CAPTURE.{word}", "capture", order.capture_as_json())
         return True
 
-    def give_back(self, order: Order, units: int) -> None:
+    def refund_by_hand(self, order: Order, units: int) -> None:
         """The seller gives back so much on its own pages, not by the API; if it still can."""
         is_paid = order.capture is not None and order.capture.status == "COMPLETED"
         if is_paid and 0 < units <= order.left:
-            self._give_back(order, units, custom_id=None)
+            self._refund_and_tell(order, units, custom_id=None)
 
     def reverse(self, order: Order) -> None:
         """A dispute is lost: PayPal takes the money back."""
@@ -237,7 +237,7 @@ class PayPalTill:
         order = self._keep(replace(order, capture=replace(order.capture, status="REVERSED")))
         self._tell_of_refund("REVERSED", self._refund(order, order.left, custom_id=None), order)
 
-    def _give_back(self, order: Order, units: int, *, custom_id: str | None) -> PayPalRefund:
+    def _refund_and_tell(self, order: Order, units: int, *, custom_id: str | None) -> PayPalRefund:
         refund = self._refund(order, units, custom_id=custom_id)
         order = self._keep(replace(order, refunds=(*order.refunds, refund)))
         self._tell_of_refund("REFUNDED", refund, order)

@@ -66,8 +66,8 @@ def with_tools(server: Any) -> Any:
 
 
 def note(line: str) -> None:
-    with Path(os.environ["TILL"]).open("a") as till:
-        till.write(line + "\n")
+    with Path(os.environ["TILL"]).open("a") as payment_env:
+        payment_env.write(line + "\n")
 
 
 def guarded(library: str) -> Any:

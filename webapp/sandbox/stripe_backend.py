@@ -35,7 +35,7 @@ _WITHOUT_EFFECT = ("locale", "submit_type", "customer_email", "payment_intent_da
 
 
 @dataclass(slots=True, kw_only=True)
-class Till:
+class StripeBackend:
     """All that the checkout knows; it forgets when its process ends."""
 
     url: str
@@ -132,7 +132,7 @@ class Till:
                 f"Refund amount ({amount}) is greater than unrefunded amount on charge ({left}).",
                 param="amount",
             )
-        return self._give_back(payment, amount or left, reason=reason, metadata=metadata)
+        return self._refund(payment, amount or left, reason=reason, metadata=metadata)
 
     def retrieve_refund(self, id: str, form: CheckoutForm) -> Json:
         form.end()
@@ -224,7 +224,7 @@ class Till:
         """Half of what is left of it."""
         amount = max((payment.amount - payment.refunded) // 2, 1)
         if payment.refunded < payment.amount:
-            self._give_back(payment, amount, reason=None, metadata={})
+            self._refund(payment, amount, reason=None, metadata={})
 
     def claim(self, payment: StripePayment) -> None:
         """The bank claims it back, once."""
@@ -274,7 +274,7 @@ class Till:
         self._payments[payment.id] = payment
         return payment
 
-    def _give_back(
+    def _refund(
         self,
         payment: StripePayment,
         amount: int,

@@ -79,7 +79,7 @@ class MollieRefundWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 @dataclass(slots=True, kw_only=True)
-class MollieTill:
+class MollieBackend:
     """All that it knows; it forgets when its process ends. It tells those at `origins` only."""
 
     url: str
@@ -144,7 +144,7 @@ class MollieTill:
             raise MollieError("The currency is not that of the payment", field="amount")
         if payment.refunded + price.minor_units > payment.price.minor_units + _MORE_AT_MOST:
             raise MollieError("The amount is higher than the maximum", field="amount")
-        return self._give_back(payment, price, metadata=wish.metadata, words=wish.description)
+        return self._refund(payment, price, metadata=wish.metadata, words=wish.description)
 
     # What a person or the seller does on pages. What leads away says whether it was possible.
 
@@ -180,19 +180,19 @@ class MollieTill:
         self._become(payment, "paid" if arrives else "failed")
         return True
 
-    def give_back(self, payment: MolliePaid, units: int) -> None:
+    def refund_by_hand(self, payment: MolliePaid, units: int) -> None:
         """The seller gives back so much on its own pages, not by the API; if it still can."""
         left = payment.price.minor_units - payment.refunded
         if payment.status == "paid" and 0 < units <= left:
             price = Money.from_minor_units(units, payment.price.currency)
-            self._give_back(payment, price, metadata=None, words="By hand")
+            self._refund(payment, price, metadata=None, words="By hand")
 
     def charge_back(self, payment: MolliePaid, *, is_taken: bool) -> None:
         """The person's bank takes the money, or gives it to the seller again."""
         if payment.status == "paid" and payment.is_charged_back != is_taken:
             self._tell(self._keep(replace(payment, is_charged_back=is_taken)))
 
-    def _give_back(
+    def _refund(
         self, payment: MolliePaid, price: Money, *, metadata: Json, words: str
     ) -> MollieRefund:
         refund = MollieRefund(

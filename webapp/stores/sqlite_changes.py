@@ -27,7 +27,7 @@ WHERE (owner, kind, id) IN (
 """
 
 
-class SqliteNews:
+class SqliteChanges:
     """Polls on the event loop's connection and feeds the watches; without a watch, no poll."""
 
     def __init__(self, reader: sqlite3.Connection, *, file: OpenedFile, opening: int) -> None:
@@ -67,7 +67,7 @@ class SqliteNews:
         before = self._data_version
         try:
             self._file.must_be_there()
-            news = self._news()
+            news = self._changes()
         except (sqlite3.Error, StoreUnavailable) as error:
             for watch in tuple(self._watches):
                 self._watches.discard(watch)
@@ -81,7 +81,7 @@ class SqliteNews:
                 for record in news:
                     watch.tell(record)
 
-    def _news(self) -> list[Record | None]:
+    def _changes(self) -> list[Record | None]:
         data_version = self._number("PRAGMA data_version")
         if data_version == self._data_version:
             return []
