@@ -46,7 +46,7 @@ pythons:
 	@set -e; for each in $(PYTHONS); do \
 		echo "Python $${each%%=*}"; \
 		"$${each#*=}" -m venv --clear $(VENV)-$${each%%=*}; \
-		$(VENV)-$${each%%=*}/bin/python -m pip --quiet --disable-pip-version-check install --require-hashes -r constraints-dev.txt; \
+		$(VENV)-$${each%%=*}/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --require-hashes -r constraints-dev.txt; \
 		$(VENV)-$${each%%=*}/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation -e .; \
 		$(VENV)-$${each%%=*}/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(FAST); \
 	done
@@ -63,15 +63,16 @@ $(VENV)/made.stamp:
 	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-# The project is installed as it stands, so a change of its code needs no second installation.
+# The project is installed as it stands, so a change of its code needs no second installation. The pins
+# are whole, so nothing is left to resolve: without --no-deps, an older pip would choose other versions.
 $(VENV)/run.stamp: $(VENV)/made.stamp constraints.txt pyproject.toml
-	$(PIP) install --require-hashes -r constraints.txt
+	$(PIP) install --no-deps --require-hashes -r constraints.txt
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 # The larger set contains the smaller one pin by pin, so this one stands for both.
 $(VENV)/dev.stamp: $(VENV)/made.stamp constraints.txt constraints-dev.txt pyproject.toml
-	$(PIP) install --require-hashes -r constraints-dev.txt
+	$(PIP) install --no-deps --require-hashes -r constraints-dev.txt
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $(VENV)/run.stamp $@
 
