@@ -77,7 +77,7 @@ async def test_the_code_of_the_readme_does_what_it_says(tmp_path, revision):
     assert re.fullmatch(r"Report \S{20,} is yours; 9\.00 EUR was paid\.", report)
     assert results == [
         "octocat/hello-sandbox\noctocat/secret-plans\noctocat/sand-castle",
-        "The service answers to a key of 20 letters.",
+        "The service answers to an API key of 20 characters.",
         "Ordered 4 of soup.",
         "The person has accepted the terms.",
         "The person would like soup.",
