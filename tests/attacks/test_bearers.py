@@ -46,10 +46,8 @@ from webapp.stores.memory import MemoryStore
 
 unsigned = Attack(
     who="a stranger",
-    how=(
-        "writes an access token of their own: unsigned, signed with the public key as a secret, "
-        "with their own key, or with a key of another name"
-    ),
+    how="writes an access token of their own: unsigned, signed with the public key as a secret, "
+    "with their own key, or with a key of another name",
     stopped="only asymmetric signatures by the key that the issuer publishes under that name",
     where=("flows/oauth/access_token.py",),
 )
@@ -62,10 +60,8 @@ changed_token = Attack(
 session_of_the_protocol = Attack(
     who="a caller with a good token of her own",
     how="uses the id of another caller's protocol session",
-    stopped=(
-        "the library holds a session to the subject that opened it, and we hand it the subject "
-        "of each request"
-    ),
+    stopped="the library holds a session to the subject that opened it, and we hand it the subject "
+    "of each request",
     where=("webapp/identity/bearer_auth.py",),
 )
 another_audience = Attack(
@@ -107,9 +103,8 @@ nameless = Attack(
 flood = Attack(
     who="a stranger",
     how="sends rubbish, or tokens that name ever new keys, so that the issuer shuts us out",
-    stopped=(
-        "rubbish is refused before any look-up; unknown keys are asked for once in half a minute"
-    ),
+    stopped="rubbish is refused before any look-up; unknown keys are asked for once in half a "
+    "minute",
     where=("webapp/identity/issuer.py",),
 )
 two_readings = Attack(
@@ -171,7 +166,7 @@ def by_hmac(secret: bytes, kid: str) -> str:
 @unsigned
 @pytest.mark.parametrize("alg", ["none", "None", "NONE", "", None, ["ES256"]])
 @pytest.mark.parametrize("signature", [b"", b"signature"])
-def test_a_token_that_nobody_signed(alg: Any, signature: bytes) -> None:
+def test_a_token_that_nobody_signed(alg, signature):
     header = {"alg": alg, "typ": "at+jwt", "kid": "one"}
     assert refusal(written(header, claims_of(), signature)) in ("algorithm", "no token")
 
@@ -181,7 +176,7 @@ def test_a_token_that_nobody_signed(alg: Any, signature: bytes) -> None:
     "secret",
     [PEM, json.dumps(RSA.as_dict(private=False)).encode(), str(KEYS[1]["n"]).encode()],
 )
-def test_a_token_signed_with_the_public_key_as_if_it_were_a_secret(secret: bytes) -> None:
+def test_a_token_signed_with_the_public_key_as_if_it_were_a_secret(secret):
     assert refusal(by_hmac(secret, "two")) == "algorithm"
 
 
@@ -190,14 +185,12 @@ def test_a_token_signed_with_the_public_key_as_if_it_were_a_secret(secret: bytes
     "header",
     [{}, {"jwk": STRANGER.as_dict(private=False)}, {"jku": "https://evil.example/jwks"}],
 )
-def test_a_token_signed_with_the_attackers_key_under_our_issuers_name(
-    header: dict[str, Any],
-) -> None:
+def test_a_token_signed_with_the_attackers_key_under_our_issuers_name(header):
     assert refusal(token(key=STRANGER, header=header)) == "signature"
 
 
 @unsigned
-def test_a_token_that_names_another_key_than_signed_it() -> None:
+def test_a_token_that_names_another_key_than_signed_it():
     assert refusal(token(header={"kid": "two"})) == "signature"
     assert refusal(token(header={"kid": "three"})) == "signature"
     assert refusal(token(key=RSA, alg="RS256", header={"kid": "one"})) == "signature"
@@ -207,7 +200,7 @@ def test_a_token_that_names_another_key_than_signed_it() -> None:
 
 
 @changed_token
-def test_a_token_whose_claims_were_changed_after_it_was_signed() -> None:
+def test_a_token_whose_claims_were_changed_after_it_was_signed():
     head, _, signature = token().split(".")
     body = written({}, claims_of(sub="bob")).split(".")[1]
     assert refusal(f"{head}.{body}.{signature}") == "signature"
@@ -216,7 +209,7 @@ def test_a_token_whose_claims_were_changed_after_it_was_signed() -> None:
 @changed_token
 @settings(deadline=None, max_examples=200)
 @given(at=st.integers(min_value=0), letter=st.sampled_from("AQgwabcXYZ019-_.=+ é"))
-def test_a_token_with_any_one_letter_changed(at: int, letter: str) -> None:
+def test_a_token_with_any_one_letter_changed(at, letter):
     at %= len(GOOD)
     changed = GOOD[:at] + letter + GOOD[at + 1 :]
     if changed != GOOD:
@@ -226,14 +219,14 @@ def test_a_token_with_any_one_letter_changed(at: int, letter: str) -> None:
 @changed_token
 @settings(deadline=None)
 @given(text=st.text(max_size=80) | st.text(alphabet=ascii_letters + "-_.", max_size=80))
-def test_whatever_is_sent_nothing_but_a_refusal_comes_of_it(text: str) -> None:
+def test_whatever_is_sent_nothing_but_a_refusal_comes_of_it(text):
     refusal(text)
     refusal(f"{GOOD.partition('.')[0]}.{text}")
 
 
 @session_of_the_protocol
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_another_persons_session_of_the_protocol(library: str) -> None:
+async def test_another_persons_session_of_the_protocol(library):
     """Mallory has a good token of her own, and has got hold of the id of Alice's session."""
     door = Door()
     headers = {"accept": "application/json, text/event-stream"}
@@ -281,7 +274,7 @@ async def test_another_persons_session_of_the_protocol(library: str) -> None:
         [[HERE]],
     ],
 )
-def test_a_token_that_was_given_to_another_server(audience: Any) -> None:
+def test_a_token_that_was_given_to_another_server(audience):
     """Whoever runs that server has it, and would be every one of its users here."""
     assert refusal(token(aud=audience)) == "audience"
 
@@ -298,7 +291,7 @@ def test_a_token_that_was_given_to_another_server(audience: Any) -> None:
         [ISSUER],
     ],
 )
-def test_the_same_name_at_another_issuer(issuer: Any) -> None:
+def test_the_same_name_at_another_issuer(issuer):
     """Even one that signs with a key of ours, as tenants of one service may share theirs."""
     assert refusal(token(iss=issuer)) == "issuer"
 
@@ -318,12 +311,12 @@ def test_the_same_name_at_another_issuer(issuer: Any) -> None:
         {"iat": None},
     ],
 )
-def test_a_token_of_another_time(changes: dict[str, Any]) -> None:
+def test_a_token_of_another_time(changes):
     assert refusal(token(**changes)) == "time"
 
 
 @another_time
-def test_an_expiry_that_is_no_number_does_not_last_for_ever() -> None:
+def test_an_expiry_that_is_no_number_does_not_last_for_ever():
     for word in ("NaN", "Infinity"):
         payload = json.dumps(claims_of()).replace(str(NOW + 300), word).encode()
         body = base64.urlsafe_b64encode(payload).rstrip(b"=").decode()
@@ -338,7 +331,7 @@ def test_an_expiry_that_is_no_number_does_not_last_for_ever() -> None:
 @pytest.mark.parametrize(
     "claims", [{"nonce": "n"}, {"at_hash": "h"}, {"c_hash": "h"}, {"events": {}}]
 )
-def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims: dict[str, Any]) -> None:
+def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims):
     """Where one registration serves both, its audience is ours too."""
     one = Resource(url=HERE, issuer=ISSUER, audiences=("our id",))
     assert refusal(token(aud="our id", header={"typ": "JWT"}, **claims), one) == (
@@ -358,9 +351,7 @@ def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims: dict[str, An
         "",
     ],
 )
-async def test_a_token_that_is_bound_to_a_key_is_no_plain_one(
-    key: Any, header: dict[str, Any]
-) -> None:
+async def test_a_token_that_is_bound_to_a_key_is_no_plain_one(key, header):
     """RFC 9449, 7.2: else whoever stole it need not have the key."""
     bound = token(cnf=key, header=header)
     assert refusal(bound) == "another kind of token"
@@ -368,7 +359,7 @@ async def test_a_token_that_is_bound_to_a_key_is_no_plain_one(
 
 
 @nameless
-async def test_a_token_that_names_nobody_is_nobody() -> None:
+async def test_a_token_that_names_nobody_is_nobody():
     door = Door()
     for nameless in (token(sub=None), token(sub=""), token(sub=["alice"]), token(sub=0)):
         answer = await door.ask(bearer(nameless))
@@ -396,14 +387,14 @@ async def test_a_token_that_names_nobody_is_nobody() -> None:
         base64.urlsafe_b64encode(b"7").decode() + ".x.x",
     ],
 )
-async def test_rubbish_is_refused_in_a_sentence(text: str) -> None:
+async def test_rubbish_is_refused_in_a_sentence(text):
     answer = await Door().ask(bearer(text or " "))
     assert answer.status == 401
     assert answer.problem["code"] == "invalid_token"
 
 
 @flood
-async def test_a_flood_of_made_up_keys_does_not_reach_the_issuer() -> None:
+async def test_a_flood_of_made_up_keys_does_not_reach_the_issuer():
     door = Door()
     for number in range(200):
         answer = await door.ask(bearer(token(header={"kid": f"made up {number}"})))
@@ -417,7 +408,7 @@ async def test_a_flood_of_made_up_keys_does_not_reach_the_issuer() -> None:
 
 
 @flood
-async def test_rubbish_does_not_reach_the_issuer_at_all() -> None:
+async def test_rubbish_does_not_reach_the_issuer_at_all():
     door = Door()
     for text in ("rubbish", written({"alg": "none", "kid": "x", "typ": "at+jwt"}, {})):
         await door.ask(bearer(text))
@@ -426,7 +417,7 @@ async def test_rubbish_does_not_reach_the_issuer_at_all() -> None:
 
 @two_readings
 @pytest.mark.parametrize("query", ["access_token={}", "a=b&access_token={}&c", "access%5Ftoken={}"])
-async def test_a_token_in_the_address(query: str) -> None:
+async def test_a_token_in_the_address(query):
     """Logs, histories and Referers keep addresses; a second place is a second reading."""
     door = Door()
     for headers in ([], [bearer()]):
@@ -437,7 +428,7 @@ async def test_a_token_in_the_address(query: str) -> None:
 
 
 @two_readings
-async def test_more_parameters_than_anybody_reads() -> None:
+async def test_more_parameters_than_anybody_reads():
     query = "&".join(f"a{number}=b" for number in range(1000)) + f"&access_token={token()}"
     assert (await Door().ask(bearer(), query=query)).status == 400
 
@@ -447,7 +438,7 @@ async def test_more_parameters_than_anybody_reads() -> None:
     "second",
     [bearer(), ("authorization", "Bearer x"), ("AUTHORIZATION", "Basic YTpi"), bearer(" ")],
 )
-async def test_two_headers_that_two_readers_read_differently(second: tuple[str, str]) -> None:
+async def test_two_headers_that_two_readers_read_differently(second):
     door = Door()
     for headers in ((bearer(), second), (second, bearer())):
         answer = await door.ask(*headers)
@@ -456,7 +447,7 @@ async def test_two_headers_that_two_readers_read_differently(second: tuple[str, 
 
 
 @two_readings
-async def test_two_tokens_in_one_header() -> None:
+async def test_two_tokens_in_one_header():
     for text in (f"{token()}, Bearer {token()}", f"{token()} {token()}", f"{token()},{token()}"):
         assert (await Door().ask(bearer(text))).status == 401
 
@@ -477,7 +468,7 @@ def sessions(store: MemoryStore, clock: Clock) -> Sessions:
 
 
 @session_fixation
-async def test_a_session_that_the_attacker_fixed_beforehand(sessions: Sessions) -> None:
+async def test_a_session_that_the_attacker_fixed_beforehand(sessions: Sessions):
     """Mallory plants her cookie in Alice's browser and waits for Alice to sign in over it."""
     planted = await signed_in(sessions, MALLORY)
     cookies = await signed_in(sessions, ALICE, cookies=planted)
@@ -489,7 +480,7 @@ async def test_a_session_that_the_attacker_fixed_beforehand(sessions: Sessions) 
 
 
 @login_csrf
-async def test_a_sign_in_that_the_attacker_began() -> None:
+async def test_a_sign_in_that_the_attacker_began():
     """Mallory leads Alice's browser to the way back with her own code: login CSRF."""
     _, of_mallory = departed()
     _, of_alice = departed()
@@ -502,7 +493,7 @@ async def test_a_sign_in_that_the_attacker_began() -> None:
 @stolen_session
 async def test_a_cookie_that_was_stolen_dies_at_sign_out(
     sessions: Sessions, store: MemoryStore, clock: Clock
-) -> None:
+):
     cookies = await signed_in(sessions)
     clock.tick(minutes=10)
     session = await sessions.of(cookies)
@@ -517,7 +508,7 @@ async def test_a_cookie_that_was_stolen_dies_at_sign_out(
 
 
 @foreign_session
-async def test_a_session_of_another_server(store: MemoryStore, clock: Clock) -> None:
+async def test_a_session_of_another_server(store: MemoryStore, clock: Clock):
     ours = sessions_of(store, clock)
     theirs = Ring([b"another server's secret of 32 b."])
     of_another_key = await signed_in(sessions_of(store, clock, ring=theirs))
@@ -527,9 +518,7 @@ async def test_a_session_of_another_server(store: MemoryStore, clock: Clock) -> 
 
 
 @foreign_session
-async def test_another_token_of_ours_in_the_place_of_a_session(
-    sessions: Sessions, clock: Clock
-) -> None:
+async def test_another_token_of_ours_in_the_place_of_a_session(sessions: Sessions, clock: Clock):
     tokens = Tokens(RING, origin=URL)
     rest = json.dumps({"id": "x", "issuer": ISSUER, "subject": "alice", "label": "Alice"})
     for purpose in Purpose:
@@ -544,9 +533,7 @@ async def test_another_token_of_ours_in_the_place_of_a_session(
 
 
 @stolen_session
-async def test_a_cookie_whose_end_was_reckoned_by_longer_limits(
-    sessions: Sessions, clock: Clock
-) -> None:
+async def test_a_cookie_whose_end_was_reckoned_by_longer_limits(sessions: Sessions, clock: Clock):
     cookies = await signed_in(sessions)
     session = await sessions.of(cookies)
     assert session is not None
@@ -572,7 +559,7 @@ async def test_a_cookie_whose_end_was_reckoned_by_longer_limits(
 
 
 @issuers_words
-def test_what_the_issuer_says_of_an_attacker_is_not_shown_to_the_person() -> None:
+def test_what_the_issuer_says_of_an_attacker_is_not_shown_to_the_person():
     _, kept = departed()
     said = arrived(kept, code=None, error="x", error_description="Call +1 555 to unlock")
     with pytest.raises(Exception, match="refused") as failed:

@@ -41,22 +41,16 @@ made_up_state = Attack(
 another_token = Attack(
     who="whoever has a token of ours, such as a link",
     how="brings it as a state",
-    stopped=(
-        "each purpose reads its own tokens only, and the record holds the hash of the one state "
-        "that counts"
-    ),
+    stopped="each purpose reads its own tokens only, and the record holds the hash of the one "
+    "state that counts",
     where=("flows/crypto/tokens.py", "webapp/routes/callbacks.py"),
 )
 another_question = Attack(
     who="a thief of codes",
-    how=(
-        "brings the answer to one question as the answer to another (callback from another "
-        "elicitation)"
-    ),
-    stopped=(
-        "the state names its question and attempt, the browser is the one that left, and the "
-        "code fits one verifier (PKCE)"
-    ),
+    how="brings the answer to one question as the answer to another (callback from another "
+    "elicitation)",
+    stopped="the state names its question and attempt, the browser is the one that left, and the "
+    "code fits one verifier (PKCE)",
     where=("webapp/routes/callbacks.py", "flows/oauth/authorization_code.py"),
 )
 another_provider = Attack(
@@ -71,10 +65,8 @@ another_provider = Attack(
 )
 two_answers = Attack(
     who="whoever can lengthen an address",
-    how=(
-        "puts one answer together from two: repeated or contradicting parameters, a code that "
-        "is none"
-    ),
+    how="puts one answer together from two: repeated or contradicting parameters, a code that "
+    "is none",
     stopped="each parameter comes once, and a code never comes with an error",
     where=("flows/oauth/authorization_code.py",),
 )
@@ -86,10 +78,8 @@ another_browser = Attack(
 )
 login_csrf = Attack(
     who="somebody with an account of their own at the provider",
-    how=(
-        "leads the victim's browser to the way back with their own code, so that the victim "
-        "works in the attacker's account (login CSRF)"
-    ),
+    how="leads the victim's browser to the way back with their own code, so that the victim "
+    "works in the attacker's account (login CSRF)",
     stopped="the state is the attacker's question's, and the victim's browser did not begin it",
     where=("webapp/routes/callbacks.py",),
 )
@@ -107,10 +97,8 @@ another_owner = Attack(
 )
 scanner = Attack(
     who="a link scanner of a mail or chat program",
-    how=(
-        "opens the link and every address on the way, first, with and without cookies (link "
-        "opened by a scanner first)"
-    ),
+    how="opens the link and every address on the way, first, with and without cookies (link "
+    "opened by a scanner first)",
     stopped="a GET changes nothing; the way back needs a browser that pressed Continue",
     where=("webapp/routes/links.py", "webapp/routes/callbacks.py"),
 )
@@ -171,7 +159,7 @@ SECRETS = ("gho_sandbox_", "ghr_sandbox_", "sandbox_at_", "sandbox_rt_")
         "a b\r\nc",
     ],
 )
-async def test_a_made_up_state_is_a_link_that_we_do_not_know(state: str | None) -> None:
+async def test_a_made_up_state_is_a_link_that_we_do_not_know(state):
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         page = await person.visit(changed(callback, state=state))
@@ -194,7 +182,7 @@ async def test_a_made_up_state_is_a_link_that_we_do_not_know(state: str | None) 
         "a" * 8000,
     ],
 )
-async def test_a_strange_query_is_refused_without_a_fault(query: str) -> None:
+async def test_a_strange_query_is_refused_without_a_fault(query):
     async with oauth_env() as here:
         person = await here.person()
         page = await person.visit(f"{here.url}/callback/github?{query}")
@@ -202,7 +190,7 @@ async def test_a_strange_query_is_refused_without_a_fault(query: str) -> None:
 
 
 @another_token
-async def test_no_other_token_of_ours_is_a_state() -> None:
+async def test_no_other_token_of_ours_is_a_state():
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
@@ -215,7 +203,7 @@ async def test_no_other_token_of_ours_is_a_state() -> None:
 
 
 @another_token
-async def test_a_state_with_our_seal_and_another_secret_in_it_is_none() -> None:
+async def test_a_state_with_our_seal_and_another_secret_in_it_is_none():
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
@@ -234,7 +222,7 @@ async def test_a_state_with_our_seal_and_another_secret_in_it_is_none() -> None:
 
 
 @made_up_state
-async def test_a_state_that_nobody_has_a_record_for_is_unknown() -> None:
+async def test_a_state_that_nobody_has_a_record_for_is_unknown():
     # defect: lynq state of an unknown session
     async with oauth_env() as here:
         person, now = await here.person(), here.clock()
@@ -248,7 +236,7 @@ async def test_a_state_that_nobody_has_a_record_for_is_unknown() -> None:
 
 
 @another_question
-async def test_the_answer_to_one_question_settles_no_other() -> None:
+async def test_the_answer_to_one_question_settles_no_other():
     async with oauth_env() as here:
         _, ann, first_link, first = await sent_out(here, arguments="first")
         _, bob, second_link, second = await sent_out(here, arguments="second")
@@ -263,7 +251,7 @@ async def test_the_answer_to_one_question_settles_no_other() -> None:
 
 
 @another_question
-async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state() -> None:
+async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state():
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         _, _, _, stolen = await sent_out(here, arguments="another")
@@ -276,7 +264,7 @@ async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state() -> No
 
 
 @another_provider
-async def test_an_answer_at_another_providers_address_is_not_taken() -> None:
+async def test_an_answer_at_another_providers_address_is_not_taken():
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         for other in ("google", "GitHub", "github2", "stripe", "%67ithub%00", "x" * 300):
@@ -286,7 +274,7 @@ async def test_an_answer_at_another_providers_address_is_not_taken() -> None:
 
 
 @another_provider
-async def test_the_state_of_an_account_pays_for_nothing() -> None:
+async def test_the_state_of_an_account_pays_for_nothing():
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         for seller in ("stripe", "github"):
@@ -309,7 +297,7 @@ async def test_the_state_of_an_account_pays_for_nothing() -> None:
         "&error=",
     ],
 )
-async def test_an_answer_put_together_from_two_is_not_acted_upon(more: str) -> None:
+async def test_an_answer_put_together_from_two_is_not_acted_upon(more):
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         state, code = parameter(callback, "state"), parameter(callback, "code")
@@ -322,7 +310,7 @@ async def test_an_answer_put_together_from_two_is_not_acted_upon(more: str) -> N
 
 @two_answers
 @pytest.mark.parametrize("code", [None, "", "x" * 5000, "a\x00b", "é", "a\nb"])
-async def test_a_code_that_is_none_is_not_exchanged(code: str | None) -> None:
+async def test_a_code_that_is_none_is_not_exchanged(code):
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         page = await person.visit(changed(callback, code=code))
@@ -331,7 +319,7 @@ async def test_a_code_that_is_none_is_not_exchanged(code: str | None) -> None:
 
 
 @another_browser
-async def test_a_browser_that_did_not_press_continue_is_turned_away() -> None:
+async def test_a_browser_that_did_not_press_continue_is_turned_away():
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         thief = await here.person()
@@ -351,7 +339,7 @@ async def test_a_browser_that_did_not_press_continue_is_turned_away() -> None:
 
 
 @login_csrf
-async def test_the_attackers_own_yes_is_not_put_on_the_victim() -> None:
+async def test_the_attackers_own_yes_is_not_put_on_the_victim():
     """Login CSRF: the attacker lets the victim's browser bring the attacker's code."""
     async with oauth_env() as here:
         _, _, attackers_link, callback = await sent_out(here, arguments="the attacker's")
@@ -365,7 +353,7 @@ async def test_the_attackers_own_yes_is_not_put_on_the_victim() -> None:
 
 
 @replay
-async def test_an_earlier_attempts_answer_is_void_after_a_second_press() -> None:
+async def test_an_earlier_attempts_answer_is_void_after_a_second_press():
     async with oauth_env() as here:
         asked, person, link, earlier = await sent_out(here)
         later = await approve(person, await person.go_on(link))
@@ -378,7 +366,7 @@ async def test_an_earlier_attempts_answer_is_void_after_a_second_press() -> None
 
 
 @another_browser
-async def test_after_a_press_in_a_second_browser_the_first_cannot_finish() -> None:
+async def test_after_a_press_in_a_second_browser_the_first_cannot_finish():
     async with oauth_env() as here:
         asked, first, link, callback = await sent_out(here)
         second = await here.person()
@@ -391,7 +379,7 @@ async def test_after_a_press_in_a_second_browser_the_first_cannot_finish() -> No
 
 
 @another_owner
-async def test_another_owners_question_is_neither_shown_nor_finished() -> None:
+async def test_another_owners_question_is_neither_shown_nor_finished():
     # defect: frontmcp another session answers
     async with oauth_env() as here:
         stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
@@ -411,7 +399,7 @@ async def test_another_owners_question_is_neither_shown_nor_finished() -> None:
 
 
 @scanner
-async def test_a_scanner_that_opens_every_address_changes_nothing() -> None:
+async def test_a_scanner_that_opens_every_address_changes_nothing():
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         before = await here.row(link)
@@ -442,7 +430,7 @@ async def test_a_scanner_that_opens_every_address_changes_nothing() -> None:
 
 
 @csrf
-async def test_a_form_without_its_field_does_nothing() -> None:
+async def test_a_form_without_its_field_does_nothing():
     async with oauth_env() as here:
         asked, person, link, _ = await sent_out(here)
         before = await here.row(link)
@@ -455,7 +443,7 @@ async def test_a_form_without_its_field_does_nothing() -> None:
 
 
 @another_browser
-async def test_a_no_cannot_be_forged_from_another_browser() -> None:
+async def test_a_no_cannot_be_forged_from_another_browser():
     async with oauth_env() as here:
         _, _, link, callback = await sent_out(here)
         thief = await here.person()
@@ -465,7 +453,7 @@ async def test_a_no_cannot_be_forged_from_another_browser() -> None:
 
 
 @replay
-async def test_after_the_yes_no_error_takes_it_back() -> None:
+async def test_after_the_yes_no_error_takes_it_back():
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         await person.visit(callback)
@@ -476,7 +464,7 @@ async def test_after_the_yes_no_error_takes_it_back() -> None:
 
 
 @stale_page
-async def test_allow_after_decline_does_not_undo_the_decline() -> None:
+async def test_allow_after_decline_does_not_undo_the_decline():
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
@@ -494,7 +482,7 @@ async def test_allow_after_decline_does_not_undo_the_decline() -> None:
 
 
 @stale_page
-async def test_allow_after_the_time_is_over_allows_nothing() -> None:
+async def test_allow_after_the_time_is_over_allows_nothing():
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
@@ -509,7 +497,7 @@ async def test_allow_after_the_time_is_over_allows_nothing() -> None:
 
 
 @stale_page
-async def test_allow_when_the_account_is_gone_asks_afresh() -> None:
+async def test_allow_when_the_account_is_gone_asks_afresh():
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
@@ -523,7 +511,7 @@ async def test_allow_when_the_account_is_gone_asks_afresh() -> None:
 
 
 @stale_page
-async def test_allow_gives_the_account_that_the_page_showed() -> None:
+async def test_allow_gives_the_account_that_the_page_showed():
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
@@ -542,9 +530,7 @@ async def test_allow_gives_the_account_that_the_page_showed() -> None:
 
 
 @leak
-async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(caplog):
     # defect: mcp-authkit raw state is logged
     caplog.set_level(logging.DEBUG)
     server = MCPServer("shop")
@@ -620,9 +606,7 @@ def replace_location(page: Page, location: str) -> Page:
 
 
 @leak
-async def test_what_a_failed_exchange_says_holds_no_secret(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_a_failed_exchange_says_holds_no_secret(caplog):
     caplog.set_level(logging.DEBUG)
     async with oauth_env() as here:
         for fault in ("500", "html", "200-with-error", "no-token", "huge-token"):
@@ -645,7 +629,7 @@ async def test_what_a_failed_exchange_says_holds_no_secret(
 
 
 @sandbox_for_real
-async def test_a_live_registration_never_uses_the_sandboxs_account() -> None:
+async def test_a_live_registration_never_uses_the_sandboxs_account():
     async with oauth_env() as here:
         await here.connect("repo")
         kinds = here.service.kinds.accounts
@@ -687,7 +671,7 @@ async def test_a_live_registration_never_uses_the_sandboxs_account() -> None:
 
 
 @sandbox_for_real
-async def test_a_sandbox_on_another_port_is_another_provider() -> None:
+async def test_a_sandbox_on_another_port_is_another_provider():
     async with oauth_env() as here:
         await here.connect("repo")
         async with oauth_env(store=here.service.elicitations.store) as there:
@@ -697,7 +681,7 @@ async def test_a_sandbox_on_another_port_is_another_provider() -> None:
 
 
 @another_provider
-async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked() -> None:
+async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked():
     """A provider whose metadata changes between the way out and back gets nothing."""
     async with oauth_env() as here:
         acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
@@ -716,7 +700,7 @@ async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked() -> 
 
 
 @replay
-async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing() -> None:
+async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing():
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         thieves = [await here.person() for _ in range(4)]
@@ -734,7 +718,7 @@ async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing() -> None:
 
 
 @open_redirect
-async def test_the_callback_is_no_open_redirect() -> None:
+async def test_the_callback_is_no_open_redirect():
     async with oauth_env() as here:
         _, person, _, callback = await sent_out(here)
         elsewhere = f"{callback}&redirect_uri=https://evil.example&return_to=https://evil.example"
@@ -746,7 +730,7 @@ async def test_the_callback_is_no_open_redirect() -> None:
 
 
 @attackers_words
-async def test_a_deny_that_carries_words_of_its_own_shows_none_of_them() -> None:
+async def test_a_deny_that_carries_words_of_its_own_shows_none_of_them():
     async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         denied = await decide(person, await person.go_on(await asked.link()), "deny")

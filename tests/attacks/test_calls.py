@@ -75,10 +75,8 @@ own_yes = Attack(
 )
 foreign_state = Attack(
     who="a client",
-    how=(
-        "brings a requestState of another caller, tool or question, a damaged one, or its own "
-        "(foreign requestState)"
-    ),
+    how="brings a requestState of another caller, tool or question, a damaged one, or its own "
+    "(foreign requestState)",
     stopped="it is sealed, names its run, and a run is continued by its owner and very call only",
     where=("webapp/mcp/presenters/retry.py", "webapp/calls/run.py"),
     elsewhere=(
@@ -89,10 +87,8 @@ foreign_state = Attack(
 )
 replayed_state = Attack(
     who="a client",
-    how=(
-        "sends the same requestState again after the result, to have the work done twice "
-        "(replayed requestState)"
-    ),
+    how="sends the same requestState again after the result, to have the work done twice "
+    "(replayed requestState)",
     stopped="the run's result is kept and given again; the body does not run",
     where=("webapp/calls/run.py",),
     elsewhere=(
@@ -101,10 +97,8 @@ replayed_state = Attack(
 )
 parallel_legs = Attack(
     who="a client",
-    how=(
-        "sends two legs of one call, or two identical calls, at once, to use one answer twice "
-        "(parallel legs)"
-    ),
+    how="sends two legs of one call, or two identical calls, at once, to use one answer twice "
+    "(parallel legs)",
     stopped="an outcome is taken by one run, in one compare-and-set, before the line returns",
     where=("flows/elicitation/states.py", "webapp/calls/leases.py"),
     elsewhere=(
@@ -141,23 +135,17 @@ foreign_return = Attack(
 )
 another_client = Attack(
     who="another client of the same person, such as a second assistant",
-    how=(
-        "makes the same call, to join the first one's question or get what was answered to it "
-        "(another client of the same user)"
-    ),
+    how="makes the same call, to join the first one's question or get what was answered to it "
+    "(another client of the same user)",
     stopped="the client is part of the key of a call and of a question",
     where=("webapp/calls/call.py", "webapp/calls/questions.py"),
 )
 another_version = Attack(
     who="a client, or the model that speaks through it",
-    how=(
-        "has one version of a tool approved and names another one in `_meta` (FastMCP), or lets "
-        "the server's own tool go on with another one (another version)"
-    ),
-    stopped=(
-        "the version that runs is part of the key of a call, a question and an approval, and is "
-        "put back into a call that is gone on with"
-    ),
+    how="has one version of a tool approved and names another one in `_meta` (FastMCP), or lets "
+    "the server's own tool go on with another one (another version)",
+    stopped="the version that runs is part of the key of a call, a question and an approval, and "
+    "is put back into a call that is gone on with",
     where=("webapp/mcp/versions.py", "webapp/calls/run.py", "webapp/kinds/approvals.py"),
     elsewhere=(
         "tests/webapp/mcp/test_versions.py::test_a_wide_yes_is_for_one_version_too",
@@ -169,10 +157,8 @@ another_version = Attack(
 waited_again = Attack(
     who="the model",
     how="waits once more by `elicitation_result` for what is done, to have it done again",
-    stopped=(
-        "a result that went out ends its run: it is given again while it is kept, and where it was "
-        "too long for that nothing is"
-    ),
+    stopped="a result that went out ends its run: it is given again while it is kept, and where it "
+    "was too long for that nothing is",
     where=("flows/elicitation/run.py", "webapp/mcp/result_tool.py"),
     elsewhere=(
         "tests/webapp/mcp/test_elicitation_result.py::test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_again",
@@ -217,9 +203,7 @@ def buying(library: str) -> tuple[Any, list[Json]]:
 
 @own_yes
 @pytest.mark.parametrize("content", [None, {"name": "eve"}, {"paid": True, "status": "accepted"}])
-async def test_a_clients_accept_is_no_answer_whatever_it_carries(
-    content: dict[str, Any] | None,
-) -> None:
+async def test_a_clients_accept_is_no_answer_whatever_it_carries(content):
     server, bought = buying("mcp")
     async with staged(server, limits=SHORT) as stage, stage.caller(MODERN) as caller:
         asked = asked_in(await caller.leg("buy"))
@@ -259,8 +243,8 @@ def states(stage: ServerEnv, run_id: str) -> dict[str, str]:
 @foreign_state
 @pytest.mark.parametrize("library", LIBRARIES)
 async def test_a_state_with_our_mark_that_we_did_not_make_is_the_tools_own_and_continues_nothing(
-    library: str,
-) -> None:
+    library,
+):
     server, bought = buying(library)
     async with staged(server) as stage, stage.caller(MODERN) as caller:
         asked_in(await caller.leg("buy"))
@@ -275,9 +259,7 @@ async def test_a_state_with_our_mark_that_we_did_not_make_is_the_tools_own_and_c
 
 @replayed_state
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_state_that_is_sent_again_after_the_result_does_no_second_work(
-    library: str,
-) -> None:
+async def test_a_state_that_is_sent_again_after_the_result_does_no_second_work(library):
     server, bought = buying(library)
     async with staged(server) as stage, stage.caller(MODERN) as caller:
         asked = asked_in(await caller.leg("buy"))
@@ -304,7 +286,7 @@ def call_from(service: Service, client: str, *, run_id: str | None = None) -> Ca
 
 
 @another_client
-async def test_another_client_of_the_same_person_neither_joins_nor_gets_what_was_answered() -> None:
+async def test_another_client_of_the_same_person_neither_joins_nor_gets_what_was_answered():
     question = elicit.url("Pay", LOGIN)
     async with process(MemoryStore(), Clock()) as service:
         first = call_from(service, "first")
@@ -329,7 +311,7 @@ async def test_another_client_of_the_same_person_neither_joins_nor_gets_what_was
 
 @another_version
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_yes_to_one_version_of_a_tool_runs_no_other(revision: str) -> None:
+async def test_a_yes_to_one_version_of_a_tool_runs_no_other(revision):
     from fastmcp import FastMCP
 
     server, ran = FastMCP("shop"), list[str]()
@@ -357,7 +339,7 @@ async def test_a_yes_to_one_version_of_a_tool_runs_no_other(revision: str) -> No
 @waited_again
 @pytest.mark.parametrize("size", [1, 40_000])
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_waiting_again_for_what_is_done_does_nothing_again(revision: str, size: int) -> None:
+async def test_waiting_again_for_what_is_done_does_nothing_again(revision, size: int):
     server, ran = new_server("mcp"), list[int]()
 
     @server.tool()
@@ -377,7 +359,7 @@ async def test_waiting_again_for_what_is_done_does_nothing_again(revision: str, 
 
 @nameless
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_server_without_a_name_cannot_share_a_store(library: str) -> None:
+async def test_a_server_without_a_name_cannot_share_a_store(library):
     async with staged(new_server(library)) as stage:
         server = type(new_server(library))()
         with pytest.raises(ValueError, match="has no name of its own"):

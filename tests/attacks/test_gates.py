@@ -36,10 +36,8 @@ REFUSED = ["decline"]
 
 models_yes = Attack(
     who="the model, with a client that cannot elicit",
-    how=(
-        "says yes to a gate itself: by `elicitation_result`, by arguments of its own, by calling "
-        "again, even where the operator lets it answer forms"
-    ),
+    how="says yes to a gate itself: by `elicitation_result`, by arguments of its own, by calling "
+    "again, even where the operator lets it answer forms",
     stopped="a model can wait, decline or cancel; a yes comes from our page or a client's form",
     where=("webapp/mcp/result_tool.py", "webapp/kinds/gate.py"),
     elsewhere=(
@@ -91,10 +89,8 @@ old_yes = Attack(
 )
 false_show = Attack(
     who="the model",
-    how=(
-        "writes arguments that look like others where the person reads them: by lines of their "
-        "own, and signs that turn the writing or that a terminal obeys"
-    ),
+    how="writes arguments that look like others where the person reads them: by lines of their "
+    "own, and signs that turn the writing or that a terminal obeys",
     stopped="each argument stands on one line of its own, and signs that are no letters as such",
     where=("flows/kinds/gate.py", "webapp/mcp/forms.py"),
     elsewhere=(
@@ -164,9 +160,7 @@ async def is_refused(caller: Caller, tool: str, **arguments: Json) -> bool:
 @models_yes
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_model_that_may_answer_forms_may_not_open_a_gate(
-    library: str, revision: str
-) -> None:
+async def test_a_model_that_may_answer_forms_may_not_open_a_gate(library, revision):
     server, done = gated(library)
     who = IdentitySettings(lets_model_answer=True)
     async with (
@@ -191,9 +185,7 @@ async def test_a_model_that_may_answer_forms_may_not_open_a_gate(
 
 @anothers_yes
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_what_one_person_has_approved_another_is_asked_and_cannot_answer_for_them(
-    library: str,
-) -> None:
+async def test_what_one_person_has_approved_another_is_asked_and_cannot_answer_for_them(library):
     server, done = gated(library)
     async with issuing() as issuer, staged(server, who=issuer.who()) as stage:
 
@@ -225,9 +217,7 @@ async def test_what_one_person_has_approved_another_is_asked_and_cannot_answer_f
 @anothers_client
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_yes_in_one_client_opens_for_no_other_of_the_same_person(
-    library: str, revision: str
-) -> None:
+async def test_a_yes_in_one_client_opens_for_no_other_of_the_same_person(library, revision):
     # finding: S11
     server, done = gated(library)
     async with issuing() as issuer, staged(server, who=issuer.who()) as stage:
@@ -259,9 +249,7 @@ async def test_a_yes_in_one_client_opens_for_no_other_of_the_same_person(
 
 @anothers_client
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_on_ones_own_machine_a_yes_is_for_what_calls_itself_so_or_for_all_if_ticked(
-    library: str,
-) -> None:
+async def test_on_ones_own_machine_a_yes_is_for_what_calls_itself_so_or_for_all_if_ticked(library):
     # finding: S11
     server, done = gated(library)
     async with (
@@ -285,7 +273,7 @@ async def test_on_ones_own_machine_a_yes_is_for_what_calls_itself_so_or_for_all_
 
 @other_arguments
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_yes_to_one_call_is_none_to_a_call_that_is_nearly_the_same(library: str) -> None:
+async def test_a_yes_to_one_call_is_none_to_a_call_that_is_nearly_the_same(library):
     server, done = gated(library)
     others: list[tuple[str, dict[str, Json]]] = [
         ("pay", {"to": "ann", "amount": 500}),
@@ -311,7 +299,7 @@ async def test_a_yes_to_one_call_is_none_to_a_call_that_is_nearly_the_same(libra
 
 @old_yes
 @pytest.mark.parametrize("ends", ["by time", "revoked", "cleared"])
-async def test_a_yes_that_is_over_opens_nothing(ends: str) -> None:
+async def test_a_yes_that_is_over_opens_nothing(ends):
     server, done = gated("mcp")
     async with (
         sandbox_env(server) as at,
@@ -334,7 +322,7 @@ async def test_a_yes_that_is_over_opens_nothing(ends: str) -> None:
 
 @false_show
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_arguments_that_play_others_are_shown_as_what_they_are(library: str) -> None:
+async def test_arguments_that_play_others_are_shown_as_what_they_are(library):
     server, done = gated(library)
     honest: dict[str, Json] = {"to": "ann", "amount": 1, "note": "cheap"}
     plays: list[dict[str, Json]] = [
@@ -364,7 +352,7 @@ async def test_arguments_that_play_others_are_shown_as_what_they_are(library: st
 @asked_secret
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("asked", ["password", "api_key", "creditCard", "What is your password?"])
-async def test_a_form_for_a_secret_reaches_nobody(library: str, asked: str) -> None:
+async def test_a_form_for_a_secret_reaches_nobody(library, asked):
     server = new_server(library)
 
     @server.tool()
@@ -393,9 +381,7 @@ class Transfer(BaseModel):
 @false_answer
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_an_answer_that_was_not_asked_for_reaches_no_tool(
-    library: str, revision: str
-) -> None:
+async def test_an_answer_that_was_not_asked_for_reaches_no_tool(library, revision):
     server, given = new_server(library), list[object]()
 
     @server.tool()
@@ -429,7 +415,7 @@ async def test_an_answer_that_was_not_asked_for_reaches_no_tool(
 
 @hidden_way
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_tool_that_is_not_listed_waits_for_its_yes_as_any_other(library: str) -> None:
+async def test_a_tool_that_is_not_listed_waits_for_its_yes_as_any_other(library):
     server, done = gated(library)
 
     @server.tool()

@@ -41,10 +41,8 @@ CODES = UserCodeGenerator(lambda: [b"k" * 32])
 
 forwarded_signed_in = Attack(
     who="an asker with an access token (first row of the table)",
-    how=(
-        "sends the link to a victim, who is signed in here, or not, or calls the same "
-        "elsewhere (forwarded link)"
-    ),
+    how="sends the link to a victim, who is signed in here, or not, or calls the same "
+    "elsewhere (forwarded link)",
     stopped="the browser's issuer and subject are the asker's, or the page offers a sign-in",
     where=("webapp/identity/identity.py", "webapp/identity/sessions.py"),
     elsewhere=(
@@ -54,10 +52,8 @@ forwarded_signed_in = Attack(
 )
 forwarded_local = Attack(
     who="an asker on this machine (second row of the table)",
-    how=(
-        "sends the link to somebody else: on another machine, of another user, behind a relay "
-        "(forwarded link, two users of one machine)"
-    ),
+    how="sends the link to somebody else: on another machine, of another user, behind a relay "
+    "(forwarded link, two users of one machine)",
     stopped="the browser's connection belongs to our own user, or was paired by them",
     where=("webapp/identity/identity.py", "webapp/identity/local_peer.py"),
     elsewhere=(
@@ -235,7 +231,7 @@ def with_binding(asked: Elicitation, binding: BrowserBinding) -> Elicitation:
 
 
 @forwarded_signed_in
-async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_open() -> None:
+async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_open():
     # defect: mcp-authkit forwarded link
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
@@ -246,7 +242,7 @@ async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_op
 
 
 @forwarded_signed_in
-async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing_else() -> None:
+async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing_else():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     # Also to whoever sits at this very machine: that is another way of being known.
@@ -260,7 +256,7 @@ async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing
 
 
 @forwarded_local
-async def test_a_local_link_opens_for_nobody_but_this_machines_own_user() -> None:
+async def test_a_local_link_opens_for_nobody_but_this_machines_own_user():
     here = await world()
     asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
     assert await here.way(asked) is Way.OPEN
@@ -281,7 +277,7 @@ async def test_a_local_link_opens_for_nobody_but_this_machines_own_user() -> Non
 
 
 @forwarded_local
-async def test_a_local_link_opens_for_nobody_who_is_only_signed_in() -> None:
+async def test_a_local_link_opens_for_nobody_who_is_only_signed_in():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
     alice = await here.signed_in(ALICE)
@@ -290,7 +286,7 @@ async def test_a_local_link_opens_for_nobody_who_is_only_signed_in() -> None:
 
 
 @forwarded_nowhere
-async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token() -> None:
+async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token():
     here = await world()
     caller = here.identity.caller(scope(), subject=FROM_ALICE, client="c")
     with pytest.raises(NotAllowed, match="ELICIT_ISSUER") as refused:
@@ -302,7 +298,7 @@ async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token() -> None:
 
 
 @forwarded_nowhere
-async def test_a_token_of_another_issuer_than_where_people_sign_in_asks_nobody() -> None:
+async def test_a_token_of_another_issuer_than_where_people_sign_in_asks_nobody():
     here = await world(IdentityRules(issuer=ISSUER))
     subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
     caller = here.identity.caller(scope(), subject=subject, client="c")
@@ -311,7 +307,7 @@ async def test_a_token_of_another_issuer_than_where_people_sign_in_asks_nobody()
 
 
 @forwarded_unnamed
-async def test_a_caller_without_a_name_asks_nobody() -> None:
+async def test_a_caller_without_a_name_asks_nobody():
     here = await world()
     nameless = replace(FROM_ALICE, subject=None)
     for given, subject in ((scope(client=ELSEWHERE), None), (scope(), nameless)):
@@ -322,7 +318,7 @@ async def test_a_caller_without_a_name_asks_nobody() -> None:
 
 
 @forwarded_unnamed
-async def test_not_even_the_code_lets_a_caller_without_a_name_have_accounts_and_secrets() -> None:
+async def test_not_even_the_code_lets_a_caller_without_a_name_have_accounts_and_secrets():
     here = await world(IdentityRules(asks_anonymous=True))
     caller = here.identity.caller(scope(client=ELSEWHERE), subject=None, client="c")
     assert caller.by_code
@@ -334,7 +330,7 @@ async def test_not_even_the_code_lets_a_caller_without_a_name_have_accounts_and_
 
 
 @forwarded_by_code
-async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_no_other() -> None:
+async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_no_other():
     here = await world(IdentityRules(binds_by_code=True))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     alices, victims = here.browser.fresh(), here.browser.fresh()
@@ -356,7 +352,7 @@ async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_n
 
 
 @forwarded_by_code
-async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code() -> None:
+async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code():
     here = await world(IdentityRules(issuer=ISSUER, binds_by_code=True))
     subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
     asked = asked_by(here.identity.caller(scope(), subject=subject, client="c"))
@@ -366,7 +362,7 @@ async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code() 
 
 
 @guessed_code
-def test_all_guesses_that_there_are_find_one_code_in_a_hundred_and_seventy_million() -> None:
+def test_all_guesses_that_there_are_find_one_code_in_a_hundred_and_seventy_million():
     codes = len(bindings.ALPHABET) ** LETTERS
     assert codes // (WRONG_AT_MOST * SHOWN_AT_MOST) >= 170_000_000
     bound = bindings.bind(None, browser="the victim's")
@@ -378,7 +374,7 @@ def test_all_guesses_that_there_are_find_one_code_in_a_hundred_and_seventy_milli
 
 
 @guessed_code
-def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_another() -> None:
+def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_another():
     bound = bindings.bind(None, browser="b")
     letters = [CODES.user_code(f"e{number}", bound.codes[-1]) for number in range(200)]
     for number in range(9):
@@ -388,7 +384,7 @@ def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_anot
 
 
 @namesake
-async def test_the_same_subject_at_another_issuer_is_somebody_else() -> None:
+async def test_the_same_subject_at_another_issuer_is_somebody_else():
     here = await world(IdentityRules(issuer=ISSUER, binds_by_code=True))
     owners = set()
     pairs = [
@@ -406,7 +402,7 @@ async def test_the_same_subject_at_another_issuer_is_somebody_else() -> None:
 
 
 @namesake
-async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else() -> None:
+async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     labels = {"label": "alice@example.com"}
@@ -417,7 +413,7 @@ async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else() -> None:
 
 
 @as_local
-async def test_a_token_that_says_it_is_this_machines_user_is_nobody() -> None:
+async def test_a_token_that_says_it_is_this_machines_user_is_nobody():
     for rules in (IdentityRules(), IdentityRules(issuer=ISSUER), IdentityRules(binds_by_code=True)):
         here = await world(rules)
         subject = Subject(issuer=LOCAL_ISSUER, subject=f"uid:{OUR_UID}", client_id="c")
@@ -428,7 +424,7 @@ async def test_a_token_that_says_it_is_this_machines_user_is_nobody() -> None:
 
 
 @as_local
-async def test_a_paired_browsers_cookie_is_worth_nothing_to_another_user_of_the_machine() -> None:
+async def test_a_paired_browsers_cookie_is_worth_nothing_to_another_user_of_the_machine():
     here = await world()
     asked = asked_by(here.identity.caller(None, subject=None, client="c"))
     token = here.pairing_token()
@@ -439,7 +435,7 @@ async def test_a_paired_browsers_cookie_is_worth_nothing_to_another_user_of_the_
 
 
 @as_local
-async def test_nobody_is_paired_where_people_sign_in_or_the_address_is_public() -> None:
+async def test_nobody_is_paired_where_people_sign_in_or_the_address_is_public():
     for here in (
         await world(IdentityRules(issuer=ISSUER)),
         await world(url="https://tools.example"),
@@ -453,7 +449,7 @@ async def test_nobody_is_paired_where_people_sign_in_or_the_address_is_public() 
 
 
 @used_pairing
-async def test_a_pairing_address_is_spent_by_its_use_alone_and_by_time() -> None:
+async def test_a_pairing_address_is_spent_by_its_use_alone_and_by_time():
     here = await world()
     token, later = (here.pairing_token() for _ in range(2))
     for _ in range(3):  # a scanner
@@ -467,7 +463,7 @@ async def test_a_pairing_address_is_spent_by_its_use_alone_and_by_time() -> None
 
 
 @used_pairing
-async def test_a_key_of_another_server_or_half_of_one_is_none() -> None:
+async def test_a_key_of_another_server_or_half_of_one_is_none():
     here = await world()
     key = key_of(RING)
     for wrong in ("", key[:-1], key + "x", key.upper(), "elicit_local_", f"{key} {key}"):
@@ -479,7 +475,7 @@ async def test_a_key_of_another_server_or_half_of_one_is_none() -> None:
 
 
 @anonymous_join
-async def test_two_callers_without_a_name_have_no_owner_in_common() -> None:
+async def test_two_callers_without_a_name_have_no_owner_in_common():
     here = await world(IdentityRules(asks_anonymous=True))
     for given in (scope(client=ELSEWHERE), scope(uid=ANOTHER_UID)):
         caller = here.identity.caller(given, subject=None, client="c")

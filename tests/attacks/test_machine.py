@@ -4,11 +4,9 @@ What of it can be seen only as root or through nginx stands where the machine is
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from flows.oauth.account import BearerAuth
 from flows.providers import github
@@ -85,10 +83,8 @@ our_port = Attack(
 )
 folder = Attack(
     who="whoever made the folder that somebody works in",
-    how=(
-        "puts an `elicit.toml`, a `.env`, templates or a package with a name of ours into it "
-        "(elicit.toml in the working directory)"
-    ),
+    how="puts an `elicit.toml`, a `.env`, templates or a package with a name of ours into it "
+    "(elicit.toml in the working directory)",
     stopped="nothing is read from the working directory, and it stands behind what is installed",
     where=("webapp/settings/settings.py", "webapp/cli/serve.py", "webapp/pages/renderer.py"),
     elsewhere=(
@@ -99,17 +95,13 @@ folder = Attack(
 )
 former_holder = Attack(
     who="another user of this machine",
-    how=(
-        "holds our port before us or on another of its addresses, and leaves a page or a service "
-        "worker in the browser that speaks from our origin (DNS rebinding on one machine)"
-    ),
-    stopped=(
-        "a page calls tools only from an origin that the operator names; a worker's script is "
-        "answered with one that takes itself away, at whatever path, and what was stored is "
-        "cleared, also where a cookie of ours was planted. Until a browser asks for the script, "
-        "some seconds after it opened a page, that worker answers in our place: no request of the "
-        "page reaches us before, and our worker then loads the page again"
-    ),
+    how="holds our port before us or on another of its addresses, and leaves a page or a service "
+    "worker in the browser that speaks from our origin (DNS rebinding on one machine)",
+    stopped="a page calls tools only from an origin that the operator names; a worker's script is "
+    "answered with one that takes itself away, at whatever path, and what was stored is "
+    "cleared, also where a cookie of ours was planted. Until a browser asks for the script, "
+    "some seconds after it opened a page, that worker answers in our place: no request of the "
+    "page reaches us before, and our worker then loads the page again",
     where=("webapp/http/guard.py", "webapp/http/browser.py"),
     elsewhere=(
         "tests/webapp/http/test_guard.py::test_no_page_calls_tools_one_of_our_name_neither",
@@ -167,10 +159,8 @@ store = Attack(
 inward = Attack(
     who="a provider, an issuer or whoever owns its name",
     how="leads our requests into our own network: an inner address, a redirect, a mapped address",
-    stopped=(
-        "each request's address is looked at, nothing is followed or unpacked, and replies "
-        "have limits"
-    ),
+    stopped="each request's address is looked at, nothing is followed or unpacked, and replies "
+    "have limits",
     where=("webapp/http/client.py",),
     elsewhere=(
         "tests/webapp/http/test_outbound.py::test_nobody_inside_is_talked_to",
@@ -183,14 +173,10 @@ inward = Attack(
 )
 foul_picture = Attack(
     who="a provider, or somebody who may name their own picture there",
-    how=(
-        "names an address in our network or one that leads there, a page or a drawing that runs "
-        "scripts, something endless, or one that tells them who looks (a picture's address)"
-    ),
-    stopped=(
-        "we fetch it, with nothing of anybody's; each address is looked at, only the provider's "
-        "own may be on this machine, and what is not a picture by its bytes is not shown"
-    ),
+    how="names an address in our network or one that leads there, a page or a drawing that runs "
+    "scripts, something endless, or one that tells them who looks (a picture's address)",
+    stopped="we fetch it, with nothing of anybody's; each address is looked at, only the "
+    "provider's own may be on this machine, and what is not a picture by its bytes is not shown",
     where=("webapp/oauth/avatars.py", "webapp/http/client.py", "webapp/routes/pictures.py"),
     elsewhere=(
         "tests/webapp/oauth/test_avatars.py::test_nobody_else_is_asked_for_one",
@@ -205,10 +191,8 @@ foul_picture = Attack(
 )
 lookalike_host = Attack(
     who="a tool's author, or the model that wrote an argument",
-    how=(
-        "sends an account's key to a host that looks like the provider's (a bearer sent to a "
-        "foreign host)"
-    ),
+    how="sends an account's key to a host that looks like the provider's (a bearer sent to a "
+    "foreign host)",
     stopped="the key is added where scheme, host and port are the provider's, letter by letter",
     where=("flows/oauth/account.py",),
     elsewhere=(
@@ -229,7 +213,7 @@ shown_secret = Attack(
 
 
 @another_port
-async def test_a_cookie_that_another_port_has_read_opens_nothing_for_its_reader() -> None:
+async def test_a_cookie_that_another_port_has_read_opens_nothing_for_its_reader():
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         page = await person.visit(link)
@@ -252,7 +236,7 @@ async def test_a_cookie_that_another_port_has_read_opens_nothing_for_its_reader(
 
 
 @another_port
-async def test_a_cookie_that_another_port_has_planted_makes_no_form_of_its_own_good() -> None:
+async def test_a_cookie_that_another_port_has_planted_makes_no_form_of_its_own_good():
     async with oauth_env() as here:
         _, person, link, _ = await sent_out(here)
         browser, planted = here.service.browser, "p" * len(here.service.browser.fresh())
@@ -268,7 +252,7 @@ async def test_a_cookie_that_another_port_has_planted_makes_no_form_of_its_own_g
 
 
 @another_port
-async def test_two_servers_of_one_machine_read_none_of_each_others_cookies() -> None:
+async def test_two_servers_of_one_machine_read_none_of_each_others_cookies():
     async with oauth_env() as here, oauth_env() as there:
         asked = here.ask("repo")
         person, link = await here.person(), await asked.link()
@@ -281,9 +265,7 @@ async def test_two_servers_of_one_machine_read_none_of_each_others_cookies() -> 
 
 
 @folder
-async def test_nothing_in_the_working_directory_is_a_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_in_the_working_directory_is_a_setting(tmp_path, monkeypatch):
     home, work = tmp_path / "home", tmp_path / "unpacked"
     for name in (
         "elicit.toml",
@@ -309,7 +291,7 @@ async def test_nothing_in_the_working_directory_is_a_setting(
 
 
 @lookalike_host
-async def test_a_key_goes_to_the_providers_own_origin_and_to_no_lookalike() -> None:
+async def test_a_key_goes_to_the_providers_own_origin_and_to_no_lookalike():
     seen: list[tuple[str, str | None]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -342,7 +324,7 @@ async def test_a_key_goes_to_the_providers_own_origin_and_to_no_lookalike() -> N
 
 
 @lookalike_host
-async def test_a_user_name_in_an_address_takes_the_keys_place_nowhere() -> None:
+async def test_a_user_name_in_an_address_takes_the_keys_place_nowhere():
     seen: list[tuple[str, str]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -358,7 +340,7 @@ async def test_a_user_name_in_an_address_takes_the_keys_place_nowhere() -> None:
 
 
 @lookalike_host
-async def test_a_redirect_to_another_port_does_not_get_the_key() -> None:
+async def test_a_redirect_to_another_port_does_not_get_the_key():
     heard: dict[str, list[str]] = {"ours": [], "other": []}
 
     def telling(name: str, location: str | None) -> Any:

@@ -3,7 +3,6 @@
 import logging
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -30,10 +29,8 @@ from webapp.sweeper import fall_due
 
 own_relay = Open(
     what="a relay that runs as our own user, speaks HTTP/1.1 and shows no header",
-    why=(
-        "it is the same to us as that user's browser: nginx so configured, socat, `ssh -R`, a "
-        "rootless container in our network namespace"
-    ),
+    why="it is the same to us as that user's browser: nginx so configured, socat, `ssh -R`, a "
+    "rootless container in our network namespace",
     instead="let people sign in (ELICIT_ISSUER) on a server that others shall reach",
     where=("webapp/identity/local_peer.py",),
     elsewhere=(
@@ -42,20 +39,16 @@ own_relay = Open(
 )
 one_user = Open(
     what="programs of one user, people who share an account, a server that runs as root",
-    why=(
-        "this machine tells users apart, not programs or people; a local client's name is its own "
-        "word, and approvals there go by it; every relay of root's is root"
-    ),
+    why="this machine tells users apart, not programs or people; a local client's name is its own "
+    "word, and approvals there go by it; every relay of root's is root",
     instead="run the server as a user of its own; sign in where people share a machine's account",
     where=("webapp/identity/local_peer.py",),
 )
 same_store = Open(
     what="a program that has the store and its key, or stands in the served server's own module",
-    why=(
-        "with both everything can be read; a name is tied to the file and the attribute it was "
-        "served from first, by `elicit serve` and `elicit stdio`, and whoever writes that file, or "
-        "serves by `open_app`, is that server"
-    ),
+    why="with both everything can be read; a name is tied to the file and the attribute it was "
+    "served from first, by `elicit serve` and `elicit stdio`, and whoever writes that file, or "
+    "serves by `open_app`, is that server",
     instead="give servers that do not trust each other a store and a secret of their own",
     where=("webapp/cli/servers.py",),
     elsewhere=(
@@ -133,10 +126,8 @@ stolen_browser = Open(
 )
 stolen_bearer = Open(
     what="an access token of a caller that was stolen, until it expires",
-    why=(
-        "it is a bearer's: the thief calls the tools as the caller, with the accounts that those "
-        "may use; only the caller answers a new question"
-    ),
+    why="it is a bearer's: the thief calls the tools as the caller, with the accounts that those "
+    "may use; only the caller answers a new question",
     instead="short lives at the issuer",
     where=("webapp/identity/bearer_auth.py",),
     elsewhere=(
@@ -182,10 +173,8 @@ proxied_marks = Open(
 form_robot = Open(
     what="a client that answers forms and gates by itself, without a person",
     why="in form mode whoever answers is the client's to know, and we have its word",
-    instead=(
-        "use clients that show forms to people; accounts, payments and secrets are pages of ours "
-        "for every client"
-    ),
+    instead="use clients that show forms to people; accounts, payments and secrets are pages of "
+    "ours for every client",
     where=("webapp/mcp/forms.py",),
 )
 tools_words = Open(
@@ -301,7 +290,7 @@ windows = Open(
 
 
 @cookies_of_all_ports
-async def test_another_port_of_this_machine_reads_our_cookie() -> None:
+async def test_another_port_of_this_machine_reads_our_cookie():
     heard: list[str] = []
 
     async def listening(scope: Scope, receive: Receive, send: Send) -> None:
@@ -320,7 +309,7 @@ async def test_another_port_of_this_machine_reads_our_cookie() -> None:
 
 
 @letters_read_out
-def test_whoever_types_the_letters_vouches_for_the_browser_that_shows_them() -> None:
+def test_whoever_types_the_letters_vouches_for_the_browser_that_shows_them():
     codes = UserCodeGenerator(lambda: [b"k" * 32])
     strangers = bindings.bind(None, browser="a stranger's")
     (code,) = strangers.codes
@@ -330,7 +319,7 @@ def test_whoever_types_the_letters_vouches_for_the_browser_that_shows_them() -> 
 
 
 @whose_account
-async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named() -> None:
+async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named():
     async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         callback = await approve(person, await person.go_on(await asked.link()), person="hubot")
@@ -341,7 +330,7 @@ async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named() -> 
 
 @past_the_gate
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(library: str) -> None:
+async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(library):
     server = new_server(library)
 
     @elicit.gate
@@ -363,7 +352,7 @@ async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(library: str)
 
 
 @proxied_marks
-async def test_a_mark_on_the_other_side_of_a_proxy_is_not_seen_and_an_annotation_is() -> None:
+async def test_a_mark_on_the_other_side_of_a_proxy_is_not_seen_and_an_annotation_is():
     from fastmcp import FastMCP
     from fastmcp.server import create_proxy
 
@@ -390,7 +379,7 @@ async def test_a_mark_on_the_other_side_of_a_proxy_is_not_seen_and_an_annotation
 
 @form_robot
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_client_that_says_yes_for_everybody_is_believed(library: str) -> None:
+async def test_a_client_that_says_yes_for_everybody_is_believed(library):
     server = new_server(library)
 
     @server.tool()
@@ -406,7 +395,7 @@ async def test_a_client_that_says_yes_for_everybody_is_believed(library: str) ->
 
 
 @exception_text
-def test_an_authors_exception_is_logged_in_its_own_words() -> None:
+def test_an_authors_exception_is_logged_in_its_own_words():
     error = RuntimeError("no luck with the-key")
     about = (RuntimeError, error, None)
     record = logging.LogRecord("webapp", logging.ERROR, "", 0, "route.failed", (), about)
@@ -414,7 +403,7 @@ def test_an_authors_exception_is_logged_in_its_own_words() -> None:
 
 
 @second_lookup
-async def test_a_name_that_was_looked_at_is_looked_up_again_when_it_is_sent() -> None:
+async def test_a_name_that_was_looked_at_is_looked_up_again_when_it_is_sent():
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -435,7 +424,7 @@ async def test_a_name_that_was_looked_at_is_looked_up_again_when_it_is_sent() ->
 
 
 @home_page
-async def test_a_stranger_reads_the_names_of_the_tools() -> None:
+async def test_a_stranger_reads_the_names_of_the_tools():
     server: Any = MCPServer("shop")
 
     @server.tool()
@@ -450,9 +439,7 @@ async def test_a_stranger_reads_the_names_of_the_tools() -> None:
 
 
 @times_moved
-async def test_a_row_whose_time_was_moved_is_erased_early_and_opens_until_then(
-    tmp_path: Path,
-) -> None:
+async def test_a_row_whose_time_was_moved_is_erased_early_and_opens_until_then(tmp_path):
     # finding: S26
     clock, place = Clock(), tmp_path / "elicit.db"
     store = await SqliteStore.open(place)
@@ -467,9 +454,7 @@ async def test_a_row_whose_time_was_moved_is_erased_early_and_opens_until_then(
 
 
 @row_put_back
-async def test_an_approval_that_was_revoked_is_given_again_by_a_row_that_is_put_back(
-    tmp_path: Path,
-) -> None:
+async def test_an_approval_that_was_revoked_is_given_again_by_a_row_that_is_put_back(tmp_path):
     # finding: S25
     place = tmp_path / "elicit.db"
     store = await SqliteStore.open(place)
@@ -493,7 +478,7 @@ async def test_an_approval_that_was_revoked_is_given_again_by_a_row_that_is_put_
 
 
 @shell
-async def test_a_program_of_the_person_presses_the_yes_of_a_gates_page() -> None:
+async def test_a_program_of_the_person_presses_the_yes_of_a_gates_page():
     # finding: S20
     server = new_server("mcp")
 

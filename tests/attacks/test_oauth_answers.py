@@ -38,10 +38,8 @@ from tests.support.oauth_flow import (
 
 mixed_up = Attack(
     who="a malicious authorisation server, or a proxy before ours",
-    how=(
-        "lets its answer look like another issuer's: `iss` missing or wrong, parameters "
-        "repeated (no `iss`)"
-    ),
+    how="lets its answer look like another issuer's: `iss` missing or wrong, parameters "
+    "repeated (no `iss`)",
     stopped="`iss` is required wherever the issuer promises it, and each parameter comes once",
     where=("flows/oauth/authorization_code.py",),
 )
@@ -60,10 +58,8 @@ somebody_elses_proof = Attack(
 metadata_elsewhere = Attack(
     who="whoever can change an issuer's metadata, or its name",
     how="leads us to other addresses or into our own network",
-    stopped=(
-        "the issuer in it is the one that was asked, and its addresses are https, or of this "
-        "machine where the issuer is"
-    ),
+    stopped="the issuer in it is the one that was asked, and its addresses are https, or of this "
+    "machine where the issuer is",
     where=("flows/oauth/discovery.py",),
 )
 bearer_abroad = Attack(
@@ -103,9 +99,7 @@ NOW = int(NOON.timestamp())
         ("the code is none", [("code", "cöde"), STATE, GITHUB]),
     ],
 )
-def test_an_answer_that_is_mixed_up_is_not_acted_upon(
-    story: str, parameters: list[tuple[str, str]]
-) -> None:
+def test_an_answer_that_is_mixed_up_is_not_acted_upon(story, parameters):
     _, away = departed()
     with pytest.raises(Mixed) as mixed:
         a_flow().code_of(away, CallbackParams(parameters=tuple(parameters)))
@@ -115,7 +109,7 @@ def test_an_answer_that_is_mixed_up_is_not_acted_upon(
 
 
 @mixed_up
-def test_an_issuer_whose_metadata_promises_to_name_it_must_do_so() -> None:
+def test_an_issuer_whose_metadata_promises_to_name_it_must_do_so():
     promise = {"authorization_response_iss_parameter_supported": True}
     _, away = departed(ACME, metadata=METADATA | promise)
     with pytest.raises(Mixed):
@@ -229,7 +223,7 @@ def test_an_issuer_whose_metadata_promises_to_name_it_must_do_so() -> None:
         ),
     ],
 )
-def test_a_reply_that_is_no_key_ends_in_a_sentence(reply: httpx.Response, said: str) -> None:
+def test_a_reply_that_is_no_key_ends_in_a_sentence(reply: httpx.Response, said):
     _, away = departed()
     with pytest.raises(Failed) as failed:
         granted(github, away, reply)
@@ -316,7 +310,7 @@ UNKNOWN = ECKey.generate_key("P-256", parameters={"kid": "two"})
         lambda _: {"sub": "sub-1"},
     ],
 )
-def test_a_proof_of_somebody_else_connects_nobody(forge: Callable[[Elicitation], Any]) -> None:
+def test_a_proof_of_somebody_else_connects_nobody(forge: Callable[[Elicitation], Any]):
     _, away = departed(ACME)
     said = {"access_token": "t", "id_token": forge(away)}
     with pytest.raises(Failed, match=r"sent a proof|did not say who"):
@@ -336,7 +330,7 @@ def test_a_proof_of_somebody_else_connects_nobody(forge: Callable[[Elicitation],
         httpx.Response(200, json={"keys": [SECRET.as_dict(private=True) | {"kid": "one"}]}),
     ],
 )
-def test_an_issuer_without_a_usable_key_proves_nothing(keys: httpx.Response) -> None:
+def test_an_issuer_without_a_usable_key_proves_nothing(keys: httpx.Response):
     _, away = departed(ACME)
     said = {"access_token": "t", "id_token": id_token(away, email="ada@example.com")}
     with pytest.raises(Failed, match="a proof"):
@@ -344,7 +338,7 @@ def test_an_issuer_without_a_usable_key_proves_nothing(keys: httpx.Response) -> 
 
 
 @somebody_elses_proof
-def test_a_secret_among_the_published_keys_signs_nothing() -> None:
+def test_a_secret_among_the_published_keys_signs_nothing():
     _, away = departed(ACME)
     forged = signed_with(SECRET, "HS256", kid="one")(away)
     keys = {"keys": [SECRET.as_dict(private=True) | {"kid": "one"}, KEY.as_dict(private=False)]}
@@ -354,7 +348,7 @@ def test_a_secret_among_the_published_keys_signs_nothing() -> None:
 
 
 @somebody_elses_proof
-def test_a_broken_key_beside_the_right_one_does_no_harm() -> None:
+def test_a_broken_key_beside_the_right_one_does_no_harm():
     _, away = departed(ACME)
     small = {"kty": "RSA", "kid": "small", "n": "wQ", "e": "AQAB"}
     keys = {"keys": [small, {"kty": "ML-KEM"}, KEY.as_dict(private=False)]}
@@ -364,7 +358,7 @@ def test_a_broken_key_beside_the_right_one_does_no_harm() -> None:
 
 
 @somebody_elses_proof
-def test_an_rsa_signature_by_the_issuer_counts() -> None:
+def test_an_rsa_signature_by_the_issuer_counts():
     _, away = departed(ACME)
     key = RSAKey.generate_key(2048, parameters={"kid": "rsa"})
     token = signed_with(key, "RS256", kid="rsa")(away)
@@ -382,7 +376,7 @@ def test_an_rsa_signature_by_the_issuer_counts() -> None:
 
 @somebody_elses_proof
 @pytest.mark.parametrize("sub", ["sub-2", "", None, 1])
-def test_userinfo_of_somebody_else_connects_nobody(sub: object) -> None:
+def test_userinfo_of_somebody_else_connects_nobody(sub):
     _, away = departed(ACME)
     said = {"access_token": "t", "id_token": id_token(away)}
     more = {"sub": sub, "email": "victim@example.com"}
@@ -419,7 +413,7 @@ def test_userinfo_of_somebody_else_connects_nobody(sub: object) -> None:
         {"userinfo_endpoint": "http://login.example/userinfo"},
     ],
 )
-def test_metadata_that_leads_elsewhere_leads_nowhere(change: dict[str, object]) -> None:
+def test_metadata_that_leads_elsewhere_leads_nowhere(change):
     with pytest.raises(Failed):
         departed(ACME, metadata=METADATA | change)
 
@@ -435,7 +429,7 @@ def test_metadata_that_leads_elsewhere_leads_nowhere(change: dict[str, object]) 
         httpx.Response(200, json=[METADATA]),
     ],
 )
-def test_an_issuer_that_says_nothing_readable_is_not_gone_to(reply: httpx.Response) -> None:
+def test_an_issuer_that_says_nothing_readable_is_not_gone_to(reply: httpx.Response):
     flow = a_flow(ACME)
     going = an_elicitation(ACME, kept=flow.prepare(an_elicitation(ACME), TRIP))
     with pytest.raises(Failed, match="does not say how to connect"):
@@ -443,7 +437,7 @@ def test_an_issuer_that_says_nothing_readable_is_not_gone_to(reply: httpx.Respon
 
 
 @metadata_elsewhere
-def test_only_an_issuer_on_this_machine_may_name_addresses_on_it() -> None:
+def test_only_an_issuer_on_this_machine_may_name_addresses_on_it():
     here = "http://127.0.0.1:8766/oidc"
     metadata = {
         "issuer": here,
@@ -456,7 +450,7 @@ def test_only_an_issuer_on_this_machine_may_name_addresses_on_it() -> None:
 
 
 @bearer_abroad
-async def test_a_redirect_to_another_host_does_not_get_the_key() -> None:
+async def test_a_redirect_to_another_host_does_not_get_the_key():
     seen: list[tuple[str, str | None]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

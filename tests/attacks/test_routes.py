@@ -93,20 +93,16 @@ stolen_id = Attack(
 )
 stolen_link = Attack(
     who="somebody to whom a link was forwarded, or who read it on the way",
-    how=(
-        "opens it, presses its buttons, listens to its status, on every route, with any token "
-        "(forwarded link)"
-    ),
+    how="opens it, presses its buttons, listens to its status, on every route, with any token "
+    "(forwarded link)",
     stopped="whoever opens is whoever asked, before any detail is shown or anything is done",
     where=("webapp/identity/identity.py", "webapp/routes/links.py", "webapp/routes/callbacks.py"),
     elsewhere=("tests/webapp/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",),
 )
 stolen_account = Attack(
     who="whoever knows the id of an account, from an address or a page",
-    how=(
-        "disconnects or reconnects it, takes it from a tool or into use, looks at its picture, on "
-        "every route that names one (a stolen id on every route)"
-    ),
+    how="disconnects or reconnects it, takes it from a tool or into use, looks at its picture, on "
+    "every route that names one (a stolen id on every route)",
     stopped="an account is looked up by whoever is at the browser and its id; there is no other",
     where=("webapp/routes/connections.py", "webapp/routes/pictures.py"),
     elsewhere=(
@@ -147,10 +143,8 @@ open_redirect = Attack(
 header_injection = Attack(
     who="somebody whose text reaches a header: a path, a query, a tool's address",
     how="puts line breaks into it (header injection)",
-    stopped=(
-        "paths with control signs are refused, queries stay as they were encoded, and an address "
-        "is checked when it is asked"
-    ),
+    stopped="paths with control signs are refused, queries stay as they were encoded, and an "
+    "address is checked when it is asked",
     where=("webapp/http/guard.py", "flows/kinds/url.py"),
     elsewhere=(
         "tests/flows/test_origin.py::test_an_address_leaves_in_letters_that_a_header_can_carry",
@@ -244,7 +238,7 @@ async def scene() -> AsyncIterator[Scene]:
 
 
 @stolen_id
-async def test_every_route_has_its_case() -> None:
+async def test_every_route_has_its_case():
     async with oauth_env() as here, open_app(here.settings, MCPServer("shop")) as app:
         assert sorted(routes_of(app)) == sorted(ROUTES)
     for route in ROUTES.values():
@@ -252,7 +246,7 @@ async def test_every_route_has_its_case() -> None:
 
 
 @stolen_id
-async def test_an_id_opens_nothing_on_any_route() -> None:
+async def test_an_id_opens_nothing_on_any_route():
     async with scene() as on:
         id, before = await on.id(), await on.here.row(on.link)
         owner = on.here.service.identity.local_owner
@@ -269,7 +263,7 @@ async def test_an_id_opens_nothing_on_any_route() -> None:
 
 
 @stolen_id
-async def test_a_token_of_another_purpose_opens_nothing_on_any_route() -> None:
+async def test_a_token_of_another_purpose_opens_nothing_on_any_route():
     async with scene() as on:
         before = await on.here.row(on.link)
         for name, route in ROUTES.items():
@@ -281,7 +275,7 @@ async def test_a_token_of_another_purpose_opens_nothing_on_any_route() -> None:
 
 
 @stolen_account
-async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route() -> None:
+async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route():
     async with oauth_env() as here:
         await here.connect("repo")
         (mine,) = await here.connections()
@@ -313,7 +307,7 @@ async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route() ->
 
 
 @stolen_link
-async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_route() -> None:
+async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_route():
     # defect: toolshed unauthenticated resolve
     async with scene() as on:
         before = await on.here.row(on.link)
@@ -362,7 +356,7 @@ async def every_answer(on: Scene) -> list[tuple[str, httpx.Response]]:
 
 
 @clickjacking
-async def test_no_answer_of_any_route_stands_in_a_frame() -> None:
+async def test_no_answer_of_any_route_stands_in_a_frame():
     async with scene() as on:
         pages = [
             (name, answer)
@@ -379,7 +373,7 @@ async def test_no_answer_of_any_route_stands_in_a_frame() -> None:
 
 
 @leaking_address
-async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere() -> None:
+async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere():
     async with scene() as on:
         for name, answer in await every_answer(on):
             if "/static/" in name and answer.status_code == 200:
@@ -390,7 +384,7 @@ async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere() -> Non
 
 
 @open_redirect
-async def test_no_route_leads_where_the_request_says() -> None:
+async def test_no_route_leads_where_the_request_says():
     async with scene() as on:
         ours = {urlsplit(on.here.url).netloc, urlsplit(on.here.sandbox.url).netloc}
         led = []
@@ -423,7 +417,7 @@ async def test_no_route_leads_where_the_request_says() -> None:
 
 
 @header_injection
-async def test_a_line_break_reaches_no_header_of_any_route() -> None:
+async def test_a_line_break_reaches_no_header_of_any_route():
     async with scene() as on:
         for name, route in ROUTES.items():
             path = route.at.partition("?")[0].format(LINE_BREAK)
@@ -451,9 +445,7 @@ async def test_a_line_break_reaches_no_header_of_any_route() -> None:
 @pytest.mark.parametrize(
     "tail", ["\r\nset-cookie: planted=1", "\n", "\x00", "\x85", "\u2028", "%0d%0aset-cookie:x", "é"]
 )
-async def test_an_address_of_a_tools_with_a_line_break_is_refused_or_carried_whole(
-    tail: str,
-) -> None:
+async def test_an_address_of_a_tools_with_a_line_break_is_refused_or_carried_whole(tail):
     server = MCPServer("shop")
 
     @server.tool()
@@ -484,7 +476,7 @@ async def test_an_address_of_a_tools_with_a_line_break_is_refused_or_carried_who
 
 
 @foreign_host
-async def test_no_route_answers_under_a_foreign_name() -> None:
+async def test_no_route_answers_under_a_foreign_name():
     async with scene() as on:
         port = on.here.url.rpartition(":")[2]
         for name, route in ROUTES.items():
@@ -496,7 +488,7 @@ async def test_no_route_answers_under_a_foreign_name() -> None:
 
 
 @foreign_origin
-async def test_no_form_of_another_site_does_anything_on_any_route() -> None:
+async def test_no_form_of_another_site_does_anything_on_any_route():
     async with scene() as on:
         before = await on.here.row(on.link)
         port = on.here.url.rpartition(":")[2]

@@ -44,10 +44,8 @@ webhook_abroad = Attack(
 stolen_code = Attack(
     who="a thief of codes and tokens",
     how="uses them at the sandbox",
-    stopped=(
-        "as at a strict provider: once, with the client's password and the verifier, and a "
-        "replay ends the family"
-    ),
+    stopped="as at a strict provider: once, with the client's password and the verifier, and a "
+    "replay ends the family",
     where=("webapp/sandbox/authorization_grants.py",),
 )
 markup = Attack(
@@ -164,7 +162,7 @@ async def test_a_form_from_another_site_is_refused(person: Person):
         "",
     ],
 )
-async def test_nothing_but_loopback_gets_a_sandbox(url: str):
+async def test_nothing_but_loopback_gets_a_sandbox(url):
     good = new_sandbox(url=URL, serves=MAIN)
     for given in ({"url": url, "serves": MAIN}, {"url": URL, "serves": url}):
         with pytest.raises(ValueError, match="only on this machine"):
@@ -176,7 +174,7 @@ async def test_nothing_but_loopback_gets_a_sandbox(url: str):
 
 @webhook_abroad
 @pytest.mark.parametrize("url", ["https://evil.example/webhooks/stripe", "http://[::1/", ""])
-async def test_no_webhook_leaves_this_machine(url: str, sandbox: Sandbox):
+async def test_no_webhook_leaves_this_machine(url, sandbox: Sandbox):
     with pytest.raises(ValueError, match="only on this machine"):
         made(dataclasses.replace(sandbox, webhook_url=url))
 

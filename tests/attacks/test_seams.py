@@ -69,7 +69,7 @@ def shop(library: str = "mcp") -> Any:
 
 @mounted
 @pytest.mark.parametrize("library", ["mcp", "fastmcp"])
-async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library: str) -> None:
+async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library):
     async with issuing() as issuer:
         settings = Settings(url=URL, ring=RING, store="memory:", uid=UID, identity=issuer.who())
         async with open_app(settings, shop(library)) as app:
@@ -82,9 +82,7 @@ async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library: 
 
 @nobody_with_a_token
 @pytest.mark.parametrize("library", ["mcp", "fastmcp"])
-async def test_a_known_persons_state_is_worth_nothing_to_a_caller_without_a_name(
-    library: str,
-) -> None:
+async def test_a_known_persons_state_is_worth_nothing_to_a_caller_without_a_name(library):
     who = IdentitySettings(asks_anonymous=True)
     async with (
         staged(shop(library), who=who) as stage,
@@ -103,7 +101,7 @@ async def test_a_known_persons_state_is_worth_nothing_to_a_caller_without_a_name
 
 
 @held_back
-async def test_a_stranger_elsewhere_holds_the_asker_back_from_nothing() -> None:
+async def test_a_stranger_elsewhere_holds_the_asker_back_from_nothing():
     async with staged(shop()) as stage, stage.caller(MODERN) as caller:
         caller.begin("visit")
         await caller.link()

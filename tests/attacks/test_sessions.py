@@ -14,10 +14,8 @@ from tests.support.users import AS_ROOT, ME, NOBODY, answered, calling, opened_s
 
 another_users = Attack(
     who="another user of this machine, or another person with a token, who knows a session's id",
-    how=(
-        "answers in the opener's name what a tool asks, ends the session, listens to its streams "
-        "or takes up one that broke off (a session's id in the wrong hands)"
-    ),
+    how="answers in the opener's name what a tool asks, ends the session, listens to its streams "
+    "or takes up one that broke off (a session's id in the wrong hands)",
     stopped="whoever opened it is noted, and to others it is a session that does not exist",
     where=("webapp/mcp/opened.py",),
 )
@@ -93,7 +91,7 @@ async def is_kept_out(
 @AS_ROOT
 @another_users
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_another_user_of_the_machine_can_do_nothing_with_a_session(library: str) -> None:
+async def test_another_user_of_the_machine_can_do_nothing_with_a_session(library):
     # finding: S1
     server = new_server(library)
     ran = shop(server)
@@ -113,7 +111,7 @@ async def test_another_user_of_the_machine_can_do_nothing_with_a_session(library
 
 @another_users
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_another_access_token_can_do_nothing_with_a_session(library: str) -> None:
+async def test_another_access_token_can_do_nothing_with_a_session(library):
     # finding: S1
     server = guarded_by_tokens(
         library,
@@ -136,7 +134,7 @@ async def test_another_access_token_can_do_nothing_with_a_session(library: str) 
 
 
 @another_users
-async def test_a_relayed_request_is_not_the_openers() -> None:
+async def test_a_relayed_request_is_not_the_openers():
     # finding: S1
     server = new_server("mcp")
     shop(server)
@@ -148,7 +146,7 @@ async def test_a_relayed_request_is_not_the_openers() -> None:
 
 
 @another_users
-async def test_an_id_that_comes_twice_is_nobodys() -> None:
+async def test_an_id_that_comes_twice_is_nobodys():
     # finding: S1
     server = new_server("mcp")
     shop(server)

@@ -21,16 +21,12 @@ IN_USE = "Another account is in use now; call again to ask for it."
 
 kept_yes = Attack(
     who="a tool, or the model that calls it",
-    how=(
-        "keeps a yes that no call has fetched, and makes its call again when the person has "
-        "stopped sharing the account with it, disconnected it, or put another one in use (a yes "
-        "from before a no)"
-    ),
-    stopped=(
-        "an answer names an account; whether the tool may use it is read whenever it is fetched, "
-        "and which one is in use when a call fetches it first, and the call after a refusal asks "
-        "anew; what a requestState carries is for the run that goes on"
-    ),
+    how="keeps a yes that no call has fetched, and makes its call again when the person has "
+    "stopped sharing the account with it, disconnected it, or put another one in use (a yes "
+    "from before a no)",
+    stopped="an answer names an account; whether the tool may use it is read whenever it is "
+    "fetched, and which one is in use when a call fetches it first, and the call after a refusal "
+    "asks anew; what a requestState carries is for the run that goes on",
     where=("webapp/oauth/accounts.py", "flows/oauth/connection.py"),
     elsewhere=(
         "tests/webapp/routes/test_begun_calls.py::test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun",
@@ -80,7 +76,7 @@ async def disconnect_and_connect_for_another(here: OAuthEnv, person: Person) -> 
 @pytest.mark.parametrize("said", [stop_sharing, disconnect_and_connect_for_another])
 async def test_a_yes_from_before_is_worth_nothing_to_a_tool_that_lost_the_account(
     said: Callable[[OAuthEnv, Person], Awaitable[None]],
-) -> None:
+):
     async with oauth_env() as here:
         person = await unfetched(here, tool="list")
         await said(here, person)
@@ -90,7 +86,7 @@ async def test_a_yes_from_before_is_worth_nothing_to_a_tool_that_lost_the_accoun
 
 
 @kept_yes
-async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_taken_away() -> None:
+async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_taken_away():
     server, held = MCPServer("shop"), list[Account]()
 
     @server.tool()
@@ -120,9 +116,7 @@ async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_ta
 
 @kept_yes
 @pytest.mark.parametrize("is_shared", [True, False])
-async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_use(
-    *, is_shared: bool
-) -> None:
+async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_use(is_shared):
     async with oauth_env() as here:
         person = await unfetched(here, tool="list", arguments="x")
         here.clock.tick(seconds=1)
@@ -138,7 +132,7 @@ async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_u
 
 
 @kept_yes
-async def test_a_yes_does_not_bring_its_account_back_when_the_one_put_in_use_is_gone() -> None:
+async def test_a_yes_does_not_bring_its_account_back_when_the_one_put_in_use_is_gone():
     async with oauth_env() as here:
         person = await unfetched(here, tool="list", arguments="x")
         here.clock.tick(seconds=1)

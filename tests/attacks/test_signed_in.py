@@ -43,10 +43,8 @@ login_csrf = Attack(
 )
 fixation = Attack(
     who="somebody who can plant a cookie",
-    how=(
-        "plants a session of theirs, or reads the one that a later sign-in makes of it "
-        "(session fixation)"
-    ),
+    how="plants a session of theirs, or reads the one that a later sign-in makes of it "
+    "(session fixation)",
     stopped="a sign-in makes a new session and ends the one that the browser had",
     where=("webapp/identity/sessions.py",),
 )
@@ -110,9 +108,8 @@ letters = Attack(
 )
 framed = Attack(
     who="a page of another site",
-    how=(
-        "shows the pages of signing in and out, of letters and of pairing in a frame (clickjacking)"
-    ),
+    how="shows the pages of signing in and out, of letters and of pairing in a frame "
+    "(clickjacking)",
     stopped="they have the headers of every page",
     where=("webapp/http/browser.py",),
 )
@@ -141,9 +138,7 @@ def session_of(here: OAuthEnv, person: Person) -> str | None:
 
 
 @forwarded
-async def test_whoever_is_signed_in_as_somebody_else_cannot_use_even_a_bound_browsers_cookie() -> (
-    None
-):
+async def test_whoever_is_signed_in_as_somebody_else_cannot_use_even_a_bound_browsers_cookie():
     async with (
         oauth_env() as here,
         here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
@@ -164,7 +159,7 @@ async def test_whoever_is_signed_in_as_somebody_else_cannot_use_even_a_bound_bro
 
 
 @scanner
-async def test_a_scanner_before_the_person_begins_nothing_and_spoils_nothing() -> None:
+async def test_a_scanner_before_the_person_begins_nothing_and_spoils_nothing():
     async with (
         oauth_env() as here,
         here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
@@ -184,7 +179,7 @@ async def test_a_scanner_before_the_person_begins_nothing_and_spoils_nothing() -
 
 
 @login_csrf
-async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere() -> None:
+async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere():
     async with (
         oauth_env() as here,
         here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
@@ -204,7 +199,7 @@ async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere() -> N
 
 
 @fixation
-async def test_a_planted_session_never_becomes_the_victims() -> None:
+async def test_a_planted_session_never_becomes_the_victims():
     async with (
         oauth_env() as here,
         here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
@@ -227,7 +222,7 @@ async def test_a_planted_session_never_becomes_the_victims() -> None:
 
 
 @replay
-async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser() -> None:
+async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser():
     async with (
         oauth_env() as here,
         here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
@@ -256,9 +251,7 @@ async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser() 
         {"error": "access_denied"},
     ],
 )
-async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(
-    changes: dict[str, str | None],
-) -> None:
+async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(changes):
     async with (
         oauth_env() as here,
         here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
@@ -291,7 +284,7 @@ async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(
         "",
     ],
 )
-async def test_after_the_sign_in_the_browser_stays_with_us(back: str) -> None:
+async def test_after_the_sign_in_the_browser_stays_with_us(back):
     async with oauth_env() as here:
         person = await here.stage.person()
         service = here.stage.service
@@ -311,7 +304,7 @@ async def test_after_the_sign_in_the_browser_stays_with_us(back: str) -> None:
 
 
 @issuers_words
-async def test_words_that_came_with_an_error_are_on_no_page() -> None:
+async def test_words_that_came_with_an_error_are_on_no_page():
     async with (
         oauth_env() as here,
         here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
@@ -332,7 +325,7 @@ async def test_words_that_came_with_an_error_are_on_no_page() -> None:
 
 
 @bearers
-async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool() -> None:
+async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool():
     async with oauth_env() as here, issuing() as other, httpx.AsyncClient() as client:
         mcp_url = here.stage.mcp_url
         tokens = {
@@ -356,7 +349,7 @@ async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool() 
 
 
 @bearers
-async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link() -> None:
+async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link():
     async with (
         oauth_env() as here,
         here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
@@ -383,7 +376,7 @@ async def pages_of(here: OAuthEnv, issuer: Issuing, link: str) -> list[httpx.Res
 
 
 @framed
-async def test_no_page_of_signing_in_stands_in_a_frame_or_is_kept() -> None:
+async def test_no_page_of_signing_in_stands_in_a_frame_or_is_kept():
     async with (
         oauth_env() as here,
         here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,

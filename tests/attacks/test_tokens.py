@@ -55,9 +55,8 @@ another_server = Attack(
 readable = Attack(
     who="whoever sees tokens",
     how="reads them, compares them, or asks why one was refused",
-    stopped=(
-        "they are sealed, never twice the same, safe in a path, and the reason is told to nobody"
-    ),
+    stopped="they are sealed, never twice the same, safe in a path, and the reason is told to "
+    "nobody",
     where=("flows/crypto/tokens.py",),
 )
 
@@ -106,13 +105,13 @@ def flipped_tail(text: str) -> list[str]:
 
 
 @changed
-def test_what_was_minted_is_read_back() -> None:
+def test_what_was_minted_is_read_back():
     assert tokens().read(TOKEN, purpose=Purpose.LINK, now=NOON) == CLAIMS
 
 
 @another_purpose
 @pytest.mark.parametrize("purpose", Purpose)
-def test_each_purpose_reads_its_own_tokens_only(purpose: Purpose) -> None:
+def test_each_purpose_reads_its_own_tokens_only(purpose: Purpose):
     claims = Claims(purpose=purpose, id="x", expires_at=CLAIMS.expires_at)
     text = minted(claims)
     assert tokens().read(text, purpose=purpose, now=NOON) == claims
@@ -121,19 +120,19 @@ def test_each_purpose_reads_its_own_tokens_only(purpose: Purpose) -> None:
 
 
 @changed
-def test_a_token_cut_off_anywhere_is_refused() -> None:
+def test_a_token_cut_off_anywhere_is_refused():
     for length in range(len(TOKEN)):
         refusal(TOKEN[:length])
 
 
 @changed
-def test_a_token_without_its_beginning_is_refused() -> None:
+def test_a_token_without_its_beginning_is_refused():
     for start in range(1, len(TOKEN)):
         refusal(TOKEN[start:])
 
 
 @changed
-def test_a_token_with_one_bit_of_its_text_flipped_says_the_same_or_nothing() -> None:
+def test_a_token_with_one_bit_of_its_text_flipped_says_the_same_or_nothing():
     payload_length = TOKEN.rindex(".")
     for position, character in enumerate(TOKEN):
         for bit in range(8):
@@ -145,7 +144,7 @@ def test_a_token_with_one_bit_of_its_text_flipped_says_the_same_or_nothing() -> 
 
 
 @changed
-def test_a_token_with_one_bit_of_its_bytes_flipped_is_refused() -> None:
+def test_a_token_with_one_bit_of_its_bytes_flipped_is_refused():
     for part in (0, 1):
         texts = TOKEN.split(".")
         data = bytearray(base64.urlsafe_b64decode(texts[part] + "=="))
@@ -157,7 +156,7 @@ def test_a_token_with_one_bit_of_its_bytes_flipped_is_refused() -> None:
 
 
 @changed
-def test_parts_of_two_tokens_do_not_make_a_third() -> None:
+def test_parts_of_two_tokens_do_not_make_a_third():
     body, signature = TOKEN.split(".")
     other_body, other_signature = minted().split(".")
     assert refusal(f"{body}.{other_signature}") == "forged"
@@ -166,7 +165,7 @@ def test_parts_of_two_tokens_do_not_make_a_third() -> None:
 
 @respelt
 @pytest.mark.parametrize("padding", ["=", "==", "===", "A", "\n", " ", "%3D", "\x00"])
-def test_a_padded_payload_is_refused(padding: str) -> None:
+def test_a_padded_payload_is_refused(padding):
     body, signature = TOKEN.split(".")
     refusal(f"{body}{padding}.{signature}")
     refusal(f"{padding}{body}.{signature}")
@@ -174,12 +173,12 @@ def test_a_padded_payload_is_refused(padding: str) -> None:
 
 @respelt
 @pytest.mark.parametrize("padding", ["=", "==", "===", "A", "\n", " ", "%3D", "\x00"])
-def test_a_padded_signature_says_the_same_or_nothing(padding: str) -> None:
+def test_a_padded_signature_says_the_same_or_nothing(padding):
     assert is_the_same_or_nothing(TOKEN + padding)
 
 
 @respelt
-def test_other_spellings_of_the_last_bits_say_the_same_or_nothing() -> None:
+def test_other_spellings_of_the_last_bits_say_the_same_or_nothing():
     # With every length of the rest one of them ends in bits that mean nothing.
     for length in range(4):
         text = minted(
@@ -199,7 +198,7 @@ def test_other_spellings_of_the_last_bits_say_the_same_or_nothing() -> None:
 
 
 @respelt
-def test_plus_and_slash_instead_of_minus_and_underscore_say_the_same_or_nothing() -> None:
+def test_plus_and_slash_instead_of_minus_and_underscore_say_the_same_or_nothing():
     for _ in range(20):
         body, signature = minted().split(".")
         respelled = body.replace("-", "+").replace("_", "/")
@@ -214,20 +213,20 @@ def test_plus_and_slash_instead_of_minus_and_underscore_say_the_same_or_nothing(
     "text",
     ["", ".", "..", "...", "a", "a.", ".a", "a.b", "é", "\ud800", "\x00", "=" * 100, "." * 2048],
 )
-def test_rubbish_is_refused(text: str) -> None:
+def test_rubbish_is_refused(text):
     refusal(text)
     refusal(f"{text}.{TOKEN}")
 
 
 @respelt
 @pytest.mark.parametrize("letter", ["é", "\u0410", "\u200b", "\ud800", "\uff0e"])
-def test_a_letter_that_is_not_ascii_is_refused(letter: str) -> None:
+def test_a_letter_that_is_not_ascii_is_refused(letter):
     refusal(TOKEN.replace(".", f"{letter}."))
     refusal(TOKEN + letter)
 
 
 @heavy
-def test_a_megabyte_is_refused_before_any_work() -> None:
+def test_a_megabyte_is_refused_before_any_work():
     long = ["A" * (1 << 20) + TOKEN, "é" * (1 << 20)]
     began = time.process_time()
     for _ in range(200):
@@ -240,14 +239,14 @@ def test_a_megabyte_is_refused_before_any_work() -> None:
 
 
 @heavy
-def test_one_byte_more_than_the_limit_is_refused() -> None:
+def test_one_byte_more_than_the_limit_is_refused():
     long = TOKEN.rjust(MAXIMUM_TEXT_BYTES + 1, "A")
     assert refusal(long) == "size"
     assert refusal(long[1:]) != "size"
 
 
 @another_time
-def test_the_last_moment_counts_and_the_next_does_not() -> None:
+def test_the_last_moment_counts_and_the_next_does_not():
     clock = Clock(CLAIMS.expires_at - timedelta(milliseconds=1))
     assert tokens().read(TOKEN, purpose=Purpose.LINK, now=clock()) == CLAIMS
     clock.tick(milliseconds=1)
@@ -258,13 +257,13 @@ def test_the_last_moment_counts_and_the_next_does_not() -> None:
 
 @another_time
 @pytest.mark.parametrize("days", [1, 31, 32, 33, 34, 365, 10_000])
-def test_a_token_long_expired_is_refused(days: int) -> None:
+def test_a_token_long_expired_is_refused(days):
     with pytest.raises(InvalidToken):
         tokens().read(TOKEN, purpose=Purpose.LINK, now=NOON + timedelta(days=days))
 
 
 @another_time
-def test_a_token_that_lives_as_long_as_allowed_is_read_on_its_last_day() -> None:
+def test_a_token_that_lives_as_long_as_allowed_is_read_on_its_last_day():
     claims = Claims(purpose=Purpose.RUN, id="x", expires_at=NOON + MAXIMUM_LIFE)
     text = minted(claims)
     last = NOON + MAXIMUM_LIFE - timedelta(milliseconds=1)
@@ -272,7 +271,7 @@ def test_a_token_that_lives_as_long_as_allowed_is_read_on_its_last_day() -> None
 
 
 @another_time
-def test_no_token_lives_longer_than_allowed() -> None:
+def test_no_token_lives_longer_than_allowed():
     with pytest.raises(ValueError, match="31 days"):
         minted(
             Claims(
@@ -284,7 +283,7 @@ def test_no_token_lives_longer_than_allowed() -> None:
 
 
 @another_time
-def test_a_token_minted_in_the_future_is_refused() -> None:
+def test_a_token_minted_in_the_future_is_refused():
     for days in (2, 30, 3000):
         later = NOON + timedelta(days=days)
         claims = Claims(purpose=Purpose.LINK, id="x", expires_at=later + timedelta(minutes=5))
@@ -292,7 +291,7 @@ def test_a_token_minted_in_the_future_is_refused() -> None:
 
 
 @another_time
-def test_a_clock_that_is_an_hour_behind_still_reads() -> None:
+def test_a_clock_that_is_an_hour_behind_still_reads():
     late = Clock().tick(hours=11, minutes=59)
     claims = Claims(purpose=Purpose.LINK, id="x", expires_at=late + timedelta(minutes=5))
     text = tokens().mint(claims, now=late)
@@ -311,18 +310,18 @@ def test_a_clock_that_is_an_hour_behind_still_reads() -> None:
         "",
     ],
 )
-def test_a_token_of_another_origin_is_refused(origin: str) -> None:
+def test_a_token_of_another_origin_is_refused(origin):
     text = tokens(origin=origin).mint(CLAIMS, now=NOON)
     assert refusal(text) == "origin"
 
 
 @another_server
-def test_a_token_of_another_key_is_refused() -> None:
+def test_a_token_of_another_key_is_refused():
     assert refusal(tokens(NEW).mint(CLAIMS, now=NOON)) == "unknown key"
 
 
 @another_server
-def test_a_token_that_names_our_key_but_was_made_with_another_is_refused() -> None:
+def test_a_token_that_names_our_key_but_was_made_with_another_is_refused():
     theirs, ours = tokens(NEW).mint(CLAIMS, now=NOON), TOKEN
     body, signature = theirs.split(".")
     mine = base64.urlsafe_b64decode(ours.split(".")[0] + "==")
@@ -333,7 +332,7 @@ def test_a_token_that_names_our_key_but_was_made_with_another_is_refused() -> No
 
 
 @another_server
-def test_a_rotated_ring_opens_with_the_old_key_and_not_with_a_removed_one() -> None:
+def test_a_rotated_ring_opens_with_the_old_key_and_not_with_a_removed_one():
     rotated = tokens(NEW, OLD)
     assert rotated.read(TOKEN, purpose=Purpose.LINK, now=NOON) == CLAIMS
     fresh = rotated.mint(CLAIMS, now=NOON)
@@ -343,7 +342,7 @@ def test_a_rotated_ring_opens_with_the_old_key_and_not_with_a_removed_one() -> N
 
 
 @readable
-def test_nothing_of_the_claims_can_be_read_in_the_text() -> None:
+def test_nothing_of_the_claims_can_be_read_in_the_text():
     blob = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")
     for said in (CLAIMS.id, CLAIMS.rest, ORIGIN, "link", "ownertag"):
         assert said not in TOKEN
@@ -351,18 +350,18 @@ def test_nothing_of_the_claims_can_be_read_in_the_text() -> None:
 
 
 @readable
-def test_the_same_claims_never_give_the_same_text() -> None:
+def test_the_same_claims_never_give_the_same_text():
     assert len({minted() for _ in range(100)}) == 100
 
 
 @readable
-def test_a_token_is_safe_in_a_path() -> None:
+def test_a_token_is_safe_in_a_path():
     assert set(TOKEN) <= set(ALPHABET + ".")
     assert 100 <= len(TOKEN) <= 300
 
 
 @readable
-def test_the_reason_never_reaches_the_sender() -> None:
+def test_the_reason_never_reaches_the_sender():
     for text in ("", TOKEN[:-10], minted(), "A" * 3000):
         with pytest.raises(InvalidToken) as refused:
             tokens().read(text, purpose=Purpose.STATE, now=NOON)
@@ -370,7 +369,7 @@ def test_the_reason_never_reaches_the_sender() -> None:
 
 
 @readable
-def test_a_repr_of_the_tokens_shows_no_secret() -> None:
+def test_a_repr_of_the_tokens_shows_no_secret():
     ring = Ring([OLD])
     assert OLD.decode() not in repr(ring) + repr(tokens()) + str(ring)
 
@@ -379,7 +378,7 @@ def test_a_repr_of_the_tokens_shows_no_secret() -> None:
 @pytest.mark.parametrize("days", [0, 31, 2000, 40_000])
 @settings(deadline=None)
 @given(text=st.text(alphabet=ALPHABET + ".=+/ é", max_size=300) | st.text(max_size=60))
-def test_whatever_is_sent_nothing_but_invalid_token_is_raised(days: int, text: str) -> None:
+def test_whatever_is_sent_nothing_but_invalid_token_is_raised(days, text):
     with pytest.raises(InvalidToken):
         tokens().read(text, purpose=Purpose.LINK, now=NOON + timedelta(days=days))
 
@@ -387,9 +386,7 @@ def test_whatever_is_sent_nothing_but_invalid_token_is_raised(days: int, text: s
 @changed
 @settings(deadline=None)
 @given(blob=st.binary(max_size=200), signature=st.binary(max_size=40), is_ours=st.booleans())
-def test_whatever_bytes_are_signed_wrongly_nothing_else_is_raised(
-    blob: bytes, signature: bytes, is_ours: bool
-) -> None:
+def test_whatever_bytes_are_signed_wrongly_nothing_else_is_raised(blob, signature, is_ours):
     head = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")[:7] if is_ours else b""
     body = base64.urlsafe_b64encode(head + blob).rstrip(b"=").decode()
     refusal(f"{body}.{base64.urlsafe_b64encode(signature).decode()}")

@@ -113,9 +113,7 @@ async def can_still_be_paid(shop: Shop, buy: Buying) -> None:
         ({}, {"account": "acct_thief"}, "account"),
     ],
 )
-async def test_our_session_on_other_terms_settles_nothing(
-    shop: Shop, changes: dict[str, Any], about_event: dict[str, Any], why: str
-) -> None:
+async def test_our_session_on_other_terms_settles_nothing(shop: Shop, changes, about_event, why):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await acknowledged(shop, told(COMPLETED, {**session, **PAID, **changes}, **about_event))
@@ -135,7 +133,7 @@ async def test_our_session_on_other_terms_settles_nothing(
 
 
 @other_terms
-async def test_our_session_under_another_questions_name_settles_neither(shop: Shop) -> None:
+async def test_our_session_under_another_questions_name_settles_neither(shop: Shop):
     async with buying(shop) as buy:
         mine = await begun(shop, buy)
         call = buy.caller.call("report", topic="coffee")
@@ -151,9 +149,7 @@ async def test_our_session_under_another_questions_name_settles_neither(shop: Sh
 
 
 @our_reference
-async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(
-    shop: Shop,
-) -> None:
+async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         link = {**session, **PAID, "id": "cs_test_thief", "payment_link": "plink_1"}
@@ -168,7 +164,7 @@ async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(
 
 
 @our_reference
-async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: Shop) -> None:
+async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: Shop):
     async with buying(shop) as buy:
         about = {
             "id": "cs_test_thief",
@@ -188,7 +184,7 @@ async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: 
 @our_reference
 async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refused_later(
     shop: Shop,
-) -> None:
+):
     async with buying(shop) as buy:
         shop.line.is_down = True
         await buy.person.press(buy.link)  # its reply is lost, so any session could be ours
@@ -205,7 +201,7 @@ async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refus
 
 
 @our_reference
-async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop) -> None:
+async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         for _ in range(3):
@@ -216,7 +212,7 @@ async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop) -> 
 
 
 @out_of_order
-async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop) -> None:
+async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await acknowledged(shop, told(COMPLETED, {**session, **PAID, "amount_total": 1}))
@@ -226,7 +222,7 @@ async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop) ->
 
 
 @out_of_order
-async def test_a_promise_to_pay_pays_nothing(shop: Shop) -> None:
+async def test_a_promise_to_pay_pays_nothing(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await acknowledged(shop, told(COMPLETED, {**session, **UNPAID}))
@@ -239,7 +235,7 @@ async def test_a_promise_to_pay_pays_nothing(shop: Shop) -> None:
 
 @out_of_order
 @pytest.mark.parametrize("kind", [EXPIRED, FAILED])
-async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, kind: str) -> None:
+async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, kind):
     async with buying(shop) as buy:
         await gone(shop, buy)
         back = await buy.person.pay(buy.link)
@@ -256,9 +252,7 @@ async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, 
 
 
 @out_of_order
-async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another(
-    shop: Shop,
-) -> None:
+async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await acknowledged(shop, told(EXPIRED, {**session, "status": "expired", "url": None}))
@@ -267,7 +261,7 @@ async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another
 
 
 @out_of_order
-async def test_events_in_any_order_end_in_the_payment(shop: Shop) -> None:
+async def test_events_in_any_order_end_in_the_payment(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         events = [
@@ -283,7 +277,7 @@ async def test_events_in_any_order_end_in_the_payment(shop: Shop) -> None:
 
 
 @other_terms
-async def test_one_persons_payment_never_pays_for_another(shop: Shop) -> None:
+async def test_one_persons_payment_never_pays_for_another(shop: Shop):
     async with buying(shop) as buy:
         await gone(shop, buy)
         await buy.person.pay(buy.link)
@@ -298,7 +292,7 @@ async def test_one_persons_payment_never_pays_for_another(shop: Shop) -> None:
 @two_stories
 async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_harms_nobody(
     shop: Shop,
-) -> None:
+):
     async with buying(shop) as buy:
         shop.line.lost.append(CREATE)
         await buy.person.press(buy.link)
@@ -325,9 +319,7 @@ async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_h
 
 
 @erased
-async def test_a_payment_for_a_question_that_was_erased_is_acknowledged_and_no_accident(
-    shop: Shop,
-) -> None:
+async def test_a_payment_for_a_question_that_was_erased_is_acknowledged_and_no_accident(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await gone(shop, buy)
@@ -340,9 +332,7 @@ async def test_a_payment_for_a_question_that_was_erased_is_acknowledged_and_no_a
 
 
 @erased
-async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ever(
-    shop: Shop,
-) -> None:
+async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ever(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await gone(shop, buy)
@@ -360,9 +350,7 @@ async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ev
 
 
 @out_of_order
-async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_result(
-    shop: Shop,
-) -> None:
+async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_result(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         for number in range(20):
@@ -377,9 +365,7 @@ async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_resul
 
 
 @thiefs_amount
-async def test_what_is_shown_of_a_refused_payment_names_no_amount_of_the_thiefs(
-    shop: Shop,
-) -> None:
+async def test_what_is_shown_of_a_refused_payment_names_no_amount_of_the_thiefs(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         answer = await shop.tell(told(COMPLETED, {**session, **PAID, "amount_total": 31337}))

@@ -49,9 +49,7 @@ async def revoke(at: SandboxEnv) -> None:
     assert reply.status_code == 204, reply.text
 
 
-async def test_a_key_that_is_over_is_renewed_before_the_tool_gets_it(
-    server: Any, revision: str
-) -> None:
+async def test_a_key_that_is_over_is_renewed_before_the_tool_gets_it(server, revision):
     tool = Looking(server)
     async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
@@ -64,9 +62,7 @@ async def test_a_key_that_is_over_is_renewed_before_the_tool_gets_it(
         assert before.access_token != after.access_token == tool.keys[-1]
 
 
-async def test_a_key_that_ends_in_the_hands_of_a_tool_is_renewed_at_its_next_call(
-    server: Any, revision: str
-) -> None:
+async def test_a_key_that_ends_in_the_hands_of_a_tool_is_renewed_at_its_next_call(server, revision):
     tool = Looking(server)
     async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
@@ -83,9 +79,7 @@ async def test_a_key_that_ends_in_the_hands_of_a_tool_is_renewed_at_its_next_cal
         assert kept.access_token not in tool.keys
 
 
-async def test_who_removes_us_at_the_provider_is_asked_again_once(
-    server: Any, revision: str
-) -> None:
+async def test_who_removes_us_at_the_provider_is_asked_again_once(server, revision):
     Looking(server)
     async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()

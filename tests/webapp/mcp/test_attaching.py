@@ -52,7 +52,7 @@ def boundary_of(server: Any) -> RequestStateBoundary:
 
 
 @pytest.mark.parametrize("audience", [None, "shop"])
-async def test_what_the_authors_own_keys_sealed_still_opens(audience: str | None) -> None:
+async def test_what_the_authors_own_keys_sealed_still_opens(audience):
     def new() -> Any:
         security = RequestStateSecurity(keys=[THEIRS], audience=audience)
         server = new_server("mcp", request_state_security=security)
@@ -66,7 +66,7 @@ async def test_what_the_authors_own_keys_sealed_still_opens(audience: str | None
         assert text_of(answered_in(result)) == "came back: mine"
 
 
-async def test_what_the_authors_own_keys_sealed_still_opens_when_served_again() -> None:
+async def test_what_the_authors_own_keys_sealed_still_opens_when_served_again():
     server = new_server("mcp", request_state_security=RequestStateSecurity(keys=[THEIRS]))
     add_own_state(server, "mcp")
     async with Client(server, mode=MODERN) as client:
@@ -78,7 +78,7 @@ async def test_what_the_authors_own_keys_sealed_still_opens_when_served_again() 
 
 
 @pytest.mark.parametrize("audience", [None, "shop"])
-async def test_a_boundary_that_was_given_to_fastmcp_stays_as_it_is(audience: str | None) -> None:
+async def test_a_boundary_that_was_given_to_fastmcp_stays_as_it_is(audience):
     security = RequestStateSecurity(keys=[THEIRS], audience=audience)
     server = new_server("fastmcp", request_state_security=security)
     before = boundary_of(server)
@@ -86,7 +86,7 @@ async def test_a_boundary_that_was_given_to_fastmcp_stays_as_it_is(audience: str
         assert boundary_of(server) is before
 
 
-async def test_attaching_again_leaves_one_middleware_of_ours(library: str) -> None:
+async def test_attaching_again_leaves_one_middleware_of_ours(library):
     server = new_server(library)
 
     @server.tool()

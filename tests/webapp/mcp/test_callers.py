@@ -39,9 +39,7 @@ def add_tools(server: Any) -> list[str]:
 @pytest.mark.parametrize(
     "header", [{"x-forwarded-for": "203.0.113.9"}, {"via": "1.1 relay"}, {"forwarded": "for=x"}]
 )
-async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(
-    server: Any, revision: str, header: dict[str, str]
-) -> None:
+async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(server, revision, header):
     add_tools(server)
     async with staged(server) as stage, stage.caller(revision, headers=header) as caller:
         result = await soon(caller.call("sign_in"))
@@ -55,9 +53,7 @@ async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(
 
 
 @pytest.mark.every_way
-async def test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in(
-    library: str, revision: str
-) -> None:
+async def test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in(library, revision):
     server = new_guarded_server(library, subject="ann")
     add_tools(server)
     async with staged(server) as stage, stage.caller(revision, headers=TOKEN) as caller:
@@ -68,7 +64,7 @@ async def test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in(
         assert not await stage.elicitations()
 
 
-async def test_a_token_without_a_subject_is_nobody(library: str, revision: str) -> None:
+async def test_a_token_without_a_subject_is_nobody(library, revision):
     server = new_guarded_server(library, subject=None)
     add_tools(server)
     async with staged(server) as stage, stage.caller(revision, headers=TOKEN) as caller:
@@ -85,7 +81,7 @@ async def send(stage: ServerEnv, headers: dict[str, str]) -> httpx.Response:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example"])
-async def test_another_host_reaches_no_tool(server: Any, host: str) -> None:
+async def test_another_host_reaches_no_tool(server, host):
     # parity: L12
     ran = add_tools(server)
     async with staged(server) as stage:
@@ -95,7 +91,7 @@ async def test_another_host_reaches_no_tool(server: Any, host: str) -> None:
         assert not ran
 
 
-async def test_another_site_reaches_no_tool(server: Any) -> None:
+async def test_another_site_reaches_no_tool(server):
     ran = add_tools(server)
     async with staged(server) as stage:
         refused = await send(stage, {"origin": "https://evil.example"})
@@ -103,7 +99,7 @@ async def test_another_site_reaches_no_tool(server: Any) -> None:
         assert not ran
 
 
-async def test_a_relayed_browser_may_not_open_a_link(server: Any) -> None:
+async def test_a_relayed_browser_may_not_open_a_link(server):
     add_tools(server)
     async with staged(server) as stage, stage.caller(LEGACY) as caller:
         call = caller.call("sign_in")
@@ -119,7 +115,7 @@ async def test_a_relayed_browser_may_not_open_a_link(server: Any) -> None:
 
 
 @AS_ROOT
-async def test_another_user_of_the_machine_may_run_what_asks_nothing(server: Any) -> None:
+async def test_another_user_of_the_machine_may_run_what_asks_nothing(server):
     # finding: S7
     ran = add_tools(server)
     async with staged(server) as stage:

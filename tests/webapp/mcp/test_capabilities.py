@@ -71,13 +71,13 @@ def capabilities(declared: types.ElicitationCapability | None) -> types.ClientCa
         (capabilities(BOTH), {"form", "url"}),
     ],
 )
-def test_what_a_client_declares_is_what_it_supports(declared: object, modes: set[str]) -> None:
+def test_what_a_client_declares_is_what_it_supports(declared, modes):
     # parity: F11
     assert {m for m in ("form", "url") if supports_elicitation(declared, m)} == modes
     assert supports_elicitation(declared) is bool(modes)
 
 
-def test_a_mode_that_does_not_exist_is_no_question() -> None:
+def test_a_mode_that_does_not_exist_is_no_question():
     # parity: F11
     with pytest.raises(InvalidQuestion, match="'sms' is no elicitation mode"):
         supports_elicitation({"elicitation": {}}, "sms")
@@ -89,8 +89,8 @@ def test_a_mode_that_does_not_exist_is_no_question() -> None:
     ids=["both", "form", "{}", "url", "nothing"],
 )
 async def test_a_tool_sees_what_its_client_can_do(
-    server: Any, revision: str, declared: types.ElicitationCapability | None, said: str
-) -> None:
+    server, revision, declared: types.ElicitationCapability | None, said
+):
     # parity: E8
     @server.tool()
     async def modes() -> str:
@@ -110,8 +110,8 @@ async def test_a_tool_sees_what_its_client_can_do(
 
 @pytest.mark.parametrize("declared", [URL, None], ids=["url", "nothing"])
 async def test_where_forms_are_for_clients_only_a_client_without_is_told_the_code(
-    server: Any, revision: str, declared: types.ElicitationCapability | None
-) -> None:
+    server, revision, declared: types.ElicitationCapability | None
+):
     # parity: F11
     # parity: E4
     # parity: E1
@@ -147,9 +147,7 @@ async def test_where_forms_are_for_clients_only_a_client_without_is_told_the_cod
         assert not caller.has_links_left
 
 
-async def test_where_forms_are_for_clients_only_a_client_with_one_is_asked(
-    server: Any, revision: str
-) -> None:
+async def test_where_forms_are_for_clients_only_a_client_with_one_is_asked(server, revision):
     # parity: F11
     @server.tool()
     async def ask() -> str:
@@ -162,9 +160,7 @@ async def test_where_forms_are_for_clients_only_a_client_with_one_is_asked(
         assert text_of(await soon(caller.call("ask"))) == "Ada True"
 
 
-async def test_a_client_that_cannot_show_its_form_after_all_ends_what_is_for_clients_only(
-    library: str,
-) -> None:
+async def test_a_client_that_cannot_show_its_form_after_all_ends_what_is_for_clients_only(library):
     server = new_server(library)
 
     @server.tool()
@@ -186,7 +182,7 @@ async def test_a_client_that_cannot_show_its_form_after_all_ends_what_is_for_cli
         assert {row.status for row in await stage.elicitations()} == {Status.FAILED}
 
 
-async def test_a_form_that_was_shown_too_often_leads_to_no_page_where_there_is_none() -> None:
+async def test_a_form_that_was_shown_too_often_leads_to_no_page_where_there_is_none():
     server = new_server("mcp")
 
     @server.tool()
@@ -215,8 +211,8 @@ async def test_a_form_that_was_shown_too_often_leads_to_no_page_where_there_is_n
     ("schema", "named"), [(NESTED, "home"), (NESTED_ITEMS, "tags"), (COMBINED, "age")]
 )
 async def test_a_schema_that_no_form_can_show_is_refused_by_the_call_that_names_the_property(
-    server: Any, revision: str, schema: dict[str, Any], named: str
-) -> None:
+    server, revision, schema, named
+):
     # parity: E6
     with pytest.raises(InvalidQuestion, match=named) as refused:
         _ = elicit.form("Where do you live?", schema)
@@ -235,9 +231,7 @@ async def test_a_schema_that_no_form_can_show_is_refused_by_the_call_that_names_
         assert await stage.elicitations() == []
 
 
-async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(
-    server: Any, revision: str
-) -> None:
+async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(server, revision):
     # parity: F7
     caught: list[Expired] = []
 
@@ -266,9 +260,7 @@ async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(
         await eventually(lambda: not len(stage.service.bodies))
 
 
-async def test_the_kinds_of_no_are_told_apart_and_none_is_truthy(
-    server: Any, revision: str
-) -> None:
+async def test_the_kinds_of_no_are_told_apart_and_none_is_truthy(server, revision):
     # defect: mcp-authkit denied looks like timed out
     # parity: T4
     @server.tool()
@@ -284,7 +276,7 @@ async def test_the_kinds_of_no_are_told_apart_and_none_is_truthy(
         assert text_of(await soon(one.call("ask"))) == "accepted accept True True Ada"
 
 
-async def test_a_token_of_an_authors_own_names_the_elicitation_to_his_callback() -> None:
+async def test_a_token_of_an_authors_own_names_the_elicitation_to_his_callback():
     # parity: F5
     clock = Clock()
     async with process(MemoryStore(), clock) as service:
@@ -305,7 +297,7 @@ async def test_a_token_of_an_authors_own_names_the_elicitation_to_his_callback()
                 elicit.read_token(text)
 
 
-async def test_no_token_of_another_purpose_is_read_and_no_route_of_ours_takes_this_one() -> None:
+async def test_no_token_of_another_purpose_is_read_and_no_route_of_ours_takes_this_one():
     # parity: F5
     async with process(MemoryStore(), Clock()) as service:
         call = call_of(service, presenter=Holding())
@@ -324,7 +316,7 @@ async def test_no_token_of_another_purpose_is_read_and_no_route_of_ours_takes_th
         assert isinstance(call.last_error, InvalidToken)
 
 
-async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_sent() -> None:
+async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_sent():
     # parity: F5
     server = new_server("mcp")
     sent: list[str] = []
@@ -346,7 +338,7 @@ async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_
         assert text_of(await soon(call)) == "9"
 
 
-def test_what_are_no_capabilities_is_refused() -> None:
+def test_what_are_no_capabilities_is_refused():
     # finding: H8
     for wrong in (object(), "elicitation", Context()):
         with pytest.raises(InvalidQuestion, match=r"ctx\.session\.client_capabilities"):

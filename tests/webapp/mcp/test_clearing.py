@@ -34,9 +34,7 @@ def blocks(key: str) -> list[Any]:
 
 
 @pytest.mark.every_way
-async def test_no_shape_of_an_error_carries_what_was_typed(
-    server: Any, library: str, revision: str
-) -> None:
+async def test_no_shape_of_an_error_carries_what_was_typed(server, library, revision):
     # finding: S3
     if library == "fastmcp":
         from fastmcp.exceptions import ToolError
@@ -84,7 +82,7 @@ async def test_no_shape_of_an_error_carries_what_was_typed(
             assert not [at for at in range(len(LONG) - 4) if LONG[at : at + 5] in said], said
 
 
-async def test_what_a_library_lets_through_is_cleared(server: Any) -> None:
+async def test_what_a_library_lets_through_is_cleared(server):
     """Of an error that nobody turns into a result, 2025-11-25 tells the client every word."""
     from tests.support.mcp_server import LEGACY
 

@@ -1,7 +1,6 @@
 """Clients as they are: they refuse, forget, repeat themselves, declare little and lose patience."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -51,8 +50,8 @@ def meta_of(result: types.CallToolResult) -> dict[str, Any]:
 
 @pytest.mark.every_way
 async def test_a_decline_in_the_client_reaches_the_model_as_a_sentence_with_a_code(
-    server: Any, bodies: list[str], revision: str
-) -> None:
+    server, bodies, revision
+):
     async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
         result = await soon(caller.call("sign_in"))
         link = await caller.link()
@@ -65,8 +64,8 @@ async def test_a_decline_in_the_client_reaches_the_model_as_a_sentence_with_a_co
 
 
 async def test_a_decline_is_final_for_its_call_and_the_next_call_asks_anew(
-    server: Any, bodies: list[str], revision: str
-) -> None:
+    server, bodies, revision
+):
     async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
         await soon(caller.call("sign_in"))
         declined = await caller.link()
@@ -79,8 +78,8 @@ async def test_a_decline_is_final_for_its_call_and_the_next_call_asks_anew(
 
 @pytest.mark.every_way
 async def test_a_cancel_in_the_client_ends_the_wait_and_the_same_call_joins(
-    server: Any, bodies: list[str], revision: str
-) -> None:
+    server, bodies, revision
+):
     # defect: lynq cancel leaves the waiter
     async with staged(server) as stage, stage.caller(revision, answers=["cancel"]) as caller:
         result = await soon(caller.call("sign_in"))
@@ -97,17 +96,15 @@ async def test_a_cancel_in_the_client_ends_the_wait_and_the_same_call_joins(
 
 
 async def test_an_answer_that_comes_after_a_cancel_is_there_for_the_same_call(
-    server: Any, bodies: list[str], revision: str
-) -> None:
+    server, bodies, revision
+):
     async with staged(server) as stage, stage.caller(revision, answers=["cancel"]) as caller:
         await soon(caller.call("sign_in"))
         assert await stage.complete(await caller.link(), {"name": "ann"}) == "accepted"
         assert text_of(await soon(caller.call("sign_in"))) == "signed in: ann"
 
 
-async def test_other_arguments_are_another_wish(
-    server: Any, bodies: list[str], revision: str
-) -> None:
+async def test_other_arguments_are_another_wish(server, bodies, revision):
     async with staged(server) as stage, stage.caller(revision) as caller:
         calls = [caller.call("sign_in", place=place) for place in ("here", "there")]
         links = [await caller.link() for _ in calls]
@@ -119,9 +116,7 @@ async def test_other_arguments_are_another_wish(
         assert sorted(bodies) == ["here", "there"]
 
 
-async def test_a_decline_on_our_page_ends_the_tool_and_kills_the_link(
-    server: Any, bodies: list[str], revision: str
-) -> None:
+async def test_a_decline_on_our_page_ends_the_tool_and_kills_the_link(server, bodies, revision):
     async with staged(server) as stage, stage.caller(revision) as caller:
         call = caller.call("sign_in")
         link = await caller.link()
@@ -132,9 +127,7 @@ async def test_a_decline_on_our_page_ends_the_tool_and_kills_the_link(
         assert not bodies
 
 
-async def test_a_client_that_never_retries_leaves_an_answer_for_the_same_call(
-    server: Any, bodies: list[str]
-) -> None:
+async def test_a_client_that_never_retries_leaves_an_answer_for_the_same_call(server, bodies):
     async with staged(server) as stage, stage.caller(MODERN) as caller:
         (link,) = links_asked(await caller.leg("sign_in"))
         assert not len(stage.service.elicitations.waiters)
@@ -147,8 +140,8 @@ async def test_a_client_that_never_retries_leaves_an_answer_for_the_same_call(
 @LITTLE
 @pytest.mark.every_way
 async def test_a_client_without_url_mode_gets_the_link_in_the_result(
-    server: Any, bodies: list[str], revision: str, declares: types.ElicitationCapability | None
-) -> None:
+    server, bodies, revision, declares: types.ElicitationCapability | None
+):
     async with staged(server) as stage, stage.caller(revision, declares=declares) as caller:
         first = await soon(caller.call("sign_in"))
         link = link_in(first)
@@ -163,9 +156,7 @@ async def test_a_client_without_url_mode_gets_the_link_in_the_result(
         assert not caller.has_links_left
 
 
-async def test_a_decline_is_told_once_where_the_link_was_in_the_result(
-    server: Any, bodies: list[str], revision: str
-) -> None:
+async def test_a_decline_is_told_once_where_the_link_was_in_the_result(server, bodies, revision):
     async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
         link = link_in(await soon(caller.call("sign_in")))
         await (await stage.person()).decline(link)
@@ -175,9 +166,7 @@ async def test_a_decline_is_told_once_where_the_link_was_in_the_result(
         assert stage.id_of(fresh) != stage.id_of(link)
 
 
-async def test_a_client_that_drops_the_state_joins_what_is_pending(
-    server: Any, bodies: list[str]
-) -> None:
+async def test_a_client_that_drops_the_state_joins_what_is_pending(server, bodies):
     async with staged(server) as stage, stage.caller(MODERN) as caller:
         first = await caller.leg("sign_in")
         second = await caller.leg("sign_in")
@@ -189,9 +178,7 @@ async def test_a_client_that_drops_the_state_joins_what_is_pending(
 
 
 @pytest.mark.parametrize("tamper", [lambda _: "x", lambda s: s[:-8], lambda s: s[:-1] + "~"])
-async def test_a_damaged_state_is_refused(
-    server: Any, bodies: list[str], tamper: Callable[[str], str]
-) -> None:
+async def test_a_damaged_state_is_refused(server, bodies, tamper):
     async with staged(server) as stage, stage.caller(MODERN) as caller:
         asked = asked_in(await caller.leg("sign_in"))
         assert asked.request_state is not None
@@ -202,7 +189,7 @@ async def test_a_damaged_state_is_refused(
         assert not bodies
 
 
-async def test_the_state_of_another_call_is_refused(server: Any, bodies: list[str]) -> None:
+async def test_the_state_of_another_call_is_refused(server, bodies):
     async with staged(server) as stage, stage.caller(MODERN) as caller:
         asked = asked_in(await caller.leg("sign_in", place="here"))
         await stage.complete(links_asked(asked)[0], {"name": "ann"})
@@ -212,9 +199,7 @@ async def test_the_state_of_another_call_is_refused(server: Any, bodies: list[st
         assert not bodies
 
 
-async def test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told(
-    server: Any, bodies: list[str]
-) -> None:
+async def test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told(server, bodies):
     async with staged(server) as stage, stage.caller(MODERN) as caller:
         asked = asked_in(await caller.leg("sign_in"))
         (link,) = links_asked(asked)
@@ -228,7 +213,7 @@ async def test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told
         assert len(bodies) == 1
 
 
-async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(library: str) -> None:
+async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(library):
     server = new_server(library)
     gate, inside = asyncio.Event(), asyncio.Event()
     bodies: list[int] = []
@@ -256,9 +241,7 @@ async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(library
 
 
 @pytest.mark.every_way
-async def test_of_two_identical_calls_the_newer_one_gets_the_answer(
-    server: Any, bodies: list[str], revision: str
-) -> None:
+async def test_of_two_identical_calls_the_newer_one_gets_the_answer(server, bodies, revision):
     # defect: lynq two waiters on one id
     async with (
         staged(server) as stage,
@@ -281,8 +264,8 @@ async def test_of_two_identical_calls_the_newer_one_gets_the_answer(
 
 @pytest.mark.parametrize("rounds", [1, 10])
 async def test_a_client_that_retries_at_once_hears_in_the_end_that_it_still_waits(
-    bodies: list[str], server: Any, rounds: int
-) -> None:
+    bodies, server, rounds
+):
     limits = CallLimits(leg=timedelta(), leg_at_least=timedelta(), rounds=rounds)
     async with staged(server, limits=limits) as stage, stage.caller(MODERN) as caller:
         result = await soon(caller.call("sign_in"))
@@ -297,8 +280,8 @@ async def test_a_client_that_retries_at_once_hears_in_the_end_that_it_still_wait
 
 
 async def test_the_same_call_hears_again_what_it_waits_for_when_its_time_is_up(
-    bodies: list[str], server: Any, revision: str
-) -> None:
+    bodies, server, revision
+):
     limits = CallLimits(link=timedelta())
     async with (
         staged(server, limits=limits) as stage,
@@ -313,7 +296,7 @@ async def test_the_same_call_hears_again_what_it_waits_for_when_its_time_is_up(
         assert bodies == ["here"]
 
 
-async def test_a_timeout_reaches_the_model_as_a_code(server: Any, revision: str) -> None:
+async def test_a_timeout_reaches_the_model_as_a_code(server, revision):
     @server.tool()
     async def hurry() -> str:
         return str(await elicit.url("Hurry", LOGIN, timeout=timedelta(seconds=1)))

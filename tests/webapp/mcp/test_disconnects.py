@@ -47,9 +47,7 @@ async def bodies_are_over(stage: ServerEnv) -> None:
     await eventually(lambda: not len(stage.service.bodies))
 
 
-async def test_a_client_that_gives_up_waiting_ends_the_wait_and_not_the_question(
-    server: Any, revision: str
-) -> None:
+async def test_a_client_that_gives_up_waiting_ends_the_wait_and_not_the_question(server, revision):
     work = Work(server)
     work.gate.set()
     async with staged(server) as stage, stage.caller(revision) as caller:
@@ -69,9 +67,7 @@ async def test_a_client_that_gives_up_waiting_ends_the_wait_and_not_the_question
         assert not caller.has_links_left
 
 
-async def test_an_answer_that_finds_nobody_waiting_is_there_for_the_same_call(
-    server: Any, revision: str
-) -> None:
+async def test_an_answer_that_finds_nobody_waiting_is_there_for_the_same_call(server, revision):
     work = Work(server)
     work.gate.set()
     async with staged(server) as stage, stage.caller(revision) as caller:
@@ -86,9 +82,7 @@ async def test_an_answer_that_finds_nobody_waiting_is_there_for_the_same_call(
 
 
 @pytest.mark.every_way
-async def test_a_body_that_took_its_answer_runs_to_its_end_without_the_client(
-    server: Any, revision: str
-) -> None:
+async def test_a_body_that_took_its_answer_runs_to_its_end_without_the_client(server, revision):
     work = Work(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         given_up = caller.call("buy")
@@ -103,7 +97,7 @@ async def test_a_body_that_took_its_answer_runs_to_its_end_without_the_client(
         assert (work.began, work.ended) == (1, 1)
 
 
-async def test_the_same_call_waits_for_a_body_that_still_works(server: Any, revision: str) -> None:
+async def test_the_same_call_waits_for_a_body_that_still_works(server, revision):
     work = Work(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         given_up = caller.call("buy")
@@ -118,9 +112,7 @@ async def test_the_same_call_waits_for_a_body_that_still_works(server: Any, revi
         assert (work.began, work.ended) == (1, 1)
 
 
-async def test_a_kept_result_is_handed_out_once_and_the_next_call_is_a_new_wish(
-    server: Any, revision: str
-) -> None:
+async def test_a_kept_result_is_handed_out_once_and_the_next_call_is_a_new_wish(server, revision):
     work = Work(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         given_up = caller.call("buy")
@@ -137,7 +129,7 @@ async def test_a_kept_result_is_handed_out_once_and_the_next_call_is_a_new_wish(
 
 
 @pytest.mark.every_way
-async def test_a_line_that_is_cut_while_waiting_loses_nothing(library: str, revision: str) -> None:
+async def test_a_line_that_is_cut_while_waiting_loses_nothing(library, revision):
     """What a client does that gives a call 60 seconds, without a word to the server."""
     server = new_server(library)
     work = Work(server)
@@ -160,9 +152,7 @@ async def test_a_line_that_is_cut_while_waiting_loses_nothing(library: str, revi
         assert work.began == 1
 
 
-async def test_a_line_that_is_cut_while_the_body_works_keeps_the_result(
-    library: str, revision: str
-) -> None:
+async def test_a_line_that_is_cut_while_the_body_works_keeps_the_result(library, revision):
     server = new_server(library)
     work = Work(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
@@ -182,9 +172,7 @@ async def test_a_line_that_is_cut_while_the_body_works_keeps_the_result(
         assert (work.began, work.ended) == (1, 1)
 
 
-async def test_a_legacy_client_whose_line_was_cut_may_come_back_while_the_body_works(
-    library: str,
-) -> None:
+async def test_a_legacy_client_whose_line_was_cut_may_come_back_while_the_body_works(library):
     server = new_server(library)
     work = Work(server)
     async with staged(server) as stage, stage.caller(LEGACY) as caller:
@@ -203,7 +191,7 @@ async def test_a_legacy_client_whose_line_was_cut_may_come_back_while_the_body_w
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_body_without_an_answer_ends_with_its_client(library: str, when: str) -> None:
+async def test_a_body_without_an_answer_ends_with_its_client(library, when):
     """Nothing was taken, so nothing is lost: a tool of 2026-07-28 is cancelled as before."""
     server = new_server(library)
     started, ended = asyncio.Event(), asyncio.Event()

@@ -2,7 +2,6 @@
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -54,8 +53,8 @@ async def is_ready(stage: ServerEnv) -> bool:
 
 @pytest.mark.every_way
 async def test_a_held_call_is_told_to_come_again_and_goes_on_in_the_next_process(
-    library: str, revision: str, tmp_path: Path
-) -> None:
+    library, revision, tmp_path
+):
     # finding: R5
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     async with staged(selling(library), store=store) as stage, stage.caller(revision) as caller:
@@ -76,9 +75,7 @@ async def test_a_held_call_is_told_to_come_again_and_goes_on_in_the_next_process
         assert text_of(await soon(held)) == "signed in: ann"
 
 
-async def test_a_call_that_waits_for_the_same_call_made_again_is_answered_too(
-    server: Any, revision: str
-) -> None:
+async def test_a_call_that_waits_for_the_same_call_made_again_is_answered_too(server, revision):
     # finding: R5
     async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
         first = link_in(await soon(caller.call("sign_in")))
@@ -88,7 +85,7 @@ async def test_a_call_that_waits_for_the_same_call_made_again_is_answered_too(
         assert stage.id_of(link_in(await soon(again))) == stage.id_of(first)
 
 
-async def test_a_call_whose_form_the_client_shows_gets_the_link_to_our_page(server: Any) -> None:
+async def test_a_call_whose_form_the_client_shows_gets_the_link_to_our_page(server):
     # finding: R5
     nobody = asyncio.Queue[str]()
     async with (
@@ -103,7 +100,7 @@ async def test_a_call_whose_form_the_client_shows_gets_the_link_to_our_page(serv
         assert stage.id_of(link_in(result))
 
 
-async def test_a_call_that_comes_while_it_ends_is_not_held(server: Any, revision: str) -> None:
+async def test_a_call_that_comes_while_it_ends_is_not_held(server, revision):
     # finding: R5
     async with staged(server) as stage, stage.caller(revision) as caller:
         await soon(stage.service.drain(within=AN_HOUR))
@@ -112,7 +109,7 @@ async def test_a_call_that_comes_while_it_ends_is_not_held(server: Any, revision
         assert stage.id_of(link_in(result)) == asked.id
 
 
-async def test_a_tool_at_work_finishes_within_the_grace(library: str, revision: str) -> None:
+async def test_a_tool_at_work_finishes_within_the_grace(library, revision):
     # finding: R5
     server, begun, goes_on = new_server(library), asyncio.Event(), asyncio.Event()
 

@@ -115,8 +115,8 @@ async def row_of(stage: ServerEnv, id: str) -> Elicitation:
 
 @pytest.mark.parametrize("declared", ["both", "form", "url", "nothing"])
 async def test_it_is_listed_for_clients_that_cannot_elicit_and_no_other(
-    server: Any, shop: Shop, revision: str, declared: str
-) -> None:
+    server, shop: Shop, revision, declared
+):
     # parity: F12
     declares: dict[str, Any] = {"both": "all", "form": FORM, "url": URL, "nothing": None}
     async with (
@@ -132,9 +132,7 @@ async def test_it_is_listed_for_clients_that_cannot_elicit_and_no_other(
             assert "elicitId" not in text_of(refused)
 
 
-async def test_a_tool_of_the_authors_by_that_name_stays_the_authors(
-    server: Any, revision: str
-) -> None:
+async def test_a_tool_of_the_authors_by_that_name_stays_the_authors(server, revision):
     @server.tool(name=RESULT_TOOL)
     async def mine(elicitId: str) -> str:  # noqa: N803 - as ours has it
         return f"mine {elicitId}"
@@ -145,9 +143,7 @@ async def test_a_tool_of_the_authors_by_that_name_stays_the_authors(
         assert text_of(await soon(caller.call(RESULT_TOOL, elicitId="x"))) == "mine x"
 
 
-async def test_the_link_comes_with_the_facts_for_programs(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_the_link_comes_with_the_facts_for_programs(server, shop: Shop, revision):
     # parity: F12
     # parity: T9
     async with silent(server, revision) as (_, caller):
@@ -170,7 +166,7 @@ async def test_the_link_comes_with_the_facts_for_programs(
         assert delete["schema"] == {"type": "object", "properties": {}}
 
 
-async def test_what_a_tool_gives_another_is_not_among_the_facts(revision: str) -> None:
+async def test_what_a_tool_gives_another_is_not_among_the_facts(revision):
     # parity: T9
     server = new_server("fastmcp")
 
@@ -190,7 +186,7 @@ async def test_what_a_tool_gives_another_is_not_among_the_facts(revision: str) -
 
 
 @pytest.mark.every_way
-async def test_it_waits_and_gives_the_tools_own_result(library: str, revision: str) -> None:
+async def test_it_waits_and_gives_the_tools_own_result(library, revision):
     # parity: F12
     # parity: T9
     server = new_server(library)
@@ -209,9 +205,7 @@ async def test_it_waits_and_gives_the_tools_own_result(library: str, revision: s
         assert len(runs) == 1
 
 
-async def test_it_takes_over_from_the_same_call_that_waits(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_it_takes_over_from_the_same_call_that_waits(server, shop: Shop, revision):
     async with silent(server, revision) as (stage, caller):
         shown = await soon(caller.call("visit"))
         older = caller.call("visit")
@@ -223,9 +217,7 @@ async def test_it_takes_over_from_the_same_call_that_waits(
         assert text_of(await soon(newer)) == "read terms"
 
 
-async def test_a_person_who_is_slow_is_waited_for_once_more(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_a_person_who_is_slow_is_waited_for_once_more(server, shop: Shop, revision):
     async with silent(server, revision, limits=AT_ONCE) as (stage, caller):
         shown = await soon(caller.call("visit"))
         for _ in range(2):
@@ -236,7 +228,7 @@ async def test_a_person_who_is_slow_is_waited_for_once_more(
         assert text_of(await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))) == "read terms"
 
 
-async def test_a_decline_ends_the_tool_and_the_link(server: Any, shop: Shop, revision: str) -> None:
+async def test_a_decline_ends_the_tool_and_the_link(server, shop: Shop, revision):
     # parity: F12
     # parity: T9
     async with silent(server, revision) as (stage, caller):
@@ -249,9 +241,7 @@ async def test_a_decline_ends_the_tool_and_the_link(server: Any, shop: Shop, rev
         assert id_in(again) != id_in(shown)
 
 
-async def test_a_cancel_ends_the_tool_and_leaves_the_link(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_a_cancel_ends_the_tool_and_leaves_the_link(server, shop: Shop, revision):
     # parity: F12
     async with silent(server, revision) as (stage, caller):
         shown = await soon(caller.call("visit"))
@@ -264,9 +254,7 @@ async def test_a_cancel_ends_the_tool_and_leaves_the_link(
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
-async def test_a_tool_that_takes_no_for_an_answer_says_so_itself(
-    server: Any, shop: Shop, revision: str, no: str
-) -> None:
+async def test_a_tool_that_takes_no_for_an_answer_says_so_itself(server, shop: Shop, revision, no):
     async with silent(server, revision) as (_, caller):
         shown = await soon(caller.call("delete"))
         assert (
@@ -275,9 +263,7 @@ async def test_a_tool_that_takes_no_for_an_answer_says_so_itself(
         )
 
 
-async def test_each_question_of_a_tool_has_an_answer_of_its_own(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_each_question_of_a_tool_has_an_answer_of_its_own(server, shop: Shop, revision):
     # defect: frontmcp second question gets the first answer
     # parity: F12
     async with silent(server, revision, limits=AT_ONCE, who=MODEL_ANSWERS) as (stage, caller):
@@ -301,8 +287,8 @@ async def test_each_question_of_a_tool_has_an_answer_of_its_own(
 
 
 async def test_a_models_answer_to_a_form_is_marked_as_the_models(
-    server: Any, shop: Shop, revision: str, caplog: pytest.LogCaptureFixture
-) -> None:
+    server, shop: Shop, revision, caplog
+):
     # parity: F12
     caplog.set_level("INFO", logger="webapp.mcp.result_tool")
     async with silent(server, revision, who=MODEL_ANSWERS) as (stage, caller):
@@ -320,7 +306,7 @@ async def test_a_models_answer_to_a_form_is_marked_as_the_models(
         assert page.heading == "Answered for you"
 
 
-async def test_a_persons_answer_is_not_marked_so(server: Any, shop: Shop, revision: str) -> None:
+async def test_a_persons_answer_is_not_marked_so(server, shop: Shop, revision):
     async with silent(server, revision, who=MODEL_ANSWERS) as (stage, caller):
         shown = await soon(caller.call("greet"))
         person = await stage.person()
@@ -332,8 +318,8 @@ async def test_a_persons_answer_is_not_marked_so(server: Any, shop: Shop, revisi
 
 @pytest.mark.parametrize("content", [{}, {"first": 3}, {"years": 4}, {"first": "A", "x": 1}, "Ada"])
 async def test_a_models_answer_that_does_not_fit_ends_nothing(
-    server: Any, shop: Shop, revision: str, content: Any
-) -> None:
+    server, shop: Shop, revision, content
+):
     async with silent(server, revision, who=MODEL_ANSWERS) as (stage, caller):
         shown = await soon(caller.call("greet"))
         told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), content=content))
@@ -345,9 +331,7 @@ async def test_a_models_answer_that_does_not_fit_ends_nothing(
         assert text_of(fits) == "Ada True"
 
 
-async def test_without_the_operators_word_no_form_is_the_models(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_without_the_operators_word_no_form_is_the_models(server, shop: Shop, revision):
     async with silent(server, revision) as (stage, caller):
         (ours,) = [t for t in (await caller.client.list_tools()).tools if t.name == RESULT_TOOL]
         assert "content" not in ours.input_schema["properties"]
@@ -401,7 +385,7 @@ def add_kinds(server: Any) -> tuple[str, ...]:
     return "confirm", "url", "oauth", "payment", "secret", "gate"
 
 
-async def test_the_model_cannot_say_yes_to_any_kind(server: Any, revision: str) -> None:
+async def test_the_model_cannot_say_yes_to_any_kind(server, revision):
     # parity: F12
     # parity: T9
     kinds = add_kinds(server)
@@ -434,14 +418,14 @@ async def test_the_model_cannot_say_yes_to_any_kind(server: Any, revision: str) 
         {"elicitId": "\ud800".encode("utf-8", "replace").decode(), "action": "cancel"},
     ],
 )
-async def test_it_takes_any_input(shop: Shop, server: Any, revision: str, arguments: Any) -> None:
+async def test_it_takes_any_input(shop: Shop, server, revision, arguments):
     async with silent(server, revision) as (_, caller):
         assert (await soon(caller.call(RESULT_TOOL, **arguments))).is_error
 
 
 async def test_other_words_beside_the_id_change_neither_tool_nor_arguments(
-    server: Any, shop: Shop, revision: str
-) -> None:
+    server, shop: Shop, revision
+):
     async with silent(server, revision, limits=AT_ONCE) as (_, caller):
         shown = await soon(caller.call("visit", page="price"))
         more = {"name": "delete", "tool": "delete", "arguments": {"page": "x"}, "page": "y"}
@@ -449,9 +433,7 @@ async def test_other_words_beside_the_id_change_neither_tool_nor_arguments(
         assert shop.began == ["price", "price"]
 
 
-async def test_an_id_of_anything_else_is_no_question(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_an_id_of_anything_else_is_no_question(server, shop: Shop, revision):
     async with silent(server, revision) as (stage, caller):
         shown = await soon(caller.call("visit"))
         (run,) = await stage.service.elicitations.all(Run)
@@ -463,7 +445,7 @@ async def test_an_id_of_anything_else_is_no_question(
         assert shop.began == ["terms"]
 
 
-async def test_what_is_settled_is_not_run_afresh(server: Any, shop: Shop, revision: str) -> None:
+async def test_what_is_settled_is_not_run_afresh(server, shop: Shop, revision):
     # parity: F12
     async with silent(server, revision) as (stage, caller):
         shown = await soon(caller.call("visit"))
@@ -479,7 +461,7 @@ async def test_what_is_settled_is_not_run_afresh(server: Any, shop: Shop, revisi
         assert len(await stage.elicitations()) == 1
 
 
-async def test_when_the_result_is_wiped_nothing_is_run(server: Any, revision: str) -> None:
+async def test_when_the_result_is_wiped_nothing_is_run(server, revision):
     shop = Shop(server)
     async with (
         sandbox_env(server) as at,
@@ -497,8 +479,8 @@ async def test_when_the_result_is_wiped_nothing_is_run(server: Any, revision: st
 
 @pytest.mark.every_way
 async def test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_again(
-    library: str, revision: str
-) -> None:
+    library, revision
+):
     server, ran = new_server(library), list[str]()
 
     @server.tool()
@@ -520,9 +502,7 @@ async def test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_aga
         assert len(await stage.elicitations()) == 1
 
 
-async def test_after_a_result_too_long_to_be_kept_the_same_call_is_a_new_wish(
-    server: Any, revision: str
-) -> None:
+async def test_after_a_result_too_long_to_be_kept_the_same_call_is_a_new_wish(server, revision):
     @server.tool()
     async def export() -> str:
         return "x" * RESULT_BYTES_AT_MOST if await elicit.confirm("Export it?") else "kept"
@@ -541,8 +521,8 @@ async def test_after_a_result_too_long_to_be_kept_the_same_call_is_a_new_wish(
 
 
 async def test_another_client_of_the_same_person_gets_nothing_by_the_id(
-    server: Any, shop: Shop, revision: str
-) -> None:
+    server, shop: Shop, revision
+):
     # parity: F12
     async with (
         silent(server, revision, who=MODEL_ANSWERS) as (stage, caller),
@@ -556,7 +536,7 @@ async def test_another_client_of_the_same_person_gets_nothing_by_the_id(
         assert (await row_of(stage, id_in(shown))).status is Status.PENDING
 
 
-async def test_another_person_gets_nothing_by_the_id(revision: str) -> None:
+async def test_another_person_gets_nothing_by_the_id(revision):
     # parity: F12
     # defect: frontmcp another session answers
     from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
@@ -579,9 +559,7 @@ async def test_another_person_gets_nothing_by_the_id(revision: str) -> None:
         assert shop.began == ["terms"]
 
 
-async def test_arguments_too_long_to_be_kept_are_given_again(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_arguments_too_long_to_be_kept_are_given_again(server, shop: Shop, revision):
     note = "x" * ARGUMENTS_BYTES_AT_MOST
     async with silent(server, revision) as (stage, caller):
         shown = await soon(caller.call("visit", note=note))
@@ -591,7 +569,7 @@ async def test_arguments_too_long_to_be_kept_are_given_again(
         assert text_of(await soon(caller.call("visit", note=note))) == "read terms"
 
 
-async def test_a_client_with_forms_and_letters_by_tool_goes_on_in_its_legs() -> None:
+async def test_a_client_with_forms_and_letters_by_tool_goes_on_in_its_legs():
     """A form of the client's, asked for while our tool goes on, is answered in a leg of ours."""
     from tests.support.guarded_server import TOKEN, new_guarded_server
 

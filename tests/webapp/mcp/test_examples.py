@@ -87,7 +87,7 @@ async def shown(example: str, revision: str, way: str) -> AsyncIterator[Show]:
         yield Show(at, await at.guest(), revision, way)
 
 
-async def test_an_account_is_deleted_when_that_is_confirmed(revision: str, way: str) -> None:
+async def test_an_account_is_deleted_when_that_is_confirmed(revision, way):
     # parity: F16
     async with shown("approvals", revision, way) as show:
         sure: Step = {"confirmed": True, "reason": "Asked for by mail."}
@@ -95,7 +95,7 @@ async def test_an_account_is_deleted_when_that_is_confirmed(revision: str, way: 
         assert "not confirmed" in await show("delete_account", {"confirmed": False}, user="u2")
 
 
-async def test_a_large_expense_is_approved_first(revision: str, way: str) -> None:
+async def test_a_large_expense_is_approved_first(revision, way):
     # parity: F16
     async with shown("approvals", revision, way) as show:
         small = await show("file_expense", description="Tea", amount=12.5)
@@ -108,7 +108,7 @@ async def test_a_large_expense_is_approved_first(revision: str, way: str) -> Non
         assert await show("approve_expense", expense="e8", amount=20.0) == "e8 is approved."
 
 
-async def test_a_transfer_takes_two_steps(revision: str, way: str) -> None:
+async def test_a_transfer_takes_two_steps(revision, way):
     # parity: F16
     async with shown("approvals", revision, way) as show:
         transfer: Mapping[str, Any] = {"source": "a", "target": "b", "amount": 7.0}
@@ -122,13 +122,13 @@ async def test_a_transfer_takes_two_steps(revision: str, way: str) -> None:
         assert all(row.expires_at - row.created_at == timedelta(minutes=2) for row in codes)
 
 
-async def test_github_is_connected(revision: str, way: str) -> None:
+async def test_github_is_connected(revision, way):
     # parity: F16
     async with shown("approvals", revision, way) as show:
         assert await show("connect_github", CONNECT) == "Connected as octocat."
 
 
-async def test_a_file_is_deleted_with_a_yes_or_by_saying_so(revision: str, way: str) -> None:
+async def test_a_file_is_deleted_with_a_yes_or_by_saying_so(revision, way):
     # parity: F16
     async with shown("approvals", revision, way) as show:
         if way in ("both", "form"):
@@ -138,20 +138,20 @@ async def test_a_file_is_deleted_with_a_yes_or_by_saying_so(revision: str, way: 
         assert await show("delete_file", path="x", sure=True) == "x is deleted."
 
 
-async def test_an_issue_is_created_behind_the_gate(revision: str, way: str) -> None:
+async def test_an_issue_is_created_behind_the_gate(revision, way):
     async with shown("issues", revision, way) as show:
         issue = {"repository": "octocat/tea", "title": "More tea"}
         said = await show("create_issue", YES, CONNECT, **issue)
         assert said.endswith("'More tea' in octocat/tea, as octocat")
 
 
-async def test_a_warehouse_is_chosen_and_to_dos_are_removed(revision: str, way: str) -> None:
+async def test_a_warehouse_is_chosen_and_to_dos_are_removed(revision, way):
     async with shown("stock", revision, way) as show:
         assert await show("check_stock", {"warehouse": "north"}) == "north: 12 boxes"
         assert await show("clear_completed", YES) == "Removed 2."
 
 
-async def test_members_have_paid_and_connected_before_it_starts(revision: str, way: str) -> None:
+async def test_members_have_paid_and_connected_before_it_starts(revision, way):
     async with shown("membership", revision, way) as show:
         chosen = {"theme": "dark", "language": "French"}
         assert await show("configure", chosen) == "dark, in French"

@@ -56,9 +56,7 @@ def server(server: Any) -> Any:
 
 
 @pytest.mark.parametrize("declared", IN_CLIENT)
-async def test_a_client_with_form_mode_shows_the_form_itself(
-    server: Any, revision: str, declared: str
-) -> None:
+async def test_a_client_with_form_mode_shows_the_form_itself(server, revision, declared):
     # parity: T3
     # parity: E7
     # parity: E11
@@ -78,7 +76,7 @@ async def test_a_client_with_form_mode_shows_the_form_itself(
         assert not caller.completed
 
 
-async def test_without_form_mode_it_is_a_page_of_ours(server: Any, revision: str) -> None:
+async def test_without_form_mode_it_is_a_page_of_ours(server, revision):
     only_url = types.ElicitationCapability(url=types.UrlElicitationCapability())
     async with staged(server) as stage, stage.caller(revision, declares=only_url) as caller:
         call = caller.call("file_expense")
@@ -96,7 +94,7 @@ async def test_without_form_mode_it_is_a_page_of_ours(server: Any, revision: str
         assert (await person.visit(link)).heading == "Sent"
 
 
-async def test_a_client_with_nothing_gets_a_link_to_the_page(server: Any, revision: str) -> None:
+async def test_a_client_with_nothing_gets_a_link_to_the_page(server, revision):
     async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
         first = await soon(caller.call("delete", count=5))
         link = link_in(first)
@@ -110,7 +108,7 @@ async def test_a_client_with_nothing_gets_a_link_to_the_page(server: Any, revisi
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
-async def test_every_no_to_a_confirmation_is_false(server: Any, revision: str, no: str) -> None:
+async def test_every_no_to_a_confirmation_is_false(server, revision, no):
     # parity: T3
     # parity: E2
     async with (
@@ -124,9 +122,7 @@ async def test_every_no_to_a_confirmation_is_false(server: Any, revision: str, n
         assert text_of(await soon(caller.call("delete", count=5))) == "deleted"
 
 
-async def test_what_does_not_fit_ends_the_question_and_says_where(
-    server: Any, revision: str
-) -> None:
+async def test_what_does_not_fit_ends_the_question_and_says_where(server, revision):
     # parity: F6
     # defect: frontmcp unvalidated content
     fills: Fills = [{"amount": 9000, "category": "fun"}]
@@ -144,7 +140,7 @@ async def test_what_does_not_fit_ends_the_question_and_says_where(
         assert [row.status for row in await stage.elicitations()] == [Status.FAILED]
 
 
-async def test_a_form_without_a_schema_asks_for_one_text(server: Any, revision: str) -> None:
+async def test_a_form_without_a_schema_asks_for_one_text(server, revision):
     # parity: E3
     # parity: E5
     async with (
@@ -156,7 +152,7 @@ async def test_a_form_without_a_schema_asks_for_one_text(server: Any, revision: 
         assert list(caller.forms[0].requested_schema["properties"]) == ["response"]
 
 
-async def test_the_body_runs_again_and_the_answer_is_not_asked_twice(server: Any) -> None:
+async def test_the_body_runs_again_and_the_answer_is_not_asked_twice(server):
     async with (
         staged(server) as stage,
         stage.caller(MODERN, declares=FORM, fills=[{"response": "Ada"}]) as caller,
@@ -168,9 +164,7 @@ async def test_the_body_runs_again_and_the_answer_is_not_asked_twice(server: Any
         assert len(await stage.elicitations()) == 1
 
 
-async def test_a_form_that_was_dismissed_is_not_shown_again_in_the_same_call(
-    server: Any, revision: str
-) -> None:
+async def test_a_form_that_was_dismissed_is_not_shown_again_in_the_same_call(server, revision):
     @server.tool()
     async def ask_twice() -> str:
         name = await elicit.form("Who are you?").or_none()
@@ -187,7 +181,7 @@ async def test_a_form_that_was_dismissed_is_not_shown_again_in_the_same_call(
         assert len(caller.forms) == 1
 
 
-async def test_an_answer_stays_while_the_call_that_asked_goes_on_to_a_longer_question() -> None:
+async def test_an_answer_stays_while_the_call_that_asked_goes_on_to_a_longer_question():
     server = new_server("mcp")
 
     @server.tool()
@@ -207,7 +201,7 @@ async def test_an_answer_stays_while_the_call_that_asked_goes_on_to_a_longer_que
         assert len(caller.forms) == 2
 
 
-async def test_a_later_call_gets_an_answer_of_the_last_two_minutes_only() -> None:
+async def test_a_later_call_gets_an_answer_of_the_last_two_minutes_only():
     server = new_server("mcp")
 
     @server.tool()
@@ -225,7 +219,7 @@ async def test_a_later_call_gets_an_answer_of_the_last_two_minutes_only() -> Non
 
 
 @pytest.mark.parametrize("tool", ["ask_name", "delete"])
-async def test_an_answer_that_comes_after_its_time_is_none(server: Any, tool: str) -> None:
+async def test_an_answer_that_comes_after_its_time_is_none(server, tool):
     fills: Fills = [{"response": "Ada"}] if tool == "ask_name" else [{}]
     arguments: dict[str, Any] = {} if tool == "ask_name" else {"count": 5}
     async with (
@@ -239,7 +233,7 @@ async def test_an_answer_that_comes_after_its_time_is_none(server: Any, tool: st
         assert [row.status for row in await at.stage.elicitations()] == [Status.EXPIRED]
 
 
-async def test_what_stands_in_one_argument_does_not_look_like_another(server: Any) -> None:
+async def test_what_stands_in_one_argument_does_not_look_like_another(server):
     @server.tool()
     async def pay(to: str) -> str:
         about: dict[str, Json] = {"amount": 1_000_000, "to": to}
@@ -255,7 +249,7 @@ async def test_what_stands_in_one_argument_does_not_look_like_another(server: An
         assert form.message == 'Run pay?\namount: 1000000\nto: "ann\\namount: 1\\u2028\\u202e"'
 
 
-async def test_gathered_questions_are_asked_each_by_itself(server: Any, revision: str) -> None:
+async def test_gathered_questions_are_asked_each_by_itself(server, revision):
     @server.tool()
     async def meet() -> str:
         names = await asyncio.gather(
@@ -272,9 +266,7 @@ async def test_gathered_questions_are_asked_each_by_itself(server: Any, revision
         assert len(await stage.elicitations()) == 3
 
 
-async def test_what_the_authors_own_check_refuses_is_told_with_its_place(
-    server: Any, revision: str
-) -> None:
+async def test_what_the_authors_own_check_refuses_is_told_with_its_place(server, revision):
     # parity: F6
     class Even(BaseModel):
         number: int
@@ -300,7 +292,7 @@ async def test_what_the_authors_own_check_refuses_is_told_with_its_place(
         assert result.meta["details"] == [{"path": "number", "message": "It must be even."}]
 
 
-async def test_an_optional_field_left_blank_is_no_fault(server: Any, revision: str) -> None:
+async def test_an_optional_field_left_blank_is_no_fault(server, revision):
     class Visit(BaseModel):
         name: str
         nights: int = 1
@@ -319,7 +311,7 @@ async def test_an_optional_field_left_blank_is_no_fault(server: Any, revision: s
         assert text_of(await soon(caller.call("book"))) == "Ann 1 None"
 
 
-async def test_an_old_yes_is_no_answer_to_a_new_question(server: Any) -> None:
+async def test_an_old_yes_is_no_answer_to_a_new_question(server):
     ran: list[str] = []
 
     @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))

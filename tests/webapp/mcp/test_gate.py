@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import mcp_types as types
@@ -93,9 +92,7 @@ def server(server: Any, ran: list[object]) -> Any:
 
 
 @pytest.mark.every_way
-async def test_a_destructive_tool_waits_for_a_yes_in_the_clients_form(
-    server: Any, revision: str, ran: list[object]
-) -> None:
+async def test_a_destructive_tool_waits_for_a_yes_in_the_clients_form(server, revision, ran):
     # parity: T1
     # parity: E9
     # parity: T2
@@ -117,9 +114,7 @@ async def test_a_destructive_tool_waits_for_a_yes_in_the_clients_form(
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("tool", ["marked_below", "marked_above", "marked_above_all"])
-async def test_a_marked_tool_waits_whatever_the_order_of_decorators(
-    server: Any, revision: str, ran: list[object], tool: str
-) -> None:
+async def test_a_marked_tool_waits_whatever_the_order_of_decorators(server, revision, ran, tool):
     # parity: T1
     async with (
         staged(server) as stage,
@@ -135,9 +130,7 @@ async def test_a_marked_tool_waits_whatever_the_order_of_decorators(
         assert caller.forms[0].message == f"{says}\ncount: 1"
 
 
-async def test_with_url_mode_alone_it_is_a_page_of_ours(
-    server: Any, revision: str, ran: list[object]
-) -> None:
+async def test_with_url_mode_alone_it_is_a_page_of_ours(server, revision, ran):
     async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
         call = caller.call("delete", count=5)
         link = await caller.link()
@@ -153,8 +146,8 @@ async def test_with_url_mode_alone_it_is_a_page_of_ours(
 
 
 async def test_a_client_with_nothing_gets_a_link_and_goes_on_by_the_same_call(
-    server: Any, revision: str, ran: list[object]
-) -> None:
+    server, revision, ran
+):
     async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
         link = link_in(await soon(caller.call("delete", count=5)))
         person = await stage.person()
@@ -169,9 +162,7 @@ async def test_a_client_with_nothing_gets_a_link_and_goes_on_by_the_same_call(
         assert ran == [5]
 
 
-async def test_the_same_arguments_are_approved_for_a_while_and_others_are_not(
-    server: Any, revision: str
-) -> None:
+async def test_the_same_arguments_are_approved_for_a_while_and_others_are_not(server, revision):
     async with (
         staged(server) as stage,
         stage.caller(revision, declares=BOTH, fills=[{}, {}, "decline"]) as caller,
@@ -187,9 +178,7 @@ async def test_the_same_arguments_are_approved_for_a_while_and_others_are_not(
         assert len(caller.forms) == 3
 
 
-async def test_only_the_page_makes_it_wider_and_for_this_tool_alone(
-    server: Any, revision: str
-) -> None:
+async def test_only_the_page_makes_it_wider_and_for_this_tool_alone(server, revision):
     async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
         call = caller.call("delete", count=5)
         link = await caller.link()
@@ -206,7 +195,7 @@ async def test_only_the_page_makes_it_wider_and_for_this_tool_alone(
         assert await caller.link()
 
 
-async def test_a_clients_form_makes_nothing_wider(server: Any, revision: str) -> None:
+async def test_a_clients_form_makes_nothing_wider(server, revision):
     fills: list[Any] = [{"remember": "1", "content": True}, "decline"]
     async with (
         staged(server) as stage,
@@ -218,7 +207,7 @@ async def test_a_clients_form_makes_nothing_wider(server: Any, revision: str) ->
         assert approval.covers is not None
 
 
-async def test_what_is_not_gated_is_not_asked_about(server: Any, revision: str) -> None:
+async def test_what_is_not_gated_is_not_asked_about(server, revision):
     async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
         assert text_of(await soon(caller.call("look"))) == "seen"
         assert text_of(await soon(caller.call("freed"))) == "done"
@@ -233,9 +222,7 @@ async def test_what_is_not_gated_is_not_asked_about(server: Any, revision: str) 
         (GatePolicy(gates_destructive=False, patterns=("look",)), {"marked_below", "look"}),
     ],
 )
-async def test_the_operator_says_what_else_is_gated(
-    server: Any, revision: str, policy: GatePolicy, gated: set[str]
-) -> None:
+async def test_the_operator_says_what_else_is_gated(server, revision, policy: GatePolicy, gated):
     # parity: T1
     tools: dict[str, dict[str, Any]] = {
         "delete": {"count": 1},
@@ -255,9 +242,7 @@ async def test_the_operator_says_what_else_is_gated(
         assert refused == gated
 
 
-async def test_two_identical_calls_at_once_are_one_question_and_one_run(
-    server: Any, revision: str, ran: list[object]
-) -> None:
+async def test_two_identical_calls_at_once_are_one_question_and_one_run(server, revision, ran):
     async with (
         staged(server) as stage,
         stage.caller(revision, declares=URL) as one,
@@ -276,9 +261,7 @@ async def test_two_identical_calls_at_once_are_one_question_and_one_run(
         assert len(await stage.elicitations()) == 1
 
 
-async def test_the_gate_is_asked_once_a_call_however_many_legs_follow(
-    server: Any, revision: str, ran: list[object]
-) -> None:
+async def test_the_gate_is_asked_once_a_call_however_many_legs_follow(server, revision, ran):
     fills: list[Any] = [{}, {"response": "Ada"}, {"response": "Rome"}]
     async with (
         staged(server) as stage,
@@ -289,7 +272,7 @@ async def test_the_gate_is_asked_once_a_call_however_many_legs_follow(
         assert len(ran) == (1 if revision == LEGACY else 3)
 
 
-async def test_the_answer_to_one_gate_opens_no_other_call(server: Any, ran: list[object]) -> None:
+async def test_the_answer_to_one_gate_opens_no_other_call(server, ran):
     async with staged(server) as stage, stage.caller(MODERN, declares=FORM) as caller:
         asked = asked_in(await caller.leg("delete", count=5))
         with pytest.raises(MCPError, match="requestState"):
@@ -306,9 +289,7 @@ async def test_the_answer_to_one_gate_opens_no_other_call(server: Any, ran: list
         assert len(await stage.elicitations()) == 2
 
 
-async def test_the_yes_is_still_there_when_the_server_was_killed_meanwhile(
-    library: str, tmp_path: Path
-) -> None:
+async def test_the_yes_is_still_there_when_the_server_was_killed_meanwhile(library, tmp_path):
     def made() -> Any:
         server = new_server(library)
 
@@ -334,7 +315,7 @@ async def test_the_yes_is_still_there_when_the_server_was_killed_meanwhile(
         assert rows[0].status is Status.ACCEPTED
 
 
-async def test_the_model_approves_by_no_tool(server: Any, revision: str, ran: list[object]) -> None:
+async def test_the_model_approves_by_no_tool(server, revision, ran):
     # parity: T9
     @server.tool()
     async def finish(id: str) -> str:
@@ -359,9 +340,7 @@ async def test_the_model_approves_by_no_tool(server: Any, revision: str, ran: li
         assert await stage.status(link_in(asked)) in (Status.PENDING, Status.OPENED)
 
 
-async def test_what_is_long_is_read_and_covered_whole(
-    server: Any, revision: str, ran: list[object]
-) -> None:
+async def test_what_is_long_is_read_and_covered_whole(server, revision, ran):
     # parity: T2
     @server.tool()
     @elicit.gate
@@ -392,9 +371,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-async def test_the_mark_is_found_below_decorators_and_on_methods(
-    library: str, ran: list[object]
-) -> None:
+async def test_the_mark_is_found_below_decorators_and_on_methods(library, ran):
     server = new_server(library)
 
     class Tools:
@@ -421,9 +398,7 @@ async def test_the_mark_is_found_below_decorators_and_on_methods(
         assert not ran
 
 
-async def test_what_is_freed_frees_no_other_tool_that_shares_its_function(
-    library: str, revision: str, ran: list[object]
-) -> None:
+async def test_what_is_freed_frees_no_other_tool_that_shares_its_function(library, revision, ran):
     server = new_server(library)
 
     class Box:
@@ -474,7 +449,7 @@ async def test_what_is_freed_frees_no_other_tool_that_shares_its_function(
         assert ran == ["there/a", "some"]
 
 
-async def test_the_mark_is_found_on_tools_of_mounted_servers(ran: list[object]) -> None:
+async def test_the_mark_is_found_on_tools_of_mounted_servers(ran):
     from fastmcp import FastMCP
     from fastmcp.tools import Tool
 
@@ -500,9 +475,7 @@ async def test_the_mark_is_found_on_tools_of_mounted_servers(ran: list[object]) 
         assert caller.forms[0].message == "Run mid_in_wipe?"
 
 
-async def test_a_caller_without_a_name_has_no_approval_beyond_its_call(
-    server: Any, revision: str, ran: list[object]
-) -> None:
+async def test_a_caller_without_a_name_has_no_approval_beyond_its_call(server, revision, ran):
     async with (
         staged(server, who=IdentitySettings(asks_anonymous=True)) as stage,
         stage.caller(revision, declares=BOTH, headers=FROM_AFAR, fills=[{}, "decline"]) as caller,
@@ -513,9 +486,7 @@ async def test_a_caller_without_a_name_has_no_approval_beyond_its_call(
         assert not await stage.service.kinds.gates.approvals.all()
 
 
-async def test_where_nobody_can_be_asked_the_gate_stays_shut(
-    server: Any, revision: str, ran: list[object]
-) -> None:
+async def test_where_nobody_can_be_asked_the_gate_stays_shut(server, revision, ran):
     async with (
         staged(server) as stage,
         stage.caller(revision, declares=BOTH, headers=FROM_AFAR, fills=[{}]) as caller,
@@ -556,7 +527,7 @@ async def _refused(
 
 
 @pytest.mark.parametrize("by", ["mark", "annotation"])
-async def test_a_tool_that_is_not_listed_is_gated_all_the_same(ran: list[object], by: str) -> None:
+async def test_a_tool_that_is_not_listed_is_gated_all_the_same(ran, by):
     from fastmcp import FastMCP
     from fastmcp.server.middleware import Middleware
 
@@ -579,9 +550,7 @@ async def test_a_tool_that_is_not_listed_is_gated_all_the_same(ran: list[object]
 @pytest.mark.parametrize("gated_is_first", [True, False])
 @pytest.mark.parametrize("version", [None, "1.0"])
 @pytest.mark.parametrize("is_mounted", [False, True])
-async def test_the_gate_is_that_of_the_version_which_runs(
-    ran: list[object], version: str | None, *, gated_is_first: bool, is_mounted: bool
-) -> None:
+async def test_the_gate_is_that_of_the_version_which_runs(ran, version, gated_is_first, is_mounted):
     from fastmcp import FastMCP
 
     def free() -> str:
@@ -606,7 +575,7 @@ async def test_the_gate_is_that_of_the_version_which_runs(
         await _refused(at, name, says=f"Run {name}?", meta={"fastmcp": {"version": {"lt": "2"}}})
 
 
-async def test_the_mark_is_found_on_what_a_tool_is_made_into(ran: list[object]) -> None:
+async def test_the_mark_is_found_on_what_a_tool_is_made_into(ran):
     from fastmcp import FastMCP
     from fastmcp.tools import Tool
 
@@ -624,8 +593,8 @@ async def test_the_mark_is_found_on_what_a_tool_is_made_into(ran: list[object]) 
 @pytest.mark.parametrize("search", ["BM25SearchTransform", "RegexSearchTransform"])
 @pytest.mark.parametrize("is_mounted", [False, True])
 async def test_what_a_search_calls_for_the_model_is_gated_by_its_own_name(
-    ran: list[object], revision: str, search: str, *, is_mounted: bool
-) -> None:
+    ran, revision, search, is_mounted
+):
     from fastmcp import FastMCP
     from fastmcp.server.transforms import search as searches
 
@@ -650,7 +619,7 @@ async def test_what_a_search_calls_for_the_model_is_gated_by_its_own_name(
         assert not await stage.service.kinds.gates.approvals.all()
 
 
-async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran: list[object], revision: str) -> None:
+async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran, revision):
     from fastmcp import Context, FastMCP
 
     server = FastMCP("shop")
@@ -678,9 +647,7 @@ async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran: list[object], rev
         assert says == ["Run wipe?\nwhat: a", "Run wipe?\nwhat: b"]
 
 
-async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(
-    ran: list[object],
-) -> None:
+async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(ran):
     from fastmcp import FastMCP
     from fastmcp.tools import Tool
 
@@ -699,8 +666,8 @@ async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(
 
 
 async def test_one_yes_lets_each_start_of_the_caller_run_it_and_once_does_its_work_once(
-    ran: list[object], revision: str
-) -> None:
+    ran, revision
+):
     from fastmcp import Context, FastMCP
 
     server, work = FastMCP("shop"), list[str]()
@@ -735,8 +702,8 @@ async def test_one_yes_lets_each_start_of_the_caller_run_it_and_once_does_its_wo
 @pytest.mark.parametrize("by", ["server", "client"])
 @pytest.mark.parametrize("mounts", ["by_name", "renamed", "in_another", "later"])
 async def test_what_a_body_calls_on_a_mounted_server_is_asked_whatever_was_called_before(
-    ran: list[object], revision: str, mounts: str, by: str
-) -> None:
+    ran, revision, mounts, by
+):
     from fastmcp import Client, FastMCP
 
     outer, middle, inner = FastMCP("shop"), FastMCP("middle"), FastMCP("inner")
@@ -769,9 +736,7 @@ async def test_what_a_body_calls_on_a_mounted_server_is_asked_whatever_was_calle
         assert [form.message for form in caller.forms] == ["Run delete?"] * 2
 
 
-async def test_a_no_to_what_a_tool_calls_is_none_for_what_stands_behind_it(
-    ran: list[object], revision: str
-) -> None:
+async def test_a_no_to_what_a_tool_calls_is_none_for_what_stands_behind_it(ran, revision):
     from fastmcp import FastMCP
 
     outer, inner = FastMCP("shop"), FastMCP("inner")
@@ -793,9 +758,7 @@ async def test_a_no_to_what_a_tool_calls_is_none_for_what_stands_behind_it(
         assert [form.message for form in caller.forms] == ["Run in_delete?", "Run delete?"]
 
 
-async def test_a_middleware_that_came_later_leads_past_no_gate(
-    ran: list[object], revision: str
-) -> None:
+async def test_a_middleware_that_came_later_leads_past_no_gate(ran, revision):
     from fastmcp import FastMCP
     from fastmcp.server.middleware import Middleware
 
@@ -832,8 +795,8 @@ def _adds_a_tenant() -> Any:
 
 @pytest.mark.parametrize("is_mounted", [False, True])
 async def test_arguments_that_a_middleware_changes_are_asked_about_and_the_yes_is_kept(
-    ran: list[object], revision: str, *, is_mounted: bool
-) -> None:
+    ran, revision, is_mounted
+):
     from fastmcp import FastMCP
 
     def delete(count: int, tenant: str = "") -> str:
@@ -867,9 +830,7 @@ async def test_arguments_that_a_middleware_changes_are_asked_about_and_the_yes_i
         assert (await soon(caller.call(name, count=2))).is_error
 
 
-async def test_another_version_that_a_body_calls_is_another_tool(
-    ran: list[object], revision: str
-) -> None:
+async def test_another_version_that_a_body_calls_is_another_tool(ran, revision):
     from fastmcp import Context, FastMCP
     from fastmcp.utilities.versions import VersionSpec
 
@@ -891,8 +852,8 @@ async def test_another_version_that_a_body_calls_is_another_tool(
 
 @pytest.mark.parametrize("ends", ["time", "revoked", "neither"])
 async def test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_revoked(
-    library: str, ends: str
-) -> None:
+    library, ends
+):
     server = new_server(library)
 
     @server.tool()
@@ -913,5 +874,5 @@ async def test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_
         assert said.message == ("Which name?" if ends == "neither" else "Run rename?")
 
 
-def test_a_yes_holds_for_its_call_as_long_as_an_approval_does() -> None:
+def test_a_yes_holds_for_its_call_as_long_as_an_approval_does():
     assert traits_of("gate").holds_for_its_call == APPROVED_FOR

@@ -53,8 +53,8 @@ class Work:
 
 @pytest.mark.every_way
 async def test_a_call_that_is_given_up_ends_at_its_next_await_and_its_answer_stays(
-    server: Any, revision: str
-) -> None:
+    server, revision
+):
     # finding: R14
     work = Work(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
@@ -69,9 +69,7 @@ async def test_a_call_that_is_given_up_ends_at_its_next_await_and_its_answer_sta
         assert not caller.has_links_left
 
 
-async def test_what_is_done_once_is_done_to_its_end_and_kept_for_the_same_call(
-    library: str,
-) -> None:
+async def test_what_is_done_once_is_done_to_its_end_and_kept_for_the_same_call(library):
     # finding: R14
     server = new_server(library)
     work = Work(server)
@@ -89,9 +87,7 @@ async def test_what_is_done_once_is_done_to_its_end_and_kept_for_the_same_call(
         assert work.log[4:] == ["after", "end"]
 
 
-async def test_where_a_cut_looks_like_a_cancel_what_began_once_runs_to_its_end(
-    library: str,
-) -> None:
+async def test_where_a_cut_looks_like_a_cancel_what_began_once_runs_to_its_end(library):
     # finding: R14
     server = new_server(library)
     work = Work(server)
@@ -110,7 +106,7 @@ async def test_where_a_cut_looks_like_a_cancel_what_began_once_runs_to_its_end(
         assert work.log == ["work", "done", "after", "end"]
 
 
-async def test_the_same_call_waits_for_an_orphan_that_asked_nobody(library: str) -> None:
+async def test_the_same_call_waits_for_an_orphan_that_asked_nobody(library):
     # finding: R14
     server = new_server(library)
     work = Work(server, asks=False)
@@ -127,7 +123,7 @@ async def test_the_same_call_waits_for_an_orphan_that_asked_nobody(library: str)
         assert work.log == ["work", "done", "after", "end"]
 
 
-async def test_a_process_that_ends_waits_for_what_is_done_once(library: str) -> None:
+async def test_a_process_that_ends_waits_for_what_is_done_once(library):
     # finding: R14
     server = new_server(library)
     work = Work(server, asks=False)
@@ -147,8 +143,8 @@ async def test_a_process_that_ends_waits_for_what_is_done_once(library: str) -> 
 @pytest.mark.every_way
 @pytest.mark.parametrize("is_cut", [True, False])
 async def test_the_same_call_is_told_to_come_again_while_that_takes_too_long(
-    server: Any, revision: str, *, is_cut: bool
-) -> None:
+    server, revision, is_cut
+):
     # finding: R14
     work = Work(server, asks=False)
     brief = timedelta(seconds=0.2)

@@ -58,7 +58,7 @@ async def calls_again(stage: ServerEnv, headers: dict[str, str], *, id: int) -> 
 
 
 @ON_LINUX
-async def test_a_call_whose_client_is_gone_is_its_callers_and_works_once(server: Any) -> None:
+async def test_a_call_whose_client_is_gone_is_its_callers_and_works_once(server):
     # finding: R1
     keys = add_order(server)
     async with staged(server) as stage:
@@ -81,7 +81,7 @@ async def test_a_call_whose_client_is_gone_is_its_callers_and_works_once(server:
 
 @ON_LINUX
 @pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
-async def test_a_call_of_nobody_any_more_is_not_begun(server: Any, *, resets: bool) -> None:
+async def test_a_call_of_nobody_any_more_is_not_begun(server, resets):
     # finding: R1
     keys = add_order(server)
     async with staged(server) as stage:

@@ -67,7 +67,7 @@ def is_still_waiting(result: Any) -> bool:
     return text_of(result).startswith("Still waiting for the person.")
 
 
-async def test_a_call_with_a_link_is_answered_before_clients_give_up(library: str) -> None:
+async def test_a_call_with_a_link_is_answered_before_clients_give_up(library):
     # defect: lynq limit of 60 seconds
     # defect: tesseron limit of 60 seconds
     # finding: R4
@@ -105,7 +105,7 @@ async def link_of_a_held_call(stage: ServerEnv, clock: Clock, caller: Caller) ->
     return link
 
 
-async def test_what_ended_between_two_calls_is_told_by_the_next(library: str) -> None:
+async def test_what_ended_between_two_calls_is_told_by_the_next(library):
     # finding: R4
     async with (
         opened(new_asking_server(library)) as (stage, clock),
@@ -118,7 +118,7 @@ async def test_what_ended_between_two_calls_is_told_by_the_next(library: str) ->
         assert not caller.has_links_left
 
 
-async def test_another_session_is_shown_the_link_again(library: str) -> None:
+async def test_another_session_is_shown_the_link_again(library):
     # finding: R4
     async with opened(new_asking_server(library)) as (stage, clock):
         async with stage.caller(LEGACY) as caller:
@@ -130,7 +130,7 @@ async def test_another_session_is_shown_the_link_again(library: str) -> None:
             await soon(last)
 
 
-async def test_a_decline_that_comes_between_two_calls_ends_the_question(library: str) -> None:
+async def test_a_decline_that_comes_between_two_calls_ends_the_question(library):
     # finding: R4
     async with opened(new_asking_server(library)) as (stage, clock):
         slow = Slow()
@@ -148,7 +148,7 @@ async def test_a_decline_that_comes_between_two_calls_ends_the_question(library:
 
 
 @pytest.mark.parametrize("when", ["between two calls", "while the next one waits"])
-async def test_a_form_that_is_filled_in_slowly_is_shown_once(library: str, when: str) -> None:
+async def test_a_form_that_is_filled_in_slowly_is_shown_once(library, when):
     # finding: R4
     async with opened(new_asking_server(library)) as (stage, clock):
         slow = Slow()
@@ -168,7 +168,7 @@ async def test_a_form_that_is_filled_in_slowly_is_shown_once(library: str, when:
             assert slow.asked == 1
 
 
-async def test_a_form_that_was_dismissed_between_two_calls_is_shown_again(library: str) -> None:
+async def test_a_form_that_was_dismissed_between_two_calls_is_shown_again(library):
     # finding: R4
     async with opened(new_asking_server(library)) as (stage, clock):
         slow = Slow()
@@ -186,7 +186,7 @@ async def test_a_form_that_was_dismissed_between_two_calls_is_shown_again(librar
 
 
 @pytest.mark.parametrize("way", ["named", "seen"])
-async def test_a_client_that_waits_longer_is_held_longer(library: str, way: str) -> None:
+async def test_a_client_that_waits_longer_is_held_longer(library, way):
     # finding: R4
     async with opened(new_asking_server(library)) as (stage, clock):
         name = "patient" if way == "named" else "mcp"
@@ -213,7 +213,7 @@ def see_it_wait(
     wire.end(is_delivered=True)
 
 
-async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait() -> None:
+async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
     # finding: R4
     clock = Clock()
     patience = Patience(named=frozenset(), clock=clock)
@@ -237,7 +237,7 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait() -> None
     assert not patience.is_long(Identified(owner="eve", client="another"), name="another")
 
 
-async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library: str) -> None:
+async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
     # finding: R4
     async with opened(new_asking_server(library)) as (stage, clock):
         caller = await stage.cut_off_caller(LEGACY)
@@ -251,7 +251,7 @@ async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library: str) 
         assert not stage.service.patience.is_long(me, name="c")
 
 
-async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library: str) -> None:
+async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library):
     # finding: H2
     async with (
         opened(new_asking_server(library)) as (stage, clock),
@@ -276,9 +276,7 @@ async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library: st
 
 
 @pytest.mark.parametrize("hours", [0, -2])
-async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(
-    library: str, hours: int
-) -> None:
+async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(library, hours):
     # finding: R4
     # finding: H2
     server = new_server(library)
@@ -314,7 +312,7 @@ async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(
         assert text_of(await soon(call)) == "worked"
 
 
-def test_every_way_to_hold_a_call_ends_before_55_seconds() -> None:
+def test_every_way_to_hold_a_call_ends_before_55_seconds():
     # finding: R4
     limits = CallLimits()
     assert limits.leg < limits.call < timedelta(seconds=55)

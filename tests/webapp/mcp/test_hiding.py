@@ -1,7 +1,6 @@
 """Tools that are hidden until what they need is there, and what their clients hear of it."""
 
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,9 +89,7 @@ async def seen(caller: Caller) -> set[str]:
 
 
 @pytest.mark.every_way
-async def test_a_tool_is_hidden_until_another_has_connected_the_account(
-    server: Any, revision: str
-) -> None:
+async def test_a_tool_is_hidden_until_another_has_connected_the_account(server, revision):
     # parity: L10
     async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
@@ -108,7 +105,7 @@ async def test_a_tool_is_hidden_until_another_has_connected_the_account(
         assert await seen(caller) == set()
 
 
-async def test_an_account_with_less_does_not_show_it(server: Any, revision: str) -> None:
+async def test_an_account_with_less_does_not_show_it(server, revision):
     @server.tool()
     async def link_little() -> str:
         return str((await elicit.oauth(github, scopes=["gist"])).label)
@@ -119,9 +116,7 @@ async def test_an_account_with_less_does_not_show_it(server: Any, revision: str)
         assert await seen(caller) == {"link_little"}
 
 
-async def test_a_hidden_tool_that_is_called_asks_and_is_shown_then(
-    server: Any, revision: str
-) -> None:
+async def test_a_hidden_tool_that_is_called_asks_and_is_shown_then(server, revision):
     # parity: L10
     async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
@@ -131,7 +126,7 @@ async def test_a_hidden_tool_that_is_called_asks_and_is_shown_then(
         assert text_of(await soon(caller.call("print_pages"))) == "printed"
 
 
-async def test_a_look_at_the_list_spends_nothing(server: Any, revision: str) -> None:
+async def test_a_look_at_the_list_spends_nothing(server, revision):
     async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
         result = await went_through(caller, "print_pages", [guest.pay], fails=True)
@@ -146,9 +141,7 @@ async def test_a_look_at_the_list_spends_nothing(server: Any, revision: str) -> 
         assert await seen(caller) == set()
 
 
-async def test_a_kept_secret_shows_it_and_a_forgotten_one_hides_it(
-    server: Any, revision: str
-) -> None:
+async def test_a_kept_secret_shows_it_and_a_forgotten_one_hides_it(server, revision):
     # parity: L6
     async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
@@ -158,7 +151,7 @@ async def test_a_kept_secret_shows_it_and_a_forgotten_one_hides_it(
         assert await seen(caller) == set()
 
 
-async def test_a_session_is_told_that_its_list_has_changed(library: str) -> None:
+async def test_a_session_is_told_that_its_list_has_changed(library):
     # parity: L10
     server = with_tools(new_server(library))
     async with (
@@ -184,7 +177,7 @@ async def disconnect(at: SandboxEnv) -> None:
     await at.stage.service.kinds.accounts.disconnect(account.owner, account.id)
 
 
-async def test_a_stream_of_changes_is_told_that_the_list_has_changed() -> None:
+async def test_a_stream_of_changes_is_told_that_the_list_has_changed():
     # parity: L10
     server = with_tools(new_server("mcp"))
     async with (
@@ -201,7 +194,7 @@ async def test_a_stream_of_changes_is_told_that_the_list_has_changed() -> None:
         assert type(await soon(anext(changes))).__name__ == "ToolsListChanged"
 
 
-async def test_what_another_process_writes_is_told_too(library: str, tmp_path: Path) -> None:
+async def test_what_another_process_writes_is_told_too(library, tmp_path):
     address = f"sqlite:///{tmp_path / 'elicit.db'}"
     server = with_tools(new_server(library))
     async with (
@@ -229,7 +222,7 @@ async def test_what_another_process_writes_is_told_too(library: str, tmp_path: P
         assert await seen(caller) == set()
 
 
-async def test_what_somebody_else_has_shows_nothing_and_tells_nobody_else(library: str) -> None:
+async def test_what_somebody_else_has_shows_nothing_and_tells_nobody_else(library):
     server = with_tools(new_server(library))
     async with issuing() as issuer, staged(server, who=issuer.who()) as stage:
 
@@ -257,12 +250,12 @@ async def test_what_somebody_else_has_shows_nothing_and_tells_nobody_else(librar
             assert (await person.visit(link)).heading == "This link belongs to someone else"
 
 
-async def test_what_is_not_set_up_stays_hidden(server: Any, revision: str) -> None:
+async def test_what_is_not_set_up_stays_hidden(server, revision):
     async with staged(server) as stage, stage.caller(revision) as caller:
         assert await seen(caller) == set()
 
 
-async def test_a_server_that_hides_nothing_is_listed_as_it_is(library: str, revision: str) -> None:
+async def test_a_server_that_hides_nothing_is_listed_as_it_is(library, revision):
     server = new_server(library)
 
     @server.tool()
@@ -296,8 +289,8 @@ def watched(name: str, seen_in: list[str], server: Any) -> Any:
 
 @pytest.mark.parametrize("is_mounted", [False, True])
 async def test_what_the_author_does_as_tools_are_listed_needs_its_request_and_is_done_in_it(
-    *, is_mounted: bool
-) -> None:
+    is_mounted,
+):
     seen_in: list[str] = []
     server = watched("shop", seen_in, with_tools(new_server("fastmcp")))
     if is_mounted:
@@ -322,7 +315,7 @@ async def test_what_the_author_does_as_tools_are_listed_needs_its_request_and_is
         assert len(seen_in) == listed, "outside a request"
 
 
-async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision: str) -> None:
+async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision):
     from fastmcp import FastMCP
     from fastmcp.tools import Tool
 
@@ -351,9 +344,7 @@ async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision: 
         assert await seen(caller) == {"enter", "below_both", "above"}
 
 
-async def test_of_several_versions_the_one_that_is_listed_says_whether_it_is_hidden(
-    revision: str,
-) -> None:
+async def test_of_several_versions_the_one_that_is_listed_says_whether_it_is_hidden(revision):
     from fastmcp import FastMCP
 
     hides = elicit.needs(door(), hide=True)

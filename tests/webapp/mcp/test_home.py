@@ -38,13 +38,13 @@ async def home_of(middleware: Middleware) -> str:
         return answer.text
 
 
-async def test_it_is_there_where_tools_are_listed_for_mcp_requests_only() -> None:
+async def test_it_is_there_where_tools_are_listed_for_mcp_requests_only():
     told = await home_of(ForRequests())
     assert "lends tools to your assistant" in told
     assert "<dt>" not in told
 
 
-async def test_what_the_author_lists_to_nobody_is_not_named() -> None:
+async def test_what_the_author_lists_to_nobody_is_not_named():
     told = await home_of(WithoutAdmin())
     assert "buy" in told
     assert "admin" not in told

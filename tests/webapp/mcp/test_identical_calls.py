@@ -28,7 +28,7 @@ RELAYED = {"x-forwarded-for": "203.0.113.9"}
 KINDS = ("elicitation", "run", "once", "alias", "data key")
 
 
-async def test_a_new_call_after_a_questions_time_asks_a_new_question(library: str) -> None:
+async def test_a_new_call_after_a_questions_time_asks_a_new_question(library):
     server = new_server(library)
 
     @server.tool()
@@ -61,9 +61,7 @@ def add_keyed(server: Any) -> None:
         return str(dict(await elicit.url("Sign in", LOGIN, key="login")))
 
 
-async def test_a_key_joins_calls_of_one_tool_with_different_arguments(
-    server: Any, revision: str
-) -> None:
+async def test_a_key_joins_calls_of_one_tool_with_different_arguments(server, revision):
     add_keyed(server)
     async with (
         staged(server) as stage,
@@ -81,7 +79,7 @@ async def test_a_key_joins_calls_of_one_tool_with_different_arguments(
         assert len(await stage.elicitations()) == 1
 
 
-async def test_a_key_never_joins_calls_of_two_tools(server: Any, revision: str) -> None:
+async def test_a_key_never_joins_calls_of_two_tools(server, revision):
     add_keyed(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         calls = [caller.call(tool, page=1) for tool in ("sign_in", "pay")]
@@ -94,9 +92,7 @@ async def test_a_key_never_joins_calls_of_two_tools(server: Any, revision: str) 
 
 
 @pytest.mark.every_way
-async def test_two_identical_calls_at_one_moment_do_the_work_once(
-    server: Any, revision: str
-) -> None:
+async def test_two_identical_calls_at_one_moment_do_the_work_once(server, revision):
     bodies = Counter[str]()
     keys: list[str] = []
     gate = asyncio.Event()
@@ -121,9 +117,7 @@ async def test_two_identical_calls_at_one_moment_do_the_work_once(
         assert len(keys) == 1
 
 
-async def test_work_that_fails_is_done_again_by_the_call_that_waited_for_it(
-    server: Any, revision: str
-) -> None:
+async def test_work_that_fails_is_done_again_by_the_call_that_waited_for_it(server, revision):
     keys: list[str] = []
     gate = asyncio.Event()
 
@@ -150,7 +144,7 @@ async def test_work_that_fails_is_done_again_by_the_call_that_waited_for_it(
         assert keys[0] == keys[1]
 
 
-async def test_nothing_is_begun_for_a_caller_that_is_refused(server: Any, revision: str) -> None:
+async def test_nothing_is_begun_for_a_caller_that_is_refused(server, revision):
     # finding: R1
     begun: list[str] = []
 

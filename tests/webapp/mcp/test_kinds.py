@@ -35,7 +35,7 @@ from webapp.limits import CallLimits
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("way", WAYS)
-async def test_one_tool_gets_all_three_by_every_way(server: Any, revision: str, way: str) -> None:
+async def test_one_tool_gets_all_three_by_every_way(server, revision, way):
     # parity: T11
     got: list[Any] = []
 
@@ -69,9 +69,7 @@ async def test_one_tool_gets_all_three_by_every_way(server: Any, revision: str, 
         assert all(row.content is None for row in await at.stage.elicitations())
 
 
-async def test_the_key_to_an_account_goes_to_the_providers_hosts_only(
-    server: Any, revision: str
-) -> None:
+async def test_the_key_to_an_account_goes_to_the_providers_hosts_only(server, revision):
     heard: list[dict[bytes, bytes]] = []
 
     async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,9 +95,7 @@ async def test_the_key_to_an_account_goes_to_the_providers_hosts_only(
     assert b"authorization" not in heard[0]
 
 
-async def test_a_second_call_asks_nothing_and_another_tool_asks_once(
-    server: Any, revision: str
-) -> None:
+async def test_a_second_call_asks_nothing_and_another_tool_asks_once(server, revision):
     @server.tool()
     async def read() -> str:
         return str((await connected()).label)
@@ -118,7 +114,7 @@ async def test_a_second_call_asks_nothing_and_another_tool_asks_once(
         assert len(await at.connections()) == 1
 
 
-async def test_a_receipt_is_spent_once_or_given_back_once(server: Any, revision: str) -> None:
+async def test_a_receipt_is_spent_once_or_given_back_once(server, revision):
     told: list[Any] = []
 
     @server.tool()
@@ -184,9 +180,7 @@ FULL = {"user": "ann", "password": KEY}
     ],
     ids=["pydantic", "dataclass", "typed dictionary", "json schema"],
 )
-async def test_a_secret_has_the_type_that_was_asked_for(
-    server: Any, revision: str, schema: Any, expected: Any
-) -> None:
+async def test_a_secret_has_the_type_that_was_asked_for(server, revision, schema, expected):
     got: list[Any] = []
 
     @server.tool()
@@ -215,7 +209,7 @@ NOES = {
 
 
 @pytest.mark.parametrize("no", NOES)
-async def test_a_no_is_told_as_it_was_said(server: Any, revision: str, no: str) -> None:
+async def test_a_no_is_told_as_it_was_said(server, revision, no):
     kind, act, status = NOES[no]
 
     @server.tool()
@@ -258,9 +252,7 @@ def add_gathering(server: Any) -> None:
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("first", ["oauth", "payment"])
-async def test_a_tool_gathers_an_account_and_a_payment(
-    server: Any, revision: str, first: str
-) -> None:
+async def test_a_tool_gathers_an_account_and_a_payment(server, revision, first):
     add_gathering(server)
     async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
         guest = await at.guest()
@@ -274,8 +266,8 @@ async def test_a_tool_gathers_an_account_and_a_payment(
 
 
 async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
-    request: pytest.FixtureRequest, server: Any, revision: str, library: str
-) -> None:
+    request, server, revision, library
+):
     add_gathering(server)
     async with (
         sandbox_env(server, limits=CallLimits(link=timedelta())) as at,
@@ -292,9 +284,7 @@ async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
 
 
 @pytest.mark.every_way
-async def test_what_is_spent_before_the_next_question_stays_bought(
-    server: Any, revision: str
-) -> None:
+async def test_what_is_spent_before_the_next_question_stays_bought(server, revision):
     runs: list[str] = []
 
     @server.tool()
@@ -313,9 +303,7 @@ async def test_what_is_spent_before_the_next_question_stays_bought(
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_what_is_given_back_before_the_next_question_stays_given_back(
-    server: Any, revision: str
-) -> None:
+async def test_what_is_given_back_before_the_next_question_stays_given_back(server, revision):
     @server.tool()
     async def regret() -> str:
         receipt = await bought()
@@ -333,9 +321,7 @@ async def test_what_is_given_back_before_the_next_question_stays_given_back(
 
 
 @pytest.mark.parametrize("known", ["account", "secret", "bought"])
-async def test_what_is_known_may_stand_before_another_question(
-    server: Any, revision: str, known: str
-) -> None:
+async def test_what_is_known_may_stand_before_another_question(server, revision, known):
     asks: dict[str, Any] = {
         "account": connected,
         "secret": lambda: elicit.secret("Your door", name="door"),
@@ -355,7 +341,7 @@ async def test_what_is_known_may_stand_before_another_question(
             assert text_of(result) == str(len(KEY))
 
 
-async def test_an_error_does_not_carry_the_secret_to_the_model(server: Any, revision: str) -> None:
+async def test_an_error_does_not_carry_the_secret_to_the_model(server, revision):
     @server.tool()
     async def knock() -> str:
         key = await elicit.secret("The key of the tea room")
@@ -368,9 +354,7 @@ async def test_an_error_does_not_carry_the_secret_to_the_model(server: Any, revi
         assert KEY not in result.model_dump_json()
 
 
-async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(
-    server: Any, revision: str
-) -> None:
+async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(server, revision):
     tries: list[str] = []
 
     @server.tool()
@@ -391,9 +375,7 @@ async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(
         assert not caller.has_links_left
 
 
-async def test_what_is_not_set_up_is_told_as_a_sentence_with_a_code(
-    server: Any, revision: str
-) -> None:
+async def test_what_is_not_set_up_is_told_as_a_sentence_with_a_code(server, revision):
     @server.tool()
     async def connect() -> str:
         return str(await connected())
@@ -426,9 +408,7 @@ async def test_what_is_not_set_up_is_told_as_a_sentence_with_a_code(
         assert not caller.has_links_left
 
 
-async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_taken(
-    library: str,
-) -> None:
+async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_taken(library):
     server = new_server(library)
     prices = iter(("9.00", "90.00"))
 
@@ -448,7 +428,7 @@ async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_
         assert [payment.status for payment in await at.payments()] == ["open"]
 
 
-async def test_two_identical_calls_at_once_are_one_purchase(server: Any, revision: str) -> None:
+async def test_two_identical_calls_at_once_are_one_purchase(server, revision):
     bodies: list[str] = []
 
     @server.tool()
@@ -483,9 +463,7 @@ def requested(response: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize("kind", ["payment", "secret", "oauth"])
-async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(
-    server: Any, revision: str, kind: str
-) -> None:
+async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(server, revision, kind):
     gate = asyncio.Event()
     bodies: list[int] = []
 
@@ -520,9 +498,7 @@ async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(
 
 
 @pytest.mark.parametrize("kind", ["payment", "secret", "oauth"])
-async def test_a_new_question_is_shown_at_once_also_where_an_old_one_was(
-    server: Any, revision: str, kind: str
-) -> None:
+async def test_a_new_question_is_shown_at_once_also_where_an_old_one_was(server, revision, kind):
     @server.tool()
     async def ask() -> str:
         return str(await asked_for(kind))

@@ -32,9 +32,7 @@ from webapp.sweeper import fall_due
 SHOP = "https://shop.example"
 
 
-async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(
-    server: Any, revision: str
-) -> None:
+async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(server, revision):
     @server.tool()
     async def unlock() -> str:
         return str(len(await elicit.secret("Your door", name="door")))
@@ -58,9 +56,7 @@ async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(
         assert text_of(await went_through(caller, "unlock", [guest.type])) == str(len(KEY))
 
 
-async def test_a_name_asks_again_where_what_is_kept_does_not_fit(
-    server: Any, revision: str
-) -> None:
+async def test_a_name_asks_again_where_what_is_kept_does_not_fit(server, revision):
     schema: Any = {
         "type": "object",
         "properties": {"user": {"type": "string"}},
@@ -88,8 +84,8 @@ async def test_a_name_asks_again_where_what_is_kept_does_not_fit(
 
 @pytest.mark.parametrize("kind", ["oauth", "payment", "secret"])
 async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
-    server: Any, revision: str, kind: str
-) -> None:
+    server, revision, kind
+):
     questions = {
         "oauth": lambda: connected(key="one"),
         "payment": lambda: elicit.payment(Money("9.00", "EUR"), "Tea", key="one"),
@@ -113,7 +109,7 @@ async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
 
 
 @pytest.mark.parametrize("kind", ["oauth", "payment", "secret"])
-async def test_a_timeout_is_the_questions_own(server: Any, revision: str, kind: str) -> None:
+async def test_a_timeout_is_the_questions_own(server, revision, kind):
     minute = timedelta(minutes=1)
     questions = {
         "oauth": lambda: connected(timeout=minute),
@@ -138,7 +134,7 @@ async def test_a_timeout_is_the_questions_own(server: Any, revision: str, kind: 
         assert await at.stage.status(link) == "expired"
 
 
-async def test_a_payment_has_half_an_hour_and_the_others_five_minutes(library: str) -> None:
+async def test_a_payment_has_half_an_hour_and_the_others_five_minutes(library):
     # parity: F3
     server = new_server(library)
 
@@ -164,9 +160,7 @@ class Counting(MemoryStore):
         return await super().read(owner, kind, id)
 
 
-async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(
-    library: str, revision: str
-) -> None:
+async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(library, revision):
     server = new_server(library)
     store = Counting()
 
@@ -203,9 +197,7 @@ async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(
         assert reads < 50
 
 
-async def test_an_account_is_still_there_when_the_payment_after_it_took_long(
-    library: str,
-) -> None:
+async def test_an_account_is_still_there_when_the_payment_after_it_took_long(library):
     server = new_server(library)
 
     @server.tool()
@@ -226,9 +218,7 @@ async def test_an_account_is_still_there_when_the_payment_after_it_took_long(
         assert text_of(result) == "octocat 9.00 EUR"
 
 
-async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_else(
-    library: str,
-) -> None:
+async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_else(library):
     server = new_server(library)
 
     @server.tool()
@@ -252,9 +242,7 @@ async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_a_tool_that_tells_all_it_has_tells_no_secret(
-    server: Any, revision: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_tool_that_tells_all_it_has_tells_no_secret(server, revision, caplog):
     caplog.set_level(logging.DEBUG)
 
     @server.tool()
@@ -295,9 +283,7 @@ async def test_a_tool_that_tells_all_it_has_tells_no_secret(
             assert not any(secret in record.getMessage() for record in ours)
 
 
-async def test_a_tool_may_hand_over_its_receipt(
-    request: pytest.FixtureRequest, server: Any, revision: str, library: str
-) -> None:
+async def test_a_tool_may_hand_over_its_receipt(request, server, revision, library):
     @server.tool()
     async def hand_over() -> Receipt:
         return cast("Receipt", await bought())
@@ -309,7 +295,7 @@ async def test_a_tool_may_hand_over_its_receipt(
         assert "Tea" in text_of(result)
 
 
-async def test_what_was_bought_for_good_is_bought_once(revision: str) -> None:
+async def test_what_was_bought_for_good_is_bought_once(revision):
     server = new_server("mcp")
 
     @server.tool()
@@ -328,8 +314,8 @@ async def test_what_was_bought_for_good_is_bought_once(revision: str) -> None:
 
 @pytest.mark.parametrize("is_asked_again", [False, True])
 async def test_a_vendors_call_after_the_time_is_taken_by_the_same_call(
-    server: Any, revision: str, *, is_asked_again: bool
-) -> None:
+    server, revision, is_asked_again
+):
     # finding: R18
     made: list[Link] = []
 

@@ -1,7 +1,6 @@
 """Messages that are too long, and arguments of which no value fits."""
 
 import json
-from typing import Any
 
 import httpx
 import pytest
@@ -16,13 +15,13 @@ from webapp.mcp.messages import (
 from webapp.mcp.results import ERROR_LETTERS_AT_MOST
 
 
-def test_as_many_wrong_values_as_fit_are_refused_in_a_sentence() -> None:
+def test_as_many_wrong_values_as_fit_are_refused_in_a_sentence():
     # finding: S28
     assert len(wrong_arguments()) < 200
 
 
 @pytest.mark.parametrize("one", [b"[]", b"{}", b'"x"', b"1", b'{"a":1}'])
-def test_values_are_counted_and_what_stands_in_texts_is_not(one: bytes) -> None:
+def test_values_are_counted_and_what_stands_in_texts_is_not(one):
     # finding: S28
     each = 2 if one.startswith(b'{"') else 1
     many = b"[" + b",".join([one] * (VALUES_AT_MOST // each)) + b"]"
@@ -31,7 +30,7 @@ def test_values_are_counted_and_what_stands_in_texts_is_not(one: bytes) -> None:
     assert not has_too_many_values(json.dumps(many.decode() * 3).encode())
 
 
-async def test_one_call_cannot_fill_the_answer(server: Any) -> None:
+async def test_one_call_cannot_fill_the_answer(server):
     # finding: S28
     # finding: S30
     @server.tool()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import mcp_types as types
@@ -33,9 +32,7 @@ def passing_on(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("way", WAYS)
-async def test_what_is_needed_is_asked_first_and_handed_over(
-    server: Any, revision: str, way: str
-) -> None:
+async def test_what_is_needed_is_asked_first_and_handed_over(server, revision, way):
     # parity: L8
     # parity: L9
     got: list[Any] = []
@@ -61,7 +58,7 @@ async def test_what_is_needed_is_asked_first_and_handed_over(
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_a_payment_is_needed_again_by_the_next_call(server: Any, revision: str) -> None:
+async def test_a_payment_is_needed_again_by_the_next_call(server, revision):
     @server.tool()
     @elicit.needs(bought(again=True))
     def print_page() -> str:
@@ -84,9 +81,7 @@ ORDERS: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-async def test_the_order_of_decorators_does_not_matter(
-    server: Any, revision: str, order: str
-) -> None:
+async def test_the_order_of_decorators_does_not_matter(server, revision, order):
     # parity: L7
     ran: list[str] = []
 
@@ -107,7 +102,7 @@ async def test_the_order_of_decorators_does_not_matter(
 
 
 @pytest.mark.every_way
-async def test_a_no_ends_the_call_before_the_body(server: Any, revision: str) -> None:
+async def test_a_no_ends_the_call_before_the_body(server, revision):
     # parity: L7
     ran: list[str] = []
 
@@ -145,7 +140,7 @@ async def test_a_no_ends_the_call_before_the_body(server: Any, revision: str) ->
         assert not ran
 
 
-async def test_a_dismissed_question_is_joined_by_the_same_call(server: Any, revision: str) -> None:
+async def test_a_dismissed_question_is_joined_by_the_same_call(server, revision):
     @server.tool()
     @elicit.needs(terms(), decline_message="No tea.")
     async def enter() -> str:
@@ -165,7 +160,7 @@ async def test_a_dismissed_question_is_joined_by_the_same_call(server: Any, revi
         assert text_of(await soon(call)) == "in"
 
 
-async def test_each_answer_is_handed_over_once(server: Any, revision: str) -> None:
+async def test_each_answer_is_handed_over_once(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def twice() -> str:
@@ -184,7 +179,7 @@ async def test_each_answer_is_handed_over_once(server: Any, revision: str) -> No
         assert len(await stage.elicitations()) == 2
 
 
-async def test_a_question_that_two_marks_share_is_asked_once(server: Any, revision: str) -> None:
+async def test_a_question_that_two_marks_share_is_asked_once(server, revision):
     told: list[Any] = []
 
     @server.tool()
@@ -205,7 +200,7 @@ async def test_a_question_that_two_marks_share_is_asked_once(server: Any, revisi
         assert len(await stage.elicitations()) == 2
 
 
-async def test_questions_that_are_asked_together_get_theirs_too(server: Any, revision: str) -> None:
+async def test_questions_that_are_asked_together_get_theirs_too(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def enter() -> str:
@@ -223,7 +218,7 @@ async def test_questions_that_are_asked_together_get_theirs_too(server: Any, rev
         assert len(await stage.elicitations()) == 2
 
 
-async def test_another_question_gets_nothing_handed_over(server: Any, revision: str) -> None:
+async def test_another_question_gets_nothing_handed_over(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def other() -> str:
@@ -241,7 +236,7 @@ async def test_another_question_gets_nothing_handed_over(server: Any, revision: 
         assert text_of(await soon(call)) == "2 3"
 
 
-async def test_skip_if_is_told_the_arguments(server: Any, revision: str) -> None:
+async def test_skip_if_is_told_the_arguments(server, revision):
     # parity: L7
     async def is_free(arguments: Any) -> bool:
         return bool(arguments["cups"] < 2)
@@ -270,9 +265,7 @@ async def test_skip_if_is_told_the_arguments(server: Any, revision: str) -> None
         assert text_of(result).startswith("The tool pour could not begin")
 
 
-async def test_what_was_asked_is_not_skipped_later_in_the_same_call(
-    server: Any, revision: str
-) -> None:
+async def test_what_was_asked_is_not_skipped_later_in_the_same_call(server, revision):
     went: list[str] = []
 
     @server.tool()
@@ -297,9 +290,7 @@ async def test_what_was_asked_is_not_skipped_later_in_the_same_call(
 
 
 @pytest.mark.every_way
-async def test_on_complete_runs_once_a_call_however_often_the_body_does(
-    server: Any, revision: str
-) -> None:
+async def test_on_complete_runs_once_a_call_however_often_the_body_does(server, revision):
     # parity: L7
     told: list[Any] = []
     ran: list[str] = []
@@ -323,9 +314,7 @@ async def test_on_complete_runs_once_a_call_however_often_the_body_does(
         assert told == [("octocat", "9.00 EUR")] * 2
 
 
-async def test_on_complete_is_not_told_of_what_was_there_already(
-    server: Any, revision: str
-) -> None:
+async def test_on_complete_is_not_told_of_what_was_there_already(server, revision):
     told: list[str] = []
 
     @server.tool()
@@ -340,7 +329,7 @@ async def test_on_complete_is_not_told_of_what_was_there_already(
         assert told == ["octocat"]
 
 
-async def test_on_complete_may_say_no(server: Any, revision: str) -> None:
+async def test_on_complete_may_say_no(server, revision):
     def refuse(_: Any) -> None:
         raise Declined("These are last year's terms.")
 
@@ -357,9 +346,7 @@ async def test_on_complete_may_say_no(server: Any, revision: str) -> None:
         assert text_of(result) == "These are last year's terms. [ELICITATION_DECLINED]"
 
 
-async def test_an_error_of_the_authors_ends_the_call_without_its_words(
-    server: Any, revision: str
-) -> None:
+async def test_an_error_of_the_authors_ends_the_call_without_its_words(server, revision):
     def fail(key: str) -> None:
         raise ValueError(f"{key} is wrong")
 
@@ -375,7 +362,7 @@ async def test_an_error_of_the_authors_ends_the_call_without_its_words(
         assert text_of(result).startswith("The tool enter could not begin")
 
 
-async def test_a_paid_need_is_not_lost_to_a_no_that_comes_after(server: Any, revision: str) -> None:
+async def test_a_paid_need_is_not_lost_to_a_no_that_comes_after(server, revision):
     # parity: L9
     @server.tool()
     @elicit.needs(bought(), elicit.oauth("github", scopes=["repo"]))
@@ -392,9 +379,7 @@ async def test_a_paid_need_is_not_lost_to_a_no_that_comes_after(server: Any, rev
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_a_credential_is_asked_once_checked_by_the_tool_and_forgotten(
-    server: Any, revision: str
-) -> None:
+async def test_a_credential_is_asked_once_checked_by_the_tool_and_forgotten(server, revision):
     # parity: L6
     def door() -> Any:
         return elicit.secret("The key of the door", name="door")
@@ -420,9 +405,7 @@ async def test_a_credential_is_asked_once_checked_by_the_tool_and_forgotten(
         assert not caller.has_links_left
 
 
-async def test_a_call_that_begins_again_finds_what_it_needed_answered(
-    server: Any, revision: str
-) -> None:
+async def test_a_call_that_begins_again_finds_what_it_needed_answered(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def enter() -> str:
@@ -441,8 +424,8 @@ async def test_a_call_that_begins_again_finds_what_it_needed_answered(
 
 
 async def test_what_was_answered_before_a_restart_is_handed_over_after_it(
-    server: Any, revision: str, tmp_path: Path
-) -> None:
+    server, revision, tmp_path
+):
     ran: list[str] = []
 
     @server.tool()
@@ -469,9 +452,7 @@ async def test_what_was_answered_before_a_restart_is_handed_over_after_it(
 
 
 @pytest.mark.parametrize("way", ["unlisted", "called by another"])
-async def test_what_is_needed_is_asked_of_tools_that_are_reached_otherwise(
-    revision: str, way: str
-) -> None:
+async def test_what_is_needed_is_asked_of_tools_that_are_reached_otherwise(revision, way):
     from fastmcp import Context, FastMCP
     from fastmcp.server.middleware import Middleware
 

@@ -104,9 +104,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-async def test_what_is_no_call_is_refused_at_the_door(
-    server: Any, revision: str, told: Callable[[], list[str]]
-) -> None:
+async def test_what_is_no_call_is_refused_at_the_door(server, revision, told):
     # finding: S31
     odd: list[tuple[str, dict[str, Any]]] = [
         *(("wipe", {"arguments": value}) for value in (["x"], "x", 5)),
@@ -125,7 +123,7 @@ async def test_what_is_no_call_is_refused_at_the_door(
         assert not told()
 
 
-async def test_a_tools_name_of_any_length_asks_nobody(server: Any) -> None:
+async def test_a_tools_name_of_any_length_asks_nobody(server):
     # finding: S31
     gate = GatePolicy(patterns=("*",))
     async with staged(server, gate=gate) as stage, httpx.AsyncClient(timeout=300) as http:
@@ -137,9 +135,7 @@ async def test_a_tools_name_of_any_length_asks_nobody(server: Any) -> None:
         assert not await stage.elicitations()
 
 
-async def test_a_clients_name_over_256_letters_is_refused(
-    server: Any, revision: str, told: Callable[[], list[str]]
-) -> None:
+async def test_a_clients_name_over_256_letters_is_refused(server, revision, told):
     # finding: S31
     async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
         for letters in (257, 100_000):
@@ -150,7 +146,7 @@ async def test_a_clients_name_over_256_letters_is_refused(
         assert not told()
 
 
-async def test_half_a_letter_in_a_clients_name_has_people_asked_all_the_same(server: Any) -> None:
+async def test_half_a_letter_in_a_clients_name_has_people_asked_all_the_same(server):
     # finding: S31
     async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
         keys = set[str]()
@@ -168,9 +164,7 @@ async def test_half_a_letter_in_a_clients_name_has_people_asked_all_the_same(ser
 
 
 @pytest.mark.parametrize("account", ["x" * 257, "x" * 100_000, "", "a\x00b", f"ann{HALF}"])
-async def test_an_account_that_can_be_none_is_refused_in_a_sentence(
-    server: Any, account: str
-) -> None:
+async def test_an_account_that_can_be_none_is_refused_in_a_sentence(server, account):
     # finding: S31
     async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
         client = OddClient(http, stage, MODERN)
@@ -181,7 +175,7 @@ async def test_an_account_that_can_be_none_is_refused_in_a_sentence(
         assert said["result"]["isError"]
 
 
-async def test_half_a_letter_in_a_gated_calls_nested_text_asks_nobody(server: Any) -> None:
+async def test_half_a_letter_in_a_gated_calls_nested_text_asks_nobody(server):
     # finding: S31
     async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
         client = OddClient(http, stage, MODERN)
@@ -193,8 +187,8 @@ async def test_half_a_letter_in_a_gated_calls_nested_text_asks_nobody(server: An
 
 
 async def test_answers_to_a_tools_own_requests_that_cannot_be_kept_are_refused_in_a_sentence(
-    server: Any,
-) -> None:
+    server,
+):
     # finding: S31
     async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
         client = OddClient(http, stage, MODERN)

@@ -77,7 +77,7 @@ def server(library: str) -> Any:
     return server
 
 
-async def test_it_is_a_form_of_the_clients(server: Any, revision: str) -> None:
+async def test_it_is_a_form_of_the_clients(server, revision):
     answered = [{"name": "Ada Lovelace"}]
     async with (
         staged(server, kinds=[Signatures]) as stage,
@@ -90,7 +90,7 @@ async def test_it_is_a_form_of_the_clients(server: Any, revision: str) -> None:
         assert stage.service.kinds.others["signature"].signed == answered  # type: ignore[attr-defined]
 
 
-async def test_it_is_a_page_of_ours(server: Any, revision: str) -> None:
+async def test_it_is_a_page_of_ours(server, revision):
     url = types.ElicitationCapability(url=types.UrlElicitationCapability())
     async with (
         staged(server, kinds=[Signatures]) as stage,
@@ -105,7 +105,7 @@ async def test_it_is_a_page_of_ours(server: Any, revision: str) -> None:
         assert (await person.visit(link)).heading == "Sent"
 
 
-async def test_what_its_traits_say_holds_for_it(server: Any, revision: str) -> None:
+async def test_what_its_traits_say_holds_for_it(server, revision):
     async with (
         staged(server, kinds=[Signatures]) as stage,
         stage.caller(revision, name="it") as caller,
@@ -115,7 +115,7 @@ async def test_what_its_traits_say_holds_for_it(server: Any, revision: str) -> N
     assert traits_of("signature") == Traits(name="signature", page="form"), "known only there"
 
 
-def test_a_name_that_is_taken_is_refused() -> None:
+def test_a_name_that_is_taken_is_refused():
     taken = Traits(name="form", page="form")
     with pytest.raises(ValueError, match="give this one another name"), declared({"form": taken}):
         pass

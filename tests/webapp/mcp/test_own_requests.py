@@ -47,7 +47,7 @@ def asked_keys(result: object) -> list[str]:
     return sorted(asked_in(result).input_requests or {})
 
 
-async def test_an_answer_is_seen_again_after_a_form_of_the_tools_own(library: str) -> None:
+async def test_an_answer_is_seen_again_after_a_form_of_the_tools_own(library):
     shop = Shop(library, form_first=False)
     async with staged(shop.server) as stage, stage.caller(MODERN) as caller:
         paying = asked_in(await caller.leg("buy"))
@@ -59,9 +59,7 @@ async def test_an_answer_is_seen_again_after_a_form_of_the_tools_own(library: st
         assert len(await stage.elicitations()) == 1
 
 
-async def test_a_leg_that_is_sent_twice_is_given_the_same_form_without_asking_again(
-    library: str,
-) -> None:
+async def test_a_leg_that_is_sent_twice_is_given_the_same_form_without_asking_again(library):
     shop = Shop(library, form_first=False)
     async with staged(shop.server) as stage, stage.caller(MODERN) as caller:
         paying = asked_in(await caller.leg("buy"))
@@ -73,7 +71,7 @@ async def test_a_leg_that_is_sent_twice_is_given_the_same_form_without_asking_ag
         assert len(await stage.elicitations()) == 1
 
 
-async def test_a_new_call_after_the_result_asks_anew(library: str) -> None:
+async def test_a_new_call_after_the_result_asks_anew(library):
     shop = Shop(library, form_first=False)
     async with staged(shop.server) as stage, stage.caller(MODERN) as caller:
         paying = asked_in(await caller.leg("buy"))
@@ -85,9 +83,7 @@ async def test_a_new_call_after_the_result_asks_anew(library: str) -> None:
         assert stage.id_of(fresh) != stage.id_of(link)
 
 
-async def test_an_outcome_is_used_up_by_a_result_of_a_leg_that_asked_nothing(
-    library: str,
-) -> None:
+async def test_an_outcome_is_used_up_by_a_result_of_a_leg_that_asked_nothing(library):
     if library == "fastmcp":
         from fastmcp import Context
     else:
@@ -112,9 +108,7 @@ async def test_an_outcome_is_used_up_by_a_result_of_a_leg_that_asked_nothing(
         assert stage.id_of(links_asked(fresh)[0]) != stage.id_of(link)
 
 
-async def test_the_answer_to_a_form_that_came_first_is_there_in_every_later_leg(
-    library: str,
-) -> None:
+async def test_the_answer_to_a_form_that_came_first_is_there_in_every_later_leg(library):
     shop = Shop(library, form_first=True)
     async with staged(shop.server, limits=SHORT) as stage, stage.caller(MODERN) as caller:
         sizing = asked_in(await caller.leg("buy"))

@@ -2,7 +2,6 @@
 
 import logging
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -61,7 +60,7 @@ async def use(person: Person, place: str) -> Page:
     return await person.press(place)
 
 
-async def test_with_the_key_and_a_paired_browser_it_works(revision: str) -> None:
+async def test_with_the_key_and_a_paired_browser_it_works(revision):
     headers = {**RELAYED, "authorization": f"Bearer {key_of(RING)}"}
     async with staged(shop()) as stage, stage.caller(revision, headers=headers) as caller:
         call = caller.call("visit")
@@ -79,14 +78,14 @@ async def test_with_the_key_and_a_paired_browser_it_works(revision: str) -> None
 
 
 @pytest.mark.parametrize("key", ["none", "elicit_local_", key_of(RING)[:-1], key_of(RING) + "x"])
-async def test_without_the_very_key_nobody_is_asked(revision: str, key: str) -> None:
+async def test_without_the_very_key_nobody_is_asked(revision, key):
     headers = {**RELAYED, "authorization": f"Bearer {key}"}
     async with staged(shop()) as stage, stage.caller(revision, headers=headers) as caller:
         assert "[ELICITATION_NOT_ALLOWED]" in text_of(await soon(caller.call("visit")))
         assert not await stage.elicitations()
 
 
-async def test_an_address_pairs_one_browser() -> None:
+async def test_an_address_pairs_one_browser():
     async with staged(shop()) as stage:
         place = address(stage)
         first, second = await relayed_person(stage), await relayed_person(stage)
@@ -95,7 +94,7 @@ async def test_an_address_pairs_one_browser() -> None:
         assert (await second.visit(place)).status == 410
 
 
-async def test_the_log_says_that_a_browser_was_paired(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_says_that_a_browser_was_paired(caplog):
     # finding: S26
     caplog.set_level(logging.INFO, logger="webapp")
     async with staged(shop()) as stage:
@@ -107,7 +106,7 @@ async def test_the_log_says_that_a_browser_was_paired(caplog: pytest.LogCaptureF
     assert vars(said)["owner"] == owner
 
 
-async def test_looking_at_an_address_pairs_nothing() -> None:
+async def test_looking_at_an_address_pairs_nothing():
     async with staged(shop()) as stage:
         scanner, person = await stage.person(), await relayed_person(stage)
         place = address(stage)
@@ -117,7 +116,7 @@ async def test_looking_at_an_address_pairs_nothing() -> None:
         assert (await use(person, place)).status == 200
 
 
-async def test_a_form_of_another_page_pairs_nothing() -> None:
+async def test_a_form_of_another_page_pairs_nothing():
     async with staged(shop()) as stage:
         person = await relayed_person(stage)
         place = address(stage)
@@ -127,7 +126,7 @@ async def test_a_form_of_another_page_pairs_nothing() -> None:
         assert (await use(person, place)).status == 200
 
 
-async def test_a_paired_browser_of_another_user_is_still_another_users() -> None:
+async def test_a_paired_browser_of_another_user_is_still_another_users():
     async with staged(shop()) as stage:
         person = await stage.person()
         await use(person, address(stage))
@@ -186,8 +185,8 @@ def shop_with_a_gate(ran: list[str]) -> object:
 
 @pytest.mark.parametrize("tick", [{}, {"remember": "1", "all_clients": "1"}])
 async def test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_must_be_paired(
-    revision: str, tick: dict[str, str]
-) -> None:
+    revision, tick
+):
     # finding: S20
     ran: list[str] = []
     async with (
@@ -216,9 +215,7 @@ async def test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_mus
 
 
 @pytest.mark.parametrize("declares", [FORM, BOTH, None], ids=["form", "both", "none"])
-async def test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers(
-    revision: str, declares: Any
-) -> None:
+async def test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers(revision, declares):
     # finding: S20
     ran: list[str] = []
     async with (

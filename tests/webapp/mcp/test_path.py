@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -51,9 +50,7 @@ def add_sign_in(server: Any) -> None:
 
 
 @pytest.mark.every_way
-async def test_the_line_returns_with_what_trusted_code_completed(
-    server: Any, revision: str
-) -> None:
+async def test_the_line_returns_with_what_trusted_code_completed(server, revision):
     # parity: L5
     # defect: frontmcp no URL is sent
     add_sign_in(server)
@@ -69,7 +66,7 @@ async def test_the_line_returns_with_what_trusted_code_completed(
 
 
 @pytest.mark.every_way
-async def test_two_questions_are_asked_one_after_another(server: Any, revision: str) -> None:
+async def test_two_questions_are_asked_one_after_another(server, revision):
     @server.tool()
     async def buy(item: str) -> str:
         who = await elicit.url("Sign in", LOGIN)
@@ -89,7 +86,7 @@ async def test_two_questions_are_asked_one_after_another(server: Any, revision: 
         assert first != second
 
 
-async def test_a_function_gets_an_address_to_return_to(server: Any, revision: str) -> None:
+async def test_a_function_gets_an_address_to_return_to(server, revision):
     # parity: L2
     made: list[Link] = []
 
@@ -112,9 +109,7 @@ async def test_a_function_gets_an_address_to_return_to(server: Any, revision: st
         assert link.rsplit("/", 1)[1] not in location
 
 
-async def test_an_agreement_alone_is_enough_where_the_tool_does_not_wait(
-    server: Any, revision: str
-) -> None:
+async def test_an_agreement_alone_is_enough_where_the_tool_does_not_wait(server, revision):
     # parity: L2
     @server.tool()
     async def show() -> str:
@@ -124,7 +119,7 @@ async def test_an_agreement_alone_is_enough_where_the_tool_does_not_wait(
         assert text_of(await soon(caller.call("show"))) == "shown {}"
 
 
-async def test_a_press_on_continue_is_enough_where_the_tool_does_not_wait(revision: str) -> None:
+async def test_a_press_on_continue_is_enough_where_the_tool_does_not_wait(revision):
     server = new_server("mcp")
 
     @server.tool(structured_output=False)
@@ -139,7 +134,7 @@ async def test_a_press_on_continue_is_enough_where_the_tool_does_not_wait(revisi
         assert text_of(await soon(again)) == "shown {}"
 
 
-async def test_trusted_code_completes_by_an_id_of_its_own(server: Any, revision: str) -> None:
+async def test_trusted_code_completes_by_an_id_of_its_own(server, revision):
     @server.tool()
     async def order() -> str:
         done = await elicit.url("Approve", LOGIN, elicitation_id="order-17")
@@ -154,7 +149,7 @@ async def test_trusted_code_completes_by_an_id_of_its_own(server: Any, revision:
         assert await complete_elicitation("order-17", {"by": "eve"}) == "already_settled"
 
 
-async def test_an_id_of_ones_own_stands_for_one_open_question_only(server: Any) -> None:
+async def test_an_id_of_ones_own_stands_for_one_open_question_only(server):
     @server.tool()
     async def order(number: int) -> str:
         return str(dict(await elicit.url(f"Approve {number}", LOGIN, elicitation_id="order")))
@@ -170,7 +165,7 @@ async def test_an_id_of_ones_own_stands_for_one_open_question_only(server: Any) 
 
 
 @pytest.mark.every_way
-async def test_a_completion_before_anybody_waits_is_not_lost(server: Any, revision: str) -> None:
+async def test_a_completion_before_anybody_waits_is_not_lost(server, revision):
     # finding: R3
     completions: list[asyncio.Task[Completion]] = []
 
@@ -188,9 +183,7 @@ async def test_a_completion_before_anybody_waits_is_not_lost(server: Any, revisi
         assert [await completion for completion in completions] == ["accepted"]
 
 
-async def test_a_completion_while_the_address_is_made_is_not_lost(
-    server: Any, revision: str, tmp_path: Path
-) -> None:
+async def test_a_completion_while_the_address_is_made_is_not_lost(server, revision, tmp_path):
     # parity: L3
     # defect: lynq early completion
     # finding: R3
@@ -219,7 +212,7 @@ async def test_a_completion_while_the_address_is_made_is_not_lost(
         assert completions == ["accepted"]
 
 
-async def test_a_function_that_raises_leaves_no_question(server: Any, revision: str) -> None:
+async def test_a_function_that_raises_leaves_no_question(server, revision):
     # finding: R3
     made: list[Link] = []
 
@@ -242,7 +235,7 @@ async def test_a_function_that_raises_leaves_no_question(server: Any, revision: 
         assert text_of(await soon(call)) == "paid {'by': 'ann'}"
 
 
-async def test_what_a_function_told_before_it_raised_may_come_back(server: Any) -> None:
+async def test_what_a_function_told_before_it_raised_may_come_back(server):
     # finding: R3
     made: list[Link] = []
 
@@ -273,7 +266,7 @@ class LosingStore(MemoryStore):
         return await super().write(*records)
 
 
-async def test_a_crash_before_the_address_is_kept_asks_the_function_again(server: Any) -> None:
+async def test_a_crash_before_the_address_is_kept_asks_the_function_again(server):
     # finding: R3
     made, store = list[Link](), LosingStore()
 
@@ -298,9 +291,7 @@ async def test_a_crash_before_the_address_is_kept_asks_the_function_again(server
 
 
 @pytest.mark.every_way
-async def test_another_process_on_the_same_store_completes(
-    server: Any, revision: str, tmp_path: Path
-) -> None:
+async def test_another_process_on_the_same_store_completes(server, revision, tmp_path):
     # parity: L4
     add_sign_in(server)
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
@@ -338,9 +329,7 @@ class Author:
 
 
 @pytest.mark.every_way
-async def test_a_route_of_the_authors_completes_for_the_browser_that_went(
-    server: Any, revision: str
-) -> None:
+async def test_a_route_of_the_authors_completes_for_the_browser_that_went(server, revision):
     # parity: L4
     author = Author(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
@@ -352,7 +341,7 @@ async def test_a_route_of_the_authors_completes_for_the_browser_that_went(
         assert text_of(await soon(call)) == "paid {'by': 'route'}"
 
 
-async def test_a_route_of_the_authors_completes_for_no_other_browser(server: Any) -> None:
+async def test_a_route_of_the_authors_completes_for_no_other_browser(server):
     author = Author(server)
     async with staged(server) as stage, stage.caller(LEGACY) as caller:
         call = caller.call("pay")
@@ -370,7 +359,7 @@ async def test_a_route_of_the_authors_completes_for_no_other_browser(server: Any
         await soon(call)
 
 
-async def test_a_route_of_the_authors_completes_by_id_in_trusted_code(server: Any) -> None:
+async def test_a_route_of_the_authors_completes_by_id_in_trusted_code(server):
     add_sign_in(server)
 
     @server.custom_route("/webhook/{id}", methods=["POST"])
@@ -389,9 +378,7 @@ async def test_a_route_of_the_authors_completes_by_id_in_trusted_code(server: An
         assert text_of(await soon(call)) == "signed in: ann"
 
 
-async def test_the_service_reports_to_the_callback_address_itself(
-    server: Any, revision: str
-) -> None:
+async def test_the_service_reports_to_the_callback_address_itself(server, revision):
     author = Author(server)
 
     async def post(content: Mapping[str, Json]) -> httpx.Response:
@@ -412,7 +399,7 @@ async def test_the_service_reports_to_the_callback_address_itself(
         assert text_of(await soon(call)) == "paid {'order': 7}"
 
 
-async def test_a_late_completion_is_kept_for_the_same_question(server: Any, revision: str) -> None:
+async def test_a_late_completion_is_kept_for_the_same_question(server, revision):
     # defect: lynq late completion
     add_sign_in(server)
     async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
@@ -422,7 +409,7 @@ async def test_a_late_completion_is_kept_for_the_same_question(server: Any, revi
         assert text_of(await soon(caller.call("sign_in"))) == "signed in: ann"
 
 
-async def test_an_answer_is_used_once_and_then_asked_for_again(server: Any, revision: str) -> None:
+async def test_an_answer_is_used_once_and_then_asked_for_again(server, revision):
     add_sign_in(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         links = []
@@ -434,7 +421,7 @@ async def test_an_answer_is_used_once_and_then_asked_for_again(server: Any, revi
         assert stage.id_of(links[0]) != stage.id_of(links[1])
 
 
-async def test_a_tool_that_asks_nothing_is_left_alone(server: Any, revision: str) -> None:
+async def test_a_tool_that_asks_nothing_is_left_alone(server, revision):
     runs: list[int] = []
 
     @server.tool()
@@ -450,7 +437,7 @@ async def test_a_tool_that_asks_nothing_is_left_alone(server: Any, revision: str
 
 
 @pytest.mark.parametrize("question", ["open", "settled"])
-async def test_a_completion_by_a_foreign_id_does_nothing(server: Any, question: str) -> None:
+async def test_a_completion_by_a_foreign_id_does_nothing(server, question):
     add_sign_in(server)
     async with staged(server) as stage, stage.caller(LEGACY) as caller:
         call = caller.call("sign_in")

@@ -36,7 +36,7 @@ def server(server: Any) -> Any:
     return server
 
 
-async def test_whoever_runs_the_server_is_told_what_is_asked(server: Any, revision: str) -> None:
+async def test_whoever_runs_the_server_is_told_what_is_asked(server, revision):
     # parity: T8
     notes = Notes()
     plugins = [Broken(), Deaf(), notes]

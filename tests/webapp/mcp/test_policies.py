@@ -44,9 +44,7 @@ def server(server: Any) -> Any:
 
 
 @pytest.mark.every_way
-async def test_the_older_call_is_told_that_a_newer_question_took_its_place(
-    server: Any, revision: str
-) -> None:
+async def test_the_older_call_is_told_that_a_newer_question_took_its_place(server, revision):
     # parity: F8
     async with staged(server, policies=ONE) as stage, stage.caller(revision) as caller:
         older = caller.call("visit", name="Rome")
@@ -67,9 +65,7 @@ async def test_the_older_call_is_told_that_a_newer_question_took_its_place(
         assert text_of(await soon(newest)) == "Bern accepted accept"
 
 
-async def test_several_are_open_at_once_unless_the_policy_is_set(
-    server: Any, revision: str
-) -> None:
+async def test_several_are_open_at_once_unless_the_policy_is_set(server, revision):
     # parity: F8
     async with staged(server) as stage, stage.caller(revision) as caller:
         calls, links = [], []
@@ -81,9 +77,7 @@ async def test_several_are_open_at_once_unless_the_policy_is_set(
             assert text_of(await soon(call)).endswith("accepted accept")
 
 
-async def test_the_next_question_of_the_same_call_supersedes_nothing(
-    server: Any, revision: str
-) -> None:
+async def test_the_next_question_of_the_same_call_supersedes_nothing(server, revision):
     # parity: F8
     async with staged(server, policies=ONE) as stage, stage.caller(revision) as caller:
         call = caller.call("visit_both")
@@ -93,9 +87,7 @@ async def test_the_next_question_of_the_same_call_supersedes_nothing(
         assert {row.status for row in await stage.elicitations()} == {Status.ACCEPTED}
 
 
-async def test_questions_that_are_asked_together_supersede_none_of_each_other(
-    server: Any, revision: str
-) -> None:
+async def test_questions_that_are_asked_together_supersede_none_of_each_other(server, revision):
     # parity: F8
     async with staged(server, policies=ONE) as stage, stage.caller(revision) as caller:
         call = caller.call("visit_at_once")
@@ -105,9 +97,7 @@ async def test_questions_that_are_asked_together_supersede_none_of_each_other(
         assert text_of(await soon(call)) == "been to both"
 
 
-async def test_a_client_that_gets_links_in_results_has_one_question_too(
-    server: Any, revision: str
-) -> None:
+async def test_a_client_that_gets_links_in_results_has_one_question_too(server, revision):
     # parity: F8
     async with staged(server, policies=ONE) as stage, stage.caller(revision, declares=None) as one:
         first = link_in(await soon(one.call("visit", name="Rome")))
@@ -118,7 +108,7 @@ async def test_a_client_that_gets_links_in_results_has_one_question_too(
         assert text_of(await soon(one.call("visit", name="Oslo"))) == "Oslo accepted accept"
 
 
-async def test_clients_of_one_name_are_one_session_whatever_their_revision(server: Any) -> None:
+async def test_clients_of_one_name_are_one_session_whatever_their_revision(server):
     # parity: F8
     async with staged(server, policies=ONE) as stage, stage.caller(LEGACY) as caller:
         call = caller.call("visit", name="Rome")
@@ -131,9 +121,7 @@ async def test_clients_of_one_name_are_one_session_whatever_their_revision(serve
         assert await stage.status(link) is Status.SUPERSEDED
 
 
-async def test_too_many_open_questions_are_an_error_that_the_model_can_read(
-    server: Any, revision: str
-) -> None:
+async def test_too_many_open_questions_are_an_error_that_the_model_can_read(server, revision):
     policies = PolicySettings(pending_per_owner=1)
     async with staged(server, policies=policies) as stage, stage.caller(revision) as caller:
         first = caller.call("visit", name="Rome")

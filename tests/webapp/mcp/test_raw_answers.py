@@ -70,8 +70,8 @@ def said_in(result: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("value", [[1], {"first": "Ann"}, None, [["Ann"]], 7])
 async def test_content_of_no_kind_that_a_form_has_ends_the_question_and_says_where(
-    server: Any, value: Json
-) -> None:
+    server, value: Json
+):
     async with staged(server) as stage:
         answer = {"action": "accept", "content": {"response": value}}
         result = await soon(result_of(stage, "name", answer))
@@ -81,7 +81,7 @@ async def test_content_of_no_kind_that_a_form_has_ends_the_question_and_says_whe
         assert [row.status for row in await stage.elicitations()] == [Status.FAILED]
 
 
-async def test_a_no_is_a_no_whatever_comes_along(server: Any) -> None:
+async def test_a_no_is_a_no_whatever_comes_along(server):
     async with staged(server) as stage:
         answer = {"action": "decline", "content": {"x": {"y": [1]}}}
         assert said_in(await soon(result_of(stage, "ask", answer))) == "sure: False"
@@ -89,9 +89,7 @@ async def test_a_no_is_a_no_whatever_comes_along(server: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [{}, {"action": "approve"}, {"action": 1}, {"action": None}])
-async def test_what_is_none_of_the_three_is_no_yes(
-    server: Any, ran: list[str], answer: object
-) -> None:
+async def test_what_is_none_of_the_three_is_no_yes(server, ran, answer):
     async with staged(server) as stage:
         assert said_in(await soon(result_of(stage, "ask", answer))) == "sure: False"
         refused = await soon(result_of(stage, "wipe", answer))

@@ -87,8 +87,8 @@ def given_again(result: Any) -> str:
 
 @pytest.mark.every_way
 async def test_a_question_that_was_dismissed_beside_once_does_not_hold_its_result_up(
-    server: Any, library: str, revision: str
-) -> None:
+    server, library, revision
+):
     # finding: R2
     payment_env = PaymentEnv(server)
     fills: list[Any] = ["cancel", {"response": True}]
@@ -107,9 +107,7 @@ async def test_a_question_that_was_dismissed_beside_once_does_not_hold_its_resul
 
 
 @pytest.mark.every_way
-async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(
-    server: Any, revision: str
-) -> None:
+async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(server, revision):
     # finding: R2
     payment_env = PaymentEnv(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
@@ -122,9 +120,7 @@ async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(
         assert payment_env.orders == 1
 
 
-async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(
-    server: Any, library: str, revision: str
-) -> None:
+async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(server, library, revision):
     # finding: R2
     PaymentEnv(server)
     async with opened(server, library) as (stage, clock), stage.caller(revision) as caller:
@@ -138,7 +134,7 @@ async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(
         assert given_again(await soon(caller.call("order", what="tea"))) == "order 2 of tea"
 
 
-async def test_other_arguments_and_other_clients_get_their_own(server: Any, revision: str) -> None:
+async def test_other_arguments_and_other_clients_get_their_own(server, revision):
     # finding: R2
     PaymentEnv(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
@@ -157,16 +153,14 @@ async def test_other_arguments_and_other_clients_get_their_own(server: Any, revi
         ("order_twice", ["orders 1 and 2 of tea", "orders 3 and 4 of tea"]),
     ],
 )
-async def test_with_again_it_is_done_again_at_once(
-    server: Any, revision: str, tool: str, results: list[str]
-) -> None:
+async def test_with_again_it_is_done_again_at_once(server, revision, tool, results):
     # finding: R2
     PaymentEnv(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
         assert [text_of(await soon(caller.call(tool, what="tea"))) for _ in results] == results
 
 
-async def test_an_error_is_never_given_again(server: Any, revision: str) -> None:
+async def test_an_error_is_never_given_again(server, revision):
     # finding: R2
     payment_env = PaymentEnv(server)
     payment_env.fails = True
@@ -176,9 +170,7 @@ async def test_an_error_is_never_given_again(server: Any, revision: str) -> None
         assert text_of(await soon(caller.call("order", what="tea"))).startswith("order ")
 
 
-async def test_what_neither_bought_nor_did_anything_is_asked_anew(
-    server: Any, revision: str
-) -> None:
+async def test_what_neither_bought_nor_did_anything_is_asked_anew(server, revision):
     # finding: R2
     PaymentEnv(server)
     async with staged(server) as stage, stage.caller(revision) as caller:
@@ -189,7 +181,7 @@ async def test_what_neither_bought_nor_did_anything_is_asked_anew(
 
 
 @pytest.mark.every_way
-async def test_it_is_given_again_behind_the_gate_of_a_new_call(server: Any, revision: str) -> None:
+async def test_it_is_given_again_behind_the_gate_of_a_new_call(server, revision):
     # finding: R2
     orders: list[str] = []
 
@@ -216,7 +208,7 @@ async def test_it_is_given_again_behind_the_gate_of_a_new_call(server: Any, revi
         assert orders == ["tea"]
 
 
-async def test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps() -> None:
+async def test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps():
     # finding: R2
     server = new_server("mcp")
 
@@ -240,5 +232,5 @@ def _unanswered(asked: Any) -> Any:
     return asked.model_copy(update={"input_requests": None})
 
 
-def test_two_minutes_are_what_the_readme_says() -> None:
+def test_two_minutes_are_what_the_readme_says():
     assert timedelta(minutes=2) == REPEATED_FOR

@@ -14,7 +14,7 @@ KANA = "\u3042"
 
 @pytest.mark.parametrize("length", [3_000, 7_000, 12_000, 30_000])
 @pytest.mark.parametrize("letter", ['"', KANA, "a"], ids=["quotes", "kana", "latin"])
-async def test_a_result_of_any_size_comes_back_from_one_body(letter: str, length: int) -> None:
+async def test_a_result_of_any_size_comes_back_from_one_body(letter: str, length: int):
     server = new_server("mcp")
     ran: list[str] = []
 
@@ -33,7 +33,7 @@ async def test_a_result_of_any_size_comes_back_from_one_body(letter: str, length
         assert len(ran) == 1
 
 
-async def test_a_large_result_is_delivered_on_each_way(server: Any, revision: str) -> None:
+async def test_a_large_result_is_delivered_on_each_way(server, revision):
     ran: list[str] = []
 
     @server.tool()
@@ -49,9 +49,7 @@ async def test_a_large_result_is_delivered_on_each_way(server: Any, revision: st
         assert len(ran) == 1
 
 
-async def test_the_question_of_a_result_too_large_to_keep_is_used_up(
-    server: Any, revision: str
-) -> None:
+async def test_the_question_of_a_result_too_large_to_keep_is_used_up(server, revision):
     @server.tool()
     async def export() -> str:
         await elicit.url("Sign in", LOGIN)
@@ -71,8 +69,8 @@ async def test_the_question_of_a_result_too_large_to_keep_is_used_up(
 
 @pytest.mark.every_way
 async def test_an_address_from_an_argument_that_may_not_be_asked_reaches_the_model(
-    server: Any, revision: str
-) -> None:
+    server, revision
+):
     @server.tool()
     async def open_page(address: str) -> str:
         await elicit.url("Look at this", address)
@@ -86,7 +84,7 @@ async def test_an_address_from_an_argument_that_may_not_be_asked_reaches_the_mod
 
 
 @pytest.mark.every_way
-async def test_a_message_that_is_too_long_reaches_the_model(server: Any, revision: str) -> None:
+async def test_a_message_that_is_too_long_reaches_the_model(server, revision):
     @server.tool()
     async def ask(length: int) -> str:
         await elicit.url("m" * length, LOGIN)
@@ -99,7 +97,7 @@ async def test_a_message_that_is_too_long_reaches_the_model(server: Any, revisio
         assert not await stage.elicitations()
 
 
-async def test_work_whose_result_is_no_json_reaches_the_model(server: Any, revision: str) -> None:
+async def test_work_whose_result_is_no_json_reaches_the_model(server, revision):
     @server.tool()
     async def order() -> str:
         async def work(_: str) -> Json:
@@ -113,7 +111,7 @@ async def test_work_whose_result_is_no_json_reaches_the_model(server: Any, revis
         assert "once('order')" in text_of(result)
 
 
-async def test_once_without_a_name_reaches_the_model(server: Any, revision: str) -> None:
+async def test_once_without_a_name_reaches_the_model(server, revision):
     @server.tool()
     async def order(name: str) -> str:
         async def work(_: str) -> Json:
@@ -125,9 +123,7 @@ async def test_once_without_a_name_reaches_the_model(server: Any, revision: str)
         assert_is_invalid_input(await soon(caller.call("order", name="")))
 
 
-async def test_content_that_is_too_large_reaches_the_model_of_the_completing_tool(
-    server: Any, revision: str
-) -> None:
+async def test_content_that_is_too_large_reaches_the_model_of_the_completing_tool(server, revision):
     @server.tool()
     async def sign_in() -> str:
         return str(dict(await elicit.url("Sign in", LOGIN, elicitation_id="order")))

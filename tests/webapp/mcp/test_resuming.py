@@ -115,7 +115,7 @@ async def results_are_noted(stage: ServerEnv) -> None:
         (run,) = await stage.service.elicitations.all(Run)
 
 
-async def test_a_stream_that_was_cut_before_the_result_goes_on_with_it(library: str) -> None:
+async def test_a_stream_that_was_cut_before_the_result_goes_on_with_it(library):
     # finding: R2
     async with cut_off(library) as (stage, reader, work):
         resumed = asyncio.create_task(reader.resume(reader.seen[0]))
@@ -130,9 +130,7 @@ async def test_a_stream_that_was_cut_before_the_result_goes_on_with_it(library: 
         assert work.runs == 1
 
 
-async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once(
-    library: str,
-) -> None:
+async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once(library):
     # finding: R2
     async with cut_off(library) as (stage, reader, work):
         work.gate.set()
@@ -144,7 +142,7 @@ async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once
         assert reader.results == ["worked 1"] * 2
 
 
-async def test_a_result_that_arrived_can_be_read_again(library: str) -> None:
+async def test_a_result_that_arrived_can_be_read_again(library):
     # finding: R2
     server = new_server(library)
     work = Work(server)
@@ -157,7 +155,7 @@ async def test_a_result_that_arrived_can_be_read_again(library: str) -> None:
 
 
 @pytest.mark.parametrize("id", ["another session's", "none of anybody's", "7", "_GET_stream"])
-async def test_an_event_that_is_not_this_sessions_is_refused(library: str, id: str) -> None:
+async def test_an_event_that_is_not_this_sessions_is_refused(library, id):
     # finding: R2
     server = new_server(library)
     work = Work(server)
@@ -171,7 +169,7 @@ async def test_an_event_that_is_not_this_sessions_is_refused(library: str, id: s
         assert thief.results == []
 
 
-async def test_ids_of_events_are_not_to_be_guessed(library: str) -> None:
+async def test_ids_of_events_are_not_to_be_guessed(library):
     # finding: R2
     server = new_server(library)
     work = Work(server)
@@ -185,7 +183,7 @@ async def test_ids_of_events_are_not_to_be_guessed(library: str) -> None:
         assert all(len(id) >= 22 for id in seen)
 
 
-async def test_a_newer_reader_of_a_stream_takes_it_over(library: str) -> None:
+async def test_a_newer_reader_of_a_stream_takes_it_over(library):
     # finding: R2
     async with cut_off(library) as (_, reader, work):
         older = Reader(reader.http, reader.url, reader.headers)
@@ -198,7 +196,7 @@ async def test_a_newer_reader_of_a_stream_takes_it_over(library: str) -> None:
         assert (older.results, reader.results) == ([], ["worked 1"])
 
 
-async def test_the_official_client_takes_its_stream_up_by_itself(library: str) -> None:
+async def test_the_official_client_takes_its_stream_up_by_itself(library):
     # finding: R2
     server = new_server(library)
 
@@ -215,7 +213,7 @@ async def test_the_official_client_takes_its_stream_up_by_itself(library: str) -
         await cut(gone)
 
 
-async def test_events_are_bounded_in_number_bytes_and_time() -> None:
+async def test_events_are_bounded_in_number_bytes_and_time():
     # finding: R2
     import mcp_types as types
 

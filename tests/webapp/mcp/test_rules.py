@@ -67,9 +67,7 @@ def strings(content: Mapping[str, Json]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
-async def test_the_page_says_it_beside_its_field_and_accepts_nothing(
-    server: Any, revision: str, kind: str
-) -> None:
+async def test_the_page_says_it_beside_its_field_and_accepts_nothing(server, revision, kind):
     # finding: A5
     @server.tool()
     async def book() -> str:
@@ -94,7 +92,7 @@ async def test_the_page_says_it_beside_its_field_and_accepts_nothing(
         assert text_of(await soon(call)) == "Stay 2 to 3 for Ada"
 
 
-async def test_a_clients_own_form_hears_it_too(server: Any, revision: str) -> None:
+async def test_a_clients_own_form_hears_it_too(server, revision):
     # finding: A5
     @server.tool()
     async def book() -> str:
@@ -146,15 +144,15 @@ class Asking:
     [(RIGHT, []), (WRONG, [Fault(path="", message="The last day is before the first.")])],
 )
 async def test_the_process_that_asked_is_asked_by_the_one_that_serves_the_page(
-    kind: str, typed: dict[str, Json], said: list[Fault]
-) -> None:
+    kind, typed: dict[str, Json], said: list[Fault]
+):
     # finding: A5
     found, (check,) = await Asking(QUESTIONS[kind], Clock()).faults(typed)
     assert found == said
     assert check.content is None  # nothing that was typed stays
 
 
-def test_where_nobody_answers_nothing_is_accepted_and_the_person_may_try_again() -> None:
+def test_where_nobody_answers_nothing_is_accepted_and_the_person_may_try_again():
     # finding: A5
     clock = Clock()
     loop = HandLoop(clock)
@@ -175,7 +173,7 @@ class Broken(BaseModel):
         raise RuntimeError(name)
 
 
-async def test_a_validator_that_breaks_accepts_nothing_and_shows_nothing() -> None:
+async def test_a_validator_that_breaks_accepts_nothing_and_shows_nothing():
     found, _ = await Asking(elicit.form("Who?", Broken), Clock()).faults({"name": "Ada"})
     assert [fault.path for fault in found] == [""]
     assert "Ada" not in found[0].message
@@ -195,9 +193,7 @@ class Plain(BaseModel):
     is_gift: bool = False
 
 
-async def test_code_that_completes_a_form_by_its_name_hears_it_too(
-    server: Any, revision: str
-) -> None:
+async def test_code_that_completes_a_form_by_its_name_hears_it_too(server, revision):
     # finding: A5
     @server.tool()
     async def stay() -> str:
@@ -264,6 +260,6 @@ class Lowered(BaseModel):
         ({"type": "object", "properties": {"name": {"type": "string"}}}, False),
     ],
 )
-def test_a_plain_model_needs_nobody_to_be_checked(asked_for: Any, has_rules: bool) -> None:
+def test_a_plain_model_needs_nobody_to_be_checked(asked_for, has_rules):
     # finding: A5
     assert schema_of(asked_for).has_rules is has_rules

@@ -25,7 +25,7 @@ LOGIN = "https://example.org/login"
 
 
 @pytest.mark.every_way
-async def test_a_bare_except_does_not_swallow_the_question(server: Any, revision: str) -> None:
+async def test_a_bare_except_does_not_swallow_the_question(server, revision):
     @server.tool()
     async def careless() -> str:
         try:
@@ -39,9 +39,7 @@ async def test_a_bare_except_does_not_swallow_the_question(server: Any, revision
         assert text_of(await soon(call)) == "{'name': 'ann'}"
 
 
-async def test_an_except_exception_does_not_swallow_the_question(
-    server: Any, revision: str
-) -> None:
+async def test_an_except_exception_does_not_swallow_the_question(server, revision):
     @server.tool()
     async def careful() -> str:
         try:
@@ -55,7 +53,7 @@ async def test_an_except_exception_does_not_swallow_the_question(
         assert text_of(await soon(call)) == "{'name': 'ann'}"
 
 
-async def test_a_tool_may_handle_a_no_itself(server: Any, revision: str) -> None:
+async def test_a_tool_may_handle_a_no_itself(server, revision):
     @server.tool()
     async def polite() -> str:
         try:
@@ -70,7 +68,7 @@ async def test_a_tool_may_handle_a_no_itself(server: Any, revision: str) -> None
 
 
 @pytest.mark.every_way
-async def test_gathered_questions_each_get_their_own_answer(server: Any, revision: str) -> None:
+async def test_gathered_questions_each_get_their_own_answer(server, revision):
     @server.tool()
     async def both() -> str:
         one, two = await asyncio.gather(
@@ -89,9 +87,7 @@ async def test_gathered_questions_each_get_their_own_answer(server: Any, revisio
 
 
 @pytest.mark.every_way
-async def test_questions_of_a_task_group_each_get_their_own_answer(
-    server: Any, revision: str
-) -> None:
+async def test_questions_of_a_task_group_each_get_their_own_answer(server, revision):
     @server.tool()
     async def both() -> str:
         async def ask(message: str) -> str:
@@ -111,7 +107,7 @@ async def test_questions_of_a_task_group_each_get_their_own_answer(
         assert text_of(await soon(call)) == "{'is': 'One'} {'is': 'Two'}"
 
 
-async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(library: str) -> None:
+async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(library):
     server = new_server(library)
     add_both(server)
     async with staged(server) as stage, stage.caller(MODERN) as caller:
@@ -124,9 +120,7 @@ async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(library: s
         assert is_quiet  # nobody is being served, so nobody may be handed an answer
 
 
-async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(
-    library: str,
-) -> None:
+async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(library):
     server = new_server(library)
     add_both(server)
     async with staged(server) as stage, stage.caller(MODERN) as caller:
@@ -139,9 +133,7 @@ async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(
         assert text_of(answered_in(await caller.leg("both", after=second))) == "done"
 
 
-async def test_a_no_to_one_of_two_gathered_questions_ends_the_wait_for_the_other(
-    library: str,
-) -> None:
+async def test_a_no_to_one_of_two_gathered_questions_ends_the_wait_for_the_other(library):
     server = new_server(library)
     add_both(server)
     async with staged(server) as stage, stage.caller(LEGACY) as caller:
@@ -165,7 +157,7 @@ async def _answer(message: str) -> Json:
     return dict(await elicit.url(message, LOGIN))
 
 
-async def test_a_verb_after_the_call_is_over_says_so(server: Any, revision: str) -> None:
+async def test_a_verb_after_the_call_is_over_says_so(server, revision):
     later: list[asyncio.Task[object]] = []
     gate = asyncio.Event()
 
@@ -186,7 +178,7 @@ async def test_a_verb_after_the_call_is_over_says_so(server: Any, revision: str)
         assert not await stage.elicitations()
 
 
-async def test_a_verb_outside_of_any_call_has_nobody_to_ask(server: Any) -> None:
+async def test_a_verb_outside_of_any_call_has_nobody_to_ask(server):
     with pytest.raises(NoAsker):
         await elicit.url("Anybody?", LOGIN)
     async with staged(server):
@@ -194,7 +186,7 @@ async def test_a_verb_outside_of_any_call_has_nobody_to_ask(server: Any) -> None
             await elicit.url("Anybody?", LOGIN)
 
 
-async def test_a_question_that_changes_between_two_legs_is_an_error(library: str) -> None:
+async def test_a_question_that_changes_between_two_legs_is_an_error(library):
     server = new_server(library)
     prices = iter((9, 90))
 
@@ -239,7 +231,7 @@ def add_own_state(server: Any, library: str, *, asks_first: bool) -> list[str | 
 
 
 @pytest.mark.parametrize("state", ["mine", "elicit-url:forged:x", "elicit-url:", "{}"])
-async def test_a_tools_own_state_comes_back_to_it_unchanged(library: str, state: str) -> None:
+async def test_a_tools_own_state_comes_back_to_it_unchanged(library, state):
     server = new_server(library)
     seen = add_own_state(server, library, asks_first=False)
     async with staged(server) as stage, stage.caller(MODERN) as caller:
@@ -248,7 +240,7 @@ async def test_a_tools_own_state_comes_back_to_it_unchanged(library: str, state:
 
 
 @pytest.mark.parametrize("state", ["mine", "elicit-url:forged:x"])
-async def test_a_tools_own_state_travels_with_ours(library: str, state: str) -> None:
+async def test_a_tools_own_state_travels_with_ours(library, state):
     server = new_server(library)
     seen = add_own_state(server, library, asks_first=True)
     async with staged(server) as stage, stage.caller(MODERN) as caller:
@@ -260,7 +252,7 @@ async def test_a_tools_own_state_travels_with_ours(library: str, state: str) -> 
 
 
 @pytest.mark.every_way
-async def test_once_does_its_work_once_across_legs(server: Any, revision: str) -> None:
+async def test_once_does_its_work_once_across_legs(server, revision):
     keys: list[str] = []
 
     async def reserve(key: str) -> Json:
@@ -291,9 +283,7 @@ async def test_once_does_its_work_once_across_legs(server: Any, revision: str) -
 
 
 @pytest.mark.parametrize("turns", ["in a row", "at once", "after an answer", "by a bad key"])
-async def test_a_name_that_is_used_again_does_nothing_and_says_so(
-    server: Any, revision: str, turns: str
-) -> None:
+async def test_a_name_that_is_used_again_does_nothing_and_says_so(server, revision, turns):
     # finding: R13
     done: list[str] = []
 
@@ -330,7 +320,7 @@ async def test_a_name_that_is_used_again_does_nothing_and_says_so(
 
 
 @pytest.mark.every_way
-async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server: Any, revision: str) -> None:
+async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server, revision):
     # finding: R13
     done: list[str] = []
     fails = [True]
@@ -362,7 +352,7 @@ async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server: Any, revis
         assert len(set(done)) == len(done) == 3
 
 
-async def test_what_an_inner_call_does_once_is_its_own(revision: str) -> None:
+async def test_what_an_inner_call_does_once_is_its_own(revision):
     # finding: R13
     server = new_server("fastmcp")
     done: list[str] = []
@@ -391,7 +381,7 @@ async def test_what_an_inner_call_does_once_is_its_own(revision: str) -> None:
         assert len(set(done)) == len(done) == 3
 
 
-async def test_work_that_is_no_coroutine_is_done_once_too(server: Any, revision: str) -> None:
+async def test_work_that_is_no_coroutine_is_done_once_too(server, revision):
     # finding: A10
     done: list[str] = []
 
@@ -425,7 +415,7 @@ class Odd(dict[str, Any]):
     [40, 65_747, 1024 * 1024, 1024 * 1024 + 1, None, Odd(a=1)],
     ids=lambda gives: f"{gives!r:.9}",
 )
-async def test_work_is_done_once_whatever_it_gives(server: Any, revision: str, gives: Any) -> None:
+async def test_work_is_done_once_whatever_it_gives(server, revision, gives):
     # finding: R12
     done: list[str] = []
 
@@ -454,9 +444,7 @@ async def test_work_is_done_once_whatever_it_gives(server: Any, revision: str, g
         assert len(set(done)) == 1
 
 
-async def test_a_client_does_not_choke_on_a_link_where_a_list_was_promised(
-    server: Any, revision: str
-) -> None:
+async def test_a_client_does_not_choke_on_a_link_where_a_list_was_promised(server, revision):
     @server.tool()
     async def repositories() -> list[str]:
         await elicit.url("Connect", LOGIN)
@@ -469,9 +457,7 @@ async def test_a_client_does_not_choke_on_a_link_where_a_list_was_promised(
         assert result.structured_content == {"result": ["a", "b"]}
 
 
-async def test_an_error_of_the_tools_own_after_an_answer_stays_the_tools_own(
-    server: Any, revision: str
-) -> None:
+async def test_an_error_of_the_tools_own_after_an_answer_stays_the_tools_own(server, revision):
     @server.tool()
     async def break_down() -> str:
         await elicit.url("Sign in", LOGIN)
@@ -487,7 +473,7 @@ async def test_an_error_of_the_tools_own_after_an_answer_stays_the_tools_own(
 
 
 @pytest.mark.every_way
-async def test_an_error_that_replaced_ours_is_not_told_as_ours(server: Any, revision: str) -> None:
+async def test_an_error_that_replaced_ours_is_not_told_as_ours(server, revision):
     @server.tool()
     async def translate() -> str:
         try:
@@ -512,9 +498,7 @@ async def test_an_error_that_replaced_ours_is_not_told_as_ours(server: Any, revi
             assert "declined" not in text_of(result)
 
 
-async def test_an_error_of_ours_that_is_raised_again_is_told_as_ours(
-    server: Any, revision: str
-) -> None:
+async def test_an_error_of_ours_that_is_raised_again_is_told_as_ours(server, revision):
     @server.tool()
     async def tidy() -> str:
         try:
@@ -528,7 +512,7 @@ async def test_an_error_of_ours_that_is_raised_again_is_told_as_ours(
         assert "[ELICITATION_DECLINED]" in text_of(await soon(caller.call("tidy")))
 
 
-async def test_a_question_that_is_wrong_is_told_as_a_sentence(server: Any, revision: str) -> None:
+async def test_a_question_that_is_wrong_is_told_as_a_sentence(server, revision):
     @server.tool()
     async def wander() -> str:
         await elicit.url("Go", lambda _: "https://evil.example/", origins=["https://example.org"])
@@ -542,7 +526,7 @@ async def test_a_question_that_is_wrong_is_told_as_a_sentence(server: Any, revis
         assert all(row.status.is_final for row in await stage.elicitations())
 
 
-async def test_a_tool_may_ask_what_the_client_can(server: Any, revision: str) -> None:
+async def test_a_tool_may_ask_what_the_client_can(server, revision):
     @server.tool()
     async def modes() -> str:
         return " ".join(mode for mode in ("form", "url") if elicit.can(mode))
@@ -557,9 +541,7 @@ async def test_a_tool_may_ask_what_the_client_can(server: Any, revision: str) ->
                 assert text_of(await soon(caller.call("modes"))) == expected
 
 
-async def test_the_same_question_twice_in_one_call_is_two_questions(
-    server: Any, revision: str
-) -> None:
+async def test_the_same_question_twice_in_one_call_is_two_questions(server, revision):
     @server.tool()
     async def twice() -> str:
         answers = [await elicit.url("Again", LOGIN) for _ in range(2)]

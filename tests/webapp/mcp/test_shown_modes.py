@@ -44,8 +44,8 @@ def server(server: Any) -> Any:
 @pytest.mark.parametrize("declares", [FORM, BOTH], ids=["form", "both"])
 @pytest.mark.parametrize("tool", ["gated", "confirmed"])
 async def test_an_accept_of_a_link_is_no_yes_in_a_later_leg_that_declares_forms(
-    server: Any, tool: str, declares: Any
-) -> None:
+    server, tool, declares
+):
     # finding: S2
     async with (
         staged(server) as stage,
@@ -65,9 +65,7 @@ async def test_an_accept_of_a_link_is_no_yes_in_a_later_leg_that_declares_forms(
 
 
 @pytest.mark.parametrize("tool", ["gated", "confirmed"])
-async def test_an_answer_to_a_form_is_one_in_a_later_leg_that_declares_links_alone(
-    server: Any, tool: str
-) -> None:
+async def test_an_answer_to_a_form_is_one_in_a_later_leg_that_declares_links_alone(server, tool):
     # finding: S2
     async with (
         staged(server) as stage,
@@ -79,7 +77,7 @@ async def test_an_answer_to_a_form_is_one_in_a_later_leg_that_declares_links_alo
         assert [tool] == RAN
 
 
-async def test_a_form_that_nobody_answered_is_shown_again_as_the_leg_can(server: Any) -> None:
+async def test_a_form_that_nobody_answered_is_shown_again_as_the_leg_can(server):
     # finding: S2
     async with (
         staged(server) as stage,
@@ -99,9 +97,7 @@ async def test_a_form_that_nobody_answered_is_shown_again_as_the_leg_can(server:
 
 
 @pytest.mark.parametrize("tool", ["gated", "confirmed"])
-async def test_a_session_that_accepted_a_link_says_nothing_for_one_that_shows_a_form(
-    server: Any, tool: str
-) -> None:
+async def test_a_session_that_accepted_a_link_says_nothing_for_one_that_shows_a_form(server, tool):
     # finding: S2
     async with (
         staged(server) as stage,

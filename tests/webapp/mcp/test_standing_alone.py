@@ -1,7 +1,6 @@
 """Attached to a server that its own library serves: without a session, without a stream back."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,7 +36,7 @@ def add_sign_in(server: Any) -> None:
         return f"signed in: {(await elicit.url('Sign in', LOGIN))['name']}"
 
 
-async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(library: str) -> None:
+async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(library):
     server = new_server(library)
     add_sign_in(server)
     application = application_of(server, library, json_response=True)
@@ -53,9 +52,7 @@ async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(librar
         assert not caller.has_links_left
 
 
-async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_result(
-    library: str,
-) -> None:
+async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_result(library):
     """Each request stands alone there: what the client said when it began is forgotten."""
     server = new_server(library)
     add_sign_in(server)
@@ -68,9 +65,7 @@ async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_resul
 
 
 @pytest.mark.parametrize("option", [None, "stateless_http", "json_response"])
-async def test_on_the_newer_revision_any_way_of_serving_will_do(
-    library: str, option: str | None
-) -> None:
+async def test_on_the_newer_revision_any_way_of_serving_will_do(library, option):
     server = new_server(library)
     add_sign_in(server)
     application = application_of(server, library, **({option: True} if option else {}))
@@ -82,7 +77,7 @@ async def test_on_the_newer_revision_any_way_of_serving_will_do(
         assert text_of(await soon(call)) == "signed in: ann"
 
 
-async def test_attached_to_a_session_the_call_is_held(library: str) -> None:
+async def test_attached_to_a_session_the_call_is_held(library):
     server = new_server(library)
     add_sign_in(server)
     application = application_of(server, library)
@@ -94,9 +89,7 @@ async def test_attached_to_a_session_the_call_is_held(library: str) -> None:
         assert caller.completed == [stage.id_of(link)]
 
 
-async def test_a_leg_may_reach_another_process_than_the_one_before(
-    library: str, tmp_path: Path
-) -> None:
+async def test_a_leg_may_reach_another_process_than_the_one_before(library, tmp_path):
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     servers = [new_server(library) for _ in range(2)]
     for server in servers:
@@ -138,7 +131,7 @@ class LateNews(MemoryStore):
         super().tell(tuple(self._kept_back))
 
 
-async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same() -> None:
+async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same():
     gate, bodies = asyncio.Event(), list[int]()
     servers = [new_server("mcp") for _ in range(2)]
     for server in servers:

@@ -1,7 +1,6 @@
 """A store that is full, locked or gone: the model reads what to do, and `/ready` says it."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -30,9 +29,7 @@ def asking_for_a_name(server: Any) -> list[str]:
 
 
 @pytest.mark.every_way
-async def test_the_model_reads_that_nothing_can_be_kept_and_to_try_again(
-    server: Any, revision: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_model_reads_that_nothing_can_be_kept_and_to_try_again(server, revision, caplog):
     # finding: R6
     asking_for_a_name(server)
     store = FrailStore()
@@ -52,9 +49,7 @@ async def test_the_model_reads_that_nothing_can_be_kept_and_to_try_again(
 
 
 @pytest.mark.every_way
-async def test_a_store_that_fails_at_the_end_of_a_call_is_told_like_any(
-    server: Any, revision: str
-) -> None:
+async def test_a_store_that_fails_at_the_end_of_a_call_is_told_like_any(server, revision):
     store = FrailStore()
 
     @server.tool()
@@ -71,7 +66,7 @@ async def test_a_store_that_fails_at_the_end_of_a_call_is_told_like_any(
 
 
 @pytest.mark.every_way
-async def test_what_is_no_call_is_refused_with_a_code(server: Any, revision: str) -> None:
+async def test_what_is_no_call_is_refused_with_a_code(server, revision):
     class Unreadable(FrailStore):
         async def read(self, owner: str, kind: str, id: str) -> Any:
             await self.check()
@@ -92,7 +87,7 @@ async def test_what_is_no_call_is_refused_with_a_code(server: Any, revision: str
 
 
 @pytest.mark.parametrize("path", ["/ready", "/health"])
-async def test_what_cannot_be_written_is_not_ready_and_still_alive(path: str) -> None:
+async def test_what_cannot_be_written_is_not_ready_and_still_alive(path):
     # finding: R6
     from mcp.server.mcpserver import MCPServer
 
@@ -109,9 +104,7 @@ async def test_what_cannot_be_written_is_not_ready_and_still_alive(path: str) ->
         store.troubles.clear()
 
 
-async def test_a_file_that_is_deleted_under_the_server_makes_it_unready_at_once(
-    tmp_path: Path,
-) -> None:
+async def test_a_file_that_is_deleted_under_the_server_makes_it_unready_at_once(tmp_path):
     # finding: R6
     from mcp.server.mcpserver import MCPServer
 
@@ -134,9 +127,7 @@ async def test_a_file_that_is_deleted_under_the_server_makes_it_unready_at_once(
     assert len(begun) <= 1
 
 
-async def test_there_is_one_look_a_second_however_many_ask(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_there_is_one_look_a_second_however_many_ask(caplog):
     class Counting(FrailStore):
         looks = 0
 
@@ -160,7 +151,7 @@ async def test_there_is_one_look_a_second_however_many_ask(
     assert store.looks == 3
 
 
-async def test_a_call_that_met_no_store_says_so_by_an_error_of_the_tree() -> None:
+async def test_a_call_that_met_no_store_says_so_by_an_error_of_the_tree():
     error = StoreUnavailable(FULL)
     assert (error.name, error.code, error.http_status) == ("STORE_UNAVAILABLE", -32000, 503)
     assert (FULL in str(error), error.why) == (False, FULL)

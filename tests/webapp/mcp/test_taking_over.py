@@ -29,8 +29,8 @@ class Shop:
 
 @pytest.mark.every_way
 async def test_a_new_call_takes_the_second_question_over_from_the_one_that_was_left(
-    server: Any, revision: str
-) -> None:
+    server, revision
+):
     shop = Shop(server)
     async with (
         staged(server) as stage,
@@ -54,7 +54,7 @@ async def test_a_new_call_takes_the_second_question_over_from_the_one_that_was_l
         assert not other.has_links_left
 
 
-async def test_whoever_was_taken_over_is_not_told_that_it_is_complete(server: Any) -> None:
+async def test_whoever_was_taken_over_is_not_told_that_it_is_complete(server):
     # finding: T4
     Shop(server)
     async with (
@@ -77,9 +77,7 @@ async def test_whoever_was_taken_over_is_not_told_that_it_is_complete(server: An
 
 
 @pytest.mark.every_way
-async def test_a_cancel_at_the_second_question_does_not_use_up_the_first(
-    server: Any, revision: str
-) -> None:
+async def test_a_cancel_at_the_second_question_does_not_use_up_the_first(server, revision):
     shop = Shop(server)
     async with (
         staged(server) as stage,
@@ -99,8 +97,8 @@ async def test_a_cancel_at_the_second_question_does_not_use_up_the_first(
 
 @pytest.mark.every_way
 async def test_a_tool_that_asks_for_ever_when_its_call_is_over_lets_the_others_run(
-    server: Any, revision: str
-) -> None:
+    server, revision
+):
     tries: list[str] = []
     others = asyncio.Event()
 

@@ -126,7 +126,7 @@ async def statuses(stage: ServerEnv) -> dict[str, Status]:
 
 
 @pytest.mark.every_way
-async def test_all_are_answered_and_the_tuple_is_in_order(library: str, revision: str) -> None:
+async def test_all_are_answered_and_the_tuple_is_in_order(library, revision):
     built = new_server(library)
 
     @built.tool()
@@ -146,7 +146,7 @@ async def test_all_are_answered_and_the_tuple_is_in_order(library: str, revision
         assert len(await stage.elicitations()) == 2
 
 
-async def test_one_round_carries_every_request(server: Any) -> None:
+async def test_one_round_carries_every_request(server):
     async with staged(server) as stage, stage.caller(MODERN, declares=BOTH) as caller:
         first = asked_in(await caller.leg("order"))
         asked = asked_by(first)
@@ -158,7 +158,7 @@ async def test_one_round_carries_every_request(server: Any) -> None:
         assert text_of(done) == "Ada True {'sum': 9}"
 
 
-async def test_what_is_answered_is_not_shown_again(server: Any) -> None:
+async def test_what_is_answered_is_not_shown_again(server):
     async with (
         staged(server, limits=SHORT) as stage,
         stage.caller(MODERN, declares=BOTH) as caller,
@@ -183,7 +183,7 @@ async def test_what_is_answered_is_not_shown_again(server: Any) -> None:
         assert len(await stage.elicitations()) == 3
 
 
-async def test_a_form_that_must_be_shown_again_does_not_wait_for_the_others(server: Any) -> None:
+async def test_a_form_that_must_be_shown_again_does_not_wait_for_the_others(server):
     """With the usual limits a link alone would be held for 40 seconds, longer than this test."""
     async with staged(server) as stage, stage.caller(MODERN, declares=BOTH) as caller:
         first = asked_in(await caller.leg("order"))
@@ -193,7 +193,7 @@ async def test_a_form_that_must_be_shown_again_does_not_wait_for_the_others(serv
         assert (await statuses(stage))["Pay here"] is Status.PENDING
 
 
-async def test_in_a_session_they_are_shown_at_the_same_time(server: Any) -> None:
+async def test_in_a_session_they_are_shown_at_the_same_time(server):
     async with staged(server) as stage, stage.caller(LEGACY, declares=URL) as caller:
         call = caller.call("visit_both")
         links = [await caller.link(), await caller.link()]
@@ -204,9 +204,7 @@ async def test_in_a_session_they_are_shown_at_the_same_time(server: Any) -> None
         assert sorted(caller.completed) == sorted(map(stage.id_of, links))
 
 
-async def test_a_client_with_links_only_gets_pages_for_the_forms(
-    server: Any, revision: str
-) -> None:
+async def test_a_client_with_links_only_gets_pages_for_the_forms(server, revision):
     async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
         call = caller.call("order")
         links = {await kind_of(stage, link): link for link in [await caller.link() for _ in "123"]}
@@ -225,7 +223,7 @@ async def kind_of(stage: ServerEnv, link: str) -> str:
     return found.kind
 
 
-async def test_without_elicitation_one_result_has_all_links(server: Any, revision: str) -> None:
+async def test_without_elicitation_one_result_has_all_links(server, revision):
     # parity: F12
     async with (
         staged(server, limits=AT_ONCE) as stage,
@@ -244,7 +242,7 @@ async def test_without_elicitation_one_result_has_all_links(server: Any, revisio
         assert len(await stage.elicitations()) == 2
 
 
-async def test_each_of_them_is_declined_by_its_own_id(server: Any, revision: str) -> None:
+async def test_each_of_them_is_declined_by_its_own_id(server, revision):
     # parity: F12
     async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
         shown = await soon(caller.call("visit_both"))
@@ -259,7 +257,7 @@ async def test_each_of_them_is_declined_by_its_own_id(server: Any, revision: str
         }
 
 
-async def test_waiting_for_one_of_them_waits_for_all(server: Any, revision: str) -> None:
+async def test_waiting_for_one_of_them_waits_for_all(server, revision):
     async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
         shown = await soon(caller.call("visit_both"))
         links = links_in(shown)
@@ -271,9 +269,7 @@ async def test_waiting_for_one_of_them_waits_for_all(server: Any, revision: str)
         assert text_of(await soon(waiting)) == "{} {}"
 
 
-async def test_with_forms_only_the_form_is_first_and_then_the_links(
-    server: Any, revision: str
-) -> None:
+async def test_with_forms_only_the_form_is_first_and_then_the_links(server, revision):
     async with (
         staged(server) as stage,
         stage.caller(revision, declares=FORM, fills=[NAME, {}]) as caller,
@@ -287,7 +283,7 @@ async def test_with_forms_only_the_form_is_first_and_then_the_links(
         assert len(caller.forms) == 2
 
 
-async def test_without_a_stream_back_the_error_has_all_links(library: str) -> None:
+async def test_without_a_stream_back_the_error_has_all_links(library):
     server = new_server(library)
 
     @server.tool()
@@ -311,9 +307,7 @@ async def test_without_a_stream_back_the_error_has_all_links(library: str) -> No
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
-async def test_the_first_no_is_raised_and_nobody_waits_for_the_rest(
-    server: Any, revision: str, no: str
-) -> None:
+async def test_the_first_no_is_raised_and_nobody_waits_for_the_rest(server, revision, no):
     async with (
         staged(server) as stage,
         stage.caller(revision, declares=BOTH, fills=[no, {}]) as caller,
@@ -325,7 +319,7 @@ async def test_the_first_no_is_raised_and_nobody_waits_for_the_rest(
         assert (await statuses(stage))["Pay here"] is Status.PENDING
 
 
-async def test_a_confirmation_among_them_is_false_for_a_no(server: Any, revision: str) -> None:
+async def test_a_confirmation_among_them_is_false_for_a_no(server, revision):
     async with (
         staged(server) as stage,
         stage.caller(revision, declares=BOTH, fills=[NAME, "decline"]) as caller,
@@ -336,9 +330,7 @@ async def test_a_confirmation_among_them_is_false_for_a_no(server: Any, revision
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
-async def test_the_outcomes_are_waited_for_whatever_they_are(
-    server: Any, revision: str, no: str
-) -> None:
+async def test_the_outcomes_are_waited_for_whatever_they_are(server, revision, no):
     """A dismissed form is not shown again in the later legs of the same call."""
     async with (
         staged(server, limits=SHORT) as stage,
@@ -353,7 +345,7 @@ async def test_the_outcomes_are_waited_for_whatever_they_are(
         assert len(caller.forms) == 1
 
 
-async def test_equal_questions_have_places_of_their_own(server: Any, revision: str) -> None:
+async def test_equal_questions_have_places_of_their_own(server, revision):
     fills = [{"response": "one"}, {"response": "two"}]
     async with (
         staged(server) as stage,
@@ -366,7 +358,7 @@ async def test_equal_questions_have_places_of_their_own(server: Any, revision: s
         assert len(await stage.elicitations()) == 2
 
 
-async def test_their_places_are_in_the_order_of_the_questions(server: Any, revision: str) -> None:
+async def test_their_places_are_in_the_order_of_the_questions(server, revision):
     async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
         await soon(caller.call("order"))
         (run,) = await stage.service.elicitations.all(Run)
@@ -375,7 +367,7 @@ async def test_their_places_are_in_the_order_of_the_questions(server: Any, revis
         assert [asking.place.nth for asking in run.asked] == [0, 0, 0]
 
 
-async def test_a_tool_that_asks_others_together_than_before_is_told(server: Any) -> None:
+async def test_a_tool_that_asks_others_together_than_before_is_told(server):
     turns = iter([("The first", "The second"), ("A third", "The second")])
 
     @server.tool()
@@ -391,7 +383,7 @@ async def test_a_tool_that_asks_others_together_than_before_is_told(server: Any)
         assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
 
 
-async def test_the_last_round_that_a_client_affords_has_all_links(server: Any) -> None:
+async def test_the_last_round_that_a_client_affords_has_all_links(server):
     limits = CallLimits(rounds=1, leg=timedelta(), leg_at_least=timedelta())
     async with (
         staged(server, limits=limits) as stage,
@@ -407,7 +399,7 @@ async def test_the_last_round_that_a_client_affords_has_all_links(server: Any) -
         assert text_of(answered_in(await caller.leg("visit_both"))) == "{} {}"
 
 
-async def test_a_tool_cannot_swallow_the_suspension_of_several(server: Any) -> None:
+async def test_a_tool_cannot_swallow_the_suspension_of_several(server):
     @server.tool()
     async def stubborn() -> str:
         with_errors: list[str] = []
@@ -427,7 +419,7 @@ async def test_a_tool_cannot_swallow_the_suspension_of_several(server: Any) -> N
         assert text_of(answered_in(await caller.leg("stubborn", after=first))) == "done []"
 
 
-async def test_groups_within_a_gather_come_in_more_rounds(server: Any, revision: str) -> None:
+async def test_groups_within_a_gather_come_in_more_rounds(server, revision):
     @server.tool()
     async def gathered() -> str:
         pairs = await asyncio.gather(
@@ -449,7 +441,7 @@ async def test_groups_within_a_gather_come_in_more_rounds(server: Any, revision:
         assert len(await stage.elicitations()) == 4
 
 
-async def test_a_call_that_is_given_up_leaves_nobody_waiting(server: Any, revision: str) -> None:
+async def test_a_call_that_is_given_up_leaves_nobody_waiting(server, revision):
     async with staged(server) as stage, stage.caller(revision, declares=BOTH) as caller:
         call = caller.call("visit_both")
         links = [await caller.link(), await caller.link()]
@@ -462,7 +454,7 @@ async def test_a_call_that_is_given_up_leaves_nobody_waiting(server: Any, revisi
         assert text_of(await soon(caller.call("visit_both"))) == "{} {}"
 
 
-async def test_an_account_and_a_payment_are_asked_for_together(server: Any, revision: str) -> None:
+async def test_an_account_and_a_payment_are_asked_for_together(server, revision):
     @server.tool()
     async def both() -> str:
         account, receipt = await elicit.together(
@@ -486,7 +478,7 @@ async def test_an_account_and_a_payment_are_asked_for_together(server: Any, revi
         assert not caller.has_links_left
 
 
-async def test_a_hundred_questions_of_a_run_leave_its_state_readable(server: Any) -> None:
+async def test_a_hundred_questions_of_a_run_leave_its_state_readable(server):
     @server.tool()
     async def many() -> str:
         for part in range(2):

@@ -35,9 +35,7 @@ def is_silent_about(caplog: pytest.LogCaptureFixture, *secrets: str) -> bool:
     return all(secrets) and not any(secret in said for secret in secrets for said in heard)
 
 
-async def test_a_link_that_was_passed_on_to_another_person(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_link_that_was_passed_on_to_another_person(caplog):
     caplog.set_level(logging.DEBUG)
     async with who_is_who.oauth_env() as here:
         alice, mallory = await here.stage.person(), await here.stage.person()
@@ -57,9 +55,7 @@ async def test_a_link_that_was_passed_on_to_another_person(
             assert is_silent_about(caplog, "mallory", "alice", who_is_who.HER_WORDS)
 
 
-async def test_a_link_that_was_passed_on_from_this_machine(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_link_that_was_passed_on_from_this_machine(caplog):
     caplog.set_level(logging.DEBUG)
     async with oauth_env() as here:
         stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
@@ -70,7 +66,7 @@ async def test_a_link_that_was_passed_on_from_this_machine(
         assert is_silent_about(caplog, link.rpartition("/")[2])
 
 
-async def test_a_link_by_code_in_another_browser(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_link_by_code_in_another_browser(caplog):
     caplog.set_level(logging.DEBUG)
     typed = asyncio.Queue[str]()
     async with (
@@ -93,9 +89,7 @@ async def test_a_link_by_code_in_another_browser(caplog: pytest.LogCaptureFixtur
         assert is_silent_about(caplog, link.rpartition("/")[2], letters, *cookies)
 
 
-async def test_a_callback_that_comes_in_another_browser(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_callback_that_comes_in_another_browser(caplog):
     caplog.set_level(logging.DEBUG)
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)

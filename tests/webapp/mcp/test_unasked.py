@@ -42,9 +42,7 @@ def assert_is_withheld(result: Any, *marks: str) -> None:
 
 
 @pytest.mark.every_way
-async def test_a_question_that_nobody_was_asked_gives_nothing_away(
-    server: Any, revision: str
-) -> None:
+async def test_a_question_that_nobody_was_asked_gives_nothing_away(server, revision):
     # finding: A1
     @server.tool()
     async def buy() -> str:
@@ -69,7 +67,7 @@ async def test_a_question_that_nobody_was_asked_gives_nothing_away(
 
 
 @pytest.mark.every_way
-async def test_of_two_equal_questions_each_is_asked(server: Any, revision: str) -> None:
+async def test_of_two_equal_questions_each_is_asked(server, revision):
     @server.tool()
     async def buy() -> str:
         first, second = elicit.form("Who?"), elicit.form("Who?")
@@ -131,8 +129,8 @@ async def _marked(question: Question[str]) -> None:
     ids=lambda ask: ask.__name__,
 )
 async def test_each_way_to_ask_counts(
-    server: Any, revision: str, ask: Callable[[Question[str]], Awaitable[None]]
-) -> None:
+    server, revision, ask: Callable[[Question[str]], Awaitable[None]]
+):
     @server.tool()
     async def buy() -> str:
         await ask(elicit.form("Who?"))
@@ -145,7 +143,7 @@ async def test_each_way_to_ask_counts(
         assert text_of(await soon(caller.call("buy"))) == "the goods"
 
 
-async def test_a_task_that_has_not_begun_counts_as_one_that_asks() -> None:
+async def test_a_task_that_has_not_begun_counts_as_one_that_asks():
     server, tasks = new_server("mcp"), list[asyncio.Task[Any]]()
 
     @server.tool()
@@ -159,7 +157,7 @@ async def test_a_task_that_has_not_begun_counts_as_one_that_asks() -> None:
 
 
 @pytest.mark.every_way
-async def test_what_a_body_raised_is_what_is_told(server: Any, revision: str) -> None:
+async def test_what_a_body_raised_is_what_is_told(server, revision):
     from fastmcp.exceptions import ToolError as FastError
     from mcp.server.mcpserver.exceptions import ToolError
 
@@ -177,9 +175,7 @@ async def test_what_a_body_raised_is_what_is_told(server: Any, revision: str) ->
 
 
 @pytest.mark.every_way
-async def test_a_question_that_waits_for_another_leg_is_not_forgotten(
-    server: Any, revision: str
-) -> None:
+async def test_a_question_that_waits_for_another_leg_is_not_forgotten(server, revision):
     @server.tool()
     async def buy() -> str:
         second = elicit.form("What?")
@@ -193,7 +189,7 @@ async def test_a_question_that_waits_for_another_leg_is_not_forgotten(
         assert text_of(await soon(caller.call("buy"))) == "Ada tea"
 
 
-async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(library: str) -> None:
+async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(library):
     from tests.support.own_requests import size_form
 
     if library == "fastmcp":
@@ -216,9 +212,7 @@ async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(libra
 
 
 @pytest.mark.every_way
-async def test_nothing_is_done_or_asked_after_a_payment_that_was_forgotten(
-    server: Any, revision: str
-) -> None:
+async def test_nothing_is_done_or_asked_after_a_payment_that_was_forgotten(server, revision):
     done = list[str]()
 
     async def deliver(_: str) -> str:
@@ -247,7 +241,7 @@ async def test_nothing_is_done_or_asked_after_a_payment_that_was_forgotten(
         assert not await stage.elicitations()
 
 
-async def test_what_is_caught_is_withheld_all_the_same(server: Any, revision: str) -> None:
+async def test_what_is_caught_is_withheld_all_the_same(server, revision):
     @server.tool()
     async def buy() -> str:
         elicit.confirm("Sure?")  # type: ignore[unused-awaitable]  # caught
@@ -260,9 +254,7 @@ async def test_what_is_caught_is_withheld_all_the_same(server: Any, revision: st
 
 
 @pytest.mark.every_way
-async def test_what_is_asked_at_once_may_be_gathered_in_any_order(
-    server: Any, revision: str
-) -> None:
+async def test_what_is_asked_at_once_may_be_gathered_in_any_order(server, revision):
     @server.tool()
     async def order() -> str:
         first, second = elicit.confirm("Sure?"), elicit.confirm("Really?")
@@ -275,9 +267,7 @@ async def test_what_is_asked_at_once_may_be_gathered_in_any_order(
         assert text_of(await soon(caller.call("order"))) == "[True, True]"
 
 
-async def test_what_a_module_makes_belongs_to_no_call(
-    server: Any, revision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_module_makes_belongs_to_no_call(server, revision, tmp_path, monkeypatch):
     (tmp_path / "made_late.py").write_text(
         "from flows import elicit\nSURE = elicit.confirm('Sure?')\n"
         "class Shop:\n    OPEN = elicit.confirm('Open?')\n"
@@ -298,7 +288,7 @@ async def test_what_a_module_makes_belongs_to_no_call(
         sys.modules.pop("made_late", None)
 
 
-async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revision: str) -> None:
+async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revision):
     from fastmcp import Context, FastMCP
 
     server = FastMCP("shop")
@@ -332,7 +322,7 @@ async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revisio
         assert text_of(await soon(caller.call("try_to_sell"))) == "nothing: 2"
 
 
-async def test_a_tool_is_not_blamed_for_what_its_sibling_is_about_to_ask(revision: str) -> None:
+async def test_a_tool_is_not_blamed_for_what_its_sibling_is_about_to_ask(revision):
     from fastmcp import Context, FastMCP
 
     server, made, over = FastMCP("shop"), asyncio.Event(), asyncio.Event()

@@ -1,7 +1,6 @@
 """The code from the page to the chat, where people cannot sign in."""
 
 import asyncio
-from typing import Any
 
 import mcp_types as types
 import pytest
@@ -37,7 +36,7 @@ def wrong(letters: str) -> str:
 
 
 @pytest.mark.every_way
-async def test_letters_in_the_chat_open_the_page(library: str, revision: str) -> None:
+async def test_letters_in_the_chat_open_the_page(library, revision):
     typed = asyncio.Queue[str]()
     async with (
         staged(shop(new_server(library)), who=ANONYMOUS) as stage,
@@ -54,7 +53,7 @@ async def test_letters_in_the_chat_open_the_page(library: str, revision: str) ->
         assert text_of(await soon(call)) == "done"
 
 
-async def test_wrong_letters_open_nothing_and_are_asked_for_again(revision: str) -> None:
+async def test_wrong_letters_open_nothing_and_are_asked_for_again(revision):
     typed = asyncio.Queue[str]()
     async with (
         staged(shop(new_server("mcp")), who=ANONYMOUS) as stage,
@@ -78,7 +77,7 @@ async def test_wrong_letters_open_nothing_and_are_asked_for_again(revision: str)
         assert text_of(await soon(call)) == "done"
 
 
-async def test_letters_that_nobody_was_shown_open_nothing(revision: str) -> None:
+async def test_letters_that_nobody_was_shown_open_nothing(revision):
     typed = asyncio.Queue[str]()
     async with (
         staged(shop(new_server("mcp")), who=ANONYMOUS) as stage,
@@ -92,7 +91,7 @@ async def test_letters_that_nobody_was_shown_open_nothing(revision: str) -> None
         assert await stage.status(link) is Status.PENDING
 
 
-async def test_letters_in_another_browser_leave_the_askers_right(revision: str) -> None:
+async def test_letters_in_another_browser_leave_the_askers_right(revision):
     # finding: S21
     typed = asyncio.Queue[str]()
     async with (
@@ -117,9 +116,7 @@ async def test_letters_in_another_browser_leave_the_askers_right(revision: str) 
         assert row.binding.wrong == 0
 
 
-async def test_whoever_has_no_name_is_not_asked_for_what_is_kept_for_a_person(
-    revision: str,
-) -> None:
+async def test_whoever_has_no_name_is_not_asked_for_what_is_kept_for_a_person(revision):
     async with (
         staged(shop(new_server("mcp")), who=ANONYMOUS) as stage,
         stage.caller(revision, headers=FROM_AFAR) as caller,
@@ -129,7 +126,7 @@ async def test_whoever_has_no_name_is_not_asked_for_what_is_kept_for_a_person(
         assert not await stage.elicitations()
 
 
-async def test_two_callers_without_a_name_share_nothing(revision: str) -> None:
+async def test_two_callers_without_a_name_share_nothing(revision):
     typed = asyncio.Queue[str]()
     async with (
         staged(shop(new_server("mcp")), who=ANONYMOUS) as stage,
@@ -142,7 +139,7 @@ async def test_two_callers_without_a_name_share_nothing(revision: str) -> None:
         assert len({id[:20] for id in ids}) == 2
 
 
-async def test_a_client_without_forms_and_a_name_cannot_have_anybody_asked(revision: str) -> None:
+async def test_a_client_without_forms_and_a_name_cannot_have_anybody_asked(revision):
     url_only = types.ElicitationCapability(url=types.UrlElicitationCapability())
     async with (
         staged(shop(new_server("mcp")), who=ANONYMOUS) as stage,
@@ -154,9 +151,7 @@ async def test_a_client_without_forms_and_a_name_cannot_have_anybody_asked(revis
 
 
 @pytest.mark.every_way
-async def test_a_token_of_an_issuer_without_sign_in_goes_by_code(
-    library: str, revision: str
-) -> None:
+async def test_a_token_of_an_issuer_without_sign_in_goes_by_code(library, revision):
     typed = asyncio.Queue[str]()
     server = shop(new_guarded_server(library, subject="ann"))
     async with (
@@ -174,7 +169,7 @@ async def test_a_token_of_an_issuer_without_sign_in_goes_by_code(
         assert text_of(await soon(call)) == "done"
 
 
-async def test_without_forms_the_letters_come_by_a_tool_of_ours(revision: str) -> None:
+async def test_without_forms_the_letters_come_by_a_tool_of_ours(revision):
     server = shop(new_guarded_server("mcp", subject="ann"))
     async with (
         staged(server, who=BY_CODE) as stage,
@@ -198,7 +193,7 @@ async def test_without_forms_the_letters_come_by_a_tool_of_ours(revision: str) -
         assert text_of(await soon(caller.call("visit"))) == "done"
 
 
-async def test_the_tool_of_ours_is_listed_for_those_only_who_need_it(revision: str) -> None:
+async def test_the_tool_of_ours_is_listed_for_those_only_who_need_it(revision):
     async with (
         staged(shop(new_guarded_server("mcp", subject="ann")), who=BY_CODE) as stage,
         stage.caller(revision, headers=TOKEN) as caller,
@@ -208,7 +203,7 @@ async def test_the_tool_of_ours_is_listed_for_those_only_who_need_it(revision: s
 
 
 @pytest.mark.parametrize("tries", [{"elicitId": 3, "code": "x"}, {"elicitId": "no", "code": "x"}])
-async def test_the_tool_of_ours_takes_any_input(revision: str, tries: dict[str, Any]) -> None:
+async def test_the_tool_of_ours_takes_any_input(revision, tries):
     async with (
         staged(shop(new_guarded_server("mcp", subject="ann")), who=BY_CODE) as stage,
         stage.caller(revision, headers=TOKEN, declares=None) as caller,
@@ -216,9 +211,7 @@ async def test_the_tool_of_ours_takes_any_input(revision: str, tries: dict[str, 
         assert (await soon(caller.call("elicitation_result", **tries))).is_error
 
 
-async def test_what_is_done_once_for_somebody_without_a_name_is_not_kept(
-    library: str, revision: str
-) -> None:
+async def test_what_is_done_once_for_somebody_without_a_name_is_not_kept(library, revision):
     server = shop(new_server(library))
     keys: list[str] = []
 

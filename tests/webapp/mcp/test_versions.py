@@ -66,9 +66,7 @@ class Shop:
         return pending
 
 
-async def test_a_yes_is_for_one_version_whether_it_is_named_or_not(
-    revision: str, *, is_mounted: bool
-) -> None:
+async def test_a_yes_is_for_one_version_whether_it_is_named_or_not(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     async with (
         staged(shop.server) as stage,
@@ -82,7 +80,7 @@ async def test_a_yes_is_for_one_version_whether_it_is_named_or_not(
         assert shop.ran == ["2.0", "2.0"]
 
 
-async def test_a_wide_yes_is_for_one_version_too(revision: str, *, is_mounted: bool) -> None:
+async def test_a_wide_yes_is_for_one_version_too(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
         await shop.ask(caller, "wipe")
@@ -95,9 +93,7 @@ async def test_a_wide_yes_is_for_one_version_too(revision: str, *, is_mounted: b
         assert given.about == "version 2.0, whatever it is given"
 
 
-async def test_a_call_of_another_version_joins_no_run_that_waits(
-    revision: str, *, is_mounted: bool
-) -> None:
+async def test_a_call_of_another_version_joins_no_run_that_waits(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
         newer = await shop.ask(caller, "wipe")
@@ -108,7 +104,7 @@ async def test_a_call_of_another_version_joins_no_run_that_waits(
         assert text_of(await shop.call(caller, "wipe")) == "2.0 wiped"
 
 
-async def test_a_key_never_joins_calls_of_two_versions(revision: str, *, is_mounted: bool) -> None:
+async def test_a_key_never_joins_calls_of_two_versions(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
         newer = await shop.ask(caller, "sign_in")
@@ -120,9 +116,7 @@ async def test_a_key_never_joins_calls_of_two_versions(revision: str, *, is_moun
 
 
 @pytest.mark.parametrize("version", [None, "1.0", "2.0"])
-async def test_the_version_that_was_called_is_gone_on_with(
-    revision: str, version: str | None, *, is_mounted: bool
-) -> None:
+async def test_the_version_that_was_called_is_gone_on_with(revision, version, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
         pending = await shop.ask(caller, "wipe", version=version)
@@ -137,9 +131,7 @@ async def test_the_version_that_was_called_is_gone_on_with(
         assert shop.ran == [ran]
 
 
-async def test_a_version_that_is_no_more_is_not_replaced_by_another(
-    revision: str, *, is_mounted: bool
-) -> None:
+async def test_a_version_that_is_no_more_is_not_replaced_by_another(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
         pending = await shop.ask(caller, "wipe")
@@ -150,9 +142,7 @@ async def test_a_version_that_is_no_more_is_not_replaced_by_another(
         assert shop.ran == []
 
 
-async def test_a_version_that_came_since_does_not_run_in_its_place(
-    revision: str, *, is_mounted: bool
-) -> None:
+async def test_a_version_that_came_since_does_not_run_in_its_place(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted, versions=[None])
     async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
         pending = await shop.ask(caller, "wipe")

@@ -7,7 +7,7 @@ from tests.support.mcp_server import MODERN, soon, staged, text_of
 from tests.support.signed_in_people import HER_WORDS, add_visit, oauth_env
 
 
-async def test_whoever_asked_signs_in_and_answers(revision: str, library: str) -> None:
+async def test_whoever_asked_signs_in_and_answers(revision, library):
     async with oauth_env(library) as here:
         alice = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
@@ -22,7 +22,7 @@ async def test_whoever_asked_signs_in_and_answers(revision: str, library: str) -
             assert (await soon(call)).structured_content == {"result": "done"}
 
 
-async def test_a_link_passed_on_shows_nothing_and_ends_nothing(revision: str) -> None:
+async def test_a_link_passed_on_shows_nothing_and_ends_nothing(revision):
     async with oauth_env() as here:
         alice, mallory = await here.stage.person(), await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
@@ -42,7 +42,7 @@ async def test_a_link_passed_on_shows_nothing_and_ends_nothing(revision: str) ->
             assert HER_WORDS in (await sign_in(alice, await alice.visit(link), "alice")).text
 
 
-async def test_another_person_can_sign_in_from_the_page_that_refuses(revision: str) -> None:
+async def test_another_person_can_sign_in_from_the_page_that_refuses(revision):
     async with oauth_env() as here:
         browser = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
@@ -56,7 +56,7 @@ async def test_another_person_can_sign_in_from_the_page_that_refuses(revision: s
             assert HER_WORDS in (await browser.visit(link)).text
 
 
-async def test_two_people_who_ask_the_same_do_not_join(revision: str) -> None:
+async def test_two_people_who_ask_the_same_do_not_join(revision):
     async with oauth_env() as here:
         bearers = here.bearer("alice"), here.bearer("bob")
         async with (
@@ -69,7 +69,7 @@ async def test_two_people_who_ask_the_same_do_not_join(revision: str) -> None:
             assert here.stage.id_of(links[0]) != here.stage.id_of(links[1])
 
 
-async def test_a_call_without_a_token_is_told_where_to_get_one() -> None:
+async def test_a_call_without_a_token_is_told_where_to_get_one():
     async with oauth_env() as here:
         person = await here.stage.person()
         refused = await person.browser.post(here.stage.mcp_url, json={})
@@ -82,7 +82,7 @@ async def test_a_call_without_a_token_is_told_where_to_get_one() -> None:
         assert found["authorization_servers"] == [here.issuer.url]
 
 
-async def test_a_token_without_a_subject_is_anonymous(revision: str) -> None:
+async def test_a_token_without_a_subject_is_anonymous(revision):
     async with oauth_env() as here:
         headers = here.bearer(None)
         async with here.stage.caller(revision, headers=headers) as caller:
@@ -92,7 +92,7 @@ async def test_a_token_without_a_subject_is_anonymous(revision: str) -> None:
             assert await here.stage.elicitations() == []
 
 
-async def test_a_session_that_ends_in_one_tab_is_over_in_all(revision: str) -> None:
+async def test_a_session_that_ends_in_one_tab_is_over_in_all(revision):
     async with oauth_env() as here:
         alice = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
@@ -111,7 +111,7 @@ async def test_a_session_that_ends_in_one_tab_is_over_in_all(revision: str) -> N
             assert (await thief.visit(link)).heading == "Sign in to see it"
 
 
-async def test_saying_no_at_the_issuer_signs_nobody_in(revision: str) -> None:
+async def test_saying_no_at_the_issuer_signs_nobody_in(revision):
     async with oauth_env() as here:
         alice = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
@@ -126,7 +126,7 @@ async def test_saying_no_at_the_issuer_signs_nobody_in(revision: str) -> None:
             assert HER_WORDS in (await sign_in(alice, page, "alice")).text
 
 
-async def test_the_subject_may_be_another_claim(revision: str) -> None:
+async def test_the_subject_may_be_another_claim(revision):
     async with oauth_env(claim=("oid", "tid")) as here:
         here.issuer.claims = {"oid": "o-1", "tid": "t-1"}
         alice = await here.stage.person()
@@ -142,7 +142,7 @@ async def test_the_subject_may_be_another_claim(revision: str) -> None:
             assert page.heading == "This link belongs to someone else"
 
 
-async def test_a_link_that_is_asked_for_without_end_is_held_back(revision: str) -> None:
+async def test_a_link_that_is_asked_for_without_end_is_held_back(revision):
     async with oauth_env() as here:
         mallory = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
@@ -156,7 +156,7 @@ async def test_a_link_that_is_asked_for_without_end_is_held_back(revision: str) 
             assert HER_WORDS in (await alice.visit(link)).text
 
 
-async def test_tools_are_named_to_those_only_who_signed_in() -> None:
+async def test_tools_are_named_to_those_only_who_signed_in():
     async with oauth_env() as here:
         alice = await here.stage.person()
         alice.browser.headers["x-forwarded-for"] = "203.0.113.9"  # else she runs the server
@@ -167,9 +167,7 @@ async def test_tools_are_named_to_those_only_who_signed_in() -> None:
         assert "visit" in (await alice.visit(here.stage.url)).text
 
 
-async def test_a_server_that_authenticates_by_itself_has_its_people_sign_in(
-    library: str, revision: str
-) -> None:
+async def test_a_server_that_authenticates_by_itself_has_its_people_sign_in(library, revision):
     async with issuing() as issuer:
         guarded = guarded_by(
             library, {"iss": issuer.url, "sub": "pairwise", "oid": "o", "tid": "t"}
@@ -184,9 +182,7 @@ async def test_a_server_that_authenticates_by_itself_has_its_people_sign_in(
                 assert HER_WORDS in page.text
 
 
-async def test_tokens_that_do_not_say_whose_they_are_have_the_issuer_that_was_named(
-    revision: str,
-) -> None:
+async def test_tokens_that_do_not_say_whose_they_are_have_the_issuer_that_was_named(revision):
     async with issuing() as issuer:
         for named in (None, issuer.url):
             guarded = guarded_by("mcp", {"sub": "alice"})
@@ -204,7 +200,7 @@ async def test_tokens_that_do_not_say_whose_they_are_have_the_issuer_that_was_na
                 assert HER_WORDS in (await sign_in(alice, await alice.visit(link), "alice")).text
 
 
-async def test_an_empty_subject_is_nobody(revision: str) -> None:
+async def test_an_empty_subject_is_nobody(revision):
     async with issuing() as issuer:
         guarded = guarded_by("mcp", {"iss": issuer.url, "sub": ""})
         async with (
@@ -214,7 +210,7 @@ async def test_an_empty_subject_is_nobody(revision: str) -> None:
             assert "names no person" in text_of(await soon(caller.call("visit")))
 
 
-async def test_the_live_status_ends_with_the_session(revision: str) -> None:
+async def test_the_live_status_ends_with_the_session(revision):
     async with oauth_env() as here:
         alice = await here.stage.person()
         async with here.stage.caller(revision, headers=here.bearer("alice")) as caller:
